@@ -1,0 +1,126 @@
+"""YAML whose errors carry file, line, column, key and the nearest valid name.
+
+`load(path)` returns a `Field`: a node of the document that knows where it stands. Readers ask it
+for what they expect (`mapping`, `sequence`, `string`, …); anything else is a ConfigError such as
+`pins.yaml:12:5: pins.0.9.1.comit: unknown key`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import yaml
+
+from rocwheel.errors import ConfigError
+from rocwheel.model import suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+@dataclass(frozen=True, kw_only=True)
+class Field:
+    """One node of a YAML document, with the dotted key that leads to it."""
+
+    node: yaml.Node
+    key: str
+
+    def fail(self, problem: str, *, hint: str = "") -> NoReturn:
+        mark = self.node.start_mark
+        where = f"{mark.name}:{mark.line + 1}:{mark.column + 1}"
+        raise ConfigError(f"{where}: {self.key or 'document'}: {problem}", hint=hint)
+
+    def mapping(self) -> dict[str, Field]:
+        """Read a mapping with any keys; a key given twice is an error."""
+        if not isinstance(self.node, yaml.MappingNode):
+            self.fail(f"expected a mapping, found {self._tag()}", hint="write `key: value` lines")
+        fields: dict[str, Field] = {}
+        for key, value in self.node.value:
+            name = f"{self.key}.{key.value}" if self.key else str(key.value)
+            field = Field(node=value, key=name)
+            if key.value in fields:
+                Field(node=key, key=name).fail("given twice", hint="remove one of the two")
+            fields[key.value] = field
+        return fields
+
+    def record(self, *, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Field]:
+        """Read a mapping with exactly these keys: unknown and missing ones are errors."""
+        required, known = tuple(required), {*required, *optional}
+        fields = self.mapping()
+        for name in fields.keys() - known:
+            fields[name].fail("unknown key", hint=suggest(name, frozenset(known)))
+        for name in required:
+            if name not in fields:
+                self.fail(f"{name!r} is missing", hint=f"add `{name}:` here")
+        return fields
+
+    def sequence(self) -> tuple[Field, ...]:
+        if not isinstance(self.node, yaml.SequenceNode):
+            self.fail(f"expected a list, found {self._tag()}", hint="write `[a, b]` or `- a` lines")
+        return tuple(
+            Field(node=node, key=f"{self.key}[{number}]")
+            for number, node in enumerate(self.node.value)
+        )
+
+    def string(self) -> str:
+        """Read a scalar as text; `3.10` must be quoted, or YAML makes it the number 3.1."""
+        if not isinstance(self.node, yaml.ScalarNode) or self._tag() != "str":
+            self.fail(f"expected text, found {self._tag()}", hint="put it in quotes")
+        return str(self.node.value)
+
+    def strings(self) -> tuple[str, ...]:
+        return tuple(field.string() for field in self.sequence())
+
+    def choice(self, valid: Iterable[str]) -> str:
+        valid = tuple(valid)
+        value = self.string()
+        if value not in valid:
+            self.fail(f"unknown value {value!r}", hint=suggest(value, valid))
+        return value
+
+    def integer(self) -> int:
+        if self._tag() != "int":
+            self.fail(f"expected a whole number, found {self._tag()}")
+        return int(self.node.value.replace("_", ""), 0)
+
+    def boolean(self) -> bool:
+        if self._tag() != "bool":
+            self.fail(f"expected true or false, found {self._tag()}")
+        return str(self.node.value).lower() in {"true", "yes", "on"}
+
+    def null(self) -> bool:
+        """Whether nothing (or `null`) stands here."""
+        return self._tag() == "null"
+
+    def _tag(self) -> str:
+        return str(self.node.tag).rpartition(":")[2]
+
+
+def parse(text: str, *, name: str) -> Field:
+    """Parse a YAML document; `name` is the file name that errors show."""
+    loader = yaml.SafeLoader(text)
+    loader.name = name
+    try:
+        node = loader.get_single_node()
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark
+        where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
+        raise ConfigError(f"{where}: {exc.problem}", hint="mend the YAML there") from exc
+    except yaml.YAMLError as exc:
+        raise ConfigError(f"{name}: {exc}", hint="the file must be YAML in UTF-8") from exc
+    finally:
+        loader.dispose()
+    if node is None:
+        raise ConfigError(f"{name}: the file is empty", hint="restore it from the repository")
+    return Field(node=node, key="")
+
+
+def load(path: Path) -> Field:
+    """Read a YAML file. Raises ConfigError when it is missing, unreadable or not YAML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"{path}: {exc}", hint="check the path") from exc
+    return parse(text, name=str(path))

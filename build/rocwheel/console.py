@@ -1,0 +1,251 @@
+"""What a person or a log sees while something runs; results go elsewhere (stdout).
+
+Everything here is written to one text stream (stderr): on a terminal with live progress, in a log
+as plain lines now and then, on GitHub Actions with folded groups. Durations of steps are kept in
+`Console.seconds`, so that a command can report where its time went.
+"""
+
+from __future__ import annotations
+
+import enum
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TextIO
+
+    from rocwheel.errors import RocwheelError
+
+PLAIN_SECONDS: Final = 10.0  # between two progress lines in a log
+
+
+class Mode(enum.Enum):
+    """How the stream is read."""
+
+    TERMINAL = "terminal"
+    PLAIN = "plain"
+    GITHUB = "github"
+
+
+class Unit(enum.Enum):
+    """What a progress bar counts."""
+
+    BYTES = "bytes"
+    ITEMS = "items"
+
+
+class Progress(Protocol):
+    """One running task's bar: absolute figures, safe to call from any thread."""
+
+    def update(self, done: int, *, total: int | None = None, text: str = "") -> None: ...
+
+
+class Console:
+    """Messages, steps and progress on one stream."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        *,
+        clock: Callable[[], float],
+        mode: Mode = Mode.PLAIN,
+        verbosity: int = 0,
+    ) -> None:
+        """`clock` returns monotonic seconds; verbosity -1 is quiet, 1 shows details, 2 debugs."""
+        self.mode = mode
+        self.verbosity = verbosity
+        self.seconds: dict[str, float] = {}
+        self._stream = stream
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._depth = 0
+        self._above: Callable[[str], None] | None = None  # prints above a live bar
+
+    def info(self, text: str) -> None:
+        if self.verbosity >= 0:
+            self._print(text)
+
+    def detail(self, text: str) -> None:
+        """Print what only `-v` shows."""
+        if self.verbosity > 0:
+            self._print(text)
+
+    def warn(self, text: str) -> None:
+        self._print(
+            _annotation("warning", text) if self.mode is Mode.GITHUB else f"warning: {text}"
+        )
+
+    def fail(self, error: RocwheelError) -> None:
+        """Show a failure: what the failing part printed, what happened, what to do."""
+        if error.detail:
+            self._print(error.detail)
+        if self.mode is Mode.GITHUB:
+            self._print(_annotation("error", f"{error}\n{error.hint}".strip()))
+            return
+        self._print(f"error: {error}")
+        if error.hint:
+            self._print(f"hint:  {error.hint}")
+
+    @contextmanager
+    def step(self, title: str, *, key: str = "") -> Iterator[None]:
+        """Group a stage's output; its duration is added to `seconds[key]`."""
+        fold = self.mode is Mode.GITHUB and self._depth == 0
+        self.info(f"::group::{_escape(title)}" if fold else f"── {title}")
+        started, outcome = self._clock(), "failed"
+        self._depth += 1
+        try:
+            yield
+            outcome = "done"
+        finally:
+            self._depth -= 1
+            took = self._clock() - started
+            if key:
+                self.seconds[key] = round(self.seconds.get(key, 0.0) + took, 3)
+            if fold:
+                self.info("::endgroup::")
+            self.info(f"   {outcome} in {took:.1f} s: {title}")
+
+    @contextmanager
+    def progress(
+        self, title: str, *, total: int | None = None, unit: Unit = Unit.ITEMS
+    ) -> Iterator[Progress]:
+        """Show how far a long task is: a live bar, or a plain line every ten seconds."""
+        if self.verbosity < 0:
+            yield _Silent()
+        elif self.mode is Mode.TERMINAL:
+            with self._bar(title, total, unit) as bar:
+                yield bar
+        else:
+            yield _Lines(title, total, unit, self._print, self._clock)
+
+    @contextmanager
+    def _bar(self, title: str, total: int | None, unit: Unit) -> Iterator[Progress]:
+        from rich import progress as bars
+        from rich.console import Console as RichConsole
+
+        rich = RichConsole(file=self._stream, highlight=False)
+        count = (
+            (bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn())
+            if unit is Unit.BYTES
+            else (bars.MofNCompleteColumn(),)
+        )
+        columns = (
+            bars.TextColumn("{task.description}", markup=False),
+            bars.BarColumn(bar_width=30),
+            *count,
+            bars.TimeRemainingColumn(),
+            bars.TextColumn("{task.fields[text]}", markup=False),
+        )
+        with bars.Progress(*columns, console=rich, transient=True) as shown:
+            task = shown.add_task(title, total=total, text="")
+            previous, self._above = (
+                self._above,
+                lambda line: rich.print(line, markup=False, soft_wrap=True),
+            )
+            try:
+                yield _Bar(shown, task)
+            finally:
+                self._above = previous
+
+    def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Print aligned columns; the last one is not padded."""
+        for line in columns(header, rows):
+            self.info(line)
+
+    def _print(self, line: str) -> None:
+        with self._lock:
+            if self._above:
+                self._above(line)
+            else:
+                self._stream.write(line + "\n")
+                self._stream.flush()
+
+
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Align `rows` below `header`, two blanks between columns."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    for row in (header, *rows):
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def size(count: float) -> str:
+    """Bytes as people read them: 1536 is `1.5 KiB`."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:  # noqa: PLR2004
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.2f} GiB"
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people read them: 75 is `1 min 15 s`."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def _escape(text: str) -> str:
+    """Escape for a GitHub workflow command."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _annotation(level: str, text: str) -> str:
+    return f"::{level}::{_escape(text)}"
+
+
+class _Silent:
+    def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
+        pass
+
+
+class _Bar:
+    def __init__(self, shown: object, task: object) -> None:
+        self._shown, self._task = shown, task
+
+    def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
+        fields: dict[str, object] = {"completed": done, "text": text}
+        if total is not None:
+            fields["total"] = total
+        self._shown.update(self._task, **fields)  # type: ignore[attr-defined]
+
+
+class _Lines:
+    """Progress for a log: a line at most every `PLAIN_SECONDS`, with rate and time left."""
+
+    def __init__(
+        self,
+        title: str,
+        total: int | None,
+        unit: Unit,
+        emit: Callable[[str], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._title, self._total, self._unit = title, total, unit
+        self._emit, self._clock = emit, clock
+        self._started = self._last = clock()
+        self._first: int | None = None
+
+    def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
+        self._total = total if total is not None else self._total
+        if self._first is None:
+            self._first = done  # a resumed download does not count what an earlier run fetched
+        now = self._clock()
+        if now - self._last < PLAIN_SECONDS:
+            return
+        self._last = now
+        show = size if self._unit is Unit.BYTES else str
+        rate = (done - self._first) / (now - self._started)
+        parts = [f"{show(done)} of {show(self._total)}" if self._total else show(done)]
+        if self._total:
+            parts[0] += f" ({100 * done // self._total} %)"
+        if self._unit is Unit.BYTES:
+            parts.append(f"{size(rate)}/s")
+        if self._total and rate > 0:
+            parts.append(f"{duration((self._total - done) / rate)} left")
+        if text:
+            parts.append(text)
+        self._emit(f"   {self._title}: {', '.join(parts)}")

