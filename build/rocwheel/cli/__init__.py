@@ -1,0 +1,177 @@
+"""The command line. Commands live in modules of this package and are imported when they are used.
+
+`COMMANDS` names them with the line `--help` shows, so that help starts without importing any.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rocwheel import __version__
+from rocwheel.cli.app import App, common_options, dry_run_option, start
+from rocwheel.cli.options import build_options
+from rocwheel.errors import HostError, InterruptError, RocwheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import FrameType
+
+COMMANDS: Final = {
+    "demo": ("rocwheel.cli.demo:demo", "Run the whole main job on the miniature workspace."),
+    "dist_wheels": (
+        "rocwheel.cli.dist:dist_wheels",
+        "Build, repair and verify a wheel set; leave a wheelhouse with its manifest.",
+    ),
+    "fetch_rocm": ("rocwheel.cli.rocm:fetch_rocm", "Fetch, check and cache a ROCm tree."),
+    "doctor": ("rocwheel.cli.doctor:doctor", "Show what this machine has and lacks."),
+    "completion": ("rocwheel.cli.completion:completion", "Print shell completion code."),
+}
+
+
+class Commands(click.Group):
+    """A group that imports a command when it is asked for, and moves options past it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Commands first: the options below them are many."""
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Remember which build options stood before the command, as they were written."""
+        given, _, _ = self.make_parser(ctx).parse_args(list(args))
+        ctx.meta["rocwheel.given"] = given
+        return super().parse_args(ctx, args)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Put options that stood before the command behind it, where they are used."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if command is None:
+            return name, command, rest
+        known = {param.name for param in command.params}
+        moved: list[str] = []
+        for param in self.params:
+            value = ctx.meta["rocwheel.given"].get(param.name)
+            if value in (None, False) or not getattr(param, "movable", False):
+                continue
+            if param.name not in known:
+                raise click.UsageError(f"{name} has no option {param.opts[0]}", ctx)
+            values = value if isinstance(value, list) else [value]
+            moved += [
+                param.opts[0] if item is True else f"{param.opts[0]}={item}" for item in values
+            ]
+        return name, command, moved + rest
+
+
+@click.group(
+    cls=Commands,
+    context_settings={
+        "auto_envvar_prefix": "ROCWHEEL",
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+)
+@click.version_option(__version__, message="%(version)s")
+@build_options(group=True)
+@dry_run_option
+@common_options
+def ci_build(**_options: Any) -> None:
+    """Turn a ROCm tarball and a JAX source tree into tested, pip-installable ROCm JAX wheels.
+
+    Options may stand before or after the command. Every option of a command can also be set by
+    the environment: ROCWHEEL_<COMMAND>_<OPTION>, for example ROCWHEEL_DIST_WHEELS_COMPILER.
+    """
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; return its exit status.
+
+    0 success, 1 a bug, 2 a command line click refuses, 3-12 and 130 as in `rocwheel.errors`,
+    20-39 the states of a gate.
+    """
+    app = start()
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    try:
+        return _run(app, argv)
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
+    except click.ClickException as exc:
+        exc.show()
+        return exc.exit_code
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 0
+    except RocwheelError as exc:
+        return _fail(app, exc)
+    except OSError as exc:
+        return _fail(app, _host_error(exc))
+
+
+def _run(app: App, argv: Sequence[str] | None) -> int:
+    try:
+        status = ci_build.main(
+            args=None if argv is None else list(argv),
+            prog_name="ci_build",
+            complete_var="_CI_BUILD_COMPLETE",
+            standalone_mode=False,
+            obj=app,
+        )
+    except (KeyboardInterrupt, click.Abort):
+        raise InterruptError(
+            "interrupted", hint="run the same command again; it continues from what is complete"
+        ) from None
+    return status if isinstance(status, int) else 0
+
+
+def _fail(app: App, error: RocwheelError) -> int:
+    if app.debug:
+        import traceback
+
+        traceback.print_exception(error)
+    app.console.fail(error)
+    if app.json:
+        app.emit({"error": {"kind": error.kind, "message": str(error), "hint": error.hint}})
+    return error.exit_code
+
+
+def _host_error(exc: OSError) -> HostError:
+    """Translate what the machine refused: full disk, read-only folder, missing permission."""
+    import errno
+
+    where = exc.filename or "this machine"
+    hints = {
+        errno.ENOSPC: "free some space, or choose another place (--cache-dir, --wheelhouse)",
+        errno.EACCES: "check the permissions, or choose another place",
+        errno.EPERM: "check the permissions, or choose another place",
+        errno.EROFS: "the file system is read-only: choose another place",
+    }
+    hint = hints.get(exc.errno or 0, "check that path")
+    error = HostError(f"{where}: {exc.strerror or exc}", hint=hint)
+    error.__cause__ = exc
+    return error
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    """Make SIGTERM and SIGHUP end a run exactly as Ctrl-C does."""
+    raise KeyboardInterrupt

@@ -1,0 +1,73 @@
+"""System packages on Debian and Ubuntu: which are missing, and installing them as root.
+
+Standard library only: the bootstrap of `build/ci_build` uses it before anything is installed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocwheel.errors import HostError
+from rocwheel.process import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rocwheel.process import Runner
+
+
+def present() -> bool:
+    """Whether this machine is Debian or one of its descendants."""
+    return Path("/etc/debian_version").is_file()
+
+
+def missing(packages: Sequence[str], *, runner: Runner) -> tuple[str, ...]:
+    """Those of `packages` that dpkg does not report as installed."""
+    query = ("dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *packages)
+    done = runner.run(Command(argv=query), check=False)  # exits 1 when it knows one of them not
+    installed = {
+        name
+        for name, _, status in (line.partition(" ") for line in done.output.splitlines())
+        if status == "installed"
+    }
+    return tuple(package for package in packages if package not in installed)
+
+
+def install_commands(packages: Sequence[str]) -> tuple[Command, ...]:
+    """The commands that install `packages`."""
+    quiet = {"DEBIAN_FRONTEND": "noninteractive"}
+    return (
+        Command(argv=("apt-get", "update"), env=quiet),
+        Command(
+            argv=("apt-get", "install", "--yes", "--no-install-recommends", *packages), env=quiet
+        ),
+    )
+
+
+def ensure(
+    packages: Sequence[str], *, runner: Runner, root: bool, say: Callable[[str], None]
+) -> tuple[str, ...]:
+    """Install what is missing, after saying what; return it.
+
+    Raises HostError with the one command to run when this user may not install packages, or this
+    is no Debian; CommandError when apt-get fails.
+    """
+    if not present():
+        raise HostError(
+            "this is not Debian or Ubuntu: system packages cannot be installed here",
+            hint=f"install what these Debian packages hold: {' '.join(packages)}",
+        )
+    needed = missing(packages, runner=runner)
+    if not needed:
+        return ()
+    if not root:
+        raise HostError(
+            f"{len(needed)} system packages are missing: {' '.join(needed)}",
+            hint="run: sudo apt-get update && sudo apt-get install "
+            f"--no-install-recommends {' '.join(needed)}",
+        )
+    say(f"installing system packages: {' '.join(needed)}")
+    for command in install_commands(needed):
+        runner.run(command)
+    return needed
