@@ -100,18 +100,20 @@ class Field:
 
 def parse(text: str, *, name: str) -> Field:
     """Parse a YAML document; `name` is the file name that errors show."""
-    loader = yaml.SafeLoader(text)
-    loader.name = name
     try:
-        node = loader.get_single_node()
+        loader = yaml.SafeLoader(text)
+        loader.name = name
+        try:
+            node = loader.get_single_node()
+        finally:
+            loader.dispose()
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark
         where = f"{name}:{mark.line + 1}:{mark.column + 1}" if mark else name
         raise ConfigError(f"{where}: {exc.problem}", hint="mend the YAML there") from exc
     except yaml.YAMLError as exc:
-        raise ConfigError(f"{name}: {exc}", hint="the file must be YAML in UTF-8") from exc
-    finally:
-        loader.dispose()
+        problem = " ".join(str(exc).split())
+        raise ConfigError(f"{name}: {problem}", hint="the file must be YAML in UTF-8") from exc
     if node is None:
         raise ConfigError(f"{name}: the file is empty", hint="restore it from the repository")
     return Field(node=node, key="")

@@ -1,0 +1,149 @@
+"""Real child processes: live output, logs, deadlines, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rocwheel.errors import CommandError, HostError
+from rocwheel.process import Command, HostRunner, base_env
+
+BUILD = Path(__file__).parents[2] / "build"
+
+
+def python(code: str, **kwargs) -> Command:
+    return Command(argv=(sys.executable, "-u", "-c", code), **kwargs)
+
+
+def test_output_is_live_complete_and_in_the_log(runner, tmp_path):
+    seen: list[tuple[float, str]] = []
+    code = "import sys,time; print('ä1'); time.sleep(.5); print('2', file=sys.stderr); print('3',end='')"
+    log = tmp_path / "a.log"
+    done = runner.run(
+        python(code), log=log, on_line=lambda line: seen.append((time.monotonic(), line))
+    )
+    assert [line for _, line in seen] == ["ä1", "2", "3"]
+    assert seen[1][0] - seen[0][0] > 0.3
+    assert log.read_text() == "ä1\n2\n3"
+    assert (done.returncode, done.output) == (0, "ä1\n2\n3")
+
+
+def test_with_a_log_only_the_last_lines_are_kept(runner, tmp_path):
+    done = runner.run(python("for i in range(999): print(i)"), log=tmp_path / "a.log")
+    assert done.output.splitlines() == [str(n) for n in range(959, 999)]
+
+
+def test_a_failure_shows_status_line_and_tail(runner, tmp_path):
+    with pytest.raises(CommandError) as caught:
+        runner.run(python("print('boom'); raise SystemExit(3)"), log=tmp_path / "a.log")
+    assert "exit status 3" in str(caught.value)
+    assert caught.value.detail == "boom"
+    assert str(tmp_path / "a.log") in caught.value.hint
+    with pytest.raises(CommandError, match="signal 9"):
+        runner.run(python("import os; os.kill(os.getpid(), 9)"))
+    assert runner.run(python("raise SystemExit(3)"), check=False).returncode == 3
+
+
+def test_capture_returns_stdout_and_shows_stderr_when_it_fails(runner):
+    assert runner.capture(python("import sys; print('o'); print('e', file=sys.stderr)")) == "o\n"
+    with pytest.raises(CommandError) as caught:
+        runner.capture(python("import sys; sys.exit('why')"))
+    assert caught.value.detail == "why"
+
+
+def test_a_missing_program_and_a_missing_folder_are_named(runner, tmp_path):
+    with pytest.raises(HostError, match="no-such-program"):
+        runner.run(Command(argv=("no-such-program",)))
+    with pytest.raises(HostError, match="nowhere"):
+        runner.run(python("", cwd=tmp_path / "nowhere"))
+    (tmp_path / "plain").write_text("#!/bin/sh\n")
+    with pytest.raises(HostError, match="may not be executed"):
+        runner.run(Command(argv=(str(tmp_path / "plain"),)))
+
+
+def test_a_deadline_ends_the_child_and_its_children(runner, tmp_path):
+    pid = tmp_path / "pid"
+    code = (
+        "import subprocess,sys;"
+        "p=subprocess.Popen([sys.executable,'-c','import time; time.sleep(99)']);"
+        f"open({str(pid)!r},'w').write(str(p.pid)); p.wait()"
+    )
+    with pytest.raises(CommandError, match="no end after 1 s"):
+        runner.run(python(code, timeout=1))
+    assert gone(int(pid.read_text()))
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ended (a zombie that waits for its parent counts)."""
+    for _ in range(50):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.1)
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_ends_even_a_child_that_ignores_it(tmp_path, number):
+    pid = tmp_path / "pid"
+    child = (
+        "import os,signal,time; signal.signal(2,signal.SIG_IGN); signal.signal(15,signal.SIG_IGN);"
+        f"open({str(pid)!r},'w').write(str(os.getpid())); time.sleep(99)"
+    )
+    parent = (
+        f"import sys,signal; sys.path.insert(0,{str(BUILD)!r})\n"
+        "import rocwheel.process as p\n"
+        "p.GRACE_SECONDS=(.3,.3)\n"
+        "from rocwheel.cli import _interrupt\n"
+        "signal.signal(signal.SIGTERM,_interrupt)\n"
+        f"p.HostRunner({{}}).run(p.Command(argv=({sys.executable!r},'-c',{child!r})))\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", parent], stderr=subprocess.PIPE, start_new_session=True
+    )
+    for _ in range(100):
+        if pid.exists() and pid.read_text():
+            break
+        time.sleep(0.1)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=30)
+    assert b"KeyboardInterrupt" in err
+    assert gone(int(pid.read_text()))
+
+
+def test_a_daemon_that_keeps_the_pipe_does_not_hold_us(runner, tmp_path):
+    code = (
+        "import subprocess,sys;"
+        "p=subprocess.Popen([sys.executable,'-c','import time; time.sleep(12)'],start_new_session=True);"
+        "print(p.pid)"
+    )
+    started = time.monotonic()
+    done = runner.run(python(code))
+    assert time.monotonic() - started < 10
+    os.kill(int(done.output), signal.SIGKILL)
+
+
+def test_children_see_a_fixed_environment_and_what_the_command_adds(monkeypatch):
+    monkeypatch.setenv("ROCM_PATH", "/opt/rocm")
+    runner = HostRunner(base_env(os.environ))
+    code = (
+        "import os; print(os.environ.get('ROCM_PATH'), os.environ.get('CC'), 'PATH' in os.environ)"
+    )
+    assert runner.capture(python(code, env={"CC": "clang"})) == "None clang True\n"
+
+
+def test_a_command_prints_as_a_line_that_does_the_same_in_a_shell(tmp_path):
+    command = python(
+        "import os; print(os.getcwd(), os.environ['A B'[0]])", cwd=tmp_path, env={"A": "x 'y'"}
+    )
+    shown = subprocess.run(["sh", "-c", str(command)], capture_output=True, text=True, check=True)
+    assert shown.stdout == f"{tmp_path} x 'y'\n"

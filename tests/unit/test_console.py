@@ -1,0 +1,100 @@
+"""What a log, a terminal and GitHub Actions get to see."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+
+from rocwheel.console import Console, Mode, Unit, columns, duration, size
+from rocwheel.errors import ConfigError
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def make(mode=Mode.PLAIN, verbosity=0):
+    stream, clock = StringIO(), Clock()
+    return Console(stream, clock=clock, mode=mode, verbosity=verbosity), stream, clock
+
+
+def test_a_step_says_how_long_it_took_and_keeps_it():
+    console, stream, clock = make()
+    with console.step("Fetch ROCm", key="rocm"):
+        clock.now += 2.5
+    with console.step("Fetch ROCm", key="rocm"):
+        clock.now += 1
+    assert console.seconds == {"rocm": 3.5}
+    assert "── Fetch ROCm\n   done in 2.5 s: Fetch ROCm\n" in stream.getvalue()
+
+
+def test_a_failed_step_is_called_failed():
+    console, stream, _ = make()
+    with pytest.raises(ZeroDivisionError), console.step("Divide"):
+        1 / 0  # noqa: B018
+    assert "failed in 0.0 s: Divide" in stream.getvalue()
+
+
+def test_github_gets_folded_groups_one_level_deep_and_escaped_annotations():
+    console, stream, _ = make(Mode.GITHUB)
+    with console.step("Outer"), console.step("Inner"):
+        console.warn("100 %\nof it")
+    console.fail(ConfigError("bad", hint="mend it"))
+    lines = stream.getvalue().splitlines()
+    assert lines[0] == "::group::Outer"
+    assert lines.count("::endgroup::") == 1
+    assert "::warning::100 %25%0Aof it" in lines
+    assert lines[-1] == "::error::bad%0Amend it"
+
+
+def test_an_error_is_two_lines_after_its_detail():
+    console, stream, _ = make(verbosity=-1)
+    console.fail(ConfigError("pins.yaml:1: bad", hint="mend it", detail="tail of the log"))
+    assert stream.getvalue() == "tail of the log\nerror: pins.yaml:1: bad\nhint:  mend it\n"
+
+
+def test_progress_in_a_log_is_a_line_now_and_then_with_rate_and_time_left():
+    console, stream, clock = make()
+    with console.progress("rocm.tar.gz", total=100 << 20, unit=Unit.BYTES) as bar:
+        bar.update(10 << 20)  # a resumed download: these bytes were there before
+        clock.now += 11
+        bar.update(21 << 20)
+        bar.update(22 << 20)
+    assert stream.getvalue() == (
+        "   rocm.tar.gz: 21.0 MiB of 100.0 MiB (21 %), 1.0 MiB/s, 1 min 19 s left\n"
+    )
+
+
+def test_quiet_shows_warnings_and_errors_only():
+    console, stream, clock = make(verbosity=-1)
+    with console.step("S"), console.progress("p", total=2) as bar:
+        clock.now += 60
+        bar.update(1)
+        console.info("i")
+        console.detail("d")
+    console.warn("w")
+    assert stream.getvalue() == "warning: w\n"
+
+
+def test_a_terminal_shows_messages_above_a_live_bar():
+    console, stream, _ = make(Mode.TERMINAL)
+    with console.progress("fetch", total=10, unit=Unit.ITEMS) as bar:
+        bar.update(5, text="[half]")
+        console.info("between [the] bars")
+    assert "between [the] bars\n" in stream.getvalue()
+
+
+def test_numbers_are_written_for_people():
+    assert [size(n) for n in (0, 1023, 1536, 3 << 20, 5 << 30)] == [
+        "0 B",
+        "1023 B",
+        "1.5 KiB",
+        "3.0 MiB",
+        "5.00 GiB",
+    ]
+    assert [duration(n) for n in (3.4, 75, 7384)] == ["3 s", "1 min 15 s", "2 h 3 min"]
+    assert list(columns(("a", "bb"), [("ccc", "d")])) == ["a    bb", "ccc  d"]

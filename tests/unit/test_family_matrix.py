@@ -1,0 +1,132 @@
+"""The family matrix is data that contradicts itself nowhere, and a program of its own."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import datetime as dt
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Bypass, Family, Level, Rule, Runner, Trigger
+
+FILE = Path(matrix.__file__)
+
+
+def test_all_families_are_there():
+    assert set(matrix.FAMILIES) == {
+        "gfx94X-dcgpu", "gfx110X-all", "gfx1151", "gfx120X-all", "gfx90a", "gfx950-dcgpu",
+        "gfx103X-all", "gfx1150", "gfx1152", "gfx1153", "gfx900", "gfx906", "gfx908", "gfx90c",
+        "gfx101X-dgpu", "gfx125X-dcgpu",
+    }  # fmt: skip
+    assert matrix.family("gfx103X-all").targets[-1] == "gfx1036"
+    assert [runner.weight for runner in matrix.family("gfx94X-dcgpu").runners] == [5, 28]
+
+
+def test_no_family_starts_with_a_bypass():
+    assert not [f.name for f in matrix.FAMILIES.values() if f.bypass_tests_for_releases]
+
+
+def test_a_trigger_includes_the_ones_before_it():
+    names = [{f.name for f in matrix.families(trigger)} for trigger in Trigger]
+    assert names[0] < names[1] < names[2] == set(matrix.FAMILIES)
+    assert "gfx90a" in names[1] - names[0]
+
+
+def test_it_imports_the_standard_library_only():
+    tree = ast.parse(FILE.read_text())
+    imported = {
+        (node.module if isinstance(node, ast.ImportFrom) else alias.name).partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+    }
+    assert imported <= sys.stdlib_module_names
+
+
+def test_the_program_prints_json_and_a_table(capsys):
+    assert matrix.main(["--trigger", "presubmit", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == [
+        "gfx94X-dcgpu", "gfx110X-all", "gfx1151", "gfx120X-all",
+    ]  # fmt: skip
+    assert rows[0]["policy"][0] == {"suite": "smoke", "level": "required", "pythons": []}
+    assert rows[0]["trigger"] == "presubmit"
+    assert matrix.main(["--family", "gfx90c"]) == 0
+    assert "no runner" in capsys.readouterr().out
+
+
+def test_an_unknown_family_names_the_nearest(capsys):
+    with pytest.raises(SystemExit) as caught:
+        matrix.main(["--family", "gfx94x-dcgpu"])
+    assert caught.value.code == 2
+    assert "did you mean gfx94X-dcgpu?" in capsys.readouterr().err
+
+
+def test_a_rule_for_one_python_beats_the_general_one():
+    family = dataclasses.replace(
+        matrix.family("gfx90a"),
+        policy=(Rule("unit", Level.REQUIRED), Rule("unit", Level.ADVISORY, ("3.14",))),
+    )
+    assert family.level("unit", "3.12") is Level.REQUIRED
+    assert family.level("unit", "3.14") is Level.ADVISORY
+    assert family.level("nothing", "3.12") is None
+    assert family.suites == ("unit",)
+
+
+def test_multi_gpu_needs_its_own_runner():
+    assert matrix.family("gfx90a").runners_for("smoke")
+    assert not matrix.family("gfx90a").runners_for("multi_gpu")
+    assert matrix.family("gfx94X-dcgpu").level("multi_gpu", "3.12") is Level.REQUIRED
+
+
+@pytest.mark.parametrize(
+    ("name", "family"),
+    [
+        ("therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz", "gfx94X-dcgpu"),
+        ("therock-dist-linux-gfx110X-all-7.10.0.tar.zst", "gfx110X-all"),
+        ("therock-dist-linux-gfx90a-7.10.0.dev0+abc.tar.gz", "gfx90a"),
+        ("therock-dist-linux-gfx77X-7.10.0.tar.gz", None),
+        ("rocm.tar.gz", None),
+    ],
+)
+def test_a_tarballs_name_tells_its_family(name, family):
+    found = matrix.family_of_tarball(name)
+    assert (found.name if found else None) == family
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Family("94X", ("gfx942",), Trigger.NIGHTLY),
+        lambda: Family("gfx94X", (), Trigger.NIGHTLY),
+        lambda: Family("gfx94X", ("gfx942", "gfx942"), Trigger.NIGHTLY),
+        lambda: Family("gfx94X", ("sm_90",), Trigger.NIGHTLY),
+        lambda: Family("gfx94X", ("gfx942",), Trigger.NIGHTLY, policy=()),
+        lambda: Family(
+            "gfx94X",
+            ("gfx942",),
+            Trigger.NIGHTLY,
+            policy=(Rule("a", Level.REQUIRED), Rule("a", Level.ADVISORY)),
+        ),
+        lambda: Runner("no blanks"),
+        lambda: Runner("a", 0),
+        lambda: Bypass("", "why", dt.date(2026, 1, 1)),
+        lambda: Bypass("who", " ", dt.date(2026, 1, 1)),
+    ],
+)
+def test_a_contradiction_is_refused_where_it_is_written(make):
+    with pytest.raises(ValueError):
+        make()
+
+
+def test_two_families_cannot_share_a_name_or_a_target():
+    one = Family("gfx942", ("gfx942",), Trigger.NIGHTLY)
+    with pytest.raises(ValueError, match="twice"):
+        matrix._by_name([one, one])
+    with pytest.raises(ValueError, match="gfx942"):
+        matrix._by_name([one, Family("gfx94X", ("gfx942",), Trigger.NIGHTLY)])
