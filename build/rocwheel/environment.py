@@ -1,6 +1,6 @@
-"""The bootstrap of `build/ci_build`: a virtual environment with rocwheel's dependencies.
+"""Virtual environments filled from a lock file: rocwheel's own, and the one its tests run in.
 
-Standard library only. The environment lies in the user's cache folder under a name made from the
+Standard library only: `build/ci_build` bootstraps itself with it. The environment lies in the user's cache folder under a name made from the
 lock file and the interpreter, so that a changed lock or another Python gets a new one and two
 checkouts with the same lock share one. A lock file makes two first runs at once safe, a marker
 file tells a complete environment from one whose making was cut short.
@@ -24,16 +24,13 @@ from rocwheel.process import Command, HostRunner, base_env
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-LOCK = "requirements.lock"
 
-
-def python(folder: Path, *, environ: Mapping[str, str]) -> Path:
-    """Return an interpreter that has every dependency of the lock file in `folder`.
+def python(lock: Path, *, environ: Mapping[str, str]) -> Path:
+    """Return an interpreter that has every package of `lock`, a pip requirements file.
 
     Raises HostError or CommandError, with what to do, when the environment cannot be made.
     """
     home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    lock = folder / LOCK
     key = hashlib.sha256(lock.read_bytes() + f"{sys.version}{sys.executable}".encode()).hexdigest()
     target = home / "rocwheel" / "environments" / key[:16]
     marker = target / ".complete"
@@ -59,7 +56,7 @@ def _make(target: Path, lock: Path, runner: HostRunner) -> None:
     shutil.rmtree(target, ignore_errors=True)
     if not importlib.util.find_spec("ensurepip"):
         debian.ensure(["python3-venv"], runner=runner, root=os.geteuid() == 0, say=_say)
-    _say(f"first run: preparing rocwheel's Python environment in {target}")
+    _say(f"first run: preparing a Python environment in {target}")
     runner.run(Command(argv=(sys.executable, "-m", "venv", str(target))))
     pip = (str(target / "bin" / "python"), "-m", "pip", "--disable-pip-version-check")
     arguments = ("install", "--quiet", "--require-hashes", "--only-binary=:all:", "-r", str(lock))

@@ -1,0 +1,69 @@
+"""What a machine has is found by asking, not by believing names."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import pytest
+
+from rocwheel import debian, host
+from rocwheel.errors import HostError
+from rocwheel.model import PythonVersion
+
+
+def script(folder, name, text):
+    folder.mkdir(exist_ok=True)
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_the_running_python_is_found_and_broken_shims_are_not(runner, tmp_path):
+    script(tmp_path / "shims", "python3.12", "echo command not found >&2; exit 127")
+    script(tmp_path / "liar", "python3.13", "echo '{}' not json")
+    version = PythonVersion(*sys.version_info[:2])
+    script(tmp_path / "real", version.executable, f'exec {sys.executable} "$@"')
+    path = f"{tmp_path}/shims:{tmp_path}/liar:{tmp_path}/real"
+    found = host.pythons({"PATH": path, "HOME": str(tmp_path)}, runner=runner)
+    assert [item.version for item in found] == [version]
+    assert found[0].executable.samefile(os.path.realpath(sys.executable))
+
+
+def test_pyenv_versions_count_without_being_on_path(runner, tmp_path):
+    folder = tmp_path / "pyenv" / "versions" / "3.11.7"
+    folder.mkdir(parents=True)
+    script(folder / "bin", "python3", f'exec {sys.executable} "$@"')
+    environ = {"PATH": "", "HOME": str(tmp_path), "PYENV_ROOT": str(tmp_path / "pyenv")}
+    assert len(host.pythons(environ, runner=runner)) == 1
+
+
+def test_the_newest_compiler_is_chosen_by_number_not_by_spelling(tmp_path):
+    for name in ("clang-9", "clang-19", "clang-20", "clang-tidy-21", "clang-format"):
+        script(tmp_path, name, "")
+    assert host.newest("clang", {"PATH": str(tmp_path)}).name == "clang-20"
+    script(tmp_path, "clang", "")
+    assert host.newest("clang", {"PATH": str(tmp_path)}).name == "clang"
+    with pytest.raises(HostError, match="gcc: not found"):
+        host.newest("gcc", {"PATH": str(tmp_path)})
+
+
+@pytest.mark.skipif(not debian.present(), reason="needs Debian or Ubuntu")
+def test_missing_system_packages_are_named_with_the_command_for_others_than_root(runner):
+    assert debian.missing(["dpkg", "no-such-package"], runner=runner) == ("no-such-package",)
+    said = []
+    assert debian.ensure(["dpkg"], runner=runner, root=False, say=said.append) == ()
+    with pytest.raises(HostError) as caught:
+        debian.ensure(["dpkg", "no-such-package"], runner=runner, root=False, say=said.append)
+    assert "no-such-package" in str(caught.value)
+    assert "sudo apt-get install --no-install-recommends no-such-package" in caught.value.hint
+    assert said == []
+
+
+def test_installing_is_shown_as_commands_that_ask_nothing():
+    shown = [str(command) for command in debian.install_commands(["isal"])]
+    assert shown == [
+        "DEBIAN_FRONTEND=noninteractive apt-get update",
+        "DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends isal",
+    ]

@@ -1,0 +1,83 @@
+#!/usr/bin/env python3
+"""Run every check and test of the project: `python3 tests/run.py`.
+
+Installs what they need first: system packages when it is root on Debian or Ubuntu (otherwise it
+prints the command), Python packages into an environment of its own. Further arguments go to
+pytest: `python3 tests/run.py tests/unit -k manifest`. `--lint` runs the static checks only.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "build"))
+
+from rocwheel import debian, environment  # noqa: E402
+from rocwheel.errors import RocwheelError  # noqa: E402
+from rocwheel.process import HostRunner, base_env  # noqa: E402
+
+PACKAGES = (
+    "bazel-bootstrap",
+    "bazel-rules-java",
+    "bazel-rules-proto",
+    "bazel-skylib",
+    "ca-certificates",
+    "chromium",
+    "chromium-driver",
+    "clang-19",
+    "curl",
+    "g++",
+    "gcc",
+    "git",
+    "isal",
+    "libamdhip64-dev",
+    "libc6-dev",
+    "lld-19",
+    "nginx-light",
+    "openssl",
+    "python3-dev",
+    "python3-venv",
+    "rocm-device-libs",
+    "zstd",
+)
+
+CHECKS = (
+    ("-m", "ruff", "check"),
+    ("-m", "ruff", "format", "--check"),
+    ("-m", "mypy"),
+    ("-c", "from importlinter.cli import lint_imports_command as run; run()"),
+)
+PYTEST = ("-m", "pytest", "-n", "2", "--dist", "loadgroup")
+
+
+def main(arguments: list[str]) -> int:
+    """Return 0 when everything passes."""
+    try:
+        debian.ensure(
+            PACKAGES, runner=HostRunner(base_env(os.environ)), root=os.geteuid() == 0, say=print
+        )
+        python = environment.python(ROOT / "tests" / "requirements.lock", environ=os.environ)
+    except RocwheelError as exc:
+        print(f"{exc.detail}\nerror: {exc}\nhint:  {exc.hint}".strip(), file=sys.stderr)
+        return exc.exit_code
+    checks = CHECKS
+    if "--lint" not in arguments:
+        checks += (PYTEST if not arguments else ("-m", "pytest", *arguments),)
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "build")}
+    failed = 0
+    for check in checks:
+        started = time.monotonic()
+        print("+ python", *check, flush=True)
+        done = subprocess.run([str(python), *check], cwd=ROOT, env=env, check=False)
+        failed = done.returncode or failed
+        print(f"  {time.monotonic() - started:.1f} s", flush=True)
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
