@@ -1,0 +1,191 @@
+"""What a source tree promises and how its Bazel is asked: `ci/layouts.yaml` as values.
+
+`source` checks trees against a `Layout`, `bazel` turns its recipe into options; both rooms share
+these values and nothing else. A recipe is a list of steps whose options are given when their
+conditions hold; conditions and values that do not exist are refused when the file is read.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from packaging.specifiers import SpecifierSet
+    from packaging.version import Version
+
+    from rocwheel.model import PythonVersion, WheelKind
+
+# What a step may depend on; a version class adds its own `features`.
+CONDITIONS: Final = frozenset({
+    "clang",  # a local clang compiles host code
+    "clang-16-or-newer",
+    "clang-before-19",
+    "cpu-native",
+    "cpu-release",
+    "free-threaded",
+    "gcc",
+    "gcc-before-13",
+    "git-hash",
+    "hermetic",  # the compiler the tree downloads itself
+    "rocm",  # a wheel of this invocation needs ROCm
+    "rocm-suffix",  # the wheel suffix is `+rocm…`
+    "wheel-date",
+    "wheel-hash",
+    "wheel-suffix",
+    "xla-dir",
+})  # fmt: skip
+
+# What a step may name; a version class adds its own `values`.
+VALUES: Final = frozenset({
+    "cc",
+    "cxx",
+    "gfx_targets",
+    "git_hash",
+    "output",
+    "python",
+    "rocm_number",
+    "rocm_path",
+    "rocm_suffix",
+    "wheel_date",
+    "wheel_hash",
+    "wheel_suffix",
+    "wheel_type",
+    "xla_dir",
+})  # fmt: skip
+
+PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """Options (or environment variables) that a build gets when all of `when` holds."""
+
+    when: frozenset[str]
+    options: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionClass:
+    """JAX versions whose Bazel is asked in the same way."""
+
+    versions: SpecifierSet
+    rocm: SpecifierSet  # ROCm versions these sources can be built against
+    startup_files: tuple[str, ...] = ()  # rc files, relative to the workspace
+    features: frozenset[str] = frozenset()
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"JAX {self.versions}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockFiles:
+    """Where a tree shows which CPythons it accepts: `<folder>/<prefix>3_12<suffix>`."""
+
+    folder: str
+    prefix: str
+    suffix: str
+
+    def name(self, python: PythonVersion) -> str:
+        variant = "_ft" if python.free_threaded else ""
+        return f"{self.folder}/{self.prefix}{python.major}_{python.minor}{variant}{self.suffix}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Assignment:
+    """`variable = "value"` in a file of the tree."""
+
+    file: str
+    variable: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class XlaPin:
+    """Where a tree says which XLA it builds; paths are relative to the checkout."""
+
+    repository: str  # where its commits are
+    folder: str
+    files: tuple[str, ...]  # below `folder`; the first one that has the variable counts
+    variable: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The interface to one kind of source tree; paths are relative to the checkout."""
+
+    name: str
+    description: str
+    workspace: str
+    markers: tuple[str, ...]
+    version: Assignment
+    xla: XlaPin
+    lock_files: LockFiles | None
+    pythons: tuple[PythonVersion, ...]  # accepted where the tree has no lock files
+    left_behind: tuple[str, ...]  # rc files of earlier builds, which would leak into ours
+    personal: tuple[str, ...]  # the user's own rc files
+    command: str  # `build`, or `run` where the target is a program that writes the wheel
+    compilers: tuple[str, ...]
+    targets: Mapping[WheelKind, str]
+    editable: Mapping[WheelKind, str]
+    recipe: tuple[Step, ...]
+    arguments: tuple[Step, ...]  # of the program, for `run`
+    environment: tuple[Step, ...]  # of the program, for `run`
+    classes: tuple[VersionClass, ...]
+
+    def version_class(self, jax: Version) -> VersionClass | None:
+        """Find the class of a JAX version; development versions count as their release."""
+        for candidate in self.classes:
+            if candidate.versions.contains(jax.base_version, prereleases=True):
+                return candidate
+        return None
+
+
+def expand(
+    steps: tuple[Step, ...],
+    *,
+    conditions: frozenset[str],
+    values: Mapping[str, str | tuple[str, ...]],
+) -> tuple[str, ...]:
+    """Give the options of every step whose conditions hold, in order.
+
+    An option that names a list is repeated for each element; an empty list gives none.
+    """
+    return tuple(
+        option
+        for step in steps
+        if step.when <= conditions
+        for template in step.options
+        for option in fill(template, values)
+    )
+
+
+def expand_env(
+    steps: tuple[Step, ...], *, conditions: frozenset[str], values: Mapping[str, str]
+) -> dict[str, str]:
+    """Give the environment variables of every step whose conditions hold; later steps win."""
+    return {
+        name: next(fill(template, values))
+        for step in steps
+        if step.when <= conditions
+        for name, template in step.env.items()
+    }
+
+
+def fill(template: str, values: Mapping[str, str | tuple[str, ...]]) -> Iterator[str]:
+    """Replace each `{name}` of a template; a list value gives one result per element."""
+    lists = {
+        name: value
+        for name in PLACEHOLDER.findall(template)
+        if isinstance(value := values.get(name, ()), tuple)
+    }
+    if not lists:
+        yield PLACEHOLDER.sub(lambda match: str(values[match[1]]), template)
+        return
+    name, elements = next(iter(lists.items()))
+    for element in elements:
+        yield from fill(template.replace("{" + name + "}", element), values)

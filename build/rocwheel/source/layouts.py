@@ -1,0 +1,194 @@
+"""Reads `ci/layouts.yaml`; every mistake is a ConfigError with file, line, key and a suggestion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from rocwheel import config
+from rocwheel.errors import ConfigError
+from rocwheel.layout import (
+    CONDITIONS,
+    PLACEHOLDER,
+    VALUES,
+    Assignment,
+    Layout,
+    LockFiles,
+    Step,
+    VersionClass,
+    XlaPin,
+)
+from rocwheel.model import PythonVersion, WheelKind, suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rocwheel.config import Field
+
+SCHEMA: Final = 1
+_KINDS: Final = {kind.value: kind for kind in WheelKind}
+_REQUIRED: Final = (
+    "description", "workspace", "markers", "version", "xla", "command", "compilers", "targets",
+    "recipe", "classes",
+)  # fmt: skip
+_OPTIONAL: Final = (
+    "lock_files", "pythons", "left_behind", "personal", "editable", "arguments", "environment",
+)  # fmt: skip
+_COMPILERS: Final = ("hermetic", "clang", "gcc")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layouts:
+    """Every layout by name, in the order of the file."""
+
+    by_name: Mapping[str, Layout]
+
+    def __getitem__(self, name: str) -> Layout:
+        try:
+            return self.by_name[name]
+        except KeyError:
+            raise ConfigError(
+                f"{name!r}: unknown layout", hint=suggest(name, tuple(self.by_name))
+            ) from None
+
+
+def load(path: Path) -> Layouts:
+    """Read the layouts. Raises ConfigError."""
+    return read(config.load(path))
+
+
+def read(document: Field) -> Layouts:
+    """Read the layouts from a parsed document. Raises ConfigError."""
+    fields = document.record(required=("schema", "layouts"))
+    if fields["schema"].integer() != SCHEMA:
+        fields["schema"].fail(
+            f"this rocwheel reads schema {SCHEMA}", hint="use a rocwheel of the same version"
+        )
+    entries = fields["layouts"].mapping()
+    return Layouts(by_name={name: _layout(name, entry) for name, entry in entries.items()})
+
+
+def _layout(name: str, entry: Field) -> Layout:
+    fields = entry.record(required=_REQUIRED, optional=_OPTIONAL)
+    classes = _classes(fields["classes"])
+    features = frozenset[str]().union(*(found.features for found in classes))
+    values = frozenset(value for found in classes for value in found.values)
+
+    def steps(key: str) -> tuple[Step, ...]:
+        if key not in fields:
+            return ()
+        return tuple(
+            _step(field, CONDITIONS | features, VALUES | values) for field in fields[key].sequence()
+        )
+
+    recipe, arguments, environment = steps("recipe"), steps("arguments"), steps("environment")
+    used = frozenset[str]().union(*(step.when for step in (*recipe, *arguments, *environment)))
+    for unread in sorted(features - used):
+        fields["classes"].fail(f"no step asks for the feature {unread!r}", hint="remove it")
+    version = fields["version"].record(required=("file", "variable"))
+    return Layout(
+        name=name,
+        description=fields["description"].string(),
+        workspace=fields["workspace"].string(),
+        markers=fields["markers"].strings(),
+        version=Assignment(file=version["file"].string(), variable=version["variable"].string()),
+        xla=_xla(fields["xla"]),
+        lock_files=_lock_files(fields["lock_files"]) if "lock_files" in fields else None,
+        pythons=pythons(fields["pythons"]) if "pythons" in fields else (),
+        left_behind=_strings(fields, "left_behind"),
+        personal=_strings(fields, "personal"),
+        command=fields["command"].choice(("build", "run")),
+        compilers=tuple(item.choice(_COMPILERS) for item in fields["compilers"].sequence()),
+        targets=_labels(fields["targets"]),
+        editable=_labels(fields["editable"]) if "editable" in fields else {},
+        recipe=recipe,
+        arguments=arguments,
+        environment=environment,
+        classes=classes,
+    )
+
+
+def pythons(field: Field) -> tuple[PythonVersion, ...]:
+    """Read a list of CPythons."""
+    found = []
+    for item in field.sequence():
+        text = item.string()
+        try:
+            found.append(PythonVersion.parse(text))
+        except ConfigError as exc:
+            item.fail(str(exc), hint=exc.hint)
+    return tuple(found)
+
+
+def _classes(field: Field) -> tuple[VersionClass, ...]:
+    return tuple(_class(item) for item in field.sequence())
+
+
+def _class(field: Field) -> VersionClass:
+    fields = field.record(
+        required=("versions", "rocm"), optional=("startup_files", "features", "values")
+    )
+    values = fields["values"].mapping() if "values" in fields else {}
+    return VersionClass(
+        versions=_specifiers(fields["versions"]),
+        rocm=_specifiers(fields["rocm"]),
+        startup_files=_strings(fields, "startup_files"),
+        features=frozenset(_strings(fields, "features")),
+        values={name: value.strings() for name, value in values.items()},
+    )
+
+
+def _specifiers(field: Field) -> SpecifierSet:
+    text = field.string()
+    try:
+        return SpecifierSet(text)
+    except InvalidSpecifier:
+        field.fail(f"{text!r} is no version specifier", hint='write for example ">=0.9,<0.10"')
+
+
+def _step(field: Field, conditions: frozenset[str], values: frozenset[str]) -> Step:
+    fields = field.record(required=(), optional=("when", "options", "set"))
+    when = frozenset(
+        item.choice(sorted(conditions))
+        for item in (fields["when"].sequence() if "when" in fields else ())
+    )
+    options = fields["options"].sequence() if "options" in fields else ()
+    variables = fields["set"].mapping() if "set" in fields else {}
+    if bool(options) == bool(variables):
+        field.fail("a step has either `options` or `set`", hint="write one of the two")
+    for template in (*options, *variables.values()):
+        for name in PLACEHOLDER.findall(template.string()):
+            if name not in values:
+                template.fail(f"unknown value {{{name}}}", hint=suggest(name, values))
+    return Step(
+        when=when,
+        options=tuple(option.string() for option in options),
+        env={name: value.string() for name, value in variables.items()},
+    )
+
+
+def _xla(field: Field) -> XlaPin:
+    fields = field.record(required=("repository", "folder", "files", "variable"))
+    return XlaPin(
+        repository=fields["repository"].string(),
+        folder=fields["folder"].string(),
+        files=fields["files"].strings(),
+        variable=fields["variable"].string(),
+    )
+
+
+def _lock_files(field: Field) -> LockFiles:
+    fields = field.record(required=("folder", "prefix", "suffix"))
+    return LockFiles(**{name: value.string() for name, value in fields.items()})
+
+
+def _labels(field: Field) -> dict[WheelKind, str]:
+    fields = field.record(required=(), optional=_KINDS)
+    return {_KINDS[name]: label.string() for name, label in fields.items()}
+
+
+def _strings(fields: Mapping[str, Field], key: str) -> tuple[str, ...]:
+    return fields[key].strings() if key in fields else ()

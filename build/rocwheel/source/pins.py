@@ -1,0 +1,174 @@
+"""Reads `ci/pins.yaml`: which JAX releases are built, from which commit, for which CPythons.
+
+Every mistake is a ConfigError with file, line, key and the nearest valid name.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from packaging.version import InvalidVersion, Version
+
+from rocwheel import config
+from rocwheel.errors import ConfigError
+from rocwheel.model import PythonVersion, suggest
+from rocwheel.source.layouts import pythons as _pythons
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rocwheel.config import Field
+    from rocwheel.source.layouts import Layouts
+
+SCHEMA: Final = 1
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}\Z")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UpstreamWheel:
+    """A jaxlib of the Python package index: identified by its bytes, not by where it lies."""
+
+    filename: str
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin:
+    """One JAX release: where its sources are and what belongs to them."""
+
+    version: str
+    repository: str
+    ref: str  # what people call the commit
+    commit: str
+    xla_commit: str
+    layout: str
+    bazel: str
+    pythons: tuple[PythonVersion, ...]
+    default: bool
+    jaxlib_origin: str  # "built" or "upstream"
+    jaxlib_requires_python: str  # of upstream wheels, else ""
+    jaxlib: Mapping[PythonVersion, UpstreamWheel]  # empty when built
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pins:
+    """Every pin, oldest release first."""
+
+    path: str
+    pins: tuple[Pin, ...]
+
+    def __getitem__(self, version: str) -> Pin:
+        """Find a release. Raises ConfigError with the nearest one there is."""
+        for pin in self.pins:
+            if pin.version == version:
+                return pin
+        known = tuple(pin.version for pin in self.pins)
+        raise ConfigError(f"JAX {version}: no pin in {self.path}", hint=suggest(version, known))
+
+    @property
+    def default(self) -> Pin:
+        return next(pin for pin in self.pins if pin.default)
+
+
+def load(path: Path, *, layouts: Layouts) -> Pins:
+    """Read the pins; their layouts and versions must be known to `layouts`. Raises ConfigError."""
+    return read(config.load(path), layouts=layouts, path=str(path))
+
+
+def read(document: Field, *, layouts: Layouts, path: str) -> Pins:
+    """Read the pins from a parsed document. Raises ConfigError."""
+    fields = document.record(required=("schema", "pins"))
+    if fields["schema"].integer() != SCHEMA:
+        fields["schema"].fail(
+            f"this rocwheel reads schema {SCHEMA}", hint="use a rocwheel of the same version"
+        )
+    entries = fields["pins"].mapping()
+    pins = sorted(
+        (_pin(version, entry, layouts) for version, entry in entries.items()),
+        key=lambda pin: Version(pin.version),
+    )
+    defaults = [pin.version for pin in pins if pin.default]
+    if len(defaults) != 1:
+        fields["pins"].fail(
+            f"{len(defaults)} pins are marked default", hint="write `default: true` at exactly one"
+        )
+    return Pins(path=path, pins=tuple(pins))
+
+
+def _pin(version: str, entry: Field, layouts: Layouts) -> Pin:
+    fields = entry.record(
+        required=(
+            "repository", "ref", "commit", "xla_commit", "layout", "bazel", "pythons", "jaxlib",
+        ),
+        optional=("default",),
+    )  # fmt: skip
+    try:
+        parsed = Version(version)
+    except InvalidVersion:
+        entry.fail(f"{version!r} is no version", hint='write for example "0.9.1"')
+    layout = layouts[fields["layout"].choice(layouts.by_name)]
+    if layout.version_class(parsed) is None:
+        fields["layout"].fail(
+            f"no class of layout {layout.name!r} holds JAX {version}",
+            hint="add one to ci/layouts.yaml",
+        )
+    accepted = _pythons(fields["pythons"])
+    origin, requires_python, wheels = _jaxlib(version, fields["jaxlib"], accepted)
+    return Pin(
+        version=version,
+        repository=fields["repository"].string(),
+        ref=fields["ref"].string(),
+        commit=_hex(fields["commit"], _COMMIT, "40"),
+        xla_commit=_hex(fields["xla_commit"], _COMMIT, "40"),
+        layout=layout.name,
+        bazel=fields["bazel"].string(),
+        pythons=accepted,
+        default=fields["default"].boolean() if "default" in fields else False,
+        jaxlib_origin=origin,
+        jaxlib_requires_python=requires_python,
+        jaxlib=wheels,
+    )
+
+
+def _jaxlib(
+    version: str, field: Field, accepted: tuple[PythonVersion, ...]
+) -> tuple[str, str, dict[PythonVersion, UpstreamWheel]]:
+    fields = field.record(required=("origin",), optional=("requires_python", "wheels"))
+    origin = fields["origin"].choice(("built", "upstream"))
+    if origin == "built":
+        for name in fields.keys() - {"origin"}:
+            fields[name].fail(
+                "a built jaxlib has none", hint="remove it, or write origin: upstream"
+            )
+        return origin, "", {}
+    fields = field.record(required=("origin", "requires_python", "wheels"))
+    wheels = fields["wheels"].record(required=tuple(map(str, accepted)))
+    found = {
+        python: _wheel(wheels[str(python)], version=version, python=python) for python in accepted
+    }
+    return origin, fields["requires_python"].string(), found
+
+
+def _wheel(field: Field, *, version: str, python: PythonVersion) -> UpstreamWheel:
+    fields = field.record(required=("filename", "size", "sha256"))
+    filename = fields["filename"].string()
+    start = f"jaxlib-{version}-{python.interpreter}-{python.abi}-"
+    if not (filename.startswith(start) and filename.endswith(".whl")):
+        fields["filename"].fail(f"{filename} does not start with {start}", hint="compare the two")
+    return UpstreamWheel(
+        filename=filename,
+        size=fields["size"].integer(),
+        sha256=_hex(fields["sha256"], _SHA256, "64"),
+    )
+
+
+def _hex(field: Field, pattern: re.Pattern[str], digits: str) -> str:
+    text = field.string()
+    if not pattern.match(text):
+        field.fail(f"{text!r} is not {digits} hexadecimal digits", hint="write all of them")
+    return text

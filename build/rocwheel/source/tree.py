@@ -1,0 +1,318 @@
+"""From what was asked (a pin, a folder, overrides) to a checked source tree.
+
+`plan` decides without touching anything; `resolve` fetches what is missing, checks the tree
+against its layout and says exactly what it is. Nothing is ever written below a tree.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from packaging.version import InvalidVersion, Version
+
+from rocwheel.errors import ConfigError, SourceError
+from rocwheel.manifest import Source
+from rocwheel.model import CPYTHONS, PythonVersion
+from rocwheel.source.git import COMMIT, Checkout, checkout, identify, resolve_ref
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from rocwheel.console import Console
+    from rocwheel.layout import Assignment, Layout, VersionClass
+    from rocwheel.process import Command, Runner
+    from rocwheel.source.layouts import Layouts
+    from rocwheel.source.pins import Pin, Pins
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceRequest:
+    """What the user said about sources; everything may be left out."""
+
+    jax_version: str = ""  # a pin
+    jax_dir: Path | None = None
+    xla_dir: Path | None = None
+    xla_repository: str = ""
+    xla_ref: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourcePlan:
+    """Where the sources will be. `pin` is the release, for a folder the one of its version."""
+
+    root: Path
+    pin: Pin | None
+    checkout: Checkout | None  # None for a folder of the user's
+    request: SourceRequest
+    cache: Path
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """What `resolve` will run before it looks at the tree."""
+        if self.checkout is None or self.checkout.folder.is_dir():
+            return ()
+        return self.checkout.commands(self.checkout.folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceTree:
+    """A checkout that has the layout it should have."""
+
+    root: Path
+    workspace: Path  # the folder Bazel runs in
+    layout: Layout
+    version_class: VersionClass
+    jax_version: str
+    pythons: tuple[PythonVersion, ...]  # CPythons the tree can build for
+    bazel: str  # version it wants, "" when it does not say
+    jax: Source
+    xla: Source  # all empty for a tree that builds no XLA
+    xla_dir: Path | None  # when it overrides the tree's own
+    pin: Pin | None  # the release with this version
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def dirty(self) -> tuple[str, ...]:
+        """Which sources hold changes no commit has."""
+        named = (("JAX", self.jax), ("XLA", self.xla))
+        return tuple(name for name, source in named if source.dirty)
+
+    @property
+    def jaxlib_origin(self) -> str:
+        """The pin's word for the pinned commit itself; any other tree has a jaxlib of its own."""
+        if self.pin and self.jax.commit == self.pin.commit and not self.jax.dirty:
+            return self.pin.jaxlib_origin
+        return "built"
+
+    @property
+    def local_suffix(self) -> str:
+        """What overrides add to a wheel's local version: `.xla1a2b3c4d5.dirty`, or ""."""
+        parts = []
+        if self.pin and self.jax.commit and self.jax.commit != self.pin.commit:
+            parts.append(f"jax{self.jax.commit[:9]}")
+        if self.xla_dir:
+            parts.append(f"xla{(self.xla.commit or self.xla.digest)[:9]}")
+        if self.dirty:
+            parts.append("dirty")
+        return "".join(f".{part}" for part in parts)
+
+    def accept(self, pythons: Sequence[PythonVersion]) -> None:
+        """Refuse a CPython the tree has no lock file for. Raises ConfigError."""
+        for python in pythons:
+            if python not in self.pythons:
+                accepted = ", ".join(map(str, self.pythons)) or "none"
+                raise ConfigError(
+                    f"CPython {python}: {self.root} has no lock file for it",
+                    hint=f"JAX {self.jax_version} accepts: {accepted}",
+                )
+
+
+def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
+    """Decide where the sources come from; reads nothing but the pins. Raises ConfigError."""
+    if request.jax_dir and request.jax_version:
+        raise ConfigError(
+            f"{request.jax_dir}: a folder and a JAX version were given",
+            hint="drop one: a folder says itself which version it is",
+        )
+    if request.xla_dir and (request.xla_repository or request.xla_ref):
+        raise ConfigError(
+            f"{request.xla_dir}: an XLA folder and an XLA repository were given", hint="drop one"
+        )
+    if request.xla_repository and not request.xla_ref:
+        raise ConfigError(
+            f"{request.xla_repository}: which commit?", hint="add --xla-ref with a branch or commit"
+        )
+    if request.jax_dir:
+        return SourcePlan(
+            root=request.jax_dir, pin=None, checkout=None, request=request, cache=cache
+        )
+    pin = pins[request.jax_version] if request.jax_version else pins.default
+    wanted = _checkout(pin.repository, pin.ref, pin.commit, cache)
+    return SourcePlan(root=wanted.folder, pin=pin, checkout=wanted, request=request, cache=cache)
+
+
+def resolve(
+    planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner, console: Console
+) -> SourceTree:
+    """Fetch what is missing and check the tree. Raises SourceError, ConfigError, HostError."""
+    if planned.checkout:
+        _take(planned.checkout, runner, console)
+    root = planned.root
+    if not root.is_dir():
+        raise SourceError(f"{root}: no such folder", hint="name the top of a JAX checkout")
+    layout = layouts[planned.pin.layout] if planned.pin else _layout(root, layouts)
+    _check_markers(root, layout)
+    version = _version(root, layout.version)
+    version_class = layout.version_class(version)
+    if version_class is None:
+        raise SourceError(
+            f"{root}: JAX {version} has no class in layout {layout.name}",
+            hint="add one to ci/layouts.yaml: docs/how-to/add-a-jax-version.md",
+        )
+    workspace = root / layout.workspace
+    for name in version_class.startup_files:
+        if not (workspace / name).is_file():
+            raise SourceError(
+                f"{workspace / name}: missing, but JAX {version} has it",
+                hint="check out the whole release",
+            )
+    pin = planned.pin or next((pin for pin in pins.pins if pin.version == str(version)), None)
+    if planned.pin and str(version) != planned.pin.version:
+        raise SourceError(
+            f"{root}: is JAX {version}, the pin says {planned.pin.version}",
+            hint="correct ci/pins.yaml",
+        )
+    xla, xla_dir = _xla(planned, layout, runner, console)
+    tree = SourceTree(
+        root=root,
+        workspace=workspace,
+        layout=layout,
+        version_class=version_class,
+        jax_version=str(version),
+        pythons=_pythons(root, layout),
+        bazel=_bazel(workspace),
+        jax=identify(root, runner=runner),
+        xla=xla,
+        xla_dir=xla_dir,
+        pin=pin if pin and pin.layout == layout.name else None,
+        warnings=tuple(
+            f"{root / name}: your own Bazel options are part of this build"
+            for name in layout.personal
+            if (root / name).exists()
+        ),
+    )
+    for warning in tree.warnings:
+        console.warn(warning)
+    return tree
+
+
+def _checkout(repository: str, ref: str, commit: str, cache: Path) -> Checkout:
+    name = repository.rstrip("/").rpartition("/")[2].removesuffix(".git") or "repository"
+    key = hashlib.sha256(repository.encode()).hexdigest()[:12]
+    return Checkout(
+        repository=repository,
+        ref=ref,
+        commit=commit,
+        folder=cache / "sources" / f"{name}-{key}" / commit,
+    )
+
+
+def _take(wanted: Checkout, runner: Runner, console: Console) -> None:
+    if checkout(wanted, runner=runner):
+        console.info(f"fetched {wanted.repository} at {wanted.commit}")
+    found = identify(wanted.folder, runner=runner)
+    if found.commit != wanted.commit or found.dirty:
+        raise SourceError(
+            f"{wanted.folder}: was changed after it was fetched",
+            hint="remove the folder; it is fetched again",
+        )
+
+
+def _layout(root: Path, layouts: Layouts) -> Layout:
+    """The layout with the fewest missing markers; `_check_markers` has the last word."""
+    return min(
+        layouts.by_name.values(),
+        key=lambda layout: sum(not (root / name).exists() for name in layout.markers),
+    )
+
+
+def _check_markers(root: Path, layout: Layout) -> None:
+    missing = [name for name in layout.markers if not (root / name).exists()]
+    if missing:
+        raise SourceError(
+            f"{root}: no {layout.name} source tree, it lacks {', '.join(missing)}",
+            hint="name the top of a checkout of JAX or rocm-jax",
+        )
+    for name in layout.left_behind:
+        if (root / name).exists():
+            raise SourceError(
+                f"{root / name}: options of an earlier build, Bazel would use them here too",
+                hint="remove the file; JAX's build.py makes it again when it needs it",
+            )
+
+
+def _version(root: Path, where: Assignment) -> Version:
+    text = _assigned(root / where.file, where.variable)
+    if text is None:
+        raise SourceError(
+            f'{root / where.file}: has no line `{where.variable} = "…"`',
+            hint="use the file as JAX has it",
+        )
+    try:
+        return Version(text)
+    except InvalidVersion as exc:
+        raise SourceError(
+            f"{root / where.file}: {text!r} is no version", hint="use the file as JAX has it"
+        ) from exc
+
+
+def _assigned(path: Path, variable: str) -> str | None:
+    """The text assigned to a variable at the start of a line, without running the file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise SourceError(f"{path}: {exc}", hint="check the checkout") from exc
+    pattern = rf"^{re.escape(variable)}\s*=\s*([\"'])(?P<value>[^\"']*)\1"
+    match = re.search(pattern, text, re.MULTILINE)
+    return match["value"] if match else None
+
+
+def _pythons(root: Path, layout: Layout) -> tuple[PythonVersion, ...]:
+    if layout.lock_files is None:
+        return layout.pythons
+    known = map(PythonVersion.parse, CPYTHONS)
+    return tuple(python for python in known if (root / layout.lock_files.name(python)).is_file())
+
+
+def _bazel(workspace: Path) -> str:
+    try:
+        return (workspace / ".bazelversion").read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def _xla(
+    planned: SourcePlan, layout: Layout, runner: Runner, console: Console
+) -> tuple[Source, Path | None]:
+    """Say which XLA is built, and from which folder when it is not the tree's own."""
+    request = planned.request
+    if request.xla_dir:
+        if not (request.xla_dir / "xla").is_dir():
+            raise SourceError(
+                f"{request.xla_dir}: no XLA checkout, it has no folder xla",
+                hint="name the top of a checkout of openxla/xla",
+            )
+        return identify(request.xla_dir, runner=runner), request.xla_dir
+    if request.xla_ref:
+        repository = request.xla_repository or layout.xla.repository
+        commit = resolve_ref(repository, request.xla_ref, runner=runner)
+        ref = "" if COMMIT.match(request.xla_ref) else request.xla_ref
+        wanted = _checkout(repository, ref, commit, planned.cache)
+        _take(wanted, runner, console)
+        return Source(repository=repository, commit=commit), wanted.folder
+    folder = planned.root / layout.xla.folder
+    if not folder.is_dir():
+        return Source(repository="", commit=""), None
+    for name in layout.xla.files:
+        commit_of_tree = (
+            _assigned(folder / name, layout.xla.variable) if (folder / name).is_file() else None
+        )
+        if commit_of_tree and COMMIT.match(commit_of_tree):
+            _compare(planned, commit_of_tree, folder / name)
+            return Source(repository=layout.xla.repository, commit=commit_of_tree), None
+    raise SourceError(
+        f"{folder}: no file says which XLA is built ({layout.xla.variable})",
+        hint="use the files as JAX has them, or give --xla-source-dir",
+    )
+
+
+def _compare(planned: SourcePlan, commit: str, path: Path) -> None:
+    if planned.pin and planned.pin.xla_commit != commit:
+        raise SourceError(
+            f"{path}: names XLA {commit}, the pin of JAX {planned.pin.version} another",
+            hint=f"correct xla_commit in ci/pins.yaml ({planned.pin.xla_commit})",
+        )
