@@ -230,6 +230,21 @@ FAMILIES: dict[str, Family] = _by_name(
     )
 )
 
+# Targets that several families understand; a family is never named by one.
+GENERIC_TARGETS = (
+    "gfx9-generic",
+    "gfx9-4-generic",
+    "gfx10-1-generic",
+    "gfx10-3-generic",
+    "gfx11-generic",
+    "gfx12-generic",
+)
+
+
+def known_targets() -> tuple[str, ...]:
+    """Every gfx target a wheel may hold code for."""
+    return (*(name for item in FAMILIES.values() for name in item.targets), *GENERIC_TARGETS)
+
 
 def family(name: str) -> Family:
     """Look up a family. Raises KeyError whose message names the nearest family."""

@@ -22,27 +22,16 @@ from rocwheel.errors import RocwheelError  # noqa: E402
 from rocwheel.process import HostRunner, base_env  # noqa: E402
 
 PACKAGES = (
-    "bazel-bootstrap",
-    "bazel-rules-java",
-    "bazel-rules-proto",
-    "bazel-skylib",
+    *debian.MINIATURE_PACKAGES,
     "ca-certificates",
     "chromium",
     "chromium-driver",
-    "clang-19",
     "curl",
-    "g++",
-    "gcc",
     "git",
     "isal",
-    "libamdhip64-dev",
-    "libc6-dev",
-    "lld-19",
     "nginx-light",
     "openssl",
-    "python3-dev",
     "python3-venv",
-    "rocm-device-libs",
     "zstd",
 )
 

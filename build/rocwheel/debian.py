@@ -6,7 +6,7 @@ Standard library only: the bootstrap of `build/ci_build` uses it before anything
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import HostError
 from rocwheel.process import Command
@@ -15,6 +15,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from rocwheel.process import Runner
+
+# What Bazel needs to build the miniature workspace: Bazel, compilers, a ROCm to take apart.
+MINIATURE_PACKAGES: Final = (
+    "bazel-bootstrap",
+    "bazel-rules-java",
+    "bazel-rules-proto",
+    "bazel-skylib",
+    "clang-19",
+    "clang-tools-19",
+    "g++",
+    "libamdhip64-dev",
+    "libc6-dev",
+    "lld-19",
+    "python3-dev",
+    "rocm-device-libs",
+)
 
 
 def present() -> bool:

@@ -106,3 +106,35 @@ def newest(name: str, environ: Mapping[str, str]) -> Path:
             f"{name}: not found on PATH", hint=f"install {name}, or give its path as an option"
         )
     return max(variants, key=lambda variant: variant[0])[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompilerPair:
+    """A C compiler, its C++ twin, and their major version."""
+
+    cc: Path
+    cxx: Path
+    major: int
+
+
+def compiler(
+    name: str, path: Path | None, environ: Mapping[str, str], *, runner: Runner
+) -> CompilerPair:
+    """Find `clang` or `gcc` (or take the one at `path`) with its C++ twin and ask its version.
+
+    Raises HostError when one of the two is missing or does not say its version.
+    """
+    cc = path or newest(name, environ)
+    twin = {"clang": "clang++", "gcc": "g++"}[name]
+    candidates = (cc.with_name(cc.name.replace(name, twin, 1)), cc.with_name(twin))
+    cxx = next((item for item in candidates if item != cc and item.is_file()), None)
+    if cxx is None:
+        raise HostError(
+            f"{candidates[0]}: not found, {cc} has no C++ compiler beside it",
+            hint="install it, or name another compiler: --compiler-path",
+        )
+    said = runner.capture(Command(argv=(str(cc), "-dumpversion"), timeout=60)).strip()
+    match = re.match(r"(\d+)", said)
+    if match is None:
+        raise HostError(f"{cc}: said {said!r} instead of its version", hint="name another compiler")
+    return CompilerPair(cc=cc, cxx=cxx, major=int(match[1]))

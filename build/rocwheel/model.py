@@ -178,6 +178,17 @@ def canonical_version(version: str, suffix: str) -> str:
     return joined
 
 
+def byte_count(text: str) -> int:
+    """Parse a size: `60G`, `512M`, `1.5 GiB`, `1000` (bytes); units are powers of 1024.
+
+    Raises ConfigError.
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise ConfigError(f"{text!r}: not a size", hint="write for example 60G or 512M")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
 def suggest(name: str, valid: tuple[str, ...] | frozenset[str]) -> str:
     """A hint that names the valid value nearest to `name`, or all of them."""
     close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)

@@ -141,8 +141,13 @@ class _Movable(Once):
     movable = True
 
 
-def build_options(*, group: bool = False, only: frozenset[str] = frozenset()) -> Decorator:
-    """Decorate a command with the build options, or with `only` those (long names).
+def build_options(
+    *,
+    group: bool = False,
+    only: frozenset[str] = frozenset(),
+    without: frozenset[str] = frozenset(),
+) -> Decorator:
+    """Decorate a command with the build options, with `only` some or `without` some (long names).
 
     On the group they are read from the command line alone and moved behind the command; the
     environment and defaults belong to the command.
@@ -150,7 +155,7 @@ def build_options(*, group: bool = False, only: frozenset[str] = frozenset()) ->
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for names, settings in reversed(_table()):
-            if only and names[0] not in only:
+            if (only and names[0] not in only) or names[0] in without:
                 continue
             kwargs = dict(settings)
             if group:
