@@ -1,0 +1,188 @@
+"""Reads Bazel's Build Event Protocol (JSON, one event a line) while it is written.
+
+The protocol is the only thing a result is read from; what Bazel prints is for people. Events and
+fields: build_event_stream.proto of the Bazel release. Fields that newer releases added are used
+when present and never required, so that Bazel 4.2 to 8 are read by the same code.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+# Written once in every build to stamp it; it says nothing about what was rebuilt.
+_BOOKKEEPING: Final = frozenset({"BazelWorkspaceStatusAction"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailedAction:
+    """An action that failed: what it ran and what it printed."""
+
+    label: str
+    mnemonic: str
+    command: tuple[str, ...]
+    exit_code: int
+    output: str  # its stderr, then its stdout
+    message: str  # Bazel's own words
+
+
+@dataclass
+class BuildEvents:
+    """What the events read so far say; feed it line by line."""
+
+    targets: set[str] = field(default_factory=set)
+    completed: dict[str, bool] = field(default_factory=dict)  # label -> success
+    actions: int = 0  # finished: executed or taken from a cache that is not the output base
+    failed: list[FailedAction] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # targets that could not be loaded
+    exit_name: str = ""  # SUCCESS, BUILD_FAILURE, …; "" until the build is over
+    last: bool = False
+    runners: dict[str, int] = field(default_factory=dict)  # where actions ran; Bazel >= 5
+    milliseconds: Mapping[str, int] = field(default_factory=dict)
+    _sets: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _outputs: dict[str, list[str]] = field(default_factory=dict)  # label -> ids of file sets
+    _exec_root: Path | None = None
+
+    def feed(self, line: str) -> None:
+        """Take in one event. A line that is no whole event is ignored: Bazel was cut short."""
+        try:
+            event = json.loads(line)
+        except ValueError:
+            return
+        identity = event.get("id", {})
+        for name in identity:
+            read = getattr(self, f"_on_{name.lower()}", None)
+            if read:
+                read(identity[name], event)
+        self.last = self.last or bool(event.get("lastMessage"))
+
+    def files(self, label: str) -> tuple[Path, ...]:
+        """The files of a completed target's default outputs, where they lie on this machine."""
+        return tuple(dict.fromkeys(self._walk(self._outputs.get(label, ()))))
+
+    @property
+    def cache_hits(self) -> int | None:
+        """Actions whose outputs came from a disk or remote cache; None before Bazel 5."""
+        if not self.runners:
+            return None
+        return sum(count for name, count in self.runners.items() if name.endswith("cache hit"))
+
+    def _walk(self, sets: Sequence[str]) -> Iterator[Path]:
+        for identity in sets:
+            found = self._sets.get(identity, {})
+            for file in found.get("files", ()):
+                yield self._path(file)
+            yield from self._walk([child["id"] for child in found.get("fileSets", ())])
+
+    def _path(self, file: Mapping[str, Any]) -> Path:
+        """A file by its URI; one that only a remote cache has, by the place it should lie at."""
+        parts = urlsplit(file.get("uri", ""))
+        if parts.scheme == "file" or self._exec_root is None:
+            return Path(unquote(parts.path))
+        return self._exec_root.joinpath(*file.get("pathPrefix", ()), file["name"])
+
+    def _on_workspace(self, _identity: Any, event: Mapping[str, Any]) -> None:
+        root = event.get("workspaceInfo", {}).get("localExecRoot")
+        self._exec_root = Path(root) if root else None
+
+    def _on_targetconfigured(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        self.targets.add(identity["label"])
+        self._aborted(identity["label"], event)
+
+    def _on_pattern(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        self._aborted(", ".join(identity.get("pattern", ())), event)
+
+    def _on_unconfiguredlabel(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        self._aborted(identity.get("label", ""), event)
+
+    def _on_configuredlabel(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        self._aborted(identity.get("label", ""), event)
+
+    def _on_targetcompleted(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        label = identity["label"]
+        self._aborted(label, event)
+        done = event.get("completed", {})
+        self.completed[label] = bool(done.get("success"))
+        for group in done.get("outputGroup", ()):
+            if group.get("name") == "default":
+                self._outputs[label] = [entry["id"] for entry in group.get("fileSets", ())]
+
+    def _on_namedset(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        self._sets[identity["id"]] = event.get("namedSetOfFiles", {})
+
+    def _on_actioncompleted(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
+        action = event.get("action", {})
+        if action.get("type") in _BOOKKEEPING:
+            return
+        self.actions += 1
+        if action.get("success"):
+            return
+        detail = action.get("failureDetail", {})
+        output = [_text(action.get(name, {})) for name in ("stderr", "stdout")]
+        self.failed.append(
+            FailedAction(
+                label=action.get("label") or identity.get("label", ""),
+                mnemonic=action.get("type", ""),
+                command=tuple(action.get("commandLine", ())),
+                exit_code=detail.get("spawn", {}).get("spawnExitCode", action.get("exitCode", 1)),
+                output="\n".join(filter(None, output)),
+                message=detail.get("message", ""),
+            )
+        )
+
+    def _on_buildfinished(self, _identity: Any, event: Mapping[str, Any]) -> None:
+        self.exit_name = event.get("finished", {}).get("exitCode", {}).get("name", "")
+
+    def _on_buildmetrics(self, _identity: Any, event: Mapping[str, Any]) -> None:
+        metrics = event.get("buildMetrics", {})
+        for runner in metrics.get("actionSummary", {}).get("runnerCount", ()):
+            self.runners[runner["name"]] = int(runner["count"])
+        timing = metrics.get("timingMetrics", {})
+        self.milliseconds = {name: int(value) for name, value in timing.items()}
+
+    def _aborted(self, label: str, event: Mapping[str, Any]) -> None:
+        aborted = event.get("aborted", {})
+        description = aborted.get("description", "").strip()
+        if description and aborted.get("reason") != "SKIPPED":
+            text = f"{label}: {description}" if label and label not in description else description
+            if text not in self.problems:
+                self.problems.append(text)
+
+
+def spawn_cache_hits(log: Path) -> int:
+    """Count cache hits in an execution log (JSON): what Bazel before 5 has instead of metrics.
+
+    The log is a row of indented JSON objects; it is read object by object, since a big build's
+    is large.
+    """
+    hits = 0
+    lines: list[str] = []
+    with log.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            if line.startswith("}"):
+                hits += bool(json.loads("".join([*lines, "}"])).get("remoteCacheHit"))
+                lines = ["{"] if line.rstrip() == "}{" else []
+            else:
+                lines.append(line)
+    return hits
+
+
+def _text(file: Mapping[str, Any]) -> str:
+    """The text of an action's stdout or stderr: inline, or in a file Bazel keeps."""
+    if "contents" in file:
+        import base64
+
+        return base64.b64decode(file["contents"]).decode(errors="replace").strip()
+    parts = urlsplit(file.get("uri", ""))
+    if parts.scheme != "file":
+        return ""
+    try:
+        return Path(unquote(parts.path)).read_text(encoding="utf-8", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,355 @@
+"""From a build specification to Bazel's command lines, as values.
+
+Everything Bazel is told stands in its argv: no rc file is written, nothing is put into the
+checkout (no `bazel-*` links, output base and caches in the user's cache folder), and the user's
+own `~/.bazelrc` is not read. What cannot work is refused here, before Bazel starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import ConfigError
+from rocwheel.layout import expand, expand_env
+from rocwheel.model import (
+    PythonVersion,
+    RocmVersion,
+    WheelKind,
+    canonical_version,
+    gfx_target,
+    suggest,
+)
+from rocwheel.process import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import PurePath
+
+    from rocwheel.bazel.binary import BazelBinary
+    from rocwheel.layout import Layout, VersionClass
+
+COMPILERS: Final = ("clang", "gcc", "hermetic")
+CPU_FEATURES: Final = ("release", "native", "default")
+WHEEL_TYPES: Final = ("release", "nightly", "custom", "snapshot")
+IDLE_SECONDS: Final = 900  # a server waits this long for the next build, then frees its memory
+CLANG_WITH_CONFIG: Final = 16
+CLANG_WITH_AVXVNNIINT8: Final = 19
+GCC_WITH_AVXVNNIINT8: Final = 13
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiler:
+    """What compiles host code; `hermetic` is the compiler the tree downloads itself."""
+
+    kind: str
+    cc: PurePath | None = None
+    cxx: PurePath | None = None
+    major: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelVersion:
+    """How JAX's build names a version: its ML_WHEEL_* variables (XLA's python_wheel.bzl)."""
+
+    kind: str = "release"
+    suffix: str = ""  # of release and custom: `+rocm7.10.0`, `.post1`
+    date: str = ""  # of nightly and custom: 20260501
+    git_hash: str = ""  # of custom
+
+    @property
+    def effective(self) -> str:
+        """The part after JAX's version, by the rule of JAX's build."""
+        date = self.date.replace("-", "")
+        suffix = self.suffix.replace("-", "")
+        match self.kind:
+            case "snapshot":
+                return ".dev0+selfbuilt"
+            case "nightly":
+                return f".dev{date}"
+            case "custom":
+                local = self.git_hash.lstrip("0")[:9]
+                return (f".dev{date}" if date else "") + (f"+{local}" if local else "") + suffix
+            case _:
+                return suffix
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caches:
+    """Where Bazel keeps what outlives a run; all below the user's cache folder."""
+
+    output_user_root: PurePath
+    disk: PurePath | None
+    repository: PurePath | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildSpec:
+    """One build: which wheels of which tree, for what, with what, and where Bazel works."""
+
+    bazel: BazelBinary
+    workspace: PurePath
+    layout: Layout
+    version_class: VersionClass
+    jax_version: str
+    kinds: tuple[WheelKind, ...]
+    pythons: tuple[PythonVersion, ...]
+    rocm: RocmVersion | None = None  # these three belong to plugin and pjrt
+    rocm_root: PurePath | None = None
+    rocm_number: str = ""
+    gfx_targets: tuple[str, ...] = ()
+    compiler: Compiler = Compiler(kind="hermetic")
+    cpu_features: str = "release"
+    wheel_version: WheelVersion = WheelVersion()
+    git_hash: str = ""  # of the tree; written into version.py
+    xla_dir: PurePath | None = None
+    caches: Caches
+    editable: bool = False
+    startup_options: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # given last, so they win
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A label and the wheel it makes."""
+
+    kind: WheelKind
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class BazelInvocation:
+    """One start of Bazel."""
+
+    bazel: BazelBinary
+    workspace: PurePath
+    startup: tuple[str, ...]
+    command: str  # "build" or "run"
+    options: tuple[str, ...]
+    targets: tuple[Target, ...]
+    python: PythonVersion
+    output_base: PurePath
+    arguments: tuple[str, ...] = ()  # of the program that `run` starts
+    env: Mapping[str, str] = field(default_factory=dict)
+    output: PurePath | None = None  # where that program writes its wheel
+
+    @property
+    def kinds(self) -> tuple[WheelKind, ...]:
+        return tuple(target.kind for target in self.targets)
+
+    @property
+    def title(self) -> str:
+        names = ", ".join(kind.value for kind in self.kinds)
+        return f"{names} for CPython {self.python}"
+
+    @property
+    def key(self) -> str:
+        """The same for the same build, whatever ran before: to compare it with the last run."""
+        return hashlib.sha256("\0".join(self.command_line().argv).encode()).hexdigest()[:16]
+
+    def command_line(self, *more: str) -> Command:
+        """What to start; `more` are options of this one run, put before the targets."""
+        return Command(
+            argv=(
+                str(self.bazel.path),
+                *self.startup,
+                self.command,
+                *self.options,
+                *more,
+                *(target.label for target in self.targets),
+                *(("--", *self.arguments) if self.arguments else ()),
+            ),
+            cwd=self.workspace,
+            env=self.env,
+        )
+
+    @property
+    def shutdown(self) -> Command:
+        """What ends the server of this invocation's output base."""
+        return Command(
+            argv=(str(self.bazel.path), *self.startup, "shutdown"), cwd=self.workspace, timeout=60
+        )
+
+
+def invocations(spec: BuildSpec) -> tuple[BazelInvocation, ...]:
+    """Plan the fewest starts of Bazel that make every wheel of the specification.
+
+    Plugin and pjrt of the first CPython are one invocation, further CPythons get the plugin
+    alone; jaxlib is apart, with no word of ROCm. Raises ConfigError for what cannot work.
+    """
+    check(spec)
+    planned = []
+    rocm_kinds = tuple(kind for kind in spec.kinds if kind.needs_rocm)
+    for number, python in enumerate(spec.pythons):
+        kinds = tuple(kind for kind in rocm_kinds if kind.per_python or number == 0)
+        if spec.layout.command == "run":  # which takes one target
+            planned += [_invocation(spec, python, (kind,)) for kind in kinds]
+        elif kinds:
+            planned.append(_invocation(spec, python, kinds))
+    if WheelKind.JAXLIB in spec.kinds:
+        planned += [_invocation(spec, python, (WheelKind.JAXLIB,)) for python in spec.pythons]
+    return tuple(planned)
+
+
+def check(spec: BuildSpec) -> None:
+    """Refuse what cannot work, with the reason. Raises ConfigError."""
+    _one_of("compiler", spec.compiler.kind, COMPILERS)
+    _one_of("CPU features", spec.cpu_features, CPU_FEATURES)
+    _one_of("wheel type", spec.wheel_version.kind, WHEEL_TYPES)
+    if spec.compiler.kind not in spec.layout.compilers:
+        raise ConfigError(
+            f"{spec.compiler.kind}: the {spec.layout.name} layout cannot be built with it",
+            hint=f"choose from: {', '.join(spec.layout.compilers)}",
+        )
+    if spec.compiler.kind != "hermetic" and spec.compiler.cc is None:
+        raise ConfigError(
+            f"{spec.compiler.kind}: no path to it", hint=f"install {spec.compiler.kind}"
+        )
+    labels = spec.layout.editable if spec.editable else spec.layout.targets
+    for kind in spec.kinds:
+        if kind not in labels:
+            how = "as an editable wheel " if spec.editable else ""
+            raise ConfigError(
+                f"{kind.value}: the {spec.layout.name} layout does not build it {how}".rstrip(),
+                hint=f"it builds: {', '.join(known.value for known in labels) or 'nothing'}",
+            )
+    if not spec.pythons or not spec.kinds:
+        raise ConfigError("nothing to build", hint="name at least one CPython and one wheel")
+    _check_version(spec)
+    if any(kind.needs_rocm for kind in spec.kinds):
+        _check_rocm(spec)
+
+
+def _check_version(spec: BuildSpec) -> None:
+    wheel = spec.wheel_version
+    if wheel.kind == "nightly" and not wheel.date:
+        raise ConfigError("nightly wheels need a date", hint="add --wheel-date YYYYMMDD")
+    canonical_version(spec.jax_version, wheel.effective)
+    if spec.layout.command == "run" and wheel.suffix and not wheel.suffix.startswith("+rocm"):
+        raise ConfigError(
+            f"{wheel.suffix!r}: the {spec.layout.name} layout only makes +rocm suffixes",
+            hint="add other suffixes after the build",
+        )
+
+
+def _check_rocm(spec: BuildSpec) -> None:
+    if spec.rocm is None or spec.rocm_root is None:
+        raise ConfigError("plugin and pjrt need a ROCm", hint="add --therock-path")
+    if not spec.version_class.rocm.contains(spec.rocm.version.base_version, prereleases=True):
+        raise ConfigError(
+            f"ROCm {spec.rocm}: JAX {spec.jax_version} needs ROCm {spec.version_class.rocm}",
+            hint="choose another ROCm or another JAX",
+        )
+    if not spec.gfx_targets:
+        raise ConfigError("no gfx targets", hint="add --gfx-targets or --family")
+    for target in spec.gfx_targets:
+        gfx_target(target)
+
+
+def _invocation(
+    spec: BuildSpec, python: PythonVersion, kinds: tuple[WheelKind, ...]
+) -> BazelInvocation:
+    rocm = any(kind.needs_rocm for kind in kinds)
+    conditions = _conditions(spec, python, rocm=rocm)
+    output_base = _output_base(spec)
+    output = (
+        spec.caches.output_user_root / f"{output_base.name}-{kinds[0].value}"
+        if spec.layout.command == "run"
+        else None
+    )
+    values = _values(spec, python, output)
+    labels = spec.layout.editable if spec.editable else spec.layout.targets
+    options = (
+        "--symlink_prefix=/",
+        *((f"--disk_cache={spec.caches.disk}",) if spec.caches.disk else ()),
+        *((f"--repository_cache={spec.caches.repository}",) if spec.caches.repository else ()),
+        *expand(spec.layout.recipe, conditions=conditions, values={
+            **values,
+            **spec.version_class.values,
+        }),
+        *spec.options,
+    )  # fmt: skip
+    return BazelInvocation(
+        bazel=spec.bazel,
+        workspace=spec.workspace,
+        startup=_startup(spec, output_base),
+        command=spec.layout.command,
+        options=options,
+        targets=tuple(Target(kind=kind, label=labels[kind]) for kind in kinds),
+        python=python,
+        output_base=output_base,
+        arguments=expand(spec.layout.arguments, conditions=conditions, values=values),
+        env=expand_env(spec.layout.environment, conditions=conditions, values=values),
+        output=output,
+    )
+
+
+def _startup(spec: BuildSpec, output_base: PurePath) -> tuple[str, ...]:
+    return (
+        "--nohome_rc",
+        *(f"--bazelrc={name}" for name in spec.version_class.startup_files),
+        f"--output_user_root={spec.caches.output_user_root}",
+        f"--output_base={output_base}",
+        f"--max_idle_secs={IDLE_SECONDS}",
+        *spec.startup_options,
+    )
+
+
+def _output_base(spec: BuildSpec) -> PurePath:
+    """One output base, so one Bazel server, per tree.
+
+    A base per CPython would save the repository rules that are evaluated anew when the CPython
+    changes (about a second each on the miniature), but costs a server of 250 MiB or more for
+    each, a slower first build, and for JAX tens of gigabytes of unpacked repositories.
+    """
+    name = hashlib.sha256(str(spec.workspace).encode()).hexdigest()[:16]
+    return spec.caches.output_user_root / name
+
+
+def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozenset[str]:
+    compiler, wheel = spec.compiler, spec.wheel_version
+    clang, gcc = compiler.kind == "clang", compiler.kind == "gcc"
+    holds = {
+        "clang": clang,
+        "clang-16-or-newer": clang and compiler.major >= CLANG_WITH_CONFIG,
+        "clang-before-19": clang and compiler.major < CLANG_WITH_AVXVNNIINT8,
+        "cpu-native": spec.cpu_features == "native",
+        "cpu-release": spec.cpu_features == "release",
+        "free-threaded": python.free_threaded,
+        "gcc": gcc,
+        "gcc-before-13": gcc and compiler.major < GCC_WITH_AVXVNNIINT8,
+        "git-hash": bool(spec.git_hash),
+        "hermetic": compiler.kind == "hermetic",
+        "rocm": rocm,
+        "rocm-suffix": wheel.suffix.startswith("+rocm"),
+        "wheel-date": bool(wheel.date),
+        "wheel-hash": bool(wheel.git_hash),
+        "wheel-suffix": bool(wheel.suffix),
+        "xla-dir": spec.xla_dir is not None,
+    }
+    return frozenset(name for name, true in holds.items() if true) | spec.version_class.features
+
+
+def _values(spec: BuildSpec, python: PythonVersion, output: PurePath | None) -> dict[str, str]:
+    return {
+        "cc": str(spec.compiler.cc or ""),
+        "cxx": str(spec.compiler.cxx or ""),
+        "gfx_targets": ",".join(spec.gfx_targets),
+        "git_hash": spec.git_hash,
+        "output": str(output or ""),
+        "python": str(python),
+        "rocm_number": spec.rocm_number,
+        "rocm_path": str(spec.rocm_root or ""),
+        "rocm_suffix": spec.wheel_version.suffix.removeprefix("+rocm"),
+        "wheel_date": spec.wheel_version.date,
+        "wheel_hash": spec.wheel_version.git_hash,
+        "wheel_suffix": spec.wheel_version.suffix,
+        "wheel_type": spec.wheel_version.kind,
+        "xla_dir": str(spec.xla_dir or ""),
+    }
+
+
+def _one_of(what: str, value: str, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        raise ConfigError(f"{value!r}: unknown {what}", hint=suggest(value, valid))
