@@ -235,17 +235,17 @@ def bundles(elf):
 
 def test_the_command_line_of_a_release_build_makes_exactly_the_declared_wheels(bazel, wheels):
     tag = f"cp{bazel.pythons[0].version}".replace(".", "")
-    plugin = f"jax_rocm7_plugin-0.11.0+rocm7.10.0-{tag}-{tag}-manylinux_2_27_x86_64.whl"
+    plugin = f"jax_rocm7_plugin-0.11.99+rocm7.10.0-{tag}-{tag}-manylinux_2_27_x86_64.whl"
     assert {path.name for path in wheels.values()} == {
         plugin,
-        "jax_rocm7_pjrt-0.11.0+rocm7.10.0-py3-none-manylinux_2_27_x86_64.whl",
+        "jax_rocm7_pjrt-0.11.99+rocm7.10.0-py3-none-manylinux_2_27_x86_64.whl",
     }
     assert {"/".join(path.parts[-4:-1]) for path in wheels.values()} == {"jaxlib/tools/dist"}
 
 
 def test_the_wheels_hold_what_those_of_jax_hold(wheels):
     plugin, pjrt = contents(wheels[PLUGIN]), contents(wheels[PJRT])
-    info = "jax_rocm7_plugin-0.11.0+rocm7.10.0.dist-info"
+    info = "jax_rocm7_plugin-0.11.99+rocm7.10.0.dist-info"
     assert [*plugin] == [
         "jax_rocm7_plugin/__init__.py",
         "jax_rocm7_plugin/_linalg.so",
@@ -254,15 +254,15 @@ def test_the_wheels_hold_what_those_of_jax_hold(wheels):
         "jax_rocm7_plugin/version.py",
         *(f"{info}/{name}" for name in ("METADATA", "WHEEL", "top_level.txt", "RECORD")),
     ]
-    assert metadata(wheels[PLUGIN])["Requires-Dist"] == "jax-rocm7-pjrt==0.11.0+rocm7.10.0"
+    assert metadata(wheels[PLUGIN])["Requires-Dist"] == "jax-rocm7-pjrt==0.11.99+rocm7.10.0"
     assert metadata(wheels[PJRT])["Name"] == "jax-rocm7-pjrt"
     assert metadata(wheels[PJRT])["Requires-Dist"] is None
-    info = "jax_rocm7_pjrt-0.11.0+rocm7.10.0.dist-info"
+    info = "jax_rocm7_pjrt-0.11.99+rocm7.10.0.dist-info"
     assert b"Root-Is-Purelib: true" in pjrt[f"{info}/WHEEL"]
     entry_points = b"[jax_plugins]\nxla_rocm7 = jax_plugins.xla_rocm7\n"
     assert pjrt[f"{info}/entry_points.txt"] == entry_points
     stamped = plugin["jax_rocm7_plugin/version.py"].decode()
-    assert '= "0.11.0+rocm7.10.0"\n' in stamped
+    assert '= "0.11.99+rocm7.10.0"\n' in stamped
     assert f'= "{GIT_HASH}"\n' in stamped
     source = (WORKSPACE / "jax/version.py").read_bytes()
     assert pjrt["jax_plugins/xla_rocm7/version.py"] == source
@@ -362,7 +362,7 @@ def test_the_wheels_import_and_answer_on_a_machine_without_a_gpu(bazel, wheels, 
         0,
         71000000,
         [0, 1],
-        "0.11.0+rocm7.10.0",
+        "0.11.99+rocm7.10.0",
     ]
 
 
@@ -428,7 +428,7 @@ def test_jaxlib_builds_without_rocm_and_with_the_compiler_that_cc_names(bazel, t
     assert built.status == 0, built.said
     (wheel,) = built.outputs[JAXLIB]
     tag = f"cp{python.version}".replace(".", "")
-    assert wheel.name == f"jaxlib-0.11.0+rocm7.10.0-{tag}-{tag}-manylinux_2_27_x86_64.whl"
+    assert wheel.name == f"jaxlib-0.11.99+rocm7.10.0-{tag}-{tag}-manylinux_2_27_x86_64.whl"
     assert metadata(wheel)["Requires-Dist"] is None
     elf = libraries(wheel)["_jax.so"]
     assert b"clang version 19" in elf.get_section_by_name(".comment").data()
@@ -456,7 +456,7 @@ def test_an_editable_target_makes_a_folder_to_install_from(bazel):
     assert folder.parent.name == "dist"
     assert (folder / "jax_plugins/xla_rocm7/xla_rocm_plugin.so").is_file()
     project = (folder / "pyproject.toml").read_text()
-    assert 'version = "0.11.0+rocm7.10.0"' in project
+    assert 'version = "0.11.99+rocm7.10.0"' in project
     assert 'xla_rocm7 = "jax_plugins.xla_rocm7"' in project
 
 
@@ -489,7 +489,7 @@ def test_the_version_follows_the_ml_wheel_variables(bazel, variables, suffix):
     python = bazel.pythons[0].version
     tag = f"cp{python}".replace(".", "")
     name = bazel.declared_name(JAXLIB, *bazel.options(python), *options)
-    assert name == f"jaxlib-0.11.0{suffix}-{tag}-{tag}-manylinux_2_27_x86_64.whl"
+    assert name == f"jaxlib-0.11.99{suffix}-{tag}-{tag}-manylinux_2_27_x86_64.whl"
 
 
 def test_the_header_of_the_rocm_root_decides_the_name_of_the_package(bazel, tmp_path):
@@ -502,7 +502,7 @@ def test_the_header_of_the_rocm_root_decides_the_name_of_the_package(bazel, tmp_
     options = (*bazel.options(bazel.pythons[0].version), *bazel.rocm_options())
     rocm10 = f"--repo_env=ROCM_PATH={tmp_path}"
     name = bazel.declared_name(PJRT, *options, *RELEASE, rocm10)
-    assert name == "jax_rocm10_pjrt-0.11.0+rocm7.10.0-py3-none-manylinux_2_27_x86_64.whl"
+    assert name == "jax_rocm10_pjrt-0.11.99+rocm7.10.0-py3-none-manylinux_2_27_x86_64.whl"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-_version = "0.11.0"
+_version = "0.11.99"
 
 # Filled in by the wheel builder, except in the pjrt wheel, which carries this file as it is.
 _release_version: str | None = None
