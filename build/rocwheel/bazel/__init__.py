@@ -3,6 +3,9 @@
 from rocwheel.bazel.binary import BazelBinary, locate
 from rocwheel.bazel.build import BazelResult, build, shutdown
 from rocwheel.bazel.invocation import (
+    COMPILERS,
+    CPU_FEATURES,
+    WHEEL_TYPES,
     BazelInvocation,
     BuildSpec,
     Caches,
@@ -12,6 +15,9 @@ from rocwheel.bazel.invocation import (
 )
 
 __all__ = [
+    "COMPILERS",
+    "CPU_FEATURES",
+    "WHEEL_TYPES",
     "BazelBinary",
     "BazelInvocation",
     "BazelResult",

@@ -1,37 +1,40 @@
 """Runs one invocation: shows how far it is, takes its outputs, explains its failure.
 
-Outputs are copied out while the output base is locked: another run on the same tree may replace
-them in place as soon as it may start.
+An output base is locked from the start of Bazel until its wheels are copied out: another run on
+the same tree replaces them in place as soon as it may start.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import shlex
 import shutil
 import signal
 import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.bazel.events import BuildEvents, FailedAction, spawn_cache_hits
+from rocwheel.bazel.profile import Summary, read_profile
+from rocwheel.console import duration
 from rocwheel.errors import BazelError, CommandError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from rocwheel.bazel.invocation import BazelInvocation, Target
-    from rocwheel.console import Console
+    from rocwheel.console import Console, Progress
     from rocwheel.model import WheelKind
     from rocwheel.process import Runner
 
 POLL_SECONDS: Final = 0.2
 RUNNER_COUNTS_SINCE: Final = (5,)  # Bazel that counts cache hits in its build metrics
 SHOWN_LINES: Final = 60  # of a failed action's output
-SHUTDOWN_SECONDS: Final = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,55 +42,95 @@ class BazelResult:
     """What a successful invocation made and did."""
 
     outputs: Mapping[WheelKind, Path]
-    actions_executed: int  # run on this machine or by a remote executor
-    cache_hits: int  # taken from the disk or remote cache
+    actions_executed: int  # run here or by a remote executor
+    cache_hits: int  # taken from the disk or a remote cache
     seconds: float
     log: Path
     events: Path
+    profile: Path
+    details: Summary = field(default_factory=Summary)
+
+    @property
+    def summary(self) -> str:
+        """One line for people: what was rebuilt."""
+        took = f"{self.seconds:.1f} s"
+        if not self.actions_executed and not self.cache_hits:
+            return f"nothing to rebuild: 0 actions, {took}"
+        total = self.actions_executed + self.cache_hits
+        rate = 100 * self.cache_hits // total
+        return (
+            f"{self.actions_executed} actions executed, "
+            f"{self.cache_hits} from a cache ({rate} %), {took}"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Files:
+    """Where one invocation leaves its traces."""
+
+    log: Path
+    events: Path
+    profile: Path
+    spawns: Path
+    last: Path  # figures of the last run of the same build
+
+    @classmethod
+    def of(cls, invocation: BazelInvocation, folder: Path) -> Files:
+        names = "-".join(kind.value for kind in invocation.kinds)
+        stem = f"{names}-{invocation.python}-{invocation.key}"
+        return cls(
+            log=folder / f"{stem}.log",
+            events=folder / f"{stem}.events.json",
+            profile=folder / f"{stem}.profile.gz",
+            spawns=folder / f"{stem}.spawns.json",
+            last=folder / f"{stem}.last.json",
+        )
 
 
 def build(
     invocation: BazelInvocation,
     *,
+    folder: Path,
     into: Path,
-    log: Path,
-    events: Path,
     runner: Runner,
     console: Console,
 ) -> BazelResult:
     """Run the invocation and copy its wheels into the folder `into`.
 
-    `log` gets everything Bazel prints, `events` its build events. Raises BazelError: what the
-    failed action printed is its `detail`. However it ends early, no Bazel server stays behind.
+    `folder` gets log, build events and profile, under names that belong to this invocation.
+    Raises BazelError: what the failed action printed is its `detail`. However it ends early, no
+    Bazel server stays behind.
     """
-    for path in (log, events):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
-    spawns = events.with_suffix(".spawns.json") if _lacks_runner_counts(invocation) else None
+    folder.mkdir(parents=True, exist_ok=True)
+    files = Files.of(invocation, folder)
     base = Path(invocation.output_base)
     base.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with _locked(base.with_name(base.name + ".lock"), console):
+        for path in (files.log, files.events, files.profile, files.spawns):
+            path.unlink(missing_ok=True)
         if invocation.output:
             shutil.rmtree(invocation.output, ignore_errors=True)
             Path(invocation.output).mkdir(parents=True)
-        read = _run(
-            invocation, log=log, events=events, spawns=spawns, runner=runner, console=console
-        )
+        read = _run(invocation, files, runner=runner, console=console)
         outputs = _take(invocation, read, into)
     hits = read.cache_hits
     if hits is None:
-        hits = spawn_cache_hits(spawns) if spawns and spawns.is_file() else 0
-    if spawns:
-        spawns.unlink(missing_ok=True)
-    return BazelResult(
+        hits = spawn_cache_hits(files.spawns) if files.spawns.is_file() else 0
+    files.spawns.unlink(missing_ok=True)
+    result = BazelResult(
         outputs=outputs,
         actions_executed=max(0, read.actions - hits),
         cache_hits=hits,
         seconds=round(time.monotonic() - started, 3),
-        log=log,
-        events=events,
+        log=files.log,
+        events=files.events,
+        profile=files.profile,
+        details=read_profile(files.profile),
     )
+    if result.actions_executed:
+        _remember(files.last, result)
+    return result
 
 
 def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
@@ -104,38 +147,60 @@ def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
 
 
 def _run(
-    invocation: BazelInvocation,
-    *,
-    log: Path,
-    events: Path,
-    spawns: Path | None,
-    runner: Runner,
-    console: Console,
+    invocation: BazelInvocation, files: Files, *, runner: Runner, console: Console
 ) -> BuildEvents:
-    more = [
+    options = [
         "--build_event_publish_all_actions",
-        f"--build_event_json_file={events}",
+        f"--build_event_json_file={files.events}",
+        f"--profile={files.profile}",
         "--color=no",
         "--curses=no",
-        "--show_progress_rate_limit=5",
+        "--show_progress_rate_limit=1",
     ]
-    if spawns:
-        more.append(f"--execution_log_json_file={spawns}")
-    command = invocation.command_line(*more)
+    if invocation.bazel.release < RUNNER_COUNTS_SINCE:  # or unknown
+        options.append(f"--execution_log_json_file={files.spawns}")
+    command = invocation.command_line(*options)
     console.detail(str(command))
+    if last := _last(files.last):
+        console.info(f"   last time: {last}")
     read = BuildEvents()
-    with (
-        console.progress(invocation.title) as progress,
-        _tail(events, read, lambda: progress.update(read.actions, text="actions")),
-    ):
+    with console.progress(invocation.title) as bar:
+        shown = _Shown(read, bar, console, live="--keep_going" in invocation.options)
         try:
-            done = runner.run(command, log=log, check=False)
+            with _tail(files.events, read, shown.events):
+                done = runner.run(command, log=files.log, on_line=shown.line, check=False)
         except BaseException:  # Ctrl-C, a deadline: the client is gone, the server may still work
             shutdown(invocation, runner=runner)
             raise
     if done.returncode:
-        raise _failure(invocation, read, done.output, log)
+        raise _failure(invocation, read, done.output, files.log)
     return read
+
+
+class _Shown:
+    """What is seen while Bazel runs: actions from its events, what is running in its own words."""
+
+    def __init__(self, read: BuildEvents, bar: Progress, console: Console, *, live: bool) -> None:
+        self._read, self._bar, self._console, self._live = read, bar, console, live
+        self._explained = 0
+        self._status = ""
+
+    def line(self, line: str) -> None:
+        """Keep Bazel's status line to show it; nothing is concluded from it."""
+        if line.startswith("["):
+            self._status = line
+            self._update()
+
+    def events(self) -> None:
+        if self._live:  # without --keep_going Bazel ends at once, and the error explains
+            for action in self._read.failed[self._explained :]:
+                self._console.info(explain(action))
+            self._explained = len(self._read.failed)
+        self._update()
+
+    def _update(self) -> None:
+        targets = f"{len(self._read.completed)} of {len(self._read.targets)} targets"
+        self._bar.update(self._read.actions, text=f"actions, {targets} {self._status}".rstrip())
 
 
 @contextmanager
@@ -144,21 +209,20 @@ def _tail(path: Path, read: BuildEvents, changed: Callable[[], None]) -> Iterato
     over = threading.Event()
 
     def follow() -> None:
+        while not path.exists() and not over.wait(POLL_SECONDS):
+            pass
+        if not path.exists():  # Bazel did not come that far
+            return
         pending = ""
-        while not path.exists():
-            if over.wait(POLL_SECONDS):
-                break
-        with suppress(FileNotFoundError), path.open(encoding="utf-8", errors="replace") as file:
+        with path.open(encoding="utf-8", errors="replace") as file:
             while True:
                 last = over.is_set()  # asked before reading: what was written until then is read
-                text = file.read()
-                *lines, pending = (pending + text).split("\n")
+                *lines, pending = (pending + file.read()).split("\n")
                 for line in lines:
                     read.feed(line)
                 if lines:
                     changed()
                 if last:
-                    read.feed(pending)
                     return
                 over.wait(POLL_SECONDS)
 
@@ -206,10 +270,9 @@ def _one(target: Target, wheels: Sequence[Path]) -> Path:
 
 def _failure(invocation: BazelInvocation, read: BuildEvents, tail: str, log: Path) -> BazelError:
     """Say what failed: the action with its own output, or what Bazel said about a target."""
-    real = [action for action in read.failed if action.output or action.command] or read.failed
     hint = f"everything Bazel printed is in {log}"
-    if real:
-        action = real[0]
+    if read.failed:
+        action = max(read.failed, key=lambda failed: bool(failed.output))
         return BazelError(
             f"{action.label or invocation.title}: {action.mnemonic} failed"
             f" (exit status {action.exit_code})",
@@ -224,8 +287,6 @@ def _failure(invocation: BazelInvocation, read: BuildEvents, tail: str, log: Pat
 
 def explain(action: FailedAction) -> str:
     """What a person wants to see of a failed action: its output first, then its command."""
-    import shlex
-
     lines = (action.output or action.message).splitlines()
     if len(lines) > SHOWN_LINES:
         lines = [*lines[:SHOWN_LINES], f"… {len(lines) - SHOWN_LINES} more lines"]
@@ -234,19 +295,31 @@ def explain(action: FailedAction) -> str:
     return "\n".join(lines)
 
 
+def _remember(path: Path, result: BazelResult) -> None:
+    figures = {"actions": result.actions_executed, "milliseconds": round(result.seconds * 1000)}
+    aside = path.with_suffix(f".{os.getpid()}")
+    aside.write_text(json.dumps(figures), encoding="utf-8")
+    aside.replace(path)
+
+
+def _last(path: Path) -> str:
+    """What the last run of the same build that rebuilt something took; "" when there is none."""
+    try:
+        figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return f"{figures['actions']} actions in {duration(figures['milliseconds'] / 1000)}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
 @contextmanager
 def _locked(path: Path, console: Console) -> Iterator[None]:
     with path.open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            console.info("waiting for another build of this tree")
+            console.info("   waiting for another build of this tree")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
-
-
-def _lacks_runner_counts(invocation: BazelInvocation) -> bool:
-    return invocation.bazel.release < RUNNER_COUNTS_SINCE  # unknown: as if old
 
 
 def _server(base: Path) -> int | None:

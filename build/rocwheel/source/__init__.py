@@ -1,5 +1,22 @@
 """Sources: which JAX and XLA are built, where they are, and what they really are."""
 
+from rocwheel.source.git import identify
+from rocwheel.source.layouts import Layouts
+from rocwheel.source.layouts import load as load_layouts
+from rocwheel.source.pins import Pin, Pins
+from rocwheel.source.pins import load as load_pins
 from rocwheel.source.tree import SourcePlan, SourceRequest, SourceTree, plan, resolve
 
-__all__ = ["SourcePlan", "SourceRequest", "SourceTree", "plan", "resolve"]
+__all__ = [
+    "Layouts",
+    "Pin",
+    "Pins",
+    "SourcePlan",
+    "SourceRequest",
+    "SourceTree",
+    "identify",
+    "load_layouts",
+    "load_pins",
+    "plan",
+    "resolve",
+]

@@ -1,0 +1,69 @@
+"""Reads Bazel's profile (gzipped JSON trace): where the time of a build went."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SLOWEST: Final = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timed:
+    """An action and its duration."""
+
+    name: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """The critical path, first action first, and the slowest actions, slowest first."""
+
+    critical_path: tuple[Timed, ...] = ()
+    slowest: tuple[Timed, ...] = ()
+
+    @property
+    def critical_seconds(self) -> float:
+        return round(sum(item.seconds for item in self.critical_path), 3)
+
+    def lines(self) -> Iterator[str]:
+        """The summary for people; nothing when nothing ran."""
+        if self.critical_path:
+            yield f"critical path {self.critical_seconds:.1f} s:"
+            yield from (f"  {item.seconds:7.1f} s  {item.name}" for item in self.critical_path)
+        if self.slowest:
+            yield "slowest actions:"
+            yield from (f"  {item.seconds:7.1f} s  {item.name}" for item in self.slowest)
+
+
+def read_profile(path: Path) -> Summary:
+    """Read a profile; one that is missing, cut short or of another shape gives an empty summary.
+
+    It is there for people, and a build does not fail for want of it.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
+            events = json.load(file)["traceEvents"]
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
+        return Summary()
+    actions = sorted(_timed(events, "action processing"), key=lambda item: -item.seconds)
+    return Summary(
+        critical_path=tuple(_timed(events, "critical path component")),
+        slowest=tuple(actions[:SLOWEST]),
+    )
+
+
+def _timed(events: list[dict[str, Any]], category: str) -> Iterator[Timed]:
+    for event in events:
+        name = str(event.get("name", ""))
+        if event.get("cat") != category or "BazelWorkspaceStatusAction" in name:
+            continue
+        name = name.removeprefix("action '").removesuffix("'")
+        yield Timed(name=name, seconds=round(float(event.get("dur", 0)) / 1e6, 3))
