@@ -1,0 +1,442 @@
+"""Read a wheel's zip archive without trusting it, and without ever holding a member in memory.
+
+`Archive` accepts only archives that every reader understands alike: one end record, no bytes
+outside members, local headers that agree with the central directory, no two members that could
+land on one path. Everything else is refused with a WheelError before a single byte is inflated;
+sizes and CRCs are checked while a member streams. The format is PKWARE's APPNOTE 6.3.10; the
+restrictions are those of the wheel format (packaging.python.org) and of the confusion attacks
+that PyPI has refused since 2025.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import stat
+import struct
+import unicodedata
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from rocwheel.errors import WheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+    from types import TracebackType
+
+LOCAL: Final = struct.Struct("<IHHHHHIIIHH")
+CENTRAL: Final = struct.Struct("<IHHHHHHIIIHHHHHII")
+END: Final = struct.Struct("<IHHHHIIH")
+END64: Final = struct.Struct("<IQHHIIQQQQ")
+LOCATOR: Final = struct.Struct("<IIQI")
+LOCAL_SIGNATURE: Final = 0x04034B50
+CENTRAL_SIGNATURE: Final = 0x02014B50
+END_SIGNATURE: Final = 0x06054B50
+END64_SIGNATURE: Final = 0x06064B50
+LOCATOR_SIGNATURE: Final = 0x07064B50
+DESCRIPTOR_SIGNATURE: Final = 0x08074B50
+ZIP64_EXTRA: Final = 0x0001
+UNICODE_EXTRAS: Final = frozenset({0x7075, 0x6375})  # a second name or comment
+U16: Final = 0xFFFF
+U32: Final = 0xFFFFFFFF
+STORED: Final = 0
+DEFLATED: Final = 8
+FLAG_DESCRIPTOR: Final = 0x0008
+FLAG_UTF8: Final = 0x0800
+KNOWN_FLAGS: Final = 0x0002 | 0x0004 | FLAG_DESCRIPTOR | FLAG_UTF8
+UNIX: Final = 3  # "version made by", high byte
+READ: Final = 256 << 10  # bytes of compressed input at a time
+CHUNK: Final = 1 << 20  # bytes of inflated output at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a wheel may cost to read; a legitimate ROCm wheel stays far below."""
+
+    members: int = 200_000
+    directory: int = 64 << 20  # bytes of the central directory
+    total: int = 16 << 30  # bytes of all members, inflated
+    ratio: int = 200  # inflated to compressed, for members above `ratio_from` bytes
+    ratio_from: int = 16 << 20
+    text: int = 32 << 20  # bytes of a member that is read as a whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """One file or folder of the archive; its local header and its central record agree."""
+
+    name: str
+    method: int
+    flags: int
+    crc: int
+    compressed: int  # bytes
+    size: int  # bytes, inflated
+    mode: int  # permission and type bits; 0 where the maker was not Unix
+    stamp: tuple[int, int]  # DOS time and date as they stand in the archive
+    start: int  # offset of the local header
+    data: int  # offset of the compressed bytes
+    end: int  # past the data and its descriptor
+    central: bytes = field(repr=False)  # the whole central record
+    local: bytes = field(repr=False)  # the whole local header
+
+    @property
+    def is_dir(self) -> bool:
+        return self.name.endswith("/")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Directory:
+    """Where the central directory lies, as the end records say."""
+
+    offset: int
+    size: int  # bytes
+    count: int  # members
+    zip64: bool
+    comment: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Record:
+    """A central record, decoded; `offset` points to the local header."""
+
+    name: str
+    fields: tuple[int, ...]
+    compressed: int
+    size: int
+    offset: int
+    raw: bytes
+
+
+class Archive:
+    """An open wheel; every method raises WheelError where the archive is not sound."""
+
+    def __init__(self, path: Path, *, limits: Limits | None = None) -> None:
+        """Open and check the structure. Raises WheelError, also when the file cannot be read."""
+        self.path = path
+        self.limits = limits or Limits()
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as exc:
+            raise WheelError(f"{path}: {exc.strerror}", hint="name an existing wheel") from exc
+        try:
+            status = os.fstat(self._fd)
+            if not stat.S_ISREG(status.st_mode):
+                self.refuse("not a regular file")
+            self.size = status.st_size
+            self.directory = self._find_directory()
+            self.members = self._read_members()
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self.by_name = {member.name: member for member in self.members}
+
+    def __enter__(self) -> Archive:  # noqa: PYI034
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        os.close(self._fd)
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def refuse(self, problem: str) -> NoReturn:
+        raise WheelError(f"{self.path}: {problem}", hint="build or fetch the wheel again")
+
+    def bytes_at(self, offset: int, size: int) -> bytes:
+        """Exactly `size` bytes of the file."""
+        data = os.pread(self._fd, size, offset)
+        if len(data) != size:
+            self.refuse(f"cut short: {size} bytes expected at offset {offset}")
+        return data
+
+    def raw(self, offset: int, end: int, *, step: int = READ) -> Iterator[bytes]:
+        """Bytes of the file between two offsets, piece by piece."""
+        while offset < end:
+            piece = self.bytes_at(offset, min(step, end - offset))
+            offset += len(piece)
+            yield piece
+
+    def read(self, name: str) -> bytes:
+        """A small member's content, checked. Raises WheelError when it is absent or too large."""
+        member = self.by_name.get(name)
+        if member is None:
+            self.refuse(f"{name} is missing")
+        if member.size > self.limits.text:
+            self.refuse(f"{name}: {member.size} bytes are too many for a text file")
+        return b"".join(self.stream(member))
+
+    def stream(self, member: Member) -> Iterator[bytes]:
+        """A member's content in pieces of at most 1 MiB.
+
+        Raises WheelError at the end when size or CRC are not what the archive says, or earlier
+        when the compressed bytes are damaged or expand beyond the declared size.
+        """
+        from isal import isal_zlib
+
+        size = crc = 0
+        for piece in self._inflated(member) if member.method == DEFLATED else self._stored(member):
+            size += len(piece)
+            if size > member.size:
+                self.refuse(f"{member.name}: expands beyond its declared {member.size} bytes")
+            crc = isal_zlib.crc32(piece, crc)
+            yield piece
+        if size != member.size:
+            self.refuse(f"{member.name}: holds {size} bytes and declares {member.size}")
+        if crc != member.crc:
+            self.refuse(f"{member.name}: its CRC is {crc:08x} and it declares {member.crc:08x}")
+
+    def _stored(self, member: Member) -> Iterator[bytes]:
+        return self.raw(member.data, member.data + member.compressed, step=CHUNK)
+
+    def _inflated(self, member: Member) -> Iterator[bytes]:
+        from isal import igzip_lib
+
+        inflate = igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_DEFLATE)
+        done = False
+        try:
+            for packed in self.raw(member.data, member.data + member.compressed):
+                if done:
+                    self.refuse(f"{member.name}: bytes after the end of its deflate stream")
+                yield inflate.decompress(packed, CHUNK)
+                while not (inflate.eof or inflate.needs_input):
+                    yield inflate.decompress(b"", CHUNK)
+                done = inflate.eof
+        except igzip_lib.error as exc:  # type: ignore[misc]  # the stub calls it an instance
+            self.refuse(f"{member.name}: its deflate stream is damaged: {exc}")
+        if not done or inflate.unused_data:
+            self.refuse(f"{member.name}: its deflate stream does not end with its bytes")
+
+    def _find_directory(self) -> Directory:
+        start = max(0, self.size - END.size - U16)
+        tail = self.bytes_at(start, self.size - start)
+        signature = END_SIGNATURE.to_bytes(4, "little")
+        at = tail.rfind(signature)
+        if at < 0 or len(tail) - at < END.size:
+            self.refuse("not a zip archive, or cut short")
+        _, disk, first_disk, here, count, size, offset, length = END.unpack_from(tail, at)
+        if at + END.size + length != len(tail):
+            self.refuse("bytes after its end record")
+        if disk or first_disk or here != count:
+            self.refuse("spans several disks")
+        comment = tail[at + END.size :]
+        end = start + at
+        locator = end - LOCATOR.size
+        if locator >= 0 and self.bytes_at(locator, 4) == LOCATOR_SIGNATURE.to_bytes(4, "little"):
+            directory = self._zip64(locator, Directory(
+                offset=offset, size=size, count=count, zip64=True, comment=comment
+            ))  # fmt: skip
+            end = locator - END64.size
+        elif U32 in (size, offset) or count == U16:
+            self.refuse("its zip64 end record is missing")
+        else:
+            directory = Directory(
+                offset=offset, size=size, count=count, zip64=False, comment=comment
+            )
+        if directory.offset + directory.size != end:
+            self.refuse("its central directory does not lie where its end record says")
+        if directory.size > self.limits.directory or directory.count > self.limits.members:
+            self.refuse(f"{directory.count} members are more than a wheel has")
+        return directory
+
+    def _zip64(self, locator: int, small: Directory) -> Directory:
+        _, disk, at, disks = LOCATOR.unpack(self.bytes_at(locator, LOCATOR.size))
+        if disk or disks != 1 or at + END64.size != locator:
+            self.refuse("its zip64 locator is broken")
+        signature, length, _, _, disk, first_disk, here, count, size, offset = END64.unpack(
+            self.bytes_at(at, END64.size)
+        )
+        if signature != END64_SIGNATURE or length != END64.size - 12:
+            self.refuse("its zip64 end record is broken")
+        if disk or first_disk or here != count:
+            self.refuse("spans several disks")
+        if (
+            small.count not in (U16, count)
+            or small.size not in (U32, size)
+            or small.offset not in (U32, offset)
+        ):
+            self.refuse("its two end records disagree")
+        return Directory(offset=offset, size=size, count=count, zip64=True, comment=small.comment)
+
+    def _read_members(self) -> tuple[Member, ...]:
+        raw = self.bytes_at(self.directory.offset, self.directory.size)
+        records: list[_Record] = []
+        at = 0
+        while at < len(raw):
+            records.append(self._record(raw, at))
+            at += len(records[-1].raw)
+        if len(records) != self.directory.count:
+            self.refuse(f"{self.directory.count} members declared, {len(records)} listed")
+        self._check_names(records)
+        self._check_sizes(records)
+        bounds = [*sorted(record.offset for record in records), self.directory.offset]
+        if bounds[0] != 0:
+            self.refuse("bytes before its first member")
+        if len(set(bounds)) != len(bounds):
+            self.refuse("members that overlap")
+        ends = dict(itertools.pairwise(bounds))
+        return tuple(self._member(record, ends[record.offset]) for record in records)
+
+    def _record(self, raw: bytes, at: int) -> _Record:
+        if len(raw) - at < CENTRAL.size:
+            self.refuse("its central directory is cut short")
+        fields = CENTRAL.unpack_from(raw, at)
+        signature, made, _, flags, method, _, _, _, compressed, size = fields[:10]
+        name_length, extra_length, comment_length, disk, _, attributes, offset = fields[10:]
+        length = CENTRAL.size + name_length + extra_length + comment_length
+        if signature != CENTRAL_SIGNATURE or at + length > len(raw):
+            self.refuse("its central directory is broken")
+        name = self._name(raw[at + CENTRAL.size : at + CENTRAL.size + name_length], flags)
+        if flags & ~KNOWN_FLAGS:
+            self.refuse(f"{name}: encrypted, or a flag no wheel uses ({flags:#06x})")
+        if method not in (STORED, DEFLATED):
+            self.refuse(f"{name}: compression method {method}; wheels are stored or deflated")
+        if disk not in (0, U16):
+            self.refuse("spans several disks")
+        extra = raw[at + CENTRAL.size + name_length : at + length - comment_length]
+        wide = self._zip64_fields(
+            name, extra, [value == U32 for value in (size, compressed, offset)] + [disk == U16]
+        )
+        size, compressed, offset, disk = (
+            full if full is not None else short
+            for full, short in zip(wide, (size, compressed, offset, disk), strict=True)
+        )
+        if disk:
+            self.refuse("spans several disks")
+        kind = stat.S_IFMT(attributes >> 16) if made >> 8 == UNIX else 0
+        if kind not in (0, stat.S_IFDIR if name.endswith("/") else stat.S_IFREG):
+            self.refuse(f"{name}: a link or a special file; wheels hold files only")
+        return _Record(
+            name=name,
+            fields=fields,
+            compressed=compressed,
+            size=size,
+            offset=offset,
+            raw=raw[at : at + length],
+        )
+
+    def _name(self, raw: bytes, flags: int) -> str:
+        try:
+            name = raw.decode("utf-8" if flags & FLAG_UTF8 else "ascii")
+        except UnicodeDecodeError:
+            self.refuse(f"{raw!r}: a name that is neither ASCII nor marked UTF-8")
+        if not name or "\\" in name or name.startswith("/") or not name.isprintable():
+            self.refuse(f"{name!r}: not a relative path")
+        if name[1:2] == ":" or any(part in ("", ".", "..") for part in name.rstrip("/").split("/")):
+            self.refuse(f"{name!r}: a path that leaves the wheel or is not in its simplest form")
+        if name.endswith("//"):
+            self.refuse(f"{name!r}: not a relative path")
+        return name
+
+    def _check_names(self, records: list[_Record]) -> None:
+        seen: dict[str, str] = {}
+        for record in records:
+            key = unicodedata.normalize("NFC", record.name.rstrip("/")).casefold()
+            if key in seen:
+                self.refuse(f"{record.name!r} and {seen[key]!r} would land on one path")
+            seen[key] = record.name
+        files = {key for key, name in seen.items() if not name.endswith("/")}
+        for key, name in seen.items():
+            parts = key.split("/")
+            for depth in range(1, len(parts)):
+                if "/".join(parts[:depth]) in files:
+                    self.refuse(f"{name!r} lies below a member that is a file")
+
+    def _check_sizes(self, records: list[_Record]) -> None:
+        limits = self.limits
+        if sum(record.size for record in records) > limits.total:
+            self.refuse(f"expands to more than {limits.total} bytes")
+        for record in records:
+            if record.name.endswith("/") and record.size:
+                self.refuse(f"{record.name}: a folder with content")
+            if record.fields[4] == STORED and record.size != record.compressed:
+                self.refuse(f"{record.name}: stored, but its two sizes differ")
+            if record.size > max(limits.ratio_from, limits.ratio * record.compressed):
+                self.refuse(
+                    f"{record.name}: {record.compressed} bytes that expand to {record.size}"
+                )
+
+    def _zip64_fields(self, name: str, extra: bytes, wanted: list[bool]) -> list[int | None]:
+        """The 64-bit values that stand for the `wanted` ones, None where the short one holds."""
+        found: bytes | None = None
+        at = 0
+        while at < len(extra):
+            if len(extra) - at < 4:  # noqa: PLR2004
+                self.refuse(f"{name}: a broken extra field")
+            tag, length = struct.unpack_from("<HH", extra, at)
+            body = extra[at + 4 : at + 4 + length]
+            at += 4 + length
+            if len(body) != length or (tag == ZIP64_EXTRA and found is not None):
+                self.refuse(f"{name}: a broken extra field")
+            if tag in UNICODE_EXTRAS:
+                self.refuse(f"{name}: a second name in an extra field")
+            if tag == ZIP64_EXTRA:
+                found = body
+        if found is None and any(wanted):
+            self.refuse(f"{name}: its zip64 sizes are missing")
+        rest = found or b""
+        values: list[int | None] = []
+        for width, want in zip((8, 8, 8, 4), wanted, strict=False):
+            if want and len(rest) < width:
+                self.refuse(f"{name}: its zip64 sizes are cut short")
+            values.append(int.from_bytes(rest[:width], "little") if want else None)
+            rest = rest[width:] if want else rest
+        return values
+
+    def _member(self, record: _Record, bound: int) -> Member:
+        name = record.name
+        _, made, _, flags, method, time, date, crc = record.fields[:8]
+        header = self.bytes_at(record.offset, LOCAL.size)
+        signature, _, local_flags, local_method, *_, crc2, compressed2, size2, length, extra = (
+            LOCAL.unpack(header)
+        )
+        if signature != LOCAL_SIGNATURE:
+            self.refuse(f"{name}: no local header where the directory says")
+        data = record.offset + LOCAL.size + length + extra
+        if data + record.compressed > bound:
+            self.refuse(f"{name}: overlaps the next member")
+        local = self.bytes_at(record.offset, data - record.offset)
+        raw_name = record.raw[CENTRAL.size : CENTRAL.size + record.fields[10]]
+        if local[LOCAL.size : LOCAL.size + length] != raw_name:
+            self.refuse(f"{name}: its local header has another name")
+        wide = self._zip64_fields(
+            name, local[LOCAL.size + length :], [size2 == U32, compressed2 == U32]
+        )
+        size2 = size2 if wide[0] is None else wide[0]
+        compressed2 = compressed2 if wide[1] is None else wide[1]
+        agreed = (crc2, compressed2, size2) == (crc, record.compressed, record.size)
+        deferred = flags & FLAG_DESCRIPTOR and (crc2, compressed2, size2) == (0, 0, 0)
+        if (local_flags, local_method) != (flags, method) or not (agreed or deferred):
+            self.refuse(f"{name}: its local header and the directory disagree")
+        end = data + record.compressed
+        if end != bound and not (
+            flags & FLAG_DESCRIPTOR and self._is_descriptor(record, self.bytes_at(end, bound - end))
+        ):
+            self.refuse(f"{name}: followed by bytes that belong to no member")
+        return Member(
+            name=name,
+            method=method,
+            flags=flags,
+            crc=crc,
+            compressed=record.compressed,
+            size=record.size,
+            mode=record.fields[15] >> 16 if made >> 8 == UNIX else 0,
+            stamp=(time, date),
+            start=record.offset,
+            data=data,
+            end=bound,
+            central=record.raw,
+            local=local,
+        )
+
+    def _is_descriptor(self, record: _Record, raw: bytes) -> bool:
+        sizes = (record.compressed, record.size)
+        known = set()
+        for layout in ("<III", "<IQQ"):
+            if layout == "<III" and max(sizes) > U32:
+                continue
+            body = struct.pack(layout, record.fields[7], *sizes)
+            known |= {body, struct.pack("<I", DESCRIPTOR_SIGNATURE) + body}
+        return raw in known

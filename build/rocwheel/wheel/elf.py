@@ -1,0 +1,361 @@
+"""What a shared object needs, offers and where it looks for it, read from a stream.
+
+`Scan` is fed a file's bytes in order, once, and keeps only windows of it: the front, the dynamic
+segment, the section table, and the front of every HIP bundle. The few tables that lie behind what
+was already seen are asked for again (`again`). What the loader uses is what counts: NEEDED,
+SONAME and RUNPATH come from the dynamic segment, not from section names. Format: System V gABI,
+chapter 5, and the GNU symbol versioning of the LSB.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.wheel import hip
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    _Range = tuple[int, int]  # offsets in the file, the second one exclusive
+
+MAGIC: Final = b"\x7fELF"
+PJRT_ENTRY: Final = "GetPjrtApi"
+MACHINES: Final = {62: "x86_64", 183: "aarch64", 3: "i686", 224: "amdgcn"}
+FRONT: Final = 2 << 20  # bytes kept from the front: lld puts all dynamic tables there
+WINDOW: Final = 64 << 20  # bytes one table may have
+MAX_BUNDLES: Final = 100_000
+
+_HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
+_SEGMENT: Final = struct.Struct("<IIQQQQQQ")
+_SECTION: Final = struct.Struct("<IIQQQQIIQQ")
+_SYMBOL: Final = struct.Struct("<IBBHQQ")
+_DYNAMIC: Final = struct.Struct("<qQ")
+_NEED: Final = struct.Struct("<HHIII")
+_AUX: Final = struct.Struct("<IHHII")
+_PT_LOAD, _PT_DYNAMIC = 1, 2
+_DT_NEEDED, _DT_STRTAB, _DT_STRSZ, _DT_SONAME, _DT_RPATH, _DT_RUNPATH = 1, 5, 10, 14, 15, 29
+_DT_VERNEED = 0x6FFFFFFE
+_SHT_DYNSYM, _SHT_VERNEED = 11, 0x6FFFFFFE
+_GLOBAL_BINDINGS: Final = frozenset({1, 2, 10})  # global, weak, GNU unique
+_VISIBLE: Final = frozenset({0, 3})  # default, protected
+_VERSION: Final = re.compile(r"([A-Z]+)_([0-9]+(?:\.[0-9]+)*)\Z")
+_RELR: Final = {"GLIBC_ABI_DT_RELR": (2, 36)}  # the version that glibc got it in
+
+
+class ElfError(Exception):
+    """An ELF file whose headers cannot be right; the message says which."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElfFacts:
+    """One ELF file of a wheel."""
+
+    path: str
+    size: int
+    machine: str
+    soname: str = ""
+    needed: tuple[str, ...] = ()
+    rpath: tuple[str, ...] = ()
+    runpath: tuple[str, ...] = ()
+    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # SONAME -> versions
+    exports: tuple[str, ...] = ()
+    imports: tuple[str, ...] = ()
+    bundles: tuple[hip.Bundle, ...] = ()
+
+    def highest(self, prefix: str) -> tuple[int, ...]:
+        """The highest version of `GLIBC`, `GLIBCXX`, `CXXABI` … that is needed; () for none."""
+        return highest_version((name for names in self.versions.values() for name in names), prefix)
+
+    @property
+    def exports_pjrt(self) -> bool:
+        return PJRT_ENTRY in self.exports
+
+    @property
+    def gfx_targets(self) -> tuple[str, ...]:
+        """Targets that every bundle of the file has code for."""
+        sets = [bundle.targets for bundle in self.bundles]
+        return tuple(sorted(frozenset.intersection(*sets))) if sets else ()
+
+
+def highest_version(names: Iterable[str], prefix: str) -> tuple[int, ...]:
+    """The highest numeric version among symbol versions such as `GLIBC_2.27`."""
+    found: list[tuple[int, ...]] = [()]
+    for name in names:
+        if match := _VERSION.match(name):
+            if match[1] == prefix:
+                found.append(tuple(map(int, match[2].split("."))))
+        elif prefix == "GLIBC" and name in _RELR:
+            found.append(_RELR[name])
+    return max(found)
+
+
+class Scan:
+    """Facts about one ELF file, gathered while its bytes pass by.
+
+    Feed every byte in order; then, while `again()` is not 0, feed that many from the first again;
+    then take `facts()`.
+    """
+
+    def __init__(self, path: str, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._at = 0
+        self._windows: dict[_Range, bytearray] = {}
+        self._open: list[_Range] = []  # windows that are not full yet
+        self._fronts: list[_Range] = []  # those of them that may hold the front of a bundle
+        self._bundles: list[hip.Bundle] = []
+        self._first_time = True
+        self._facts: ElfFacts | None = None
+        self._want((0, min(FRONT, size)))
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next bytes of the file. Raises ElfError when headers cannot be right."""
+        start, end = self._at, self._at + len(piece)
+        if self._first_time:
+            self._spot_bundles(piece)
+        full = False
+        for window in self._open:
+            low, high = max(window[0], start), min(window[1], end)
+            if low < high:
+                self._windows[window][low - window[0] : high - window[0]] = piece[
+                    low - start : high - start
+                ]
+                full = full or high == window[1]
+        self._at = end
+        if full:
+            self._open = [window for window in self._open if window[1] > end]
+            self._read_fronts()
+            if self._first_time:
+                self._decode()
+
+    def again(self) -> int:
+        """At the end of the bytes: how many of them, from the first, must be fed once more."""
+        self._first_time = False
+        self._at = 0
+        self._facts = self._decode()
+        return max((window[1] for window in self._open), default=0)
+
+    def facts(self) -> ElfFacts:
+        if self._facts is None:
+            raise ElfError("tables that contradict each other")
+        return self._facts
+
+    def _want(self, window: _Range) -> None:
+        start, end = window
+        if not 0 <= start <= end <= self.size or end - start > WINDOW:
+            raise ElfError(f"a table of {end - start} bytes at {start} in {self.size} bytes")
+        held = any(start >= low and end <= high for low, high in self._windows)
+        if start == end or held or (self._first_time and start < self._at):
+            return
+        self._windows[window] = bytearray(end - start)
+        self._open.append(window)
+
+    def _get(self, start: int, size: int) -> bytes:
+        """Bytes of the file; raises _LaterError when they have not passed (again) yet."""
+        end = start + size
+        self._want((start, end))
+        for (low, high), data in self._windows.items():
+            if low <= start and end <= high and (low, high) not in self._open:
+                return bytes(data[start - low : end - low])
+        if start == end:
+            return b""
+        raise _LaterError
+
+    def _spot_bundles(self, piece: bytes) -> None:
+        """Ask for the front of whatever begins like a bundle on a page boundary."""
+        first = -self._at % hip.ALIGNMENT
+        initials = piece[first :: hip.ALIGNMENT]
+        for number, initial in enumerate(initials):
+            if initial not in hip.INITIALS:
+                continue
+            at = first + number * hip.ALIGNMENT
+            if hip.looks_like(piece[at : at + len(hip.PLAIN)]):
+                start = self._at + at
+                window = (start, min(start + hip.FRONT, self.size))
+                self._windows[window] = bytearray(window[1] - window[0])
+                self._open.append(window)
+                self._fronts.append(window)
+
+    def _read_fronts(self) -> None:
+        for window in [item for item in self._fronts if item not in self._open]:
+            self._fronts.remove(window)
+            bundle = hip.parse(bytes(self._windows.pop(window)), offset=window[0])
+            if bundle:
+                self._bundles.append(bundle)
+        if len(self._bundles) > MAX_BUNDLES:
+            raise ElfError(f"more than {MAX_BUNDLES} GPU code bundles")
+
+    def _decode(self) -> ElfFacts | None:
+        """Facts from the windows that are full, or None after asking for what is missing."""
+        try:
+            return self._decoded()
+        except _LaterError:
+            return None
+        except (struct.error, IndexError, UnicodeDecodeError) as exc:
+            raise ElfError(f"a broken table: {exc}") from exc
+
+    def _decoded(self) -> ElfFacts:
+        header = _Header(self._get(0, min(_HEADER.size, self.size)))
+        if not header.supported:
+            return ElfFacts(path=self.path, size=self.size, machine=header.machine)
+        sections_at = (header.shoff, header.shoff + header.shnum * _SECTION.size)
+        segments = list(_SEGMENT.iter_unpack(self._get(header.phoff, header.phnum * _SEGMENT.size)))
+        self._want(sections_at)
+        loads = [(item[3], item[2], item[5]) for item in segments if item[0] == _PT_LOAD]
+        dynamic = self._dynamic([item for item in segments if item[0] == _PT_DYNAMIC])
+        strings_at = _offset(loads, dynamic.get(_DT_STRTAB, [0])[0])
+        strings_size = dynamic.get(_DT_STRSZ, [0])[0]
+        self._want((strings_at, strings_at + strings_size))
+        sections = list(
+            _SECTION.iter_unpack(self._get(sections_at[0], sections_at[1] - sections_at[0]))
+        )
+        needs = b""
+        if _DT_VERNEED in dynamic:
+            start = _offset(loads, dynamic[_DT_VERNEED][0])
+            needs = self._get(start, _section_size(sections, _SHT_VERNEED, start))
+        symbols = b""
+        for item in sections:
+            if item[1] == _SHT_DYNSYM:
+                symbols = self._get(item[4], item[5] - item[5] % _SYMBOL.size)
+        strings = _Strings(self._get(strings_at, strings_size))
+        exports, imports = _symbols(symbols, strings)
+        return ElfFacts(
+            path=self.path,
+            size=self.size,
+            machine=header.machine,
+            soname="".join(strings.at(value) for value in dynamic.get(_DT_SONAME, [])[:1]),
+            needed=tuple(strings.at(value) for value in dynamic.get(_DT_NEEDED, [])),
+            rpath=_path_list(strings, dynamic.get(_DT_RPATH, [])),
+            runpath=_path_list(strings, dynamic.get(_DT_RUNPATH, [])),
+            versions=_versions(needs, strings),
+            exports=exports,
+            imports=imports,
+            bundles=tuple(sorted(self._bundles, key=lambda bundle: bundle.offset)),
+        )
+
+    def _dynamic(self, segments: list[tuple[int, ...]]) -> dict[int, list[int]]:
+        values: dict[int, list[int]] = {}
+        if len(segments) > 1:
+            raise ElfError("two dynamic segments")
+        for segment in segments:
+            raw = self._get(segment[2], segment[5] - segment[5] % _DYNAMIC.size)
+            for tag, value in _DYNAMIC.iter_unpack(raw):
+                if tag == 0:
+                    break
+                values.setdefault(tag, []).append(value)
+        return values
+
+
+class _LaterError(Exception):
+    """Bytes are needed that have not passed yet."""
+
+
+class _Header:
+    """The file header, as far as it is needed."""
+
+    def __init__(self, raw: bytes) -> None:
+        if len(raw) < _HEADER.size:
+            raise ElfError("cut short in its header")
+        (
+            ident,
+            _,
+            machine,
+            _,
+            _,
+            self.phoff,
+            self.shoff,
+            _,
+            size,
+            phsize,
+            self.phnum,
+            shsize,
+            shnum,
+            _,
+        ) = _HEADER.unpack(raw)
+        self.shnum = shnum
+        self.supported = ident[4] == 2 and ident[5] == 1  # noqa: PLR2004  # 64 bits, little-endian
+        if not self.supported:
+            machine = int.from_bytes(raw[18:20], "big" if ident[5] == 2 else "little")  # noqa: PLR2004
+        self.machine = MACHINES.get(machine, f"machine-{machine}")
+        if ident[4] not in (1, 2) or ident[5] not in (1, 2):
+            raise ElfError("a class or byte order that does not exist")
+        if not self.supported:
+            return
+        if size != _HEADER.size or (self.phnum and phsize != _SEGMENT.size):
+            raise ElfError("headers of a wrong size")
+        if (shnum and shsize != _SECTION.size) or (self.shoff and not shnum):
+            raise ElfError("a section table of a wrong size")
+
+
+class _Strings:
+    """A string table."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def at(self, offset: int) -> str:
+        if not 0 <= offset < len(self._data):
+            raise ElfError(f"a name outside its string table (at {offset})")
+        end = self._data.find(b"\0", offset)
+        if end < 0:
+            raise ElfError("a string table without an end")
+        return self._data[offset:end].decode("utf-8", "backslashreplace")
+
+
+def _offset(loads: list[tuple[int, int, int]], address: int) -> int:
+    """The file offset of a virtual address."""
+    if not address:
+        return 0
+    for low, offset, size in loads:
+        if low <= address < low + size:
+            return address - low + offset
+    raise ElfError(f"an address outside every segment ({address:#x})")
+
+
+def _section_size(sections: list[tuple[int, ...]], kind: int, offset: int) -> int:
+    for item in sections:
+        if item[1] == kind and item[4] == offset:
+            return item[5]
+    raise ElfError("a table that no section describes")
+
+
+def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:
+    return tuple(part for value in values for part in strings.at(value).split(":") if part)
+
+
+def _versions(raw: bytes, strings: _Strings) -> dict[str, tuple[str, ...]]:
+    """SONAME -> the symbol versions needed of it."""
+    found: dict[str, tuple[str, ...]] = {}
+    at, seen = 0, 0
+    while raw:
+        _, count, file, aux, following = _NEED.unpack_from(raw, at)
+        names = []
+        position = at + aux
+        for _ in range(count):
+            _, _, _, name, step = _AUX.unpack_from(raw, position)
+            names.append(strings.at(name))
+            position += step
+        library = strings.at(file)
+        found[library] = (*found.get(library, ()), *sorted(names))
+        seen += 1
+        if not following:
+            break
+        if seen > len(raw) // _NEED.size:
+            raise ElfError("version needs that run in a circle")
+        at += following
+    return found
+
+
+def _symbols(raw: bytes, strings: _Strings) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Names that are exported, and names that are needed."""
+    exports, imports = set(), set()
+    for name, info, other, section, _, _ in _SYMBOL.iter_unpack(raw):
+        if info >> 4 in _GLOBAL_BINDINGS and name:
+            if not section:
+                imports.add(strings.at(name))
+            elif other & 3 in _VISIBLE:
+                exports.add(strings.at(name))
+    return tuple(sorted(exports)), tuple(sorted(imports))

@@ -1,0 +1,170 @@
+"""What `verify` can say about a wheel: rules with an id, a severity and a remedy."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Final
+
+
+class Severity(enum.Enum):
+    """Whether a wheel with this finding may ship: it may with warnings, not with errors."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """One broken rule in one wheel."""
+
+    rule: str
+    severity: Severity
+    message: str  # begins with the member it is about, where there is one
+    remedy: str
+
+
+# rule -> (severity, what must hold, what to do where it does not)
+RULES: Final = {
+    "archive": (
+        Severity.ERROR,
+        "The archive is sound and means the same to every reader.",
+        "build or fetch the wheel again",
+    ),
+    "record.row": (
+        Severity.ERROR,
+        "RECORD lists every file once, and nothing else.",
+        "let `wheel repair` or the wheel's builder write RECORD; never add files by hand",
+    ),
+    "record.hash": (
+        Severity.ERROR,
+        "Every file has the SHA-256 (or a stronger digest) and the size that RECORD says.",
+        "a file was changed after packing: build the wheel again, or use `wheel reversion`",
+    ),
+    "name.agree": (
+        Severity.ERROR,
+        "File name, dist-info folder and METADATA agree on project and version (PEP 427, 503).",
+        "rename with `wheel reversion`, never by hand",
+    ),
+    "name.canonical": (
+        Severity.ERROR,
+        "Versions are spelt in PEP 440 normal form.",
+        "give the suffix in normal form, for example +rocm7.10.0",
+    ),
+    "name.expected": (
+        Severity.ERROR,
+        "Project and version are the ones that were asked for.",
+        "check the JAX version, the wheel suffix and the ROCm version of the build",
+    ),
+    "metadata.field": (
+        Severity.ERROR,
+        "METADATA and WHEEL have the fields that the specifications require, well formed.",
+        "build the wheel again with a current setuptools",
+    ),
+    "tag.agree": (
+        Severity.ERROR,
+        "WHEEL lists exactly the tags that the file name stands for (PEP 425).",
+        "use `wheel retag`, never rename by hand",
+    ),
+    "tag.expected": (
+        Severity.ERROR,
+        "The tags are the ones that were asked for.",
+        "use `wheel retag`, or check for which CPython the wheel was built",
+    ),
+    "tag.single": (
+        Severity.WARNING,
+        "One wheel has one platform tag.",
+        "use `wheel repair`: it keeps the one tag that holds",
+    ),
+    "tag.manylinux": (
+        Severity.ERROR,
+        "The symbol versions that are needed exist on every system the platform tag promises.",
+        "use `wheel repair` to give it the tag that holds, or build with an older sysroot",
+    ),
+    "layout.stray": (
+        Severity.ERROR,
+        "Only the wheel's own packages and no leftovers of a build are inside.",
+        "remove the file from the wheel's build rule",
+    ),
+    "layout.mode": (
+        Severity.ERROR,
+        "Every file can be read by everyone, and none is set-user-id or world-writable.",
+        "mend the modes where the wheel is packed",
+    ),
+    "layout.entry-point": (
+        Severity.ERROR,
+        "Entry points lead to modules inside; a pjrt wheel has one in the group jax_plugins.",
+        "check the wheel's entry_points",
+    ),
+    "elf.machine": (
+        Severity.ERROR,
+        "Shared objects are for the machine that the platform tag names.",
+        "build for that machine, or mend the tag",
+    ),
+    "elf.rpath": (
+        Severity.ERROR,
+        "DT_RPATH is not used: it would go before LD_LIBRARY_PATH.",
+        "link with --enable-new-dtags, or use `wheel repair`",
+    ),
+    "elf.runpath": (
+        Severity.ERROR,
+        "RUNPATH is the template of this JAX version: it finds ROCm from pip, a tarball, /opt.",
+        "use `wheel repair`, or check the release config of the build",
+    ),
+    "elf.runpath-leak": (
+        Severity.ERROR,
+        "RUNPATH of a ROCm wheel names no folder of the build.",
+        "build with the release config (link_only), or use `wheel repair`",
+    ),
+    "elf.needed": (
+        Severity.ERROR,
+        "Every NEEDED library is in the wheel, in the platform policy, or an allowed ROCm one.",
+        "link against the ROCm that was asked for; allow it in ci/wheel_policy.yaml if it is right",
+    ),
+    "elf.needed-rocm": (
+        Severity.ERROR,
+        "Every ROCm library that is NEEDED exists in the ROCm the wheel was built for.",
+        "another ROCm was linked: set ROCM_PATH to the requested one and build again",
+    ),
+    "elf.python": (
+        Severity.ERROR,
+        "A plugin's module exports PyInit_<its name>, and links no libpython.",
+        "check the module's name and its link options",
+    ),
+    "elf.pjrt": (
+        Severity.ERROR,
+        "A pjrt wheel has one library, and it exports GetPjrtApi.",
+        "check the version script of the PJRT library",
+    ),
+    "gfx.targets": (
+        Severity.ERROR,
+        "GPU code is there for exactly the gfx targets that were asked for, in every bundle.",
+        "build with TF_ROCM_AMDGPU_TARGETS set to the targets; --rocm_amdgpu_targets is ignored",
+    ),
+    "gfx.none": (
+        Severity.ERROR,
+        "A wheel that runs on GPUs has GPU code.",
+        "check that the build compiled its kernels with ROCm's clang",
+    ),
+    "pin.sibling": (
+        Severity.ERROR,
+        "Requirements on wheels of the same set are satisfied by the set.",
+        "re-version plugin and pjrt together with one `wheel reversion`",
+    ),
+    "graft.allowed": (
+        Severity.ERROR,
+        "Only libraries that the policy allows are grafted.",
+        "exclude the library in ci/wheel_policy.yaml, or allow it there with a reason",
+    ),
+    "size.budget": (
+        Severity.ERROR,
+        "The wheel is not larger than its kind's budget.",
+        "see `wheel inspect` for what is large; raise the budget in ci/wheel_policy.yaml if right",
+    ),
+}  # fmt: skip
+
+
+def finding(rule: str, message: str) -> Finding:
+    """A finding with the severity and the remedy that its rule has."""
+    severity, _, remedy = RULES[rule]
+    return Finding(rule=rule, severity=severity, message=message, remedy=remedy)

@@ -1,0 +1,142 @@
+"""Which GPUs a HIP fat binary has code for, read from the first bytes of each bundle.
+
+A bundle is clang's offload bundle (`__CLANG_OFFLOAD_BUNDLE__`, then a table of entries), alone or
+inside a compressed wrapper (`CCOB`, versions 1 to 3, zlib or zstd). The table stands at the front,
+so a compressed bundle of gigabytes is known after its first block. Format: clang's
+ClangOffloadBundler and HIPSupport documents; `hipv4-` is clang's prefix up to AMD clang 23, `hip-`
+the one after.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Final
+
+ALIGNMENT: Final = 4096  # of every bundle in a .hip_fatbin section
+PLAIN: Final = b"__CLANG_OFFLOAD_BUNDLE__"
+PACKED: Final = b"CCOB"
+INITIALS: Final = frozenset({PLAIN[0], PACKED[0]})
+FRONT: Final = 192 << 10  # bytes that hold the first zstd block (128 KiB at most) and its header
+TABLE: Final = 64 << 10  # bytes of inner table that are unpacked; 27 targets need 2 KiB
+MAX_ENTRIES: Final = 512
+_ENTRY: Final = struct.Struct("<QQQ")
+_WRAPPERS: Final = {  # version -> (layout after the version and method, whether it has a total)
+    1: struct.Struct("<IQ"),
+    2: struct.Struct("<IIQ"),
+    3: struct.Struct("<QQQ"),
+}
+_DEVICE: Final = re.compile(
+    r"hip(?:v4)?-amdgcn-amd-amdhsa-[a-z0-9]*-(gfx[0-9a-z-]+)((?::[a-z]+[+-])*)\Z"
+)
+_ID: Final = re.compile(r"[A-Za-z0-9_.:+-]{1,256}\Z")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeObject:
+    """One entry of a bundle: a gfx target, its features (`:xnack+`), the bytes it has."""
+
+    target: str
+    features: str
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bundle:
+    """One bundle: where it lies in the file, and the code objects in it."""
+
+    offset: int
+    size: int  # bytes in the file, 0 where the wrapper does not say
+    unpacked: int  # bytes after decompression; `size` again for a plain bundle
+    compression: str  # "", "zlib" or "zstd"
+    objects: tuple[CodeObject, ...]
+
+    @property
+    def targets(self) -> frozenset[str]:
+        """Targets with code; an entry of no bytes is none."""
+        return frozenset(item.target for item in self.objects if item.size)
+
+
+def looks_like(front: bytes) -> bool:
+    """Whether these bytes may begin a bundle; a shorter `front` than a magic may."""
+    front = front[: len(PLAIN)]
+    return bool(front) and (PLAIN.startswith(front) or (front[:4] == PACKED[: len(front[:4])]))
+
+
+def parse(front: bytes, *, offset: int) -> Bundle | None:
+    """Read a bundle from its first `FRONT` bytes; None where there is no bundle with GPU code.
+
+    Data that merely contains the magic (a compiler library does) fails one of the checks.
+    """
+    if front.startswith(PLAIN):
+        objects = _table(front)
+        return _bundle(offset, _extent(front), _extent(front), "", objects)
+    if not front.startswith(PACKED) or len(front) < 32:  # noqa: PLR2004
+        return None
+    version, method = struct.unpack_from("<HH", front, 4)
+    layout = _WRAPPERS.get(version)
+    if layout is None or method > 1:
+        return None
+    *sizes, _hash = layout.unpack_from(front, 8)
+    size, unpacked = sizes if len(sizes) > 1 else (0, sizes[0])
+    body = front[8 + layout.size : size or None]
+    try:
+        inner = _unzstd(body) if method else zlib.decompressobj().decompress(body, TABLE)
+    except (zlib.error, ValueError):
+        return None
+    return _bundle(offset, size, unpacked, "zstd" if method else "zlib", _table(inner))
+
+
+def _bundle(
+    offset: int, size: int, unpacked: int, compression: str, objects: tuple[CodeObject, ...]
+) -> Bundle | None:
+    if not objects:
+        return None
+    return Bundle(
+        offset=offset, size=size, unpacked=unpacked, compression=compression, objects=objects
+    )
+
+
+def _unzstd(body: bytes) -> bytes:
+    import zstandard
+
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(body) as reader:
+            return reader.read(TABLE)
+    except zstandard.ZstdError as exc:
+        raise ValueError(str(exc)) from exc
+
+
+def _entries(front: bytes) -> list[tuple[int, int, str]]:
+    """The table's (offset, size, id) rows; empty where it is no table."""
+    at = len(PLAIN) + 8
+    if not front.startswith(PLAIN) or len(front) < at:
+        return []
+    count = int.from_bytes(front[len(PLAIN) : at], "little")
+    if not 0 < count <= MAX_ENTRIES:
+        return []
+    rows = []
+    for _ in range(count):
+        if len(front) < at + _ENTRY.size:
+            return []
+        offset, size, length = _ENTRY.unpack_from(front, at)
+        at += _ENTRY.size
+        name = front[at : at + length].decode("latin-1")
+        at += length
+        if len(name) != length or not _ID.match(name):
+            return []
+        rows.append((offset, size, name))
+    return rows
+
+
+def _table(front: bytes) -> tuple[CodeObject, ...]:
+    found = ((size, _DEVICE.match(name)) for _, size, name in _entries(front))
+    return tuple(
+        CodeObject(target=match[1], features=match[2], size=size) for size, match in found if match
+    )
+
+
+def _extent(front: bytes) -> int:
+    return max((offset + size for offset, size, _ in _entries(front)), default=0)

@@ -1,0 +1,246 @@
+"""The texts in a wheel's dist-info folder, read and edited line by line.
+
+Editing keeps every byte that it was not asked to change. Sources: the wheel format, core
+metadata, RECORD (packaging.python.org/specifications), PEP 425 tags, PEP 503 names.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from rocwheel.errors import WheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from packaging.version import Version
+
+UNHASHED: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")  # of dist-info, by the wheel format
+STRONG: Final = frozenset({"sha256", "sha384", "sha512"})  # digests RECORD may use
+_FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)\Z", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelName:
+    """A wheel file name, parsed; `distribution` and `version_text` are spelt as in the file."""
+
+    distribution: str
+    project: str  # normalised (PEP 503)
+    version_text: str
+    build: str
+    pythons: tuple[str, ...]
+    abis: tuple[str, ...]
+    platforms: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, filename: str) -> WheelName:
+        """Parse by the packaging library's rules. Raises WheelError."""
+        from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+
+        try:
+            project, _, build, _ = parse_wheel_filename(filename)
+        except InvalidWheelFilename as exc:
+            raise WheelError(
+                f"{filename}: {exc}",
+                hint="a wheel is named project-version-python-abi-platform.whl",
+            ) from exc
+        parts = filename.removesuffix(".whl").split("-")
+        pythons, abis, platforms = (tuple(part.split(".")) for part in parts[-3:])
+        return cls(
+            distribution=parts[0],
+            project=project,
+            version_text=parts[1],
+            build="-" + parts[2] if build else "",
+            pythons=pythons,
+            abis=abis,
+            platforms=platforms,
+        )
+
+    @property
+    def version(self) -> Version:
+        from packaging.version import Version
+
+        return Version(self.version_text)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """Every single tag that the file name stands for, sorted."""
+        return tuple(
+            sorted(
+                f"{python}-{abi}-{platform}"
+                for python in self.pythons
+                for abi in self.abis
+                for platform in self.platforms
+            )
+        )
+
+    @property
+    def stem(self) -> str:
+        """What the names of the dist-info and data folders begin with."""
+        return f"{self.distribution}-{self.version_text}"
+
+    def __str__(self) -> str:
+        compressed = (".".join(tags) for tags in (self.pythons, self.abis, self.platforms))
+        return f"{self.stem}{self.build}-{'-'.join(compressed)}.whl"
+
+
+class Row(NamedTuple):
+    """One line of RECORD; `digest` is `sha256=…` as written, "" where there is none."""
+
+    path: str
+    digest: str
+    size: str
+
+
+class Headers:
+    """An e-mail-like block of `Key: value` lines, with a body after the first empty line."""
+
+    def __init__(self, data: bytes, *, name: str) -> None:
+        """Raises WheelError when it is not UTF-8 or has a line that is no header."""
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as exc:
+            raise WheelError(f"{name}: not UTF-8", hint="build the wheel again") from exc
+        self.name = name
+        self._lines: list[str] = []
+        self._body = ""
+        lines = _lines(text)
+        for number, line in enumerate(lines):
+            if not line.strip("\r\n"):
+                self._body = "".join(lines[number:])
+                break
+            if line[0] in " \t" and self._lines:
+                self._lines[-1] += line
+            elif _FIELD.match(line):
+                self._lines.append(line)
+            else:
+                raise WheelError(
+                    f"{name}: line {number + 1} is no `Key: value`", hint="build the wheel again"
+                )
+
+    def all(self, key: str) -> tuple[str, ...]:
+        return tuple(value for name, value in self._fields() if name.lower() == key.lower())
+
+    def get(self, key: str) -> str:
+        """The value of a key that stands once, "" where it is absent. Raises WheelError."""
+        values = self.all(key)
+        if len(values) > 1:
+            raise WheelError(f"{self.name}: {key} is given twice", hint="build the wheel again")
+        return values[0] if values else ""
+
+    def replace(self, key: str, values: Mapping[str, str]) -> None:
+        """Change values of a key: `values` maps what stands there to what shall stand there."""
+        for number, line in enumerate(self._lines):
+            match = _FIELD.match(line)
+            if match and match[1].lower() == key.lower():
+                old = match[2].strip()
+                if old in values:
+                    self._lines[number] = line.replace(old, values[old], 1) if old else line
+
+    def replace_all(self, key: str, values: Iterable[str]) -> None:
+        """Put these values where the key stands first, and remove its other lines."""
+        at = [
+            number
+            for number, line in enumerate(self._lines)
+            if line.partition(":")[0].lower() == key.lower()
+        ]
+        end = "\r\n" if self._lines and self._lines[0].endswith("\r\n") else "\n"
+        first = at[0] if at else len(self._lines)
+        kept = [line for number, line in enumerate(self._lines) if number not in at]
+        kept[first:first] = [f"{key}: {value}{end}" for value in values]
+        self._lines = kept
+
+    def to_bytes(self) -> bytes:
+        return ("".join(self._lines) + self._body).encode()
+
+    def _fields(self) -> Iterable[tuple[str, str]]:
+        for line in self._lines:
+            if match := _FIELD.match(line):
+                yield match[1], match[2].strip()
+
+
+def read_record(data: bytes, *, name: str) -> tuple[Row, ...]:
+    """Parse RECORD. Raises WheelError where it is not UTF-8 CSV of three columns."""
+    try:
+        rows = list(csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True))
+    except (UnicodeDecodeError, csv.Error) as exc:
+        raise WheelError(f"{name}: {exc}", hint="build the wheel again") from exc
+    for number, row in enumerate(rows, 1):
+        if len(row) != 3:  # noqa: PLR2004
+            raise WheelError(
+                f"{name}: line {number} has {len(row)} columns, not 3", hint="build the wheel again"
+            )
+    return tuple(Row(*row) for row in rows)
+
+
+def row_problems(names: Iterable[str], rows: Iterable[Row], folder: str) -> Iterator[str]:
+    """What RECORD lists wrongly: every file stands in it once, hashed unless it may not be."""
+    unhashed = {f"{folder}/{name}" for name in UNHASHED}
+    files = {name for name in names if not name.endswith("/")}
+    seen = set()
+    for row in rows:
+        if row.path in seen:
+            yield f"{row.path}: listed twice in RECORD"
+        elif row.path not in files:
+            yield f"{row.path}: listed in RECORD, but not in the wheel"
+        elif row.path in unhashed:
+            if row.digest or row.size:
+                yield f"{row.path}: has a digest in RECORD and must not have one"
+        elif row.digest.partition("=")[0] not in STRONG:
+            yield f"{row.path}: has no SHA-256 in RECORD"
+        seen.add(row.path)
+    for name in sorted(files - seen - {f"{folder}/{name}" for name in UNHASHED[1:]}):
+        yield f"{name}: not listed in RECORD"
+
+
+def edit_record(data: bytes, changes: Mapping[str, Row]) -> bytes:
+    """Replace rows by path; every other line keeps its bytes and its place."""
+    edited = []
+    for line in _lines(data.decode("utf-8")):
+        path = next(csv.reader([line], strict=True), [""])[0]
+        end = line[len(line.rstrip("\r\n")) :]
+        edited.append(record_line(changes[path], end=end) if path in changes else line)
+    return "".join(edited).encode()
+
+
+def record_line(row: Row, *, end: str = "\n") -> str:
+    sink = io.StringIO()
+    csv.writer(sink, lineterminator=end).writerow(row)
+    return sink.getvalue()
+
+
+def record_digest(digest: bytes, *, algorithm: str = "sha256") -> str:
+    """A digest as RECORD writes it: URL-safe base64 without padding."""
+    return f"{algorithm}=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def dist_info(names: Iterable[str], *, path: object) -> str:
+    """The one dist-info folder among member names, without a slash. Raises WheelError."""
+    folders = {name.partition("/")[0] for name in names if "/" in name}
+    found = sorted(name for name in folders if name.endswith(".dist-info"))
+    if len(found) != 1:
+        what = ", ".join(found) if found else "none"
+        raise WheelError(
+            f"{path}: a wheel has one dist-info folder, this has {what}",
+            hint="build the wheel again",
+        )
+    return found[0]
+
+
+def renamed_row(row: Row, path: str, content: bytes | None) -> Row:
+    """A row for another path, and for new content where there is some."""
+    if content is None:
+        return row._replace(path=path)
+    digest = record_digest(hashlib.sha256(content).digest())
+    return Row(path=path, digest=digest, size=str(len(content)))
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with their ends; only LF, CR and CRLF end one."""
+    return list(io.StringIO(text, newline=""))

@@ -1,0 +1,343 @@
+"""Everything one pass over a wheel can tell: `inspect`.
+
+Every member is inflated at most once (a second time where an ELF table lies behind what passed),
+nothing is unpacked to disk, and memory does not grow with the wheel: SHA-256 of the file and of
+the members runs in threads beside the inflating.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+import re
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import WheelError
+from rocwheel.model import WheelKind
+from rocwheel.wheel.archive import Archive
+from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, Scan
+from rocwheel.wheel.findings import Finding, finding
+from rocwheel.wheel.metadata import (
+    STRONG,
+    Headers,
+    Row,
+    WheelName,
+    dist_info,
+    read_record,
+    record_digest,
+    row_problems,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+    from packaging.version import Version
+
+    from rocwheel.wheel.archive import Member
+
+LIBRARIES: Final = ".libs"  # ending of the folder that auditwheel grafts into
+QUEUE: Final = 8  # pieces of 1 MiB that wait to be hashed
+_ROCM_PROJECT: Final = re.compile(r"jax-rocm([0-9]+)-(plugin|pjrt)\Z")
+_GRAFT_HASH: Final = re.compile(r"-[0-9a-f]{8}(?=\.so)")
+_SUMMARY_ROCM: Final = re.compile(r"\(ROCm:([^)]+)\)|\b(Legacy ROCm [0-9.]+)")
+_GIT_HASH: Final = re.compile(r"^_git_hash\b[^=\n]*=\s*['\"]([0-9a-f]{7,40})['\"]", re.MULTILINE)
+_COMMIT: Final = re.compile(
+    r"['\"]?([A-Za-z][\w./-]*?)(?:_commit)?['\"]?\s*[:=]\s*['\"]([0-9a-f]{40})['\"]"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemberFacts:
+    """One member, as far as people and rules want to know it."""
+
+    name: str
+    size: int  # bytes
+    compressed: int
+    mode: int  # permission and type bits, 0 where unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelReport:
+    """What a wheel is. With `checked`, every byte was read and compared with RECORD."""
+
+    path: Path
+    filename: WheelName
+    size: int  # bytes
+    sha256: str
+    checked: bool
+    dist_info: str  # name of the folder
+    metadata: Mapping[str, tuple[str, ...]]  # fields of METADATA that rules look at
+    wheel: Mapping[str, tuple[str, ...]]  # fields of WHEEL
+    entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`
+    members: tuple[MemberFacts, ...]
+    elf: tuple[ElfFacts, ...]
+    grafted: tuple[str, ...]  # SONAMEs, without the hash that auditwheel adds
+    provenance: Mapping[str, str]
+    findings: tuple[Finding, ...] = field(default=())  # of RECORD, where it was checked
+
+    @property
+    def project(self) -> str:
+        return self.filename.project
+
+    @property
+    def version(self) -> str:
+        return self.filename.version_text
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self.filename.tags
+
+    @property
+    def requires(self) -> tuple[str, ...]:
+        return self.metadata["Requires-Dist"]
+
+    @property
+    def requires_python(self) -> str:
+        return "".join(self.metadata["Requires-Python"][:1])
+
+    @property
+    def gfx_targets(self) -> tuple[str, ...]:
+        """Every gfx target that some bundle has code for, sorted."""
+        return tuple(
+            sorted(
+                {target for file in self.elf for item in file.bundles for target in item.targets}
+            )
+        )
+
+    @property
+    def parsed_version(self) -> Version:
+        return self.filename.version
+
+
+METADATA_FIELDS: Final = (
+    "Metadata-Version", "Name", "Version", "Summary", "Requires-Dist", "Requires-Python",
+    "Provides-Extra",
+)  # fmt: skip
+WHEEL_FIELDS: Final = ("Wheel-Version", "Generator", "Root-Is-Purelib", "Tag", "Build")
+
+
+def kind_of(project: str) -> tuple[WheelKind, str] | None:
+    """The kind and ROCm number of a normalised project name; None for another project."""
+    if project == WheelKind.JAXLIB.value:
+        return WheelKind.JAXLIB, ""
+    match = _ROCM_PROJECT.match(project)
+    return (WheelKind(match[2]), match[1]) if match else None
+
+
+def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
+    """Read a wheel; with `hashes` every byte of it, compared with RECORD.
+
+    Raises WheelError where the file is not a sound wheel: see `archive`, and METADATA, WHEEL,
+    RECORD or ELF headers that cannot be parsed.
+    """
+    filename = WheelName.parse(path.name)
+    with Archive(path) as archive, _Background(archive) as background:
+        folder = dist_info(archive.by_name, path=path)
+        texts = {
+            name: Headers(archive.read(f"{folder}/{name}"), name=f"{path}: {name}")
+            for name in ("METADATA", "WHEEL")
+        }
+        rows = read_record(archive.read(f"{folder}/RECORD"), name=f"{path}: RECORD")
+        reader = _Reader(archive, {row.path: row for row in rows} if hashes else None, background)
+        elf = [facts for member in archive.members for facts in reader.read(member)]
+        provenance = _provenance(archive, folder, texts)
+        members = tuple(
+            MemberFacts(name=item.name, size=item.size, compressed=item.compressed, mode=item.mode)
+            for item in archive.members
+        )
+        entry_points = _entry_points(archive, f"{folder}/entry_points.txt")
+        size = archive.size
+    findings = (
+        (*(finding("record.row", text) for text in row_problems(archive.by_name, rows, folder)),
+         *(finding("record.hash", text) for text in reader.problems()))
+        if hashes
+        else ()
+    )  # fmt: skip
+    return WheelReport(
+        path=path,
+        filename=filename,
+        size=size,
+        sha256=background.digest,
+        checked=hashes,
+        dist_info=folder,
+        metadata={key: texts["METADATA"].all(key) for key in METADATA_FIELDS},
+        wheel={key: texts["WHEEL"].all(key) for key in WHEEL_FIELDS},
+        entry_points=entry_points,
+        members=members,
+        elf=tuple(elf),
+        grafted=_grafted(members),
+        provenance=provenance,
+        findings=findings,
+    )
+
+
+class _Background:
+    """Two threads: one hashes the file, one the pieces of members that it is given."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+        self._queue: queue.Queue[tuple[_Digest, bytes] | None] = queue.Queue(QUEUE)
+        self._file = hashlib.sha256()
+        self._threads = (
+            threading.Thread(target=self._hash_file, daemon=True),
+            threading.Thread(target=self._hash_pieces, daemon=True),
+        )
+        self._failure: WheelError | None = None
+        self._stopped = False
+
+    def __enter__(self) -> _Background:  # noqa: PYI034
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        self._stopped = exc is not None
+        self._queue.put(None)
+        for thread in self._threads:
+            thread.join()
+        if self._failure and exc is None:
+            raise self._failure
+
+    def update(self, digest: _Digest, piece: bytes) -> None:
+        self._queue.put((digest, piece))
+
+    @property
+    def digest(self) -> str:
+        return self._file.hexdigest()
+
+    def _hash_file(self) -> None:
+        try:
+            for piece in self._archive.raw(0, self._archive.size, step=1 << 20):
+                if self._stopped:
+                    break
+                self._file.update(piece)
+        except WheelError as exc:  # the file shrank under us
+            self._failure = exc
+
+    def _hash_pieces(self) -> None:
+        while item := self._queue.get():
+            digest, piece = item
+            digest.hash.update(piece)
+
+
+class _Digest:
+    """The digest of one member, and the row it must agree with."""
+
+    def __init__(self, member: Member, row: Row) -> None:
+        self.member = member
+        self.row = row
+        self.algorithm = row.digest.partition("=")[0]
+        self.hash = hashlib.new(self.algorithm)
+
+    def problem(self) -> str:
+        found = record_digest(self.hash.digest(), algorithm=self.algorithm)
+        if found != self.row.digest:
+            return f"{self.member.name}: is {found}, RECORD says {self.row.digest}"
+        if self.row.size != str(self.member.size):
+            return f"{self.member.name}: has {self.member.size} bytes, RECORD says {self.row.size}"
+        return ""
+
+
+class _Reader:
+    """Reads members; `rows` is None where only ELF files are of interest."""
+
+    def __init__(
+        self, archive: Archive, rows: Mapping[str, Row] | None, background: _Background
+    ) -> None:
+        self._archive = archive
+        self._rows = rows
+        self._background = background
+        self._digests: list[_Digest] = []
+
+    def read(self, member: Member) -> Iterator[ElfFacts]:
+        """Read one member; its facts when it is an ELF file."""
+        digest = self._digest(member)
+        scan: Scan | None = None
+        seen = 0
+        try:
+            for piece in self._archive.stream(member):
+                if not seen and piece.startswith(MAGIC):
+                    scan = Scan(member.name, member.size)
+                seen += len(piece)
+                if digest:
+                    self._background.update(digest, piece)
+                if scan:
+                    scan.feed(piece)
+                elif seen and self._rows is None:
+                    return
+            if scan:
+                self._again(member, scan)
+                yield scan.facts()
+        except ElfError as exc:
+            self._archive.refuse(f"{member.name}: a broken ELF file: {exc}")
+
+    def problems(self) -> Iterator[str]:
+        """What differs from RECORD; to be asked after the background has ended."""
+        return (problem for digest in self._digests if (problem := digest.problem()))
+
+    def _digest(self, member: Member) -> _Digest | None:
+        row = (self._rows or {}).get(member.name)
+        if member.is_dir or row is None or row.digest.partition("=")[0] not in STRONG:
+            return None
+        digest = _Digest(member, row)
+        self._digests.append(digest)
+        return digest
+
+    def _again(self, member: Member, scan: Scan) -> None:
+        while missing := scan.again():
+            fed = 0
+            for piece in self._archive.stream(member):
+                scan.feed(piece)
+                fed += len(piece)
+                if fed >= missing:
+                    break
+
+
+def _entry_points(archive: Archive, name: str) -> dict[str, tuple[str, ...]]:
+    if name not in archive.by_name:
+        return {}
+    groups: dict[str, tuple[str, ...]] = {}
+    group = ""
+    for raw in archive.read(name).decode("utf-8", "replace").splitlines():
+        line = raw.strip()
+        if line.startswith("[") and line.endswith("]"):
+            group = line[1:-1].strip()
+            groups.setdefault(group, ())
+        elif line and not line.startswith("#"):
+            groups[group] = (*groups.get(group, ()), line)
+    return groups
+
+
+def _grafted(members: tuple[MemberFacts, ...]) -> tuple[str, ...]:
+    """Libraries in a top-level `*.libs` folder."""
+    return tuple(
+        sorted(
+            _GRAFT_HASH.sub("", member.name.rpartition("/")[2])
+            for member in members
+            if member.name.partition("/")[0].endswith(LIBRARIES) and not member.name.endswith("/")
+        )
+    )
+
+
+def _provenance(archive: Archive, folder: str, texts: Mapping[str, Headers]) -> dict[str, str]:
+    """Commits, ROCm and generator, from the places where the builders leave them."""
+    found: dict[str, str] = {}
+    for member in archive.members:
+        base = member.name.rpartition("/")[2]
+        if base in ("version.py", "commit_info.py") and not member.name.startswith(folder):
+            text = archive.read(member.name).decode("utf-8", "replace")
+            if base == "commit_info.py":
+                found |= dict(_COMMIT.findall(text))
+            elif match := _GIT_HASH.search(text):
+                found["git"] = match[1]
+    if match := _SUMMARY_ROCM.search("".join(texts["METADATA"].all("Summary")[:1])):
+        found["rocm"] = (match[1] or match[2]).strip()
+    if generator := texts["WHEEL"].all("Generator"):
+        found["generator"] = generator[0]
+    return found

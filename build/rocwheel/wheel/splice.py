@@ -1,0 +1,425 @@
+"""Write a wheel out of parts of others: compressed members are copied, new texts go in between.
+
+The output keeps the order, names, times, modes, flags, extra fields and comment of what it is made
+from; only members that are given new content are compressed. It is written beside its final place
+and moved there when it is complete, never over a file with other bytes (`Outbox`).
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import os
+import struct
+import zlib
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import HostError, WheelError
+from rocwheel.wheel.archive import (
+    CENTRAL,
+    END,
+    END64,
+    END64_SIGNATURE,
+    END_SIGNATURE,
+    FLAG_DESCRIPTOR,
+    FLAG_UTF8,
+    LOCAL,
+    LOCATOR,
+    LOCATOR_SIGNATURE,
+    STORED,
+    U16,
+    U32,
+    ZIP64_EXTRA,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+    from types import TracebackType
+
+    from rocwheel.wheel.archive import Archive, Member
+
+BLOCK: Final = 1 << 20
+LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
+ZIP64_VERSION: Final = 45  # "version needed to extract" of a record with 64-bit sizes
+_NO_KERNEL_COPY: Final = frozenset({
+    errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """A member with its own headers and its own bytes, perhaps under another name."""
+
+    archive: Archive
+    member: Member
+    name: str
+
+    @property
+    def untouched(self) -> bool:
+        return self.name == self.member.name
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grafted:
+    """Compressed bytes of a member of another archive below the headers of `like`."""
+
+    archive: Archive
+    member: Member
+    like: Member
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """New content, compressed as `like` was, below its headers."""
+
+    like: Member
+    name: str
+    content: bytes | Path
+
+
+Part = Kept | Grafted | Fresh
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sizes:
+    """What a header says of the bytes behind it."""
+
+    method: int
+    flags: int
+    crc: int
+    compressed: int
+    size: int
+
+
+def write(parts: Iterable[Part], archive: Archive, target: int) -> None:
+    """Write a whole archive to a file descriptor; comment and zip64 form are `archive`'s."""
+    writer = _Writer(target)
+    for run in _runs(parts):
+        writer.add(run)
+    writer.finish(comment=archive.directory.comment, zip64=archive.directory.zip64)
+
+
+def _runs(parts: Iterable[Part]) -> Iterator[tuple[Part, ...]]:
+    """Group untouched neighbours, so that they are copied in one go."""
+    run: list[Part] = []
+    for part in parts:
+        if run and not _continues(run[-1], part):
+            yield tuple(run)
+            run = []
+        run.append(part)
+    if run:
+        yield tuple(run)
+
+
+def _continues(first: Part, second: Part) -> bool:
+    return (
+        isinstance(first, Kept)
+        and isinstance(second, Kept)
+        and first.untouched
+        and second.untouched
+        and first.archive is second.archive
+        and first.member.end == second.member.start
+    )
+
+
+class _Writer:
+    """Appends members to a file and remembers their central records."""
+
+    def __init__(self, target: int) -> None:
+        self._target = target
+        self._at = 0
+        self._central: list[bytes] = []
+
+    def add(self, run: Sequence[Part]) -> None:
+        """Append parts that lie one after the other in one archive, or a single part."""
+        first, last = run[0], run[-1]
+        if isinstance(first, Kept) and isinstance(last, Kept) and first.untouched:
+            shift = self._at - first.member.start
+            for part in run:
+                member = first.member if part is first else _member(part)
+                self._list(member, part.name, _sizes(member), member.start + shift)
+            self._copy(first.archive, first.member.start, last.member.end)
+            return
+        for part in run:
+            self._add(part)
+
+    def _add(self, part: Part) -> None:
+        offset = self._at
+        if isinstance(part, Kept):
+            like, sizes = part.member, _sizes(part.member)
+            self._write(_renamed(like, part.name))
+            self._copy(part.archive, like.data, like.end)
+        elif isinstance(part, Grafted):
+            member, like = part.member, part.like
+            sizes = _sizes(member, flags=_flags(part.name, like.flags))
+            self._write(_local(like, part.name, sizes))
+            self._copy(part.archive, member.data, member.data + member.compressed)
+        else:
+            like, sizes = part.like, self._compress(part)
+        self._list(like, part.name, sizes, offset)
+
+    def _compress(self, part: Fresh) -> _Sizes:
+        offset = self._at
+        flags = _flags(part.name, part.like.flags)
+        # Room for 64-bit sizes is made before they are known, where they could be needed.
+        wide = isinstance(part.content, Path) and part.content.stat().st_size >= U32 - (64 << 20)
+        empty = _Sizes(method=part.like.method, flags=flags, crc=0, compressed=0, size=0)
+        self._write(_local(part.like, part.name, empty, wide=wide))
+        start = self._at
+        crc = size = 0
+        deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -15)
+        for piece in _pieces(part.content):
+            crc = zlib.crc32(piece, crc)
+            size += len(piece)
+            self._write(piece if part.like.method == STORED else deflate.compress(piece))
+        if part.like.method != STORED:
+            self._write(deflate.flush())
+        sizes = _Sizes(
+            method=part.like.method,
+            flags=flags,
+            crc=crc,
+            compressed=self._at - start,
+            size=size,
+        )
+        os.pwrite(self._target, _local(part.like, part.name, sizes, wide=wide), offset)
+        return sizes
+
+    def _list(self, like: Member, name: str, sizes: _Sizes, offset: int) -> None:
+        self._central.append(_central(like, name, sizes, offset))
+
+    def finish(self, *, comment: bytes, zip64: bool) -> None:
+        """Write the central directory and the end records."""
+        offset = self._at
+        records = b"".join(self._central)
+        self._write(records)
+        count, size = len(self._central), len(records)
+        if zip64 or count >= U16 or max(size, offset) >= U32:
+            at = self._at
+            version = (ZIP64_VERSION, ZIP64_VERSION)
+            self._write(
+                END64.pack(
+                    END64_SIGNATURE, END64.size - 12, *version, 0, 0, count, count, size, offset
+                )
+            )
+            self._write(LOCATOR.pack(LOCATOR_SIGNATURE, 0, at, 1))
+        short = (min(count, U16), min(count, U16), min(size, U32), min(offset, U32))
+        self._write(END.pack(END_SIGNATURE, 0, 0, *short, len(comment)) + comment)
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            done = os.pwrite(self._target, view, self._at)
+            self._at += done
+            view = view[done:]
+
+    def _copy(self, archive: Archive, start: int, end: int) -> None:
+        """Copy bytes of a file; in the kernel where it can."""
+        kernel_copy = getattr(os, "copy_file_range", None)
+        while kernel_copy and start < end:
+            try:
+                done = kernel_copy(archive.fileno(), self._target, end - start, start, self._at)
+            except OSError as exc:
+                if exc.errno not in _NO_KERNEL_COPY:
+                    raise
+                break
+            if not done:
+                break
+            start += done
+            self._at += done
+        for piece in archive.raw(start, end, step=BLOCK):
+            self._write(piece)
+
+
+def _member(part: Part) -> Member:
+    return part.like if isinstance(part, Fresh) else part.member
+
+
+def _sizes(member: Member, *, flags: int | None = None) -> _Sizes:
+    return _Sizes(
+        method=member.method,
+        flags=member.flags if flags is None else flags,
+        crc=member.crc,
+        compressed=member.compressed,
+        size=member.size,
+    )
+
+
+def _flags(name: str, flags: int) -> int:
+    """Flags of a member that is written anew: sizes stand in its header, not behind its data."""
+    return flags & ~FLAG_DESCRIPTOR | (0 if name.isascii() else FLAG_UTF8)
+
+
+def _pieces(content: bytes | Path) -> Iterator[bytes]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    with content.open("rb") as file:
+        while piece := file.read(BLOCK):
+            yield piece
+
+
+def _renamed(member: Member, name: str) -> bytes:
+    """The member's local header with another name."""
+    *fields, length, extra = LOCAL.unpack_from(member.local)
+    raw = name.encode()
+    return LOCAL.pack(*fields, len(raw), extra) + raw + member.local[LOCAL.size + length :]
+
+
+def _local(like: Member, name: str, sizes: _Sizes, *, wide: bool = False) -> bytes:
+    """A local header as `like`'s, with another name and sizes."""
+    signature, version, _, _, time, date, _, _, _, length, _ = LOCAL.unpack_from(like.local)
+    raw = name.encode()
+    extra = b"".join(
+        struct.pack("<HH", tag, len(body)) + body
+        for tag, body in _extras(like.local[LOCAL.size + length :])
+        if tag != ZIP64_EXTRA
+    )
+    short = (sizes.compressed, sizes.size)
+    if wide or max(short) >= U32:
+        extra += struct.pack("<HHQQ", ZIP64_EXTRA, 16, sizes.size, sizes.compressed)
+        short = (U32, U32)
+        version = max(version, ZIP64_VERSION)
+    return (
+        LOCAL.pack(
+            signature, version, sizes.flags, sizes.method, time, date, sizes.crc, *short,
+            len(raw), len(extra),
+        )
+        + raw
+        + extra
+    )  # fmt: skip
+
+
+def _central(like: Member, name: str, sizes: _Sizes, offset: int) -> bytes:
+    """A central record as `like`'s, with another name, sizes and place.
+
+    What stood in 64 bits stays in 64 bits and where it was among the extra fields.
+    """
+    fields = list(CENTRAL.unpack_from(like.central))
+    name_length, extra_length = fields[10], fields[11]
+    at = CENTRAL.size + name_length
+    values = {8: sizes.compressed, 9: sizes.size, 16: offset}
+    wide = b""
+    for field in (9, 8, 16):  # the order that the zip64 field has
+        is_wide = values[field] >= U32 or fields[field] == U32
+        wide += values[field].to_bytes(8, "little") if is_wide else b""
+        fields[field] = U32 if is_wide else values[field]
+    extras = _extras(like.central[at : at + extra_length])
+    if wide and all(tag != ZIP64_EXTRA for tag, _ in extras):
+        extras.insert(0, (ZIP64_EXTRA, wide))
+        fields[2] = max(fields[2], ZIP64_VERSION)
+    extra = b"".join(
+        struct.pack("<HH", tag, len(body)) + body
+        for tag, body in ((tag, wide if tag == ZIP64_EXTRA else body) for tag, body in extras)
+        if tag != ZIP64_EXTRA or body
+    )
+    raw = name.encode()
+    fields[3:5] = [sizes.flags, sizes.method]
+    fields[7] = sizes.crc
+    fields[10:12] = [len(raw), len(extra)]
+    fields[13] = 0  # the disk
+    return CENTRAL.pack(*fields) + raw + extra + like.central[at + extra_length :]
+
+
+def _extras(raw: bytes) -> list[tuple[int, bytes]]:
+    """Extra fields; `Archive` has refused broken ones."""
+    found = []
+    at = 0
+    while at < len(raw):
+        tag, length = struct.unpack_from("<HH", raw, at)
+        found.append((tag, raw[at + 4 : at + 4 + length]))
+        at += 4 + length
+    return found
+
+
+class Outbox:
+    """Files that appear in a folder together when the block ends well, or not at all."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._drafts: dict[str, Path] = {}
+
+    def __enter__(self) -> Outbox:  # noqa: PYI034
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as exc:
+            raise self._unwritable(exc) from exc
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        try:
+            if exc is None:
+                self._publish()
+        finally:
+            for draft in self._drafts.values():
+                draft.unlink(missing_ok=True)
+
+    def write(self, name: str, parts: Iterable[Part], archive: Archive) -> Path:
+        """Write one wheel aside; it gets its name when the block ends. Raises HostError."""
+        if name in self._drafts:
+            raise WheelError(
+                f"{name}: two of the wheels would get this name", hint="give each wheel once"
+            )
+        draft = self.folder / f".{name}.{os.getpid()}.unfinished"
+        self._drafts[name] = draft
+        try:
+            target = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            try:
+                write(parts, archive, target)
+            finally:
+                os.close(target)
+        except OSError as exc:
+            raise self._unwritable(exc) from exc
+        return self.folder / name
+
+    def _publish(self) -> None:
+        made: list[Path] = []
+        try:
+            for name, draft in self._drafts.items():
+                final = self.folder / name
+                if _create(draft, final):
+                    made.append(final)
+        except BaseException:
+            for final in made:
+                with suppress(OSError):
+                    final.unlink()
+            raise
+
+    def _unwritable(self, exc: OSError) -> HostError:
+        return HostError(
+            f"{exc.filename or self.folder}: {exc.strerror}",
+            hint="choose another folder with --output, or make room",
+        )
+
+
+def _create(draft: Path, final: Path) -> bool:
+    """Give a complete file its name; False where the same bytes already have it.
+
+    Raises WheelError where other bytes have the name, HostError where it cannot be created.
+    """
+    try:
+        os.link(draft, final)
+    except FileExistsError:
+        if _same(draft, final):
+            return False
+        raise WheelError(
+            f"{final}: exists with other content",
+            hint="choose another folder with --output; wheels are never overwritten",
+        ) from None
+    except OSError as exc:
+        if exc.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
+            raise HostError(f"{final}: {exc.strerror}", hint="check the folder") from exc
+        if final.exists():
+            raise WheelError(f"{final}: exists", hint="choose another folder") from exc
+        draft.rename(final)  # a file system without hard links
+    return True
+
+
+def _same(first: Path, second: Path) -> bool:
+    pairs = itertools.zip_longest(_pieces(first), _pieces(second))
+    return all(left == right for left, right in pairs)
