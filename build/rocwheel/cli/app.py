@@ -136,12 +136,13 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-dry_run_option = click.option(
-    "--dry-run", is_flag=True, help="Print the plan, every command and file; change nothing."
-)
+class Movable(click.Option):
+    """An option that may stand before the command too; the group puts it behind."""
+
+    movable = True
 
 
-class Once(click.Option):
+class Once(Movable):
     """An option that may be repeated only with the same value.
 
     Before and after the command count as repetition, so a wrapper script and a person cannot
@@ -166,3 +167,11 @@ class Once(click.Option):
             shown = " and ".join(map(str, values))
             raise click.UsageError(f"{self.opts[0]} is given twice: {shown}", ctx)
         return values[0] if values else None
+
+
+dry_run_option = click.option(
+    "--dry-run",
+    cls=Movable,
+    is_flag=True,
+    help="Print the plan, every command and file; change nothing.",
+)

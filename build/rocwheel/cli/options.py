@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from rocwheel.cli.app import Once
+from rocwheel.cli.app import Movable, Once
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -133,14 +133,6 @@ def _table() -> tuple[tuple[tuple[str, ...], dict[str, Any]], ...]:
     )
 
 
-class _Plain(click.Option):
-    movable = True
-
-
-class _Movable(Once):
-    movable = True
-
-
 def build_options(
     *,
     group: bool = False,
@@ -163,7 +155,7 @@ def build_options(
                 kwargs.pop("default", None)
                 kwargs.pop("show_default", None)
             many = kwargs.get("multiple") or kwargs.get("is_flag")
-            cls = _Plain if many else _Movable
+            cls = Movable if many else Once
             function = click.option(*names, cls=cls, **kwargs)(function)
         return function
 

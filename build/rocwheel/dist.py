@@ -1,0 +1,579 @@
+"""`dist_wheels`: from a ROCm source and a JAX source tree to a verified wheelhouse.
+
+`plan` checks what can be checked without touching anything; `build` goes through the stages:
+ROCm, sources, Bazel, wheels, wheelhouse. Each stage is a value that the next one takes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import amdgpu_family_matrix as matrix
+from rocwheel import bazel, rocm, source, wheel, wheelhouse
+from rocwheel.errors import ConfigError, WheelError
+from rocwheel.manifest import BUILD_RECORD, MANIFEST, Manifest, RocmSource, Source, WheelEntry
+from rocwheel.model import (
+    PythonVersion,
+    RocmVersion,
+    WheelKind,
+    canonical_version,
+    gfx_target,
+    project_name,
+    rocm_number,
+    suggest,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from packaging.version import Version
+
+    from rocwheel.console import Console
+    from rocwheel.process import Runner
+
+JAXLIB_ORIGINS: Final = ("built", "upstream")
+UPSTREAM: Final = " (upstream, by hash)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for; what is empty or None is decided by the pin, the tree or the tarball."""
+
+    therock: str
+    therock_sha256: str | None = None
+    rocm_version: str | None = None
+    pythons: tuple[PythonVersion, ...] = ()
+    family: str | None = None
+    gfx_targets: tuple[str, ...] = ()
+    jax_version: str = ""
+    jax_source_dir: Path | None = None
+    jaxlib: str | None = None
+    compiler: str = "clang"
+    compiler_path: Path | None = None
+    cpu_features: str = "release"
+    wheel_suffix: str | None = None
+    bazel_path: str | None = None
+    bazel_options: tuple[str, ...] = ()
+    bazel_startup_options: tuple[str, ...] = ()
+    wheelhouse: Path
+    cache: Path
+    cache_budget: int | None = None  # bytes
+    allow_dirty: bool = False
+    checkout: Path  # rocwheel's own: where ci/ is
+    cwd: Path
+    environ: Mapping[str, str] = field(default_factory=dict)
+    command_line: str = ""
+    started: str = ""  # ISO 8601, UTC
+    host: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Everything decided before the first byte is fetched."""
+
+    request: Request
+    rocm: rocm.RocmPlan
+    source: source.SourcePlan
+    pins: source.Pins
+    layouts: source.Layouts
+    policy: wheel.WheelPolicy
+    gfx_targets: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A finished wheelhouse, and what making it took."""
+
+    wheelhouse: Path
+    manifest: Manifest
+    is_new: bool  # False: the same set was there already
+    rocm_root: Path
+    rocm_number: str
+    bazel: tuple[tuple[bazel.BazelInvocation, bazel.BazelResult], ...]
+    findings: tuple[wheel.Finding, ...]  # warnings; errors end a build
+
+    @property
+    def actions_executed(self) -> int:
+        return sum(done.actions_executed for _, done in self.bazel)
+
+    @property
+    def cache_hits(self) -> int:
+        return sum(done.cache_hits for _, done in self.bazel)
+
+
+def plan(request: Request) -> Plan:
+    """Check the request and decide. Changes nothing. Raises ConfigError, RocmError, HostError."""
+    ci = request.checkout / "ci"
+    layouts = source.load_layouts(ci / "layouts.yaml")
+    pins = source.load_pins(ci / "pins.yaml", layouts=layouts)
+    for what, value, valid in (
+        ("compiler", request.compiler, bazel.COMPILERS),
+        ("CPU features", request.cpu_features, bazel.CPU_FEATURES),
+        ("origin of jaxlib", request.jaxlib, JAXLIB_ORIGINS),
+    ):
+        if value is not None and value not in valid:
+            raise ConfigError(f"{value!r}: unknown {what}", hint=suggest(value, valid))
+    planned = rocm.plan(
+        request.therock,
+        sha256=request.therock_sha256,
+        version=request.rocm_version,
+        cache=request.cache,
+        cwd=request.cwd,
+    )
+    return Plan(
+        request=request,
+        rocm=planned,
+        source=source.plan(
+            source.SourceRequest(jax_version=request.jax_version, jax_dir=request.jax_source_dir),
+            pins=pins,
+            cache=request.cache,
+        ),
+        pins=pins,
+        layouts=layouts,
+        policy=wheel.load_policy(ci / "wheel_policy.yaml"),
+        gfx_targets=_targets(request, planned.family),
+    )
+
+
+def _targets(request: Request, of_tarball: matrix.Family | None) -> tuple[str, ...]:
+    """Explicit list, else the family, else an error; never what this machine happens to have."""
+    if request.gfx_targets:
+        known = matrix.known_targets()
+        for target in request.gfx_targets:
+            if gfx_target(target) not in known:
+                raise ConfigError(f"{target!r}: unknown gfx target", hint=suggest(target, known))
+        return tuple(dict.fromkeys(request.gfx_targets))
+    if request.family:
+        if request.family not in matrix.FAMILIES:
+            raise ConfigError(
+                f"{request.family!r}: unknown GPU family",
+                hint=suggest(request.family, tuple(matrix.FAMILIES)),
+            )
+        return matrix.FAMILIES[request.family].targets
+    if of_tarball:
+        return of_tarball.targets
+    raise ConfigError(
+        "gfx targets: neither given nor in the tarball's name",
+        hint="add --family gfx94X-dcgpu or --gfx-targets gfx942,gfx1100",
+    )
+
+
+def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
+    """Do what the plan says; the wheelhouse appears whole or not at all.
+
+    Raises what the stages raise; every failure names its stage's thing and leaves caches usable.
+    """
+    request = planned.request
+    with wheelhouse.assembling(request.wheelhouse) as scratch:
+        with console.step("Sources", key="source"):
+            tree = source.resolve(
+                planned.source,
+                pins=planned.pins,
+                layouts=planned.layouts,
+                runner=runner,
+                console=console,
+            )
+            tool = source.identify(request.checkout, runner=runner)
+            _refuse_dirty(request, tree, tool)
+            pythons = request.pythons or tree.pythons
+            tree.accept(pythons)
+        with console.step("ROCm", key="rocm"):
+            root = rocm.fetch(planned.rocm, console=console, budget_bytes=request.cache_budget)
+        spec = _spec(planned, tree, root.version, root.root, pythons, runner)
+        raw = scratch / "raw"
+        results = []
+        for number, invocation in enumerate(bazel.invocations(spec), 1):
+            with console.step(f"Bazel: {invocation.title}", key="bazel"):
+                done = bazel.build(
+                    invocation,
+                    into=raw / str(number),
+                    folder=request.cache / "bazel-logs",
+                    runner=runner,
+                    console=console,
+                )
+                console.info(f"   {done.summary}")
+                results.append((invocation, done))
+        with console.step("Wheels: repair and verify", key="wheels"):
+            entries, findings = _wheels(
+                planned, tree, spec, root, results, scratch, runner, console
+            )
+        manifest = _manifest(planned, tree, tool, root, spec, entries)
+        with console.step("Wheelhouse", key="wheelhouse"):
+            record = _record(planned, tree, root, manifest, results, findings, console)
+            folder, is_new = wheelhouse.publish(scratch, manifest, record)
+    return Result(
+        wheelhouse=folder,
+        manifest=manifest,
+        is_new=is_new,
+        rocm_root=root.root,
+        rocm_number=spec.rocm_number,
+        bazel=tuple(results),
+        findings=findings,
+    )
+
+
+def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> None:
+    """R36: what cannot be told again from the manifest is not built by accident."""
+    dirty = [*tree.dirty, *(["rocwheel"] if tool.dirty else [])]
+    if dirty and not request.allow_dirty:
+        raise ConfigError(
+            f"{' and '.join(dirty)}: changes that no commit has",
+            hint="commit them, or add --allow-dirty: the wheels' version will say so",
+        )
+
+
+def _spec(
+    planned: Plan,
+    tree: source.SourceTree,
+    version: RocmVersion,
+    rocm_root: Path,
+    pythons: tuple[PythonVersion, ...],
+    runner: Runner,
+) -> bazel.BuildSpec:
+    request = planned.request
+    search_path = request.environ.get("PATH", "")
+    number = rocm_number(layout=tree.layout.name, jax=_version(tree.jax_version), rocm=version)
+    built_here = (request.jaxlib or tree.jaxlib_origin) == "built"
+    kinds = (WheelKind.PLUGIN, WheelKind.PJRT, *((WheelKind.JAXLIB,) if built_here else ()))
+    return bazel.BuildSpec(
+        bazel=bazel.locate(
+            request.bazel_path,
+            wanted=tree.bazel,
+            search_path=search_path,
+            workspace=tree.workspace,
+            runner=runner,
+        ),
+        workspace=tree.workspace,
+        layout=tree.layout,
+        version_class=tree.version_class,
+        jax_version=tree.jax_version,
+        kinds=kinds,
+        pythons=pythons,
+        rocm=version,
+        rocm_root=rocm_root,
+        rocm_number=number,
+        gfx_targets=planned.gfx_targets,
+        compiler=_compiler(request, runner),
+        cpu_features=request.cpu_features,
+        wheel_version=bazel.WheelVersion(suffix=_suffix(request, tree, version)),
+        git_hash=tree.jax.commit,
+        xla_dir=tree.xla_dir,
+        caches=bazel.Caches(
+            output_user_root=request.cache / "bazel",
+            disk=request.cache / "bazel-disk",
+            repository=request.cache / "bazel-repositories",
+        ),
+        startup_options=request.bazel_startup_options,
+        options=request.bazel_options,
+    )
+
+
+def _compiler(request: Request, runner: Runner) -> bazel.Compiler:
+    from rocwheel import host
+
+    if request.compiler == "hermetic":
+        return bazel.Compiler(kind="hermetic")
+    found = host.compiler(request.compiler, request.compiler_path, request.environ, runner=runner)
+    return bazel.Compiler(kind=request.compiler, cc=found.cc, cxx=found.cxx, major=found.major)
+
+
+def _suffix(request: Request, tree: source.SourceTree, version: RocmVersion) -> str:
+    suffix = version.wheel_suffix if request.wheel_suffix is None else request.wheel_suffix
+    local = tree.local_suffix
+    return suffix + (local if "+" in suffix else local.replace(".", "+", 1))
+
+
+def _version(text: str) -> Version:
+    from packaging.version import Version
+
+    return Version(text)
+
+
+def _wheels(
+    planned: Plan,
+    tree: source.SourceTree,
+    spec: bazel.BuildSpec,
+    root: rocm.RocmRoot,
+    results: list[tuple[bazel.BazelInvocation, bazel.BazelResult]],
+    scratch: Path,
+    runner: Runner,
+    console: Console,
+) -> tuple[tuple[WheelEntry, ...], tuple[wheel.Finding, ...]]:
+    """Repair and verify each wheel Bazel made; one per cell, or an error with the list (R19)."""
+    version = canonical_version(tree.jax_version, spec.wheel_version.effective)
+    entries: list[WheelEntry] = []
+    findings: list[wheel.Finding] = []
+    for invocation, done in results:
+        for kind in invocation.kinds:
+            python = invocation.python if kind.per_python else None
+            repaired = wheel.repair(
+                done.outputs[kind],
+                scratch,
+                policy=planned.policy,
+                kind=kind,
+                runner=runner,
+                console=console,
+            )
+            expected = wheel.Expectation(
+                kind=kind,
+                project=project_name(kind, spec.rocm_number),
+                version=version,
+                python=python.interpreter if python else "py3",
+                abi=python.abi if python else "none",
+                gfx_targets=frozenset(planned.gfx_targets if kind.needs_rocm else ()),
+                rocm_sonames=root.sonames if kind.needs_rocm else None,
+                siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
+            )
+            report = wheel.inspect(repaired.path)
+            found = wheel.verify(report, policy=planned.policy, expected=expected)
+            _refuse(repaired.path.name, found)
+            findings += found
+            entries.append(_entry(kind, python, report, repaired))
+            console.info(f"   {repaired.path.name}")
+    _one_per_cell(entries)
+    if WheelKind.JAXLIB not in spec.kinds:
+        entries += _upstream_jaxlib(tree, spec.pythons)
+    return tuple(sorted(entries, key=lambda item: (item.kind, item.python))), tuple(findings)
+
+
+def _refuse(filename: str, findings: tuple[wheel.Finding, ...]) -> None:
+    errors = [item for item in findings if item.severity is wheel.Severity.ERROR]
+    if errors:
+        raise WheelError(
+            f"{filename}: {len(errors)} rules are broken, the first is {errors[0].rule}",
+            hint=errors[0].remedy,
+            detail="\n".join(f"{item.rule}: {item.message}" for item in errors),
+        )
+
+
+def _entry(
+    kind: WheelKind,
+    python: PythonVersion | None,
+    report: wheel.WheelReport,
+    repaired: wheel.RepairResult,
+) -> WheelEntry:
+    return WheelEntry(
+        kind=kind.value,
+        filename=report.path.name,
+        project=report.project,
+        version=report.version,
+        tags=report.tags,
+        python=str(python or ""),
+        size=report.size,
+        sha256=report.sha256,
+        requires_python=report.requires_python,
+        gfx_targets=report.gfx_targets,
+        grafted=repaired.grafted,
+    )
+
+
+def _one_per_cell(entries: list[WheelEntry]) -> None:
+    cells: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        cells.setdefault((entry.kind, entry.python), []).append(entry.filename)
+    double = [", ".join(names) for names in cells.values() if len(names) > 1]
+    if double or len({entry.filename for entry in entries}) != len(entries):
+        raise WheelError(
+            f"more than one wheel for one cell: {'; '.join(double)}",
+            hint="this is a bug in the layout: each label must make exactly one wheel",
+        )
+
+
+def _upstream_jaxlib(
+    tree: source.SourceTree, pythons: tuple[PythonVersion, ...]
+) -> Iterator[WheelEntry]:
+    """Jaxlib from the upstream index, pinned by hash: gated with the set, never staged."""
+    from packaging.utils import parse_wheel_filename
+
+    if tree.pin is None or not tree.pin.jaxlib:
+        raise ConfigError(
+            f"jaxlib {tree.jax_version}: no upstream wheels are pinned for it",
+            hint="build it with --jaxlib built, or add its hashes to ci/pins.yaml",
+        )
+    for python in pythons:
+        pinned = tree.pin.jaxlib[python]
+        _, version, _, tags = parse_wheel_filename(pinned.filename)
+        yield WheelEntry(
+            kind=WheelKind.JAXLIB.value,
+            filename=pinned.filename,
+            project="jaxlib",
+            version=str(version),
+            tags=tuple(sorted(map(str, tags))),
+            python=str(python),
+            size=pinned.size,
+            sha256=pinned.sha256,
+            origin="upstream",
+            requires_python=tree.pin.jaxlib_requires_python,
+        )
+
+
+def _manifest(
+    planned: Plan,
+    tree: source.SourceTree,
+    tool: Source,
+    root: rocm.RocmRoot,
+    spec: bazel.BuildSpec,
+    entries: tuple[WheelEntry, ...],
+) -> Manifest:
+    request = planned.request
+    compiler = spec.compiler
+    return Manifest(
+        jax_version=tree.jax_version,
+        rocm=RocmSource(
+            version=str(root.version),
+            header_version=root.header_version,
+            sha256=root.sha256,
+            origin=root.origin,
+            name=root.name,
+        ),
+        tool=tool,
+        jax=tree.jax,
+        xla=tree.xla,
+        builder_image="",
+        bazel_version=spec.bazel.version,
+        gfx_targets=planned.gfx_targets,
+        pythons=tuple(map(str, spec.pythons)),
+        options={
+            "layout": tree.layout.name,
+            "compiler": f"{compiler.kind} {compiler.major}" if compiler.major else compiler.kind,
+            "target_cpu_features": spec.cpu_features,
+            "wheel_type": spec.wheel_version.kind,
+            "wheel_suffix": spec.wheel_version.suffix,
+            "bazel_options": request.bazel_options,
+            "bazel_startup_options": request.bazel_startup_options,
+        },
+        wheels=entries,
+    )
+
+
+def _record(
+    planned: Plan,
+    tree: source.SourceTree,
+    root: rocm.RocmRoot,
+    manifest: Manifest,
+    results: list[tuple[bazel.BazelInvocation, bazel.BazelResult]],
+    findings: tuple[wheel.Finding, ...],
+    console: Console,
+) -> dict[str, Any]:
+    """`build.json`: how, where and how fast; not part of the set's identity."""
+    request = planned.request
+    return {
+        "schema": 1,
+        "manifest": manifest.sha256,
+        "started": request.started,
+        "host": request.host,
+        "executor": "host",
+        "rocm_root": str(root.root),
+        "source_root": str(tree.root),
+        "command_line": request.command_line,
+        "bazel": {
+            "path": str(results[0][0].bazel.path),
+            "version": results[0][0].bazel.version,
+            "invocations": [
+                {
+                    "command": str(invocation.command_line()),
+                    "actions_executed": done.actions_executed,
+                    "cache_hits": done.cache_hits,
+                    "milliseconds": round(done.seconds * 1000),
+                }
+                for invocation, done in results
+            ],
+        },
+        "milliseconds": {name: round(took * 1000) for name, took in console.seconds.items()},
+        "findings": [
+            {"rule": item.rule, "severity": item.severity.value, "message": item.message}
+            for item in findings
+        ],
+    }
+
+
+def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """The result for a program: what `--json` prints."""
+    manifest = result.manifest
+    return {
+        "manifest": str(result.wheelhouse / MANIFEST),
+        "manifest_sha256": manifest.sha256,
+        "build": str(result.wheelhouse / BUILD_RECORD),
+        "wheelhouse": str(result.wheelhouse),
+        "new": result.is_new,
+        "jax_version": manifest.jax_version,
+        "rocm_version": manifest.rocm.version,
+        "wheels": [
+            {
+                "filename": item.filename,
+                "project": item.project,
+                "version": item.version,
+                "kind": item.kind,
+                "python": item.python,
+                "size": item.size,
+                "sha256": item.sha256,
+                "origin": item.origin,
+                "gfx_targets": list(item.gfx_targets),
+            }
+            for item in manifest.wheels
+        ],
+        "bazel": {
+            "invocations": len(result.bazel),
+            "actions_executed": result.actions_executed,
+            "cache_hits": result.cache_hits,
+        },
+        "findings": len(result.findings),
+        "seconds": dict(seconds),
+    }
+
+
+def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
+    """The result for a person: wheels, what Bazel did, how long each stage took."""
+    from rocwheel.console import columns, duration, size
+
+    manifest = result.manifest
+    yield from columns(
+        ("wheel", "size", "sha256"),
+        [
+            (
+                f"{item.filename}{UPSTREAM if item.origin == 'upstream' else ''}",
+                size(item.size),
+                item.sha256[:12],
+            )
+            for item in manifest.wheels
+        ],
+    )
+    yield ""
+    yield from columns(
+        ("stage", "time"), [(name, duration(took)) for name, took in seconds.items()]
+    )
+    yield ""
+    if result.actions_executed:
+        yield (
+            f"Bazel ran {result.actions_executed} actions in {len(result.bazel)} invocations, "
+            f"{result.cache_hits} came from a cache."
+        )
+    else:
+        yield f"Nothing was rebuilt: Bazel ran 0 actions in {len(result.bazel)} invocations."
+    yield (
+        f"ROCm {manifest.rocm.version}, JAX {manifest.jax_version}, "
+        f"gfx targets {', '.join(manifest.gfx_targets)}"
+    )
+    state = "new" if result.is_new else "the same set was there already, nothing changed"
+    yield f"manifest {manifest.sha256} ({state})"
+
+
+def github_outputs(result: Result) -> dict[str, str]:
+    """What later steps of a GitHub Actions job need to know."""
+    import json
+
+    manifest = result.manifest
+    outputs = {
+        "jax_version": manifest.jax_version,
+        "rocm_version": manifest.rocm.version,
+        "manifest": str(result.wheelhouse / MANIFEST),
+        "manifest_sha256": manifest.sha256,
+        "wheelhouse": str(result.wheelhouse),
+        "wheels": json.dumps([item.filename for item in manifest.wheels]),
+    }
+    for item in manifest.wheels:
+        outputs[f"{item.kind}_name"] = item.project
+        outputs[f"{item.kind}_version"] = item.version
+    return outputs

