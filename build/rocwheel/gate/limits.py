@@ -1,0 +1,74 @@
+"""What this process may use of the machine: CPUs and memory as its control group says.
+
+A container with 2 CPUs on a host with 128 must not start 128 threads per worker. Both versions of
+Linux control groups are read below `root` (the machine's is `/`).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# NPROC is what XLA sizes its own pools by
+THREAD_VARIABLES: Final = ("MKL_NUM_THREADS", "NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def cpus(root: Path, *, online: int) -> int:
+    """CPUs this process may keep busy: `online` (its affinity), or less by a cgroup's quota."""
+    quotas = [quota for folder in _folders(root, "cpu") if (quota := _quota(folder))]
+    return max(1, min([online, *(int(quota) for quota in quotas)]))
+
+
+def oom_kills(root: Path) -> int:
+    """How many processes of this control group the kernel killed for memory so far."""
+    for folder in _folders(root, "memory"):
+        for name in ("memory.events", "memory.oom_control"):
+            with suppress(OSError, ValueError):
+                lines = (folder / name).read_text(encoding="ascii").splitlines()
+                pairs = dict(line.split() for line in lines)
+                if "oom_kill" in pairs:
+                    return int(pairs["oom_kill"])
+    return 0
+
+
+def thread_environment(count: int) -> dict[str, str]:
+    """Size the thread pools of a worker that shares the machine with others."""
+    return dict.fromkeys(THREAD_VARIABLES, str(max(1, count)))
+
+
+def _folders(root: Path, controller: str) -> Iterator[Path]:
+    """Folders of this process's control group, from its own up to the hierarchy's root.
+
+    A container sees its own group as the root of the hierarchy, while /proc may still name the
+    path on the host; folders that do not exist are passed over.
+    """
+    base = root / "sys/fs/cgroup"
+    with suppress(OSError):
+        for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
+            _, names, path = line.split(":", 2)
+            if names and controller not in names.split(","):
+                continue
+            top = base / names if names else base
+            top = top if top.is_dir() else base / controller
+            own = top / path.strip("/")
+            for folder in (own, *own.parents):
+                if folder.is_dir():
+                    yield folder
+                if folder == top:
+                    break
+
+
+def _quota(folder: Path) -> float | None:
+    """CPUs' worth of time per period, None without a limit."""
+    with suppress(OSError, ValueError):
+        quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    with suppress(OSError, ValueError):
+        micros = int((folder / "cpu.cfs_quota_us").read_text(encoding="ascii"))
+        period_us = int((folder / "cpu.cfs_period_us").read_text(encoding="ascii"))
+        return micros / period_us if micros > 0 else None
+    return None

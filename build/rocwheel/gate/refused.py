@@ -1,0 +1,29 @@
+"""Why a gate ends before its first test; each reason is a state of the verdict."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rocwheel.errors import RocwheelError
+from rocwheel.verdict import State
+
+
+class RefusedError(RocwheelError):
+    """The suite could not start; `state` is what the verdict says."""
+
+    state: ClassVar[State]
+    kind = "gate"
+
+
+class InfraError(RefusedError):
+    """The machine is not what it should be: nothing is said about the wheels."""
+
+    state = State.INFRA
+    exit_code = State.INFRA.exit_code
+
+
+class NoRunnerError(RefusedError):
+    """This machine has no device, or too few devices, of the family."""
+
+    state = State.NO_RUNNER
+    exit_code = State.NO_RUNNER.exit_code
