@@ -38,9 +38,11 @@ def slots(tmp_path):
 
 def test_a_second_gate_gets_only_what_the_first_left(slots):
     wait = Time().patience(0)
-    with slots.take(gpus(3), least=1, most=2, patience=wait) as first:
-        with slots.take(gpus(3), least=1, most=3, patience=wait) as second:
-            assert [d.serial for d in (*first, *second)] == ["s0", "s1", "s2"]
+    with (
+        slots.take(gpus(3), least=1, most=2, patience=wait) as first,
+        slots.take(gpus(3), least=1, most=3, patience=wait) as second,
+    ):
+        assert [d.serial for d in (*first, *second)] == ["s0", "s1", "s2"]
     with slots.take(gpus(3), least=3, most=3, patience=wait) as again:
         assert len(again) == 3
 
@@ -48,9 +50,11 @@ def test_a_second_gate_gets_only_what_the_first_left(slots):
 def test_several_devices_are_taken_all_or_none(slots):
     time = Time()
     with slots.take(gpus(2), least=1, most=1, patience=time.patience(0)):
-        with pytest.raises(InfraError, match="1 of 2 devices came free within 5 s"):
-            with slots.take(gpus(2), least=2, most=2, patience=time.patience(5)):
-                pytest.fail("taken although one was held")
+        with (
+            pytest.raises(InfraError, match="1 of 2 devices came free within 5 s"),
+            slots.take(gpus(2), least=2, most=2, patience=time.patience(5)),
+        ):
+            pytest.fail("taken although one was held")
         assert time.now >= 5
         with slots.take(gpus(2)[1:], least=1, most=1, patience=time.patience(0)) as other:
             assert other[0].serial == "s1"  # the failed attempt holds nothing
@@ -82,9 +86,12 @@ def test_a_lock_passes_to_another_program_only_when_asked(slots, inheritable):
 
 
 def test_the_lock_is_an_ordinary_flock_others_can_use(slots):
-    with slots.take(gpus(1), least=1, most=1, patience=Time().patience(0)):
-        with (slots.folder / "rocm-s0.lock").open("r+") as file, pytest.raises(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (
+        slots.take(gpus(1), least=1, most=1, patience=Time().patience(0)),
+        (slots.folder / "rocm-s0.lock").open("r+") as file,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_quarantined_device_is_left_alone_until_the_next_boot(slots):
@@ -93,9 +100,11 @@ def test_a_quarantined_device_is_left_alone_until_the_next_boot(slots):
     wait = Time().patience(0)
     with slots.take((one, two), least=1, most=2, patience=wait) as got:
         assert got == (two,)
-    with pytest.raises(InfraError, match="process 7 cannot be killed"):
-        with slots.take((one, two), least=2, most=2, patience=wait):
-            pytest.fail("taken")
+    with (
+        pytest.raises(InfraError, match="process 7 cannot be killed"),
+        slots.take((one, two), least=2, most=2, patience=wait),
+    ):
+        pytest.fail("taken")
     rebooted = Slots(folder=slots.folder, boot="boot-2")
     assert rebooted.quarantined(one) == ""
 
