@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rocwheel.wheel.findings import Finding as Finding
     from rocwheel.wheel.findings import Severity as Severity
+    from rocwheel.wheel.mend import RepairResult as RepairResult
+    from rocwheel.wheel.mend import repair as repair
+    from rocwheel.wheel.policy import WheelPolicy as WheelPolicy
     from rocwheel.wheel.report import WheelReport as WheelReport
     from rocwheel.wheel.report import inspect as inspect
     from rocwheel.wheel.rules import Expectation as Expectation
@@ -22,9 +25,12 @@ if TYPE_CHECKING:
 _HOME = {
     "Expectation": "rules",
     "Finding": "findings",
+    "RepairResult": "mend",
     "Severity": "findings",
+    "WheelPolicy": "policy",
     "WheelReport": "report",
     "inspect": "report",
+    "repair": "mend",
     "verify": "rules",
     "verify_set": "rules",
 }

@@ -210,6 +210,7 @@ def edit_record(data: bytes, changes: Mapping[str, Row]) -> bytes:
 
 
 def record_line(row: Row, *, end: str = "\n") -> str:
+    """One line of RECORD."""
     sink = io.StringIO()
     csv.writer(sink, lineterminator=end).writerow(row)
     return sink.getvalue()
@@ -233,12 +234,14 @@ def dist_info(names: Iterable[str], *, path: object) -> str:
     return found[0]
 
 
-def renamed_row(row: Row, path: str, content: bytes | None) -> Row:
-    """A row for another path, and for new content where there is some."""
-    if content is None:
-        return row._replace(path=path)
-    digest = record_digest(hashlib.sha256(content).digest())
-    return Row(path=path, digest=digest, size=str(len(content)))
+def row_of(path: str, content: Iterable[bytes]) -> Row:
+    """The RECORD row of a file with this content, given in pieces."""
+    digest = hashlib.sha256()
+    size = 0
+    for piece in content:
+        digest.update(piece)
+        size += len(piece)
+    return Row(path=path, digest=record_digest(digest.digest()), size=str(size))
 
 
 def _lines(text: str) -> list[str]:

@@ -278,8 +278,11 @@ class _Judge:
                 yield finding(
                     "elf.runpath-leak", f"{item.path}: RUNPATH has {len(leaks)} such as {leaks[0]}"
                 )
-            elif templates and item.runpath not in templates:
-                yield finding("elf.runpath", f"{item.path}: {_difference(item.runpath, templates)}")
+                continue
+            own = f"/{self.report.filename.distribution}{LIBRARIES}"  # of grafted libraries
+            runpath = tuple(entry for entry in item.runpath if not entry.endswith(own))
+            if templates and runpath not in templates:
+                yield finding("elf.runpath", f"{item.path}: {_difference(runpath, templates)}")
 
     def _needed(self) -> Iterator[Finding]:
         inside = {member.name.rpartition("/")[2] for member in self.report.members}

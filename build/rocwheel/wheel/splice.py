@@ -1,4 +1,4 @@
-"""Write a wheel out of parts of others: compressed members are copied, new texts go in between.
+"""Write a wheel out of parts of another: compressed members are copied, new ones go in between.
 
 The output keeps the order, names, times, modes, flags, extra fields and comment of what it is made
 from; only members that are given new content are compressed. It is written beside its final place
@@ -63,16 +63,6 @@ class Kept:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Grafted:
-    """Compressed bytes of a member of another archive below the headers of `like`."""
-
-    archive: Archive
-    member: Member
-    like: Member
-    name: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class Fresh:
     """New content, compressed as `like` was, below its headers."""
 
@@ -81,7 +71,7 @@ class Fresh:
     content: bytes | Path
 
 
-Part = Kept | Grafted | Fresh
+Part = Kept | Fresh
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,7 +130,7 @@ class _Writer:
         if isinstance(first, Kept) and isinstance(last, Kept) and first.untouched:
             shift = self._at - first.member.start
             for part in run:
-                member = first.member if part is first else _member(part)
+                member = _member(part)
                 self._list(member, part.name, _sizes(member), member.start + shift)
             self._copy(first.archive, first.member.start, last.member.end)
             return
@@ -153,11 +143,6 @@ class _Writer:
             like, sizes = part.member, _sizes(part.member)
             self._write(_renamed(like, part.name))
             self._copy(part.archive, like.data, like.end)
-        elif isinstance(part, Grafted):
-            member, like = part.member, part.like
-            sizes = _sizes(member, flags=_flags(part.name, like.flags))
-            self._write(_local(like, part.name, sizes))
-            self._copy(part.archive, member.data, member.data + member.compressed)
         else:
             like, sizes = part.like, self._compress(part)
         self._list(like, part.name, sizes, offset)
@@ -172,7 +157,7 @@ class _Writer:
         start = self._at
         crc = size = 0
         deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -15)
-        for piece in _pieces(part.content):
+        for piece in pieces(part.content):
             crc = zlib.crc32(piece, crc)
             size += len(piece)
             self._write(piece if part.like.method == STORED else deflate.compress(piece))
@@ -238,10 +223,10 @@ def _member(part: Part) -> Member:
     return part.like if isinstance(part, Fresh) else part.member
 
 
-def _sizes(member: Member, *, flags: int | None = None) -> _Sizes:
+def _sizes(member: Member) -> _Sizes:
     return _Sizes(
         method=member.method,
-        flags=member.flags if flags is None else flags,
+        flags=member.flags,
         crc=member.crc,
         compressed=member.compressed,
         size=member.size,
@@ -253,7 +238,8 @@ def _flags(name: str, flags: int) -> int:
     return flags & ~FLAG_DESCRIPTOR | (0 if name.isascii() else FLAG_UTF8)
 
 
-def _pieces(content: bytes | Path) -> Iterator[bytes]:
+def pieces(content: bytes | Path) -> Iterator[bytes]:
+    """Content as it stands in memory, or of a file in blocks."""
     if isinstance(content, bytes):
         yield content
         return
@@ -421,5 +407,5 @@ def _create(draft: Path, final: Path) -> bool:
 
 
 def _same(first: Path, second: Path) -> bool:
-    pairs = itertools.zip_longest(_pieces(first), _pieces(second))
+    pairs = itertools.zip_longest(pieces(first), pieces(second))
     return all(left == right for left, right in pairs)

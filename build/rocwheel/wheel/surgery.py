@@ -24,7 +24,7 @@ from rocwheel.wheel.metadata import (
     edit_record,
     read_record,
     record_digest,
-    renamed_row,
+    row_of,
     row_problems,
 )
 from rocwheel.wheel.splice import Fresh, Kept, Outbox
@@ -238,8 +238,10 @@ class _Draft:
         for row in self._rows.values():
             content = self._edits.get(row.path)
             path = plan.path(row.path)
-            if content is not None or path != row.path:
-                changes[row.path] = renamed_row(row, path, content)
+            if content is not None:
+                changes[row.path] = row_of(path, [content])
+            elif path != row.path:
+                changes[row.path] = row._replace(path=path)
         edits = dict(self._edits)
         if changes:
             edits[f"{self.folder}/RECORD"] = edit_record(self._record, changes)
