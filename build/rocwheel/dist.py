@@ -6,12 +6,13 @@ ROCm, sources, Bazel, wheels, wheelhouse. Each stage is a value that the next on
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, rocm, source, wheel, wheelhouse
+from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.manifest import BUILD_RECORD, MANIFEST, Manifest, RocmSource, Source, WheelEntry
 from rocwheel.model import (
@@ -24,9 +25,14 @@ from rocwheel.model import (
     rocm_number,
     suggest,
 )
+from rocwheel.source import layouts as layouts_file
+from rocwheel.source import pins as pins_file
+from rocwheel.source.git import identify
+from rocwheel.wheel import policy as policy_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path, PurePath
 
     from packaging.version import Version
 
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
     from rocwheel.process import Runner
 
 JAXLIB_ORIGINS: Final = ("built", "upstream")
+RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
 UPSTREAM: Final = " (upstream, by hash)"
 
 
@@ -76,8 +83,8 @@ class Plan:
     request: Request
     rocm: rocm.RocmPlan
     source: source.SourcePlan
-    pins: source.Pins
-    layouts: source.Layouts
+    pins: pins_file.Pins
+    layouts: layouts_file.Layouts
     policy: wheel.WheelPolicy
     gfx_targets: tuple[str, ...]
 
@@ -103,14 +110,28 @@ class Result:
         return sum(done.cache_hits for _, done in self.bazel)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a build is made from, once it is all there and checked."""
+
+    planned: Plan
+    tree: source.SourceTree
+    tool: Source  # rocwheel itself
+    root: rocm.RocmRoot
+    spec: bazel.BuildSpec
+
+
+Runs: TypeAlias = "tuple[tuple[bazel.BazelInvocation, bazel.BazelResult], ...]"
+
+
 def plan(request: Request) -> Plan:
     """Check the request and decide. Changes nothing. Raises ConfigError, RocmError, HostError."""
     ci = request.checkout / "ci"
-    layouts = source.load_layouts(ci / "layouts.yaml")
-    pins = source.load_pins(ci / "pins.yaml", layouts=layouts)
+    layouts = layouts_file.load(ci / "layouts.yaml")
+    pins = pins_file.load(ci / "pins.yaml", layouts=layouts)
     for what, value, valid in (
-        ("compiler", request.compiler, bazel.COMPILERS),
-        ("CPU features", request.cpu_features, bazel.CPU_FEATURES),
+        ("compiler", request.compiler, COMPILERS),
+        ("CPU features", request.cpu_features, CPU_FEATURES),
         ("origin of jaxlib", request.jaxlib, JAXLIB_ORIGINS),
     ):
         if value is not None and value not in valid:
@@ -132,7 +153,7 @@ def plan(request: Request) -> Plan:
         ),
         pins=pins,
         layouts=layouts,
-        policy=wheel.load_policy(ci / "wheel_policy.yaml"),
+        policy=policy_file.load(ci / "wheel_policy.yaml"),
         gfx_targets=_targets(request, planned.family),
     )
 
@@ -165,53 +186,95 @@ def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
 
     Raises what the stages raise; every failure names its stage's thing and leaves caches usable.
     """
-    request = planned.request
-    with wheelhouse.assembling(request.wheelhouse) as scratch:
-        with console.step("Sources", key="source"):
-            tree = source.resolve(
-                planned.source,
-                pins=planned.pins,
-                layouts=planned.layouts,
-                runner=runner,
-                console=console,
-            )
-            tool = source.identify(request.checkout, runner=runner)
-            _refuse_dirty(request, tree, tool)
-            pythons = request.pythons or tree.pythons
-            tree.accept(pythons)
-        with console.step("ROCm", key="rocm"):
-            root = rocm.fetch(planned.rocm, console=console, budget_bytes=request.cache_budget)
-        spec = _spec(planned, tree, root.version, root.root, pythons, runner)
-        raw = scratch / "raw"
-        results = []
-        for number, invocation in enumerate(bazel.invocations(spec), 1):
-            with console.step(f"Bazel: {invocation.title}", key="bazel"):
-                done = bazel.build(
-                    invocation,
-                    into=raw / str(number),
-                    folder=request.cache / "bazel-logs",
-                    runner=runner,
-                    console=console,
-                )
-                console.info(f"   {done.summary}")
-                results.append((invocation, done))
+    with wheelhouse.assembling(planned.request.wheelhouse) as scratch:
+        inputs = _gather(planned, runner=runner, console=console)
+        runs = _compile(inputs, scratch, runner=runner, console=console)
         with console.step("Wheels: repair and verify", key="wheels"):
-            entries, findings = _wheels(
-                planned, tree, spec, root, results, scratch, runner, console
-            )
-        manifest = _manifest(planned, tree, tool, root, spec, entries)
+            entries, findings = _wheels(inputs, runs, scratch, runner=runner, console=console)
+            shutil.rmtree(scratch / RAW)
+        manifest = _manifest(inputs, entries)
         with console.step("Wheelhouse", key="wheelhouse"):
-            record = _record(planned, tree, root, manifest, results, findings, console)
+            record = _record(inputs, manifest, runs, findings, seconds=console.seconds)
             folder, is_new = wheelhouse.publish(scratch, manifest, record)
     return Result(
         wheelhouse=folder,
         manifest=manifest,
         is_new=is_new,
-        rocm_root=root.root,
-        rocm_number=spec.rocm_number,
-        bazel=tuple(results),
+        rocm_root=inputs.root.root,
+        rocm_number=inputs.spec.rocm_number,
+        bazel=runs,
         findings=findings,
     )
+
+
+def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
+    """Every command `build` would run and every file it would write, as lines to read or paste.
+
+    Looks for Bazel and the compiler; fetches nothing. Sources that are not here yet are taken to
+    be what their pin says.
+    """
+    request = planned.request
+    yield "# ROCm"
+    yield from planned.rocm.lines()
+    yield "# sources"
+    for command in planned.source.commands:
+        yield str(command)
+    tree = source.preview(planned.source, layouts=planned.layouts, pins=planned.pins, runner=runner)
+    tree.accept(request.pythons)
+    yield f"# JAX {tree.jax_version} at {tree.root}"
+    spec = specification(
+        planned, tree, version=planned.rocm.version, rocm_root=planned.rocm.root, runner=runner
+    )
+    for invocation in bazel.invocations(spec):
+        yield f"# Bazel: {invocation.title}"
+        yield str(invocation.command_line())
+    yield "# wheels: repair (auditwheel and patchelf where they are needed) and verify"
+    version = canonical_version(tree.jax_version, spec.wheel_version.effective)
+    folder = request.wheelhouse / f"<first {wheelhouse.IDENTITY_LENGTH} of the manifest's SHA-256>"
+    for kind in spec.kinds:
+        project = project_name(kind, spec.rocm_number).replace("-", "_")
+        for python in spec.pythons if kind.per_python else (None,):
+            tag = f"{python.interpreter}-{python.abi}" if python else "py3-none"
+            yield f"# write {folder}/{project}-{version}-{tag}-<platform>.whl"
+    for name in (MANIFEST, BUILD_RECORD):
+        yield f"# write {folder}/{name}"
+    yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
+
+
+def _gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
+    request = planned.request
+    with console.step("Sources", key="source"):
+        tree = source.resolve(
+            planned.source,
+            pins=planned.pins,
+            layouts=planned.layouts,
+            runner=runner,
+            console=console,
+        )
+        tool = identify(request.checkout, runner=runner)
+        _refuse_dirty(request, tree, tool)
+        tree.accept(request.pythons)
+    with console.step("ROCm", key="rocm"):
+        root = rocm.fetch(planned.rocm, console=console, budget_bytes=request.cache_budget)
+    spec = specification(planned, tree, version=root.version, rocm_root=root.root, runner=runner)
+    return Inputs(planned=planned, tree=tree, tool=tool, root=root, spec=spec)
+
+
+def _compile(inputs: Inputs, scratch: Path, *, runner: Runner, console: Console) -> Runs:
+    logs = inputs.planned.request.cache / "logs"
+    runs = []
+    for number, invocation in enumerate(bazel.invocations(inputs.spec), 1):
+        with console.step(f"Bazel: {invocation.title}", key="bazel"):
+            done = bazel.build(
+                invocation,
+                folder=logs,
+                into=scratch / RAW / str(number),
+                runner=runner,
+                console=console,
+            )
+            console.info(f"   {done.summary}")
+            runs.append((invocation, done))
+    return tuple(runs)
 
 
 def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> None:
@@ -224,14 +287,15 @@ def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> No
         )
 
 
-def _spec(
+def specification(
     planned: Plan,
     tree: source.SourceTree,
+    *,
     version: RocmVersion,
-    rocm_root: Path,
-    pythons: tuple[PythonVersion, ...],
+    rocm_root: PurePath,
     runner: Runner,
 ) -> bazel.BuildSpec:
+    """Everything Bazel's command lines follow from; finds Bazel and the compiler."""
     request = planned.request
     search_path = request.environ.get("PATH", "")
     number = rocm_number(layout=tree.layout.name, jax=_version(tree.jax_version), rocm=version)
@@ -250,7 +314,7 @@ def _spec(
         version_class=tree.version_class,
         jax_version=tree.jax_version,
         kinds=kinds,
-        pythons=pythons,
+        pythons=request.pythons or tree.pythons,
         rocm=version,
         rocm_root=rocm_root,
         rocm_number=number,
@@ -292,20 +356,14 @@ def _version(text: str) -> Version:
 
 
 def _wheels(
-    planned: Plan,
-    tree: source.SourceTree,
-    spec: bazel.BuildSpec,
-    root: rocm.RocmRoot,
-    results: list[tuple[bazel.BazelInvocation, bazel.BazelResult]],
-    scratch: Path,
-    runner: Runner,
-    console: Console,
+    inputs: Inputs, runs: Runs, scratch: Path, *, runner: Runner, console: Console
 ) -> tuple[tuple[WheelEntry, ...], tuple[wheel.Finding, ...]]:
     """Repair and verify each wheel Bazel made; one per cell, or an error with the list (R19)."""
+    planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
     version = canonical_version(tree.jax_version, spec.wheel_version.effective)
     entries: list[WheelEntry] = []
     findings: list[wheel.Finding] = []
-    for invocation, done in results:
+    for invocation, done in runs:
         for kind in invocation.kinds:
             python = invocation.python if kind.per_python else None
             repaired = wheel.repair(
@@ -409,14 +467,8 @@ def _upstream_jaxlib(
         )
 
 
-def _manifest(
-    planned: Plan,
-    tree: source.SourceTree,
-    tool: Source,
-    root: rocm.RocmRoot,
-    spec: bazel.BuildSpec,
-    entries: tuple[WheelEntry, ...],
-) -> Manifest:
+def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
+    planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
     request = planned.request
     compiler = spec.compiler
     return Manifest(
@@ -428,7 +480,7 @@ def _manifest(
             origin=root.origin,
             name=root.name,
         ),
-        tool=tool,
+        tool=inputs.tool,
         jax=tree.jax,
         xla=tree.xla,
         builder_image="",
@@ -449,28 +501,27 @@ def _manifest(
 
 
 def _record(
-    planned: Plan,
-    tree: source.SourceTree,
-    root: rocm.RocmRoot,
+    inputs: Inputs,
     manifest: Manifest,
-    results: list[tuple[bazel.BazelInvocation, bazel.BazelResult]],
+    runs: Runs,
     findings: tuple[wheel.Finding, ...],
-    console: Console,
+    *,
+    seconds: Mapping[str, float],
 ) -> dict[str, Any]:
     """`build.json`: how, where and how fast; not part of the set's identity."""
-    request = planned.request
+    request, binary = inputs.planned.request, inputs.spec.bazel
     return {
         "schema": 1,
         "manifest": manifest.sha256,
         "started": request.started,
         "host": request.host,
         "executor": "host",
-        "rocm_root": str(root.root),
-        "source_root": str(tree.root),
+        "rocm_root": str(inputs.root.root),
+        "source_root": str(inputs.tree.root),
         "command_line": request.command_line,
         "bazel": {
-            "path": str(results[0][0].bazel.path),
-            "version": results[0][0].bazel.version,
+            "path": str(binary.path),
+            "version": binary.version,
             "invocations": [
                 {
                     "command": str(invocation.command_line()),
@@ -478,10 +529,10 @@ def _record(
                     "cache_hits": done.cache_hits,
                     "milliseconds": round(done.seconds * 1000),
                 }
-                for invocation, done in results
+                for invocation, done in runs
             ],
         },
-        "milliseconds": {name: round(took * 1000) for name, took in console.seconds.items()},
+        "milliseconds": {name: round(took * 1000) for name, took in seconds.items()},
         "findings": [
             {"rule": item.rule, "severity": item.severity.value, "message": item.message}
             for item in findings

@@ -22,7 +22,7 @@ NOT_HERE = frozenset({
 @dry_run_option
 @common_options
 @click.pass_obj
-def demo(app: App, *, dry_run: bool, **options: Any) -> None:
+def demo(app: App, /, *, dry_run: bool, **options: Any) -> None:
     """Run the whole main job on the miniature workspace.
 
     Installs missing system packages (as root on Debian or Ubuntu, after saying which), makes a

@@ -66,7 +66,7 @@ def request_from(app: App, options: dict[str, Any], *, therock: str) -> Request:
 @dry_run_option
 @common_options
 @click.pass_obj
-def dist_wheels(app: App, *, dry_run: bool, **options: Any) -> None:
+def dist_wheels(app: App, /, *, dry_run: bool, **options: Any) -> None:
     """Build, repair and verify a wheel set; leave a wheelhouse with its manifest.
 
     ROCm comes from --therock-path, JAX from a pin (--jax-version) or a folder (--jax-source-dir).

@@ -27,7 +27,7 @@ class Row:
 @click.command("doctor")
 @common_options
 @click.pass_obj
-def doctor(app: App) -> int:
+def doctor(app: App, /) -> int:
     """Show what this machine has for building wheels and what it lacks.
 
     The exit status is 8 when something a build needs is missing.

@@ -5,7 +5,7 @@ from rocwheel.source.layouts import Layouts
 from rocwheel.source.layouts import load as load_layouts
 from rocwheel.source.pins import Pin, Pins
 from rocwheel.source.pins import load as load_pins
-from rocwheel.source.tree import SourcePlan, SourceRequest, SourceTree, plan, resolve
+from rocwheel.source.tree import SourcePlan, SourceRequest, SourceTree, plan, preview, resolve
 
 __all__ = [
     "Layouts",

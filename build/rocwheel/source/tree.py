@@ -147,12 +147,7 @@ def resolve(
     layout = layouts[planned.pin.layout] if planned.pin else _layout(root, layouts)
     _check_markers(root, layout)
     version = _version(root, layout.version)
-    version_class = layout.version_class(version)
-    if version_class is None:
-        raise SourceError(
-            f"{root}: JAX {version} has no class in layout {layout.name}",
-            hint="add one to ci/layouts.yaml: docs/how-to/add-a-jax-version.md",
-        )
+    version_class = _class(root, layout, version)
     workspace = root / layout.workspace
     for name in version_class.startup_files:
         if not (workspace / name).is_file():
@@ -188,6 +183,35 @@ def resolve(
     for warning in tree.warnings:
         console.warn(warning)
     return tree
+
+
+def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner) -> SourceTree:
+    """The tree `resolve` would give, fetching nothing: what is not here is what its pin says.
+
+    Raises what `resolve` raises for a tree that is here.
+    """
+    import io
+
+    from rocwheel.console import Console
+
+    pin, request = planned.pin, planned.request
+    if pin is None or (planned.root.is_dir() and not request.xla_ref):
+        silent = Console(io.StringIO(), clock=float)
+        return resolve(planned, pins=pins, layouts=layouts, runner=runner, console=silent)
+    layout = layouts[pin.layout]
+    return SourceTree(
+        root=planned.root,
+        workspace=planned.root / layout.workspace,
+        layout=layout,
+        version_class=_class(planned.root, layout, Version(pin.version)),
+        jax_version=pin.version,
+        pythons=pin.pythons,
+        bazel=pin.bazel,
+        jax=Source(repository=pin.repository, commit=pin.commit),
+        xla=Source(repository=request.xla_repository, commit=pin.xla_commit),
+        xla_dir=request.xla_dir,
+        pin=pin,
+    )
 
 
 def _checkout(repository: str, ref: str, commit: str, cache: Path) -> Checkout:
@@ -233,6 +257,16 @@ def _check_markers(root: Path, layout: Layout) -> None:
                 f"{root / name}: options of an earlier build, Bazel would use them here too",
                 hint="remove the file; JAX's build.py makes it again when it needs it",
             )
+
+
+def _class(root: Path, layout: Layout, version: Version) -> VersionClass:
+    found = layout.version_class(version)
+    if found is None:
+        raise SourceError(
+            f"{root}: JAX {version} has no class in layout {layout.name}",
+            hint="add one to ci/layouts.yaml: docs/how-to/add-a-jax-version.md",
+        )
+    return found
 
 
 def _version(root: Path, where: Assignment) -> Version:
