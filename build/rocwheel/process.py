@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from rocwheel.errors import CommandError, HostError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path, PurePath
     from typing import IO
 
@@ -156,17 +156,34 @@ class HostRunner:
             raise _failure(command, process.returncode, tail.strip(), None)
         return out.decode(errors="replace")
 
-    @contextmanager
-    def _started(self, command: Command, *, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
+    def start(
+        self, command: Command, /, *, output: IO[bytes], pass_fds: Collection[int] = ()
+    ) -> subprocess.Popen[bytes]:
+        """Start a command and return at once; what it prints goes to `output`, a real file.
+
+        The process leads a process group of its own, which the caller ends (see `stop`). Raises
+        HostError when the program or its working directory does not exist.
+        """
+        return self._open(command, stdout=output, stderr=subprocess.STDOUT, pass_fds=pass_fds)
+
+    def _open(
+        self,
+        command: Command,
+        *,
+        stdout: int | IO[bytes],
+        stderr: int,
+        pass_fds: Collection[int] = (),
+    ) -> subprocess.Popen[bytes]:
         try:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 command.argv,
                 cwd=str(command.cwd) if command.cwd else None,
                 env={**self._env, **command.env},
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
         except FileNotFoundError as exc:
             raise HostError(
@@ -177,6 +194,10 @@ class HostRunner:
             raise HostError(
                 f"{command.argv[0]}: may not be executed", hint="check its permissions"
             ) from exc
+
+    @contextmanager
+    def _started(self, command: Command, *, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
+        process = self._open(command, stdout=subprocess.PIPE, stderr=stderr)
         try:
             yield process
         except BaseException:
