@@ -194,6 +194,11 @@ def invocations(spec: BuildSpec) -> tuple[BazelInvocation, ...]:
 
 def check(spec: BuildSpec) -> None:
     """Refuse what cannot work, with the reason. Raises ConfigError."""
+    if " " in str(spec.workspace):
+        raise ConfigError(
+            f"{spec.workspace}: Bazel does not work in a folder with a blank in its path",
+            hint="move or link the checkout to a path without blanks",
+        )
     _one_of("compiler", spec.compiler.kind, COMPILERS)
     _one_of("CPU features", spec.cpu_features, CPU_FEATURES)
     _one_of("wheel type", spec.wheel_version.kind, WHEEL_TYPES)

@@ -1,0 +1,293 @@
+"""Real Bazel on a small workspace: outputs, counts, failures, interruption, caches."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from support import toy
+
+from rocwheel import bazel, source
+from rocwheel.bazel import Caches, WheelVersion
+from rocwheel.errors import BazelError, ConfigError
+from rocwheel.model import PythonVersion, RocmVersion, WheelKind
+from rocwheel.process import HostRunner, base_env  # noqa: F401 - the script below imports it
+
+pytestmark = [pytest.mark.needs("bazel"), pytest.mark.xdist_group("bazel")]
+
+ROOT = Path(__file__).parents[2]
+CI = ROOT / "ci"
+SOURCES = "jaxlib/tools/src"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A workspace and where its Bazel works."""
+
+    workspace: Path
+    spec: bazel.BuildSpec
+    folder: Path
+    runner: HostRunner
+    console: object
+
+    def build(self, number=0, **changes):
+        invocation = bazel.invocations(replace(self.spec, **changes))[number]
+        return bazel.build(
+            invocation,
+            folder=self.folder / "logs",
+            into=self.folder / "out",
+            runner=self.runner,
+            console=self.console,
+        )
+
+    def write(self, name, text):
+        (self.workspace / SOURCES / name).write_text(text)
+
+
+def plan_of(workspace: Path, runner, console) -> source.SourceTree:
+    layouts = source.load_layouts(CI / "layouts.yaml")
+    pins = source.load_pins(CI / "pins.yaml", layouts=layouts)
+    planned = source.plan(source.SourceRequest(jax_dir=workspace), pins=pins, cache=workspace)
+    return source.resolve(planned, pins=pins, layouts=layouts, runner=runner, console=console)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """One server for the module: starting one takes seconds."""
+    folder = tmp_path_factory.mktemp("bazel")
+    workspace = toy.make(folder / "workspace")
+    rocm = folder / "my rocm"
+    rocm.mkdir()
+    yield folder, workspace, rocm
+    stop(folder)
+
+
+def stop(folder: Path) -> None:
+    for pid_file in folder.glob("bazel/*/server/server.pid.txt"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid_file.read_text()), signal.SIGKILL)
+    # Bazel makes its outputs read-only.
+    subprocess.run(["chmod", "-R", "u+w", str(folder)], check=False)
+
+
+@pytest.fixture
+def bench(shared, runner, console):
+    folder, workspace, rocm = shared
+    toy.make(workspace)
+    tree = plan_of(workspace, runner, console)
+    spec = bazel.BuildSpec(
+        bazel=bazel.locate(
+            None,
+            wanted=tree.bazel,
+            search_path=os.environ["PATH"],
+            workspace=tree.workspace,
+            runner=runner,
+        ),
+        workspace=tree.workspace,
+        layout=tree.layout,
+        version_class=tree.version_class,
+        jax_version=tree.jax_version,
+        kinds=(WheelKind.PLUGIN, WheelKind.PJRT, WheelKind.JAXLIB),
+        pythons=(PythonVersion(3, 12), PythonVersion(3, 13)),
+        rocm=RocmVersion.parse("7.10.0"),
+        rocm_root=rocm,
+        rocm_number="7",
+        gfx_targets=("gfx942",),
+        wheel_version=WheelVersion(suffix="+rocm7.10.0"),
+        caches=Caches(output_user_root=folder / "bazel", disk=folder / "disk", repository=None),
+    )
+    return Bench(workspace=workspace, spec=spec, folder=folder, runner=runner, console=console)
+
+
+def test_plugin_and_pjrt_are_one_invocation_and_a_second_run_executes_nothing(bench, talk):
+    bench.write("kernels.txt", f"kernels {time.time()}\n")
+    first = bench.build()
+    assert {kind: path.name for kind, path in first.outputs.items()} == {
+        WheelKind.PLUGIN: "jax_rocm7_plugin-0.11.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl",
+        WheelKind.PJRT: "jax_rocm7_pjrt-0.11.0+rocm7.10.0-py3-none-linux_x86_64.whl",
+    }
+    assert (
+        first.outputs[WheelKind.PLUGIN].read_text()
+        == (bench.workspace / SOURCES / "kernels.txt").read_text() + "shared\n"
+    )
+    assert first.actions_executed >= 2
+    second = bench.build()
+    assert (second.actions_executed, second.cache_hits) == (0, 0)
+    assert second.seconds < 3
+    assert "nothing to rebuild" in second.summary
+
+
+def test_one_changed_file_rebuilds_what_depends_on_it_and_no_more(bench):
+    bench.build()
+    bench.write("pjrt.txt", f"pjrt {time.time()}\n")
+    assert bench.build().actions_executed == 2  # the object and its wheel
+
+
+def test_further_cpythons_get_the_plugin_alone_and_jaxlib_is_apart(bench):
+    planned = bazel.invocations(bench.spec)
+    assert [(i.kinds, str(i.python)) for i in planned] == [
+        ((WheelKind.PLUGIN, WheelKind.PJRT), "3.12"),
+        ((WheelKind.PLUGIN,), "3.13"),
+        ((WheelKind.JAXLIB,), "3.12"),
+        ((WheelKind.JAXLIB,), "3.13"),
+    ]
+    assert bench.build(1).outputs[WheelKind.PLUGIN].name.endswith("-cp313-cp313-linux_x86_64.whl")
+    assert bench.build(3).outputs[WheelKind.JAXLIB].read_text() == "host\nshared\n"
+
+
+def test_a_workspace_with_a_blank_in_its_path_is_refused(bench):
+    with pytest.raises(ConfigError, match="blank in its path"):
+        bazel.invocations(replace(bench.spec, workspace=Path("/a b")))
+
+
+def test_nothing_is_written_below_the_workspace(bench):
+    before = sorted(bench.workspace.rglob("*"))
+    bench.build()
+    assert sorted(bench.workspace.rglob("*")) == before
+
+
+def test_outputs_of_a_wiped_output_root_come_from_the_disk_cache(bench):
+    bench.build()
+    invocation = bazel.invocations(bench.spec)[0]
+    bazel.shutdown(invocation, runner=bench.runner)
+    subprocess.run(["chmod", "-R", "u+w", str(invocation.output_base)], check=True)
+    shutil.rmtree(invocation.output_base)
+    again = bench.build()
+    assert again.actions_executed == 0
+    assert again.cache_hits == 5
+    assert all(path.is_file() for path in again.outputs.values())
+    assert "5 from a cache (100 %)" in again.summary
+
+
+def test_a_failed_action_is_explained_by_its_own_words_first(bench):
+    bench.write("kernels.txt", "fine\nFAIL here\n")
+    with pytest.raises(BazelError) as caught:
+        bench.build()
+    error = caught.value
+    assert str(error) == "//jaxlib/tools:kernels: ToyCompile failed (exit status 3)"
+    first, second, *rest = error.detail.splitlines()
+    assert first == "2:FAIL here"
+    assert second.endswith("kernels.txt: error: told to fail")
+    assert "the command was: " in rest[0]
+    assert ".log" in error.hint
+
+
+def test_a_target_that_does_not_exist_is_said_in_bazels_words(bench):
+    build_file = bench.workspace / "jaxlib/tools/BUILD.bazel"
+    build_file.write_text(build_file.read_text().replace("jax_rocm_pjrt_wheel", "elsewhere"))
+    with pytest.raises(BazelError) as caught:
+        bench.build()
+    assert "no such target '//jaxlib/tools:jax_rocm_pjrt_wheel'" in caught.value.detail
+
+
+def test_a_label_without_a_wheel_is_an_error(bench):
+    build_file = bench.workspace / "jaxlib/tools/BUILD.bazel"
+    text = build_file.read_text().replace("jaxlib-0.11.0%s-%s-%s-linux_x86_64.whl", "x%s%s%s.zip")
+    build_file.write_text(text)
+    with pytest.raises(BazelError, match="made 0 wheels, not one: none"):
+        bench.build(2)
+
+
+def test_a_failure_is_seen_at_once_when_bazel_keeps_going(bench, talk):
+    bench.write("kernels.txt", "FAIL\n")
+    bench.write("pjrt.txt", f"SLEEP 3 {time.time()}\n")
+    seen: list[float] = []
+
+    def watch():
+        while "told to fail" not in talk.getvalue():
+            time.sleep(0.05)
+        seen.append(time.monotonic())
+
+    threading.Thread(target=watch, daemon=True).start()
+    with pytest.raises(BazelError):
+        bench.build(options=("--keep_going",))
+    assert seen
+    assert time.monotonic() - seen[0] > 1.5  # it stood there while the other action still ran
+
+
+def test_what_the_last_run_took_is_told(bench, talk):
+    bench.write("host.txt", f"host {time.time()}\n")
+    bench.build(2)
+    assert "last time: 2 actions in" not in talk.getvalue()
+    bench.write("host.txt", f"host {time.time()}\n")
+    bench.build(2)
+    assert "last time:" in talk.getvalue()
+
+
+def test_the_profile_tells_the_critical_path_and_the_slowest_actions(bench):
+    bench.write("pjrt.txt", f"SLEEP 1 {time.time()}\n")
+    done = bench.build()
+    assert done.profile.is_file()
+    assert done.details.slowest[0].name.startswith("Compiling jaxlib/tools/src/pjrt.txt")
+    assert 1.0 <= done.details.slowest[0].seconds <= 3.0
+    assert done.details.critical_seconds >= 1.0
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, time
+from pathlib import Path
+sys.path[:0] = {path!r}
+from test_bazel_build import *
+from rocwheel.console import Console
+runner = HostRunner(base_env(os.environ))
+console = Console(sys.stderr, clock=time.monotonic)
+folder = Path({folder!r})
+tree = plan_of(folder / "workspace", runner, console)
+spec = bazel.BuildSpec(
+    bazel=bazel.locate(None, wanted="", search_path=os.environ["PATH"],
+                       workspace=tree.workspace, runner=runner),
+    workspace=tree.workspace, layout=tree.layout, version_class=tree.version_class,
+    jax_version=tree.jax_version, kinds=(WheelKind.JAXLIB,), pythons=(PythonVersion(3, 12),),
+    caches=Caches(output_user_root=folder / "bazel", disk=None, repository=None))
+bazel.build(bazel.invocations(spec)[0], folder=folder / "logs", into=folder / "out",
+            runner=runner, console=console)
+"""
+
+
+def test_ctrl_c_leaves_no_process_and_no_wheel(tmp_path):
+    toy.make(tmp_path / "workspace")
+    (tmp_path / "workspace" / SOURCES / "host.txt").write_text("SLEEP 300\n")
+    script = INTERRUPTED.format(
+        path=[str(ROOT / "build"), str(ROOT / "tests"), str(Path(__file__).parent)],
+        folder=str(tmp_path),
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    try:
+        wait_for(lambda: "sleep\x00300" in processes(tmp_path), 90)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+        wait_for(lambda: not processes(tmp_path), 15)
+    finally:
+        process.kill()
+        stop(tmp_path)
+    assert list((tmp_path / "out").glob("*")) == []
+
+
+def processes(folder: Path) -> str:
+    """Command lines of every process that belongs to a folder, and of their children."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            cwd = str((entry / "cwd").readlink())
+        except OSError:
+            continue
+        if f"--output_base={folder}" in line or cwd.startswith(str(folder)):
+            found.append(line)
+    return "\n".join(found)
+
+
+def wait_for(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.1)

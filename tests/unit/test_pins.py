@@ -1,0 +1,110 @@
+"""ci/pins.yaml: the pins are the right ones, and every mistake in it is named with its place."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from rocwheel import config, source
+from rocwheel.errors import ConfigError
+from rocwheel.model import PythonVersion
+from rocwheel.source import pins
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "ci" / "pins.yaml"
+LAYOUTS = source.load_layouts(ROOT / "ci" / "layouts.yaml")
+PINS = source.load_pins(FILE, layouts=LAYOUTS)
+
+
+def read(text: str) -> pins.Pins:
+    return pins.read(config.parse(text, name="pins.yaml"), layouts=LAYOUTS, path="pins.yaml")
+
+
+def mistake(old: str, new: str) -> ConfigError:
+    """The error after the first `old` of the real file became `new`."""
+    text = FILE.read_text()
+    assert old in text
+    with pytest.raises(ConfigError) as caught:
+        read(text.replace(old, new, 1))
+    return caught.value
+
+
+def test_every_release_has_the_commits_of_its_tag():
+    with (ROOT / "tests" / "data" / "jax_pins.csv").open() as file:
+        wanted = {
+            row["jax"]: (row["jax_commit"], row["xla_commit"]) for row in csv.DictReader(file)
+        }
+    assert {pin.version: (pin.commit, pin.xla_commit) for pin in PINS.pins} == wanted
+
+
+def test_the_default_is_the_newest():
+    assert PINS.default == PINS.pins[-1]
+
+
+def test_jaxlib_is_built_up_to_0_9_0_and_taken_from_upstream_afterwards():
+    built = [pin.version for pin in PINS.pins if pin.jaxlib_origin == "built"]
+    assert built == ["0.8.0", "0.8.1", "0.8.2", "0.8.3", "0.9.0", "0.9.0.1"]
+
+
+@pytest.mark.parametrize("pin", PINS.pins, ids=lambda pin: pin.version)
+def test_upstream_wheels_are_pinned_for_every_cpython_and_never_twice(pin):
+    if pin.jaxlib_origin == "built":
+        assert pin.jaxlib == {}
+        return
+    assert tuple(pin.jaxlib) == pin.pythons
+    assert len({wheel.sha256 for wheel in pin.jaxlib.values()}) == len(pin.pythons)
+    assert all(wheel.size > 10_000_000 for wheel in pin.jaxlib.values())
+
+
+@pytest.mark.parametrize("pin", PINS.pins, ids=lambda pin: pin.version)
+def test_cpython_3_11_is_accepted_before_0_11_only(pin):
+    assert (PythonVersion(3, 11) in pin.pythons) == (pin.version != "0.11.0")
+
+
+def test_an_unknown_version_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError, match=r"JAX 0\.9\.11: no pin in .*pins\.yaml") as caught:
+        PINS["0.9.11"]
+    assert caught.value.hint == "did you mean 0.9.1?"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "hint"),
+    [
+        ("commit:", "comit:", r"pins\.0\.8\.0\.comit: unknown key", "did you mean commit?"),
+        ("layout: upstream", "layout: upstrem", r"unknown value 'upstrem'", "upstream"),
+        ('"3.11"', '"3.111"', r"pythons\[0\]: '3\.111': unknown Python", "3.11"),
+        ("403977d2e2", "403977", r"commit: '403977\w+' is not 40 hexadecimal", "write all"),
+        ("origin: built", "origin: build", r"jaxlib\.origin: unknown value 'build'", "built"),
+        ("    ref: jax-v0.8.0\n", "", r"pins\.0\.8\.0: 'ref' is missing", "add `ref:`"),
+        ("schema: 1", "schema: 2", r"schema: this rocwheel reads schema 1", "same version"),
+        ('bazel: "7.4.1"', "bazel: 7", r"bazel: expected text, found int", "quotes"),
+        ("default: true", "default: false", r"0 pins are marked default", "exactly one"),
+        (
+            "jaxlib-0.9.1-cp312",
+            "jaxlib-0.9.0-cp312",
+            r"does not start with jaxlib-0\.9\.1-cp312",
+            "",
+        ),
+        ("{origin: built}", "{origin: built, wheels: {}}", r"a built jaxlib has none", "remove"),
+        (
+            '"0.8.0":',
+            '"0.7.0":',
+            r"no class of layout 'upstream' holds JAX 0\.7\.0",
+            "layouts.yaml",
+        ),
+    ],
+)
+def test_a_mistake_is_named_with_file_line_key_and_remedy(old, new, place, hint):
+    error = mistake(old, new)
+    assert re.match(r"pins\.yaml:\d+:\d+: ", str(error))
+    assert re.search(place, str(error))
+    assert hint in error.hint
+
+
+def test_the_line_of_a_mistake_is_its_line():
+    lines = FILE.read_text().splitlines()
+    number = next(n for n, line in enumerate(lines, 1) if "ref:" in line)
+    assert f"pins.yaml:{number}:" in str(mistake("ref: jax-v0.8.0", "ref: [a]"))
