@@ -28,6 +28,10 @@ COMMANDS: Final = {
         "Build, repair and verify a wheel set; leave a wheelhouse with its manifest.",
     ),
     "fetch_rocm": ("rocwheel.cli.rocm:fetch_rocm", "Fetch, check and cache a ROCm tree."),
+    "wheel": (
+        "rocwheel.cli.wheel:wheel",
+        "Inspect, verify, rename, repair and compare wheels.",
+    ),
     "doctor": ("rocwheel.cli.doctor:doctor", "Show what this machine has and lacks."),
     "completion": ("rocwheel.cli.completion:completion", "Print shell completion code."),
 }

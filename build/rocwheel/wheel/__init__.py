@@ -16,23 +16,27 @@ if TYPE_CHECKING:
     from rocwheel.wheel.mend import RepairResult as RepairResult
     from rocwheel.wheel.mend import repair as repair
     from rocwheel.wheel.policy import WheelPolicy as WheelPolicy
+    from rocwheel.wheel.policy import load as load_policy  # noqa: F401
     from rocwheel.wheel.report import WheelReport as WheelReport
     from rocwheel.wheel.report import inspect as inspect
     from rocwheel.wheel.rules import Expectation as Expectation
     from rocwheel.wheel.rules import verify as verify
     from rocwheel.wheel.rules import verify_set as verify_set
+    from rocwheel.wheel.rules import verify_wheelhouse as verify_wheelhouse
 
 _HOME = {
-    "Expectation": "rules",
-    "Finding": "findings",
-    "RepairResult": "mend",
-    "Severity": "findings",
-    "WheelPolicy": "policy",
-    "WheelReport": "report",
-    "inspect": "report",
-    "repair": "mend",
-    "verify": "rules",
-    "verify_set": "rules",
+    "Expectation": ("rules", "Expectation"),
+    "Finding": ("findings", "Finding"),
+    "RepairResult": ("mend", "RepairResult"),
+    "Severity": ("findings", "Severity"),
+    "WheelPolicy": ("policy", "WheelPolicy"),
+    "WheelReport": ("report", "WheelReport"),
+    "inspect": ("report", "inspect"),
+    "load_policy": ("policy", "load"),
+    "repair": ("mend", "repair"),
+    "verify": ("rules", "verify"),
+    "verify_set": ("rules", "verify_set"),
+    "verify_wheelhouse": ("rules", "verify_wheelhouse"),
 }
 
 
@@ -42,4 +46,5 @@ def __getattr__(name: str) -> object:
 
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    module, attribute = _HOME[name]
+    return getattr(importlib.import_module(f"{__name__}.{module}"), attribute)

@@ -200,7 +200,8 @@ class Archive:
             for packed in self.raw(member.data, member.data + member.compressed):
                 if done:
                     self.refuse(f"{member.name}: bytes after the end of its deflate stream")
-                yield inflate.decompress(packed, CHUNK)
+                if piece := inflate.decompress(packed, CHUNK):
+                    yield piece
                 while not (inflate.eof or inflate.needs_input):
                     yield inflate.decompress(b"", CHUNK)
                 done = inflate.eof

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from rocwheel.wheel import hip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     _Range = tuple[int, int]  # offsets in the file, the second one exclusive
 
@@ -92,8 +92,25 @@ def highest_version(names: Iterable[str], prefix: str) -> tuple[int, ...]:
     return max(found)
 
 
+def scan(path: str, size: int, stream: Callable[[], Iterable[bytes]]) -> ElfFacts:
+    """Facts about a file of `size` bytes; `stream` gives them, from the first, at every call.
+
+    Raises ElfError when headers cannot be right.
+    """
+    found = Scan(path, size)
+    for piece in stream():
+        found.feed(piece)
+    while missing := found.again():
+        for piece in stream():
+            found.feed(piece)
+            missing -= len(piece)
+            if missing <= 0:
+                break
+    return found.facts()
+
+
 class Scan:
-    """Facts about one ELF file, gathered while its bytes pass by.
+    """The facts of one ELF file, gathered while its bytes pass by.
 
     Feed every byte in order; then, while `again()` is not 0, feed that many from the first again;
     then take `facts()`.

@@ -156,6 +156,16 @@ RULES: Final = {
         "Only libraries that the policy allows are grafted.",
         "exclude the library in ci/wheel_policy.yaml, or allow it there with a reason",
     ),
+    "set.double": (
+        Severity.ERROR,
+        "There is one wheel per project and Python.",
+        "build into a fresh folder, and keep the wheel with the tag that holds",
+    ),
+    "set.manifest": (
+        Severity.ERROR,
+        "A wheelhouse holds exactly the wheels of its manifest, byte for byte.",
+        "remove the wheelhouse and build it again",
+    ),
     "size.budget": (
         Severity.ERROR,
         "The wheel is not larger than its kind's budget.",

@@ -21,7 +21,7 @@ from rocwheel import __version__
 from rocwheel.errors import WheelError
 from rocwheel.process import Command
 from rocwheel.wheel.archive import Archive
-from rocwheel.wheel.elf import ElfError, Scan
+from rocwheel.wheel.elf import ElfError, scan
 from rocwheel.wheel.metadata import Headers, edit_record, record_line, row_of
 from rocwheel.wheel.report import LIBRARIES, inspect, kind_of
 from rocwheel.wheel.splice import Fresh, Kept, Outbox, pieces
@@ -436,16 +436,10 @@ def _sha256(content: bytes | Path) -> str:
 
 
 def _scan(name: str, file: Path) -> ElfFacts:
-    scan = Scan(name, file.stat().st_size)
     try:
-        for piece in pieces(file):
-            scan.feed(piece)
-        while scan.again():
-            for piece in pieces(file):
-                scan.feed(piece)
+        return scan(name, file.stat().st_size, lambda: pieces(file))
     except ElfError as exc:
         raise WheelError(f"{name}: {exc}", hint="check what auditwheel or patchelf made") from exc
-    return scan.facts()
 
 
 def _scripts() -> Path:

@@ -8,6 +8,7 @@ the members runs in threads beside the inflating.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import queue
 import re
 import threading
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from rocwheel.errors import WheelError
 from rocwheel.model import WheelKind
 from rocwheel.wheel.archive import Archive
-from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, Scan
+from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
 from rocwheel.wheel.findings import Finding, finding
 from rocwheel.wheel.metadata import (
     STRONG,
@@ -143,7 +144,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         }
         rows = read_record(archive.read(f"{folder}/RECORD"), name=f"{path}: RECORD")
         reader = _Reader(archive, {row.path: row for row in rows} if hashes else None, background)
-        elf = [facts for member in archive.members for facts in reader.read(member)]
+        elf = [facts for member in archive.members if (facts := reader.read(member))]
         provenance = _provenance(archive, folder, texts)
         members = tuple(
             MemberFacts(name=item.name, size=item.size, compressed=item.compressed, mode=item.mode)
@@ -255,27 +256,23 @@ class _Reader:
         self._background = background
         self._digests: list[_Digest] = []
 
-    def read(self, member: Member) -> Iterator[ElfFacts]:
+    def read(self, member: Member) -> ElfFacts | None:
         """Read one member; its facts when it is an ELF file."""
-        digest = self._digest(member)
-        scan: Scan | None = None
-        seen = 0
-        try:
-            for piece in self._archive.stream(member):
-                if not seen and piece.startswith(MAGIC):
-                    scan = Scan(member.name, member.size)
-                seen += len(piece)
-                if digest:
-                    self._background.update(digest, piece)
-                if scan:
-                    scan.feed(piece)
-                elif seen and self._rows is None:
-                    return
-            if scan:
-                self._again(member, scan)
-                yield scan.facts()
-        except ElfError as exc:
-            self._archive.refuse(f"{member.name}: a broken ELF file: {exc}")
+        pieces = self._digested(member)
+        front = next(pieces, b"")
+        if front.startswith(MAGIC):
+            streams = itertools.chain(
+                [itertools.chain([front], pieces)],
+                iter(lambda: self._archive.stream(member), None),
+            )
+            try:
+                return scan(member.name, member.size, lambda: next(streams))
+            except ElfError as exc:
+                self._archive.refuse(f"{member.name}: a broken ELF file: {exc}")
+        if self._rows is not None:
+            for _ in pieces:
+                pass
+        return None
 
     def problems(self) -> Iterator[str]:
         """What differs from RECORD; to be asked after the background has ended."""
@@ -289,14 +286,12 @@ class _Reader:
         self._digests.append(digest)
         return digest
 
-    def _again(self, member: Member, scan: Scan) -> None:
-        while missing := scan.again():
-            fed = 0
-            for piece in self._archive.stream(member):
-                scan.feed(piece)
-                fed += len(piece)
-                if fed >= missing:
-                    break
+    def _digested(self, member: Member) -> Iterator[bytes]:
+        digest = self._digest(member)
+        for piece in self._archive.stream(member):
+            if digest:
+                self._background.update(digest, piece)
+            yield piece
 
 
 def _entry_points(archive: Archive, name: str) -> dict[str, tuple[str, ...]]:

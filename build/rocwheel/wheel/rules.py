@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import WheelError
-from rocwheel.model import WheelKind
+from rocwheel.model import PythonVersion, WheelKind, project_name
 from rocwheel.wheel.findings import Finding, finding
+from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.report import LIBRARIES, WheelReport, inspect, kind_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from packaging.requirements import Requirement
 
+    from rocwheel.manifest import Manifest
     from rocwheel.wheel.elf import ElfFacts
     from rocwheel.wheel.policy import WheelPolicy
 
@@ -44,7 +48,7 @@ class Expectation:
     platform: str = ""  # manylinux_2_27_x86_64
     gfx_targets: frozenset[str] | None = None
     rocm_sonames: frozenset[str] | None = None  # of every library in the ROCm root
-    siblings: Mapping[str, str] = field(default_factory=dict)  # project -> version, of the set
+    siblings: Mapping[str, str] | None = None  # project -> version of every wheel of the set
 
 
 def verify(
@@ -72,14 +76,97 @@ def verify(
 
 
 def verify_set(
-    reports: tuple[WheelReport, ...], *, policy: WheelPolicy
+    paths: Sequence[Path],
+    *,
+    policy: WheelPolicy,
+    expected: Expectation | None = None,
+    whole: bool = False,
 ) -> Mapping[str, tuple[Finding, ...]]:
-    """Judge wheels that belong together, file name -> findings: pins hold within the set."""
-    siblings = {report.project: report.version for report in reports}
-    expected = Expectation(siblings=siblings)
-    return {
-        report.path.name: verify(report, policy=policy, expected=expected) for report in reports
-    }
+    """Judge wheels that belong together, file name -> findings.
+
+    Pins hold within the set, and there is one wheel per version and Python (R19). With `whole`
+    nothing of the set lies elsewhere: what is pinned must be there.
+    """
+    names: dict[str, WheelName] = {}
+    for path in paths:
+        with suppress(WheelError):  # `verify` will say so
+            names[path.name] = WheelName.parse(path.name)
+    cells = Counter(map(_cell, names.values()))
+    found: dict[str, tuple[Finding, ...]] = {}
+    for path in paths:
+        name = names.get(path.name)
+        siblings = _siblings(name, names.values(), whole=whole) if name else None
+        meant = replace(expected or Expectation(), siblings=siblings)
+        double = name is not None and cells[_cell(name)] > 1
+        found[path.name] = (
+            *((finding("set.double", "one of several wheels for one Python"),) if double else ()),
+            *verify(path, policy=policy, expected=meant),
+        )
+    return found
+
+
+def _cell(name: WheelName) -> tuple[object, ...]:
+    return name.project, name.version_text, name.pythons, name.abis
+
+
+def _siblings(name: WheelName, names: Iterable[WheelName], *, whole: bool) -> dict[str, str]:
+    """The versions that a wheel's pins must accept: those there are, its own before others."""
+    found: dict[str, str] = {}
+    known = kind_of(name.project)
+    if known and known[0].needs_rocm and not whole:
+        found = {
+            project_name(kind, known[1]): name.version_text for kind in WheelKind if kind.needs_rocm
+        }
+        present = {other.project for other in names}
+        found = {project: found[project] for project in found.keys() - present}
+    for other in names:
+        if other.project not in found or other.version_text == name.version_text:
+            found[other.project] = other.version_text
+    return found
+
+
+def verify_wheelhouse(
+    folder: Path, manifest: Manifest, *, policy: WheelPolicy
+) -> Mapping[str, tuple[Finding, ...]]:
+    """Judge a wheelhouse against its manifest, file name -> findings.
+
+    Upstream wheels of the set are not in the folder; they count as siblings only.
+    """
+    siblings = {wheel.project: wheel.version for wheel in manifest.wheels}
+    found: dict[str, tuple[Finding, ...]] = {}
+    for entry in manifest.built:
+        path = folder / entry.filename
+        kind = WheelKind(entry.kind)
+        python = PythonVersion.parse(entry.python) if entry.python else None
+        expected = Expectation(
+            kind=kind,
+            project=entry.project,
+            version=entry.version,
+            python=python.interpreter if python else "",
+            abi=python.abi if python else "",
+            gfx_targets=frozenset(manifest.gfx_targets) if kind.needs_rocm else None,
+            siblings=siblings,
+        )
+        try:
+            report = inspect(path, hashes=True)
+        except WheelError as exc:
+            found[entry.filename] = (finding("archive", str(exc)),)
+            continue
+        problems = verify(report, policy=policy, expected=expected)
+        for what, is_now, was in (
+            ("SHA-256", report.sha256, entry.sha256),
+            ("gfx targets", report.gfx_targets, entry.gfx_targets),
+            ("tags", report.tags, entry.tags),
+            ("grafted libraries", report.grafted, entry.grafted),
+        ):
+            if is_now != was:
+                text = f"{what}: {is_now or 'none'}, the manifest says {was or 'none'}"
+                problems = (*problems, finding("set.manifest", text))
+        found[entry.filename] = problems
+    for path in sorted(folder.glob("*.whl")):
+        if path.name not in found:
+            found[path.name] = (finding("set.manifest", "not in the manifest"),)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,17 +432,17 @@ class _Judge:
                 continue
             project = _normal(requirement.name)
             related = kind_of(project)
-            if project in siblings:
-                version, whose = siblings[project], "the set has"
-            elif related is None or not related[0].needs_rocm or not self._needs_rocm:
+            if siblings is not None and project in siblings:
+                version = siblings[project]
+            elif not self._needs_rocm or related is None or not related[0].needs_rocm:
                 continue
-            elif siblings:
+            elif siblings is not None:
                 yield finding("pin.sibling", f"requires {text}, which is not in the set")
                 continue
             else:
-                version, whose = self.report.version, "the set would have"
+                version = self.report.version
             if not requirement.specifier.contains(version, prereleases=True):
-                yield finding("pin.sibling", f"requires {text}; {whose} {project} {version}")
+                yield finding("pin.sibling", f"requires {text}; its set has {project} {version}")
 
     def _grafts(self) -> Iterator[Finding]:
         allowed = self.policy.kinds[self.kind].graft if self.kind else None

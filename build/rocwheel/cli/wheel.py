@@ -1,0 +1,451 @@
+"""`wheel`: look at wheels, judge them, rename, repair and compare them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rocwheel.cli.app import App, common_options, dry_run_option
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rocwheel.wheel.findings import Finding
+    from rocwheel.wheel.policy import WheelPolicy
+    from rocwheel.wheel.report import WheelReport
+    from rocwheel.wheel.surgery import Rename
+
+POLICY = Path(__file__).resolve().parents[3] / "ci" / "wheel_policy.yaml"
+
+_wheels = click.argument(
+    "wheels", nargs=-1, required=True, metavar="WHEEL...", type=click.Path(path_type=Path)
+)
+_policy = click.option(
+    "--policy",
+    type=click.Path(path_type=Path),
+    help="Policy file; default: ci/wheel_policy.yaml of this checkout.",
+)
+_output = click.option(
+    "--output",
+    required=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Folder for the new wheels; a file that is there is never overwritten.",
+)
+
+
+@click.group()
+def wheel() -> None:
+    """Inspect, verify, rename, repair and compare wheels without unpacking them."""
+
+
+@wheel.command()
+@_wheels
+@common_options
+@click.pass_obj
+def inspect(app: App, wheels: tuple[Path, ...]) -> None:
+    """Show what is in wheels: names, sizes, ELF facts, GPU code, provenance."""
+    from rocwheel.wheel.report import inspect as read
+
+    reports = [read(app.cwd / path) for path in wheels]
+    app.emit(
+        {"wheels": [report_document(report) for report in reports]},
+        "\n\n".join("\n".join(_report_lines(report)) for report in reports),
+    )
+
+
+@wheel.command()
+@_wheels
+@_policy
+@click.option("--gfx-targets", metavar="LIST", help="gfx targets it must have code for.")
+@click.option(
+    "--rocm-root",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="ROCm tree that must have every ROCm library the wheels need.",
+)
+@common_options
+@click.pass_obj
+def verify(
+    app: App,
+    *,
+    wheels: tuple[Path, ...],
+    policy: Path | None,
+    gfx_targets: str | None,
+    rocm_root: Path | None,
+) -> int:
+    """Judge wheels, or a wheelhouse by its manifest; exit status 0 says they may ship.
+
+    Wheels that are given together are judged as a set: their pins must hold within it.
+    """
+    from rocwheel.errors import WheelError
+    from rocwheel.wheel.findings import Severity
+    from rocwheel.wheel.rules import Expectation
+
+    expected = Expectation(
+        gfx_targets=frozenset(gfx_targets.split(",")) if gfx_targets else None,
+        rocm_sonames=_libraries(app.cwd / rocm_root) if rocm_root else None,
+    )
+    found = _verified([app.cwd / path for path in wheels], _load_policy(app, policy), expected)
+    errors = sum(
+        item.severity is Severity.ERROR for findings in found.values() for item in findings
+    )
+    app.emit(
+        {
+            "ships": not errors,
+            "wheels": {
+                name: [_finding_document(item) for item in findings]
+                for name, findings in found.items()
+            },
+        },
+        "\n".join(_finding_lines(found)),
+    )
+    return WheelError.exit_code if errors else 0
+
+
+@wheel.command()
+@_wheels
+@click.option("--python-tag", default="", metavar="TAG", help="New interpreter tag: cp312, py3.")
+@click.option("--abi-tag", default="", metavar="TAG", help="New ABI tag: cp312, cp314t, none.")
+@click.option(
+    "--platform-tag", default="", metavar="TAG", help="New platform tag: manylinux_2_28_x86_64."
+)
+@_output
+@dry_run_option
+@common_options
+@click.pass_obj
+def retag(
+    app: App,
+    *,
+    wheels: tuple[Path, ...],
+    python_tag: str,
+    abi_tag: str,
+    platform_tag: str,
+    output: Path,
+    dry_run: bool,
+) -> None:
+    """Give wheels other tags; everything but WHEEL and RECORD is copied as it is."""
+    from rocwheel.wheel.surgery import plan_retag
+
+    if not (python_tag or abi_tag or platform_tag):
+        raise click.UsageError("give --platform-tag, --python-tag or --abi-tag")
+    plans = plan_retag(
+        [app.cwd / path for path in wheels],
+        python=python_tag,
+        abi=abi_tag,
+        platform=platform_tag,
+    )
+    _rename(app, plans, app.cwd / output, dry_run=dry_run)
+
+
+@wheel.command()
+@_wheels
+@click.option("--version", "version", default="", metavar="V", help="The whole new version.")
+@click.option("--post-release", type=click.IntRange(0), metavar="N", help="Make it .postN.")
+@click.option("--local", default="", metavar="L", help="Make it +L, for example rocm7.10.0.")
+@_output
+@dry_run_option
+@common_options
+@click.pass_obj
+def reversion(
+    app: App,
+    *,
+    wheels: tuple[Path, ...],
+    version: str,
+    post_release: int | None,
+    local: str,
+    output: Path,
+    dry_run: bool,
+) -> None:
+    """Give wheels of a set another version, with the pins among them; all or none."""
+    from rocwheel.wheel.surgery import Change, plan_reversion
+
+    if (bool(version), post_release is not None, bool(local)).count(True) != 1:
+        raise click.UsageError("give one of --version, --post-release and --local")
+    change = Change(version=version, post=post_release, local=local)
+    plans = plan_reversion([app.cwd / path for path in wheels], change)
+    _rename(app, plans, app.cwd / output, dry_run=dry_run)
+
+
+@wheel.command()
+@_wheels
+@_policy
+@_output
+@click.option(
+    "--library-path",
+    multiple=True,
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where libraries to graft are looked for, before the system's folders; repeatable.",
+)
+@dry_run_option
+@common_options
+@click.pass_obj
+def repair(
+    app: App,
+    *,
+    wheels: tuple[Path, ...],
+    policy: Path | None,
+    output: Path,
+    library_path: tuple[Path, ...],
+    dry_run: bool,
+) -> None:
+    """Make wheels fit to ship: the platform tag that holds, RUNPATH, allowed grafts."""
+    from rocwheel.wheel.mend import apply, plan_repair
+
+    rules = _load_policy(app, policy)
+    plans = [plan_repair(app.cwd / path, policy=rules) for path in wheels]
+    if dry_run:
+        documents = [{"source": str(plan.report.path), "plan": str(plan)} for plan in plans]
+        app.emit({"dry_run": True, "wheels": documents}, "\n".join(f"would {p}" for p in plans))
+        return
+    results = [
+        apply(
+            plan,
+            app.cwd / output,
+            runner=app.runner,
+            console=app.console,
+            library_path=tuple(app.cwd / folder for folder in library_path),
+        )
+        for plan in plans
+    ]
+    app.emit(
+        {
+            "wheels": [
+                {
+                    "source": str(plan.report.path),
+                    "path": str(result.path),
+                    "platform": result.platform,
+                    "grafted": result.grafted,
+                    "patched": result.patched,
+                    "changed": result.changed,
+                }
+                for plan, result in zip(plans, results, strict=True)
+            ]
+        },
+        "\n".join(str(result.path) for result in results),
+    )
+
+
+@wheel.command()
+@click.argument("first", metavar="A", type=click.Path(path_type=Path))
+@click.argument("second", metavar="B", type=click.Path(path_type=Path))
+@click.option("--exit-code", is_flag=True, help="End with status 6 when they differ.")
+@common_options
+@click.pass_obj
+def diff(app: App, *, first: Path, second: Path, exit_code: bool) -> int:
+    """Show what differs between two wheels, down to symbols and GPU code objects."""
+    from dataclasses import asdict
+
+    from rocwheel.errors import WheelError
+    from rocwheel.wheel.compare import diff as compare
+
+    differences = compare(app.cwd / first, app.cwd / second)
+    app.emit(
+        {"differences": [asdict(item) for item in differences]},
+        "\n".join(map(str, differences)) if differences else None,
+    )
+    return WheelError.exit_code if differences and exit_code else 0
+
+
+def _load_policy(app: App, path: Path | None) -> WheelPolicy:
+    from rocwheel.wheel.policy import load
+
+    return load(app.cwd / path if path else POLICY)
+
+
+def _libraries(root: Path) -> frozenset[str]:
+    """File names of shared libraries below a ROCm root: SONAMEs are links among them."""
+    from rocwheel.errors import RocmError
+
+    names = frozenset(path.name for path in root.glob("lib/**/*.so*"))
+    if not names:
+        raise RocmError(f"{root}: no shared library below lib/", hint="name a ROCm tree")
+    return names
+
+
+def _verified(
+    paths: Sequence[Path], policy: WheelPolicy, expected: Any
+) -> Mapping[str, tuple[Finding, ...]]:
+    from rocwheel.errors import WheelError
+    from rocwheel.manifest import MANIFEST, Manifest
+    from rocwheel.wheel.rules import verify_set, verify_wheelhouse
+
+    found: dict[str, tuple[Finding, ...]] = {}
+    for folder in (path for path in paths if path.is_dir()):
+        if (folder / MANIFEST).exists():
+            found |= verify_wheelhouse(folder, Manifest.load(folder), policy=policy)
+            continue
+        inside = sorted(folder.glob("*.whl"))
+        if not inside:
+            raise WheelError(f"{folder}: no wheels in it", hint="name a wheelhouse or wheels")
+        found |= verify_set(inside, policy=policy, expected=expected, whole=True)
+    files = [path for path in paths if not path.is_dir()]
+    return found | dict(verify_set(files, policy=policy, expected=expected))
+
+
+def _rename(app: App, plans: tuple[Rename, ...], folder: Path, *, dry_run: bool) -> None:
+    from rocwheel.wheel.surgery import apply
+
+    for plan in plans:
+        for note in plan.notes:
+            app.console.warn(note)
+    documents = [
+        {
+            "source": str(plan.source),
+            "path": str(folder / str(plan.after)),
+            "rewritten": sorted(plan.path(name) for name in plan.edits),
+        }
+        for plan in plans
+    ]
+    if dry_run:
+        text = "\n".join(f"would write {folder / str(plan.after)} from {plan}" for plan in plans)
+        app.emit({"dry_run": True, "wheels": documents}, text)
+        return
+    made = apply(plans, folder)
+    app.emit({"wheels": documents}, "\n".join(map(str, made)))
+
+
+def report_document(report: WheelReport) -> dict[str, Any]:
+    """A report as JSON has it."""
+    return {
+        "path": str(report.path),
+        "filename": report.path.name,
+        "project": report.project,
+        "version": report.version,
+        "tags": report.tags,
+        "size": report.size,
+        "sha256": report.sha256,
+        "requires": report.requires,
+        "requires_python": report.requires_python,
+        "entry_points": report.entry_points,
+        "gfx_targets": report.gfx_targets,
+        "grafted": report.grafted,
+        "provenance": report.provenance,
+        "members": [
+            {
+                "name": item.name,
+                "size": item.size,
+                "compressed": item.compressed,
+                "mode": f"{item.mode & 0o7777:04o}",
+            }
+            for item in report.members
+        ],
+        "elf": [
+            {
+                "path": item.path,
+                "machine": item.machine,
+                "soname": item.soname,
+                "needed": item.needed,
+                "rpath": item.rpath,
+                "runpath": item.runpath,
+                "highest": {
+                    prefix: _dotted(item.highest(prefix))
+                    for prefix in ("GLIBC", "GLIBCXX", "CXXABI")
+                },
+                "versions": item.versions,
+                "exports": item.exports,
+                "exports_pjrt": item.exports_pjrt,
+                "gfx_targets": item.gfx_targets,
+                "bundles": [
+                    {
+                        "offset": bundle.offset,
+                        "size": bundle.size,
+                        "unpacked": bundle.unpacked,
+                        "compression": bundle.compression,
+                        "targets": [entry.target + entry.features for entry in bundle.objects],
+                    }
+                    for bundle in item.bundles
+                ],
+            }
+            for item in report.elf
+        ],
+    }
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
+
+
+def _report_lines(report: WheelReport) -> Iterable[str]:
+    from rocwheel.console import columns, size
+
+    unpacked = sum(item.size for item in report.members)
+    yield report.path.name
+    for label, value in (
+        ("project", f"{report.project} {report.version}"),
+        ("tags", ", ".join(report.tags)),
+        ("size", f"{size(report.size)} ({report.size} bytes), {size(unpacked)} unpacked"),
+        ("sha256", report.sha256),
+        ("python", report.requires_python),
+        ("requires", ", ".join(report.requires)),
+        (
+            "entry points",
+            ", ".join(
+                f"{group}: {line}" for group, lines in report.entry_points.items() for line in lines
+            ),
+        ),
+        ("gfx targets", ", ".join(report.gfx_targets)),
+        ("grafted", ", ".join(report.grafted)),
+        *((f"made from {name}", value) for name, value in sorted(report.provenance.items())),
+    ):
+        if value:
+            yield f"  {label:<14} {value}"
+    by_name = {item.path: item for item in report.elf}
+    rows = []
+    for member in sorted(report.members, key=lambda item: (-item.size, item.name)):
+        item = by_name.get(member.name)
+        rows.append(
+            (
+                member.name,
+                size(member.size),
+                size(member.compressed),
+                *(_elf_cells(item) if item else ("",) * 5),
+            )
+        )
+    header = ("member", "size", "packed", "GLIBC", "GLIBCXX", "RUNPATH", "GPU code", "needs")
+    yield ""
+    yield from (f"  {line}" for line in columns(header, rows))
+
+
+def _elf_cells(item: Any) -> tuple[str, ...]:
+    system = ("libc.", "libm.", "libdl.", "libpthread.", "librt.", "libstdc++.", "libgcc_s.", "ld-")
+    needed = [name for name in item.needed if not name.startswith(system)]
+    return (
+        _dotted(item.highest("GLIBC")),
+        _dotted(item.highest("GLIBCXX")),
+        f"{len(item.runpath)} entries" if item.runpath else "",
+        f"{len(item.bundles)} x {len(item.gfx_targets)} targets" if item.bundles else "",
+        " ".join(needed),
+    )
+
+
+def _finding_document(item: Finding) -> dict[str, str]:
+    return {
+        "rule": item.rule,
+        "severity": item.severity.value,
+        "message": item.message,
+        "remedy": item.remedy,
+    }
+
+
+def _outcome(findings: tuple[Finding, ...]) -> str:
+    from rocwheel.wheel.findings import Severity
+
+    errors = sum(item.severity is Severity.ERROR for item in findings)
+    counts = [
+        f"{count} {word}{'s' if count > 1 else ''}"
+        for count, word in ((errors, "error"), (len(findings) - errors, "warning"))
+        if count
+    ]
+    return ", ".join(["may not ship" if errors else "may ship", *counts])
+
+
+def _finding_lines(found: Mapping[str, tuple[Finding, ...]]) -> Iterable[str]:
+    for name, findings in found.items():
+        yield f"{name}: {_outcome(findings)}"
+        for item in findings:
+            yield f"  {item.severity.value} {item.rule}: {item.message}"
+            yield f"    {item.remedy}"
