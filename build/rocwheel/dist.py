@@ -25,9 +25,6 @@ from rocwheel.model import (
     rocm_number,
     suggest,
 )
-from rocwheel.source import layouts as layouts_file
-from rocwheel.source import pins as pins_file
-from rocwheel.source.git import identify
 from rocwheel.wheel import policy as policy_file
 
 if TYPE_CHECKING:
@@ -83,8 +80,8 @@ class Plan:
     request: Request
     rocm: rocm.RocmPlan
     source: source.SourcePlan
-    pins: pins_file.Pins
-    layouts: layouts_file.Layouts
+    pins: source.Pins
+    layouts: source.Layouts
     policy: wheel.WheelPolicy
     gfx_targets: tuple[str, ...]
 
@@ -127,8 +124,8 @@ Runs: TypeAlias = "tuple[tuple[bazel.BazelInvocation, bazel.BazelResult], ...]"
 def plan(request: Request) -> Plan:
     """Check the request and decide. Changes nothing. Raises ConfigError, RocmError, HostError."""
     ci = request.checkout / "ci"
-    layouts = layouts_file.load(ci / "layouts.yaml")
-    pins = pins_file.load(ci / "pins.yaml", layouts=layouts)
+    layouts = source.load_layouts(ci / "layouts.yaml")
+    pins = source.load_pins(ci / "pins.yaml", layouts=layouts)
     for what, value, valid in (
         ("compiler", request.compiler, COMPILERS),
         ("CPU features", request.cpu_features, CPU_FEATURES),
@@ -251,7 +248,7 @@ def _gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
             runner=runner,
             console=console,
         )
-        tool = identify(request.checkout, runner=runner)
+        tool = source.identify(request.checkout, runner=runner)
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
     with console.step("ROCm", key="rocm"):

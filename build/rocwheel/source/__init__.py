@@ -18,5 +18,6 @@ __all__ = [
     "load_layouts",
     "load_pins",
     "plan",
+    "preview",
     "resolve",
 ]
