@@ -163,6 +163,13 @@ class Console:
                 self._stream.flush()
 
 
+def silent() -> Console:
+    """A console nobody reads."""
+    import io
+
+    return Console(io.StringIO(), clock=float, verbosity=-1)
+
+
 def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
     """Align `rows` below `header`, two blanks between columns."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]

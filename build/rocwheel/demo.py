@@ -109,14 +109,11 @@ def prepare(base: dist.Request, *, runner: Runner) -> Prepared:
         jaxlib="built",
         compiler="clang",
         compiler_path=base.compiler_path or host.newest("clang", environ),
-        bazel_options=(
-            "--config=debian_bazel",
-            *(
-                f"--repo_env=MINIATURE_PYTHON_{item.version.major}_{item.version.minor}"
-                f"={item.executable}"
-                for item in interpreters
-            ),
-            *base.bazel_options,
+        bazel_options=("--config=debian_bazel", *base.bazel_options),
+        machine_options=tuple(
+            f"--repo_env=MINIATURE_PYTHON_{item.version.major}_{item.version.minor}"
+            f"={item.executable}"
+            for item in interpreters
         ),
         allow_dirty=True,
     )

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, rocm, source, wheel, wheelhouse
 from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES
+from rocwheel.console import silent
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.manifest import BUILD_RECORD, MANIFEST, Manifest, RocmSource, Source, WheelEntry
 from rocwheel.model import (
@@ -29,7 +31,7 @@ from rocwheel.wheel import policy as policy_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path, PurePath
+    from pathlib import Path
 
     from packaging.version import Version
 
@@ -61,6 +63,7 @@ class Request:
     bazel_path: str | None = None
     bazel_options: tuple[str, ...] = ()
     bazel_startup_options: tuple[str, ...] = ()
+    machine_options: tuple[str, ...] = ()  # Bazel's too, but about this machine: in no manifest
     wheelhouse: Path
     cache: Path
     cache_budget: int | None = None  # bytes
@@ -79,7 +82,7 @@ class Plan:
 
     request: Request
     rocm: rocm.RocmPlan
-    source: source.SourcePlan
+    sources: source.SourcePlan
     pins: source.Pins
     layouts: source.Layouts
     policy: wheel.WheelPolicy
@@ -143,7 +146,7 @@ def plan(request: Request) -> Plan:
     return Plan(
         request=request,
         rocm=planned,
-        source=source.plan(
+        sources=source.plan(
             source.SourceRequest(jax_version=request.jax_version, jax_dir=request.jax_source_dir),
             pins=pins,
             cache=request.cache,
@@ -212,37 +215,49 @@ def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
     """
     request = planned.request
     yield "# ROCm"
-    yield from planned.rocm.lines()
+    yield from (f"# {line}" for line in str(planned.rocm).splitlines())
     yield "# sources"
-    for command in planned.source.commands:
+    for command in planned.sources.commands:
         yield str(command)
-    tree = source.preview(planned.source, layouts=planned.layouts, pins=planned.pins, runner=runner)
+    tree = source.preview(planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner)
     tree.accept(request.pythons)
     yield f"# JAX {tree.jax_version} at {tree.root}"
-    spec = specification(
-        planned, tree, version=planned.rocm.version, rocm_root=planned.rocm.root, runner=runner
-    )
+    version, rocm_root = _expected_rocm(planned)
+    spec = specification(planned, tree, version=version, rocm_root=rocm_root, runner=runner)
     for invocation in bazel.invocations(spec):
         yield f"# Bazel: {invocation.title}"
         yield str(invocation.command_line())
     yield "# wheels: repair (auditwheel and patchelf where they are needed) and verify"
-    version = canonical_version(tree.jax_version, spec.wheel_version.effective)
+    joined = canonical_version(tree.jax_version, spec.wheel_version.effective)
     folder = request.wheelhouse / f"<first {wheelhouse.IDENTITY_LENGTH} of the manifest's SHA-256>"
     for kind in spec.kinds:
         project = project_name(kind, spec.rocm_number).replace("-", "_")
         for python in spec.pythons if kind.per_python else (None,):
             tag = f"{python.interpreter}-{python.abi}" if python else "py3-none"
-            yield f"# write {folder}/{project}-{version}-{tag}-<platform>.whl"
+            yield f"# write {folder}/{project}-{joined}-{tag}-<platform>.whl"
     for name in (MANIFEST, BUILD_RECORD):
         yield f"# write {folder}/{name}"
     yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
+
+
+def _expected_rocm(planned: Plan) -> tuple[RocmVersion, PurePath]:
+    """Version and root of a ROCm that may not be here yet. Raises ConfigError."""
+    if planned.rocm.origin is rocm.Origin.DIRECTORY:
+        root = rocm.fetch(planned.rocm, console=silent())
+        return root.version, root.root
+    if planned.rocm.version is None:
+        raise ConfigError(
+            f"{planned.rocm.name}: its name does not say which ROCm it is",
+            hint="add --rocm-version, which a dry run cannot read from the tree",
+        )
+    return planned.rocm.version, planned.rocm.cached or PurePath("<ROCm root>")
 
 
 def _gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
     request = planned.request
     with console.step("Sources", key="source"):
         tree = source.resolve(
-            planned.source,
+            planned.sources,
             pins=planned.pins,
             layouts=planned.layouts,
             runner=runner,
@@ -252,7 +267,12 @@ def _gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
     with console.step("ROCm", key="rocm"):
-        root = rocm.fetch(planned.rocm, console=console, budget_bytes=request.cache_budget)
+        root = rocm.fetch(
+            planned.rocm,
+            console=console,
+            budget_bytes=request.cache_budget,
+            env=request.environ,
+        )
     spec = specification(planned, tree, version=root.version, rocm_root=root.root, runner=runner)
     return Inputs(planned=planned, tree=tree, tool=tool, root=root, spec=spec)
 
@@ -327,7 +347,7 @@ def specification(
             repository=request.cache / "bazel-repositories",
         ),
         startup_options=request.bazel_startup_options,
-        options=request.bazel_options,
+        options=(*request.machine_options, *request.bazel_options),
     )
 
 

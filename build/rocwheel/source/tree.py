@@ -190,14 +190,11 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
 
     Raises what `resolve` raises for a tree that is here.
     """
-    import io
-
-    from rocwheel.console import Console
+    from rocwheel.console import silent
 
     pin, request = planned.pin, planned.request
     if pin is None or (planned.root.is_dir() and not request.xla_ref):
-        silent = Console(io.StringIO(), clock=float)
-        return resolve(planned, pins=pins, layouts=layouts, runner=runner, console=silent)
+        return resolve(planned, pins=pins, layouts=layouts, runner=runner, console=silent())
     layout = layouts[pin.layout]
     return SourceTree(
         root=planned.root,
