@@ -1,0 +1,391 @@
+"""From a plan to a checked ROCm tree: look in the cache, else fetch, unpack and check it.
+
+Downloading with hashing, inflating and writing files are three stages that run at once. A tree
+becomes visible only after its digest and its contents were checked; before that, nothing but the
+partial download is left behind by any failure.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit, urlunsplit
+
+from rocwheel.console import Unit, size
+from rocwheel.errors import FetchError, HostError, RocwheelError
+from rocwheel.rocm import tree
+from rocwheel.rocm.archive import inflate
+from rocwheel.rocm.cache import TREE, Cache, Entry, Lease, Seen, remove
+from rocwheel.rocm.download import (
+    BLOCK,
+    ChangedError,
+    Client,
+    Download,
+    Remote,
+    Retry,
+    UnreachableError,
+    without_secrets,
+)
+from rocwheel.rocm.flow import Stage
+from rocwheel.rocm.origin import Origin, RocmPlan
+from rocwheel.rocm.spool import Spool
+from rocwheel.rocm.tree import RocmRoot
+from rocwheel.rocm.unpack import Limits, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from hashlib import _Hash as Hash
+
+    from rocwheel.console import Console, Progress
+
+UNPACKED_RATIO: Final = 4  # TheRock's tarballs unpack to 3.5 to 5 times their size
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+RESTARTS: Final = 3  # when the file at the source is replaced while it is fetched
+
+
+def fetch(
+    plan: RocmPlan,
+    *,
+    console: Console,
+    budget_bytes: int | None = None,
+    env: Mapping[str, str] | None = None,
+    retry: Retry | None = None,
+    limits: Limits | None = None,
+) -> RocmRoot:
+    """Apply a plan; the tree stays in the cache for as long as the returned value lives.
+
+    `env` gives proxies and CA bundle (`HTTPS_PROXY`, `NO_PROXY`, `REQUESTS_CA_BUNDLE`, …);
+    `budget_bytes` is what the ROCm cache may hold afterwards, trees in use not counted against it.
+    Raises FetchError (network, checksum, bad archive), RocmError (not the ROCm it should be),
+    HostError (no room, no permission).
+    """
+    try:
+        if plan.origin is Origin.DIRECTORY:
+            return _directory(plan)
+        return _Job(
+            plan,
+            console=console,
+            budget=budget_bytes,
+            env=env or {},
+            retry=retry or Retry(),
+            limits=limits or Limits(),
+        ).run()
+    except OSError as exc:
+        raise _refused(exc, plan.cache) from exc
+
+
+def _directory(plan: RocmPlan) -> RocmRoot:
+    folder = Path(plan.source)
+    facts = tree.inspect(folder, name=plan.source)
+    root = folder / facts.root
+    return _root(plan, facts, root, sha256=tree.listing_digest(root), cached=True)
+
+
+def _root(
+    plan: RocmPlan,
+    facts: tree.Facts,
+    root: Path,
+    *,
+    sha256: str,
+    cached: bool,
+    unpacked: int = 0,
+    lease: Lease | None = None,
+) -> RocmRoot:
+    return RocmRoot(
+        root=root,
+        version=tree.agreed_version(facts, asked=plan.asked, named=plan.named, name=plan.name),
+        header_version=facts.header_version,
+        sha256=sha256,
+        origin="directory" if plan.origin is Origin.DIRECTORY else "tarball",
+        name=plan.name,
+        family=plan.family,
+        clang=root / facts.clang,
+        bitcode=root / facts.bitcode,
+        targets=frozenset(facts.targets),
+        sonames=frozenset(facts.sonames),
+        cached=cached,
+        bytes=unpacked,
+        lease=lease,
+    )
+
+
+class _Job:
+    """One tarball on its way into the cache."""
+
+    def __init__(
+        self,
+        plan: RocmPlan,
+        *,
+        console: Console,
+        budget: int | None,
+        env: Mapping[str, str],
+        retry: Retry,
+        limits: Limits,
+    ) -> None:
+        self._plan = plan
+        self._console = console
+        self._cache = Cache(plan.cache)
+        self._budget = budget
+        self._env = env
+        self._retry = retry
+        self._limits = limits
+        self._read = 0  # bytes of the tarball that were hashed
+
+    def run(self) -> RocmRoot:
+        found = self._cached(self._plan.sha256)
+        if found:
+            return found
+        self._cache.prepare()
+        with self._cache.claim(self._plan.key, waiting=self._waiting) as staging:
+            found = self._cached(self._plan.sha256)  # by the run we waited for
+            if found is None and self._plan.origin is Origin.URL:
+                found = self._from_url(staging)
+            elif found is None:
+                found = self._from_file(staging)
+        self._cache.trim(budget=self._budget, removed=self._trimmed)
+        return found
+
+    # Where it comes from.
+
+    def _from_file(self, staging: Path) -> RocmRoot:
+        path = Path(self._plan.source)
+        status = path.stat()
+        remote = Remote(
+            size=status.st_size, modified=f"{status.st_mtime_ns} {status.st_dev} {status.st_ino}"
+        )
+        seen = self._cache.recall(self._plan.key)
+        if seen and seen.remote.same(remote) and self._plan.sha256 is None:
+            found = self._cached(seen.sha256)
+            if found:
+                return found
+        expected = self._plan.sha256 or self._beside(path)
+        self._make_room(UNPACKED_RATIO * status.st_size)
+        return self._make(staging, _file_blocks(path), remote=remote, expected=expected)
+
+    def _beside(self, path: Path) -> str | None:
+        """The digest in `<tarball>.sha256`, if that is there."""
+        path = path.with_name(f"{path.name}.sha256")
+        try:
+            text = path.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return None
+        return _digest_in(text, name=self._plan.name, where=str(path))
+
+    def _from_url(self, staging: Path) -> RocmRoot:
+        client = Client(self._env, retry=self._retry, note=self._console.info)
+        try:
+            seen = self._cache.recall(self._plan.key)
+            if seen and self._plan.sha256 is None:
+                found = self._unchanged(client, seen)
+                if found:
+                    return found
+            expected = self._plan.sha256 or self._published(client)
+            found = self._cached(expected)
+            if found:
+                return found
+            return self._download(client, staging, expected)
+        finally:
+            client.close()
+
+    def _unchanged(self, client: Client, seen: Seen) -> RocmRoot | None:
+        """The tree of an earlier run, when the server says that the file is the same."""
+        found = self._cached(seen.sha256)
+        if found is None:
+            return None
+        try:
+            same = client.is_still(self._plan.source, seen.remote)
+        except UnreachableError as exc:
+            raise UnreachableError(
+                str(exc),
+                hint=f"--therock-sha256={seen.sha256} uses the cached tree without asking",
+            ) from exc
+        return found if same else None
+
+    def _published(self, client: Client) -> str | None:
+        """The digest at `<URL>.sha256`, if the server has that."""
+        parts = urlsplit(self._plan.source)
+        url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
+        text = client.text(url)
+        if text is None:
+            return None
+        return _digest_in(text, name=self._plan.name, where=without_secrets(url))
+
+    def _download(self, client: Client, staging: Path, expected: str | None) -> RocmRoot:
+        for _ in range(RESTARTS):
+            spool = Spool(self._cache.partial(self._plan.key))
+            try:
+                found = self._through(spool, client, staging, expected)
+                spool.discard()
+            except ChangedError:
+                self._console.warn(f"{self._plan.shown}: changed while it was fetched; once more")
+                spool.discard()
+                remove(staging / TREE)
+            except UnreachableError:
+                raise  # what has come is the start of the next run
+            except HostError:
+                if not spool.size:
+                    spool.discard()
+                raise
+            except RocwheelError:
+                spool.discard()  # bad bytes
+                raise
+            except OSError as exc:
+                if exc.errno in FULL:
+                    spool.discard()
+                raise
+            else:
+                return found
+            finally:
+                spool.close()
+        raise FetchError(
+            f"{self._plan.shown}: changes faster than it can be fetched",
+            hint="give the address of a file that stays as it is",
+        )
+
+    def _through(
+        self, spool: Spool, client: Client, staging: Path, expected: str | None
+    ) -> RocmRoot:
+        download = Download(client, self._plan.source, spool)
+        remote = download.begin()
+        if spool.size:
+            self._console.info(f"   continuing after {size(spool.size)}")
+        if remote.size is not None:
+            self._make_room(remote.size - spool.size + UNPACKED_RATIO * remote.size)
+        return self._make(
+            staging, download.blocks(), remote=remote, expected=expected, cancel=download.cancel
+        )
+
+    # What becomes of it.
+
+    def _make(
+        self,
+        staging: Path,
+        blocks: Iterator[bytes],
+        *,
+        remote: Remote,
+        expected: str | None,
+        cancel: Callable[[], None] | None = None,
+    ) -> RocmRoot:
+        """Hash, inflate and unpack all at once, then check, then publish."""
+        plan, folder, digest = self._plan, staging / TREE, hashlib.sha256()
+        verb = "fetching" if plan.origin is Origin.URL else "unpacking"
+        self._read = 0
+        with (
+            self._console.progress(
+                f"{verb} {plan.name}", total=remote.size, unit=Unit.BYTES
+            ) as progress,
+            Stage(self._hashed(blocks, digest, progress), name="fetch", cancel=cancel) as packed,
+            Stage(inflate(packed, name=plan.shown), name="inflate") as inflated,
+        ):
+            unpacked = unpack(
+                inflated,
+                folder,
+                name=plan.shown,
+                packed=lambda: self._read,
+                limits=self._limits,
+            )
+        sha256 = digest.hexdigest()
+        if expected and sha256 != expected:
+            raise FetchError(
+                f"{plan.shown}: its SHA-256 is {sha256}, not {expected}",
+                hint="this is not the tarball it should be; check the address and the checksum",
+            )
+        how = "as it should be" if expected else "no checksum was given or published"
+        self._console.info(f"   SHA-256 {sha256}, {how}")
+        facts = tree.inspect(folder, name=plan.shown)
+        entry, root, lease = self._cache.publish(
+            staging,
+            Entry(
+                sha256=sha256,
+                source=plan.shown,
+                files=unpacked.files,
+                bytes=unpacked.bytes,
+                facts=facts,
+            ),
+        )
+        self._cache.remember(plan.key, Seen(remote=remote, sha256=sha256), source=plan.shown)
+        self._console.info(f"   {unpacked.files} files, {size(unpacked.bytes)}, in {root}")
+        return self._root(entry, root, lease, cached=False)
+
+    def _hashed(self, blocks: Iterator[bytes], digest: Hash, progress: Progress) -> Iterator[bytes]:
+        for block in blocks:
+            digest.update(block)
+            self._read += len(block)
+            progress.update(self._read)
+            yield block
+
+    def _cached(self, sha256: str | None) -> RocmRoot | None:
+        held = self._cache.lease(sha256) if sha256 else None
+        if held is None:
+            return None
+        return self._root(*held, cached=True)
+
+    def _root(self, entry: Entry, folder: Path, lease: Lease, *, cached: bool) -> RocmRoot:
+        return _root(
+            self._plan,
+            entry.facts,
+            folder / entry.facts.root,
+            sha256=entry.sha256,
+            cached=cached,
+            unpacked=entry.bytes,
+            lease=lease,
+        )
+
+    # Room and company.
+
+    def _make_room(self, room: int) -> None:
+        """Refuse now what would not fit later (R40); unused trees make room first."""
+        if self._cache.free() < room:
+            self._cache.trim(room=room, removed=self._trimmed)
+        free = self._cache.free()
+        if free < room:
+            raise HostError(
+                f"{self._cache.folder}: about {size(room)} are needed, {size(free)} are free",
+                hint="free some space, or choose another disk with --cache-dir",
+            )
+
+    def _trimmed(self, name: str, count: int) -> None:
+        self._console.info(f"   cache: removed {name[:12]}, {size(count)}")
+
+    def _waiting(self) -> None:
+        self._console.info(f"   another run fetches {self._plan.name}; waiting for it")
+
+
+def _file_blocks(path: Path) -> Iterator[bytes]:
+    with path.open("rb", buffering=0) as file:
+        while block := file.read(BLOCK):
+            yield block
+
+
+_DIGEST: Final = re.compile(
+    r"(?:SHA256 \((?P<tagged>.+)\) = )?(?P<digest>[0-9a-fA-F]{64})(?:[ \t]+\*?(?P<name>\S.*))?"
+)
+
+
+def _digest_in(text: str, *, name: str, where: str) -> str:
+    """The digest of `name` in a checksum file: bare, or as sha256sum writes it, `--tag` or not."""
+    found = [match for line in text.splitlines() if (match := _DIGEST.fullmatch(line.strip()))]
+    for match in found:
+        called = match["tagged"] or match["name"] or ""
+        if len(found) == 1 or called.rpartition("/")[2] == name:
+            return match["digest"].lower()
+    raise FetchError(
+        f"{where}: holds no SHA-256 of {name}", hint="give the right one with --therock-sha256"
+    )
+
+
+def _refused(exc: OSError, cache: Path) -> HostError:
+    """What the disk said, and what to do about it."""
+    where = exc.filename if isinstance(exc.filename, str) else str(cache)
+    hints = {
+        **dict.fromkeys(FULL, "free some space, or choose another disk with --cache-dir"),
+        errno.EACCES: "choose a folder you may write with --cache-dir",
+        errno.EPERM: "choose a folder you may write with --cache-dir",
+        errno.EROFS: "choose a folder you may write with --cache-dir",
+    }
+    return HostError(
+        f"{where}: {exc.strerror or exc}", hint=hints.get(exc.errno or 0, "check that path")
+    )

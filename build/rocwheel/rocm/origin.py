@@ -1,0 +1,191 @@
+"""What `--therock-path` names: a URL, a tarball or a directory; decided before any fetching."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+import amdgpu_family_matrix as matrix
+from rocwheel.console import size
+from rocwheel.errors import ConfigError, RocmError
+from rocwheel.model import RocmVersion
+from rocwheel.rocm.cache import Cache
+from rocwheel.rocm.download import without_secrets
+
+if TYPE_CHECKING:
+    from amdgpu_family_matrix import Family
+
+_TARBALL: Final = re.compile(r"therock-dist-linux-gfx.+-(?P<version>\d[^-]*)\.tar\.\w+\Z")
+
+
+class Origin(enum.Enum):
+    """Where ROCm comes from."""
+
+    URL = "url"
+    TARBALL = "tarball"
+    DIRECTORY = "directory"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocmPlan:
+    """Which ROCm, from where, and what is known of it without reading it."""
+
+    origin: Origin
+    source: str  # URL, or absolute path
+    name: str  # base name of the tarball or directory
+    sha256: str | None  # what the tarball must have
+    asked: RocmVersion | None
+    named: RocmVersion | None  # by the tarball's name
+    family: Family | None  # by the tarball's name
+    cache: Path
+    cached: Path | None  # tree that is there already, as far as can be told offline
+    partial: int  # bytes an earlier run left
+
+    @property
+    def version(self) -> RocmVersion | None:
+        """As asked, else as the tarball's name says; None until the tree is there."""
+        return self.asked or self.named
+
+    @property
+    def shown(self) -> str:
+        """The source for messages: without credentials and signatures."""
+        return without_secrets(self.source) if self.origin is Origin.URL else self.source
+
+    @property
+    def key(self) -> str:
+        """Names what the cache keeps about this source."""
+        return hashlib.sha256(self.source.encode()).hexdigest()[:32]
+
+    def document(self) -> dict[str, Any]:
+        """The plan for a program: what `--dry-run --json` prints."""
+        return {
+            "source": self.shown,
+            "origin": self.origin.value,
+            "name": self.name,
+            "version": str(self.version) if self.version else None,
+            "family": self.family.name if self.family else None,
+            "sha256": self.sha256,
+            "cached": str(self.cached) if self.cached else None,
+            "partial_bytes": self.partial,
+        }
+
+    def __str__(self) -> str:
+        """Lines for --dry-run."""
+        version = f"ROCm {self.version}" if self.version else "ROCm, version as the tree says"
+        if self.origin is Origin.DIRECTORY:
+            return f"use {version} in {self.source} as it is"
+        verb = "fetch" if self.origin is Origin.URL else "unpack"
+        lines = [f"{verb} {version} from {self.shown}"]
+        if self.sha256:
+            lines.append(f"  which must have SHA-256 {self.sha256}")
+        else:
+            lines.append(f"  checked against {self.shown}.sha256 where that exists")
+        if self.cached:
+            condition = "" if self.sha256 else ", if the source has not changed"
+            lines.append(f"  cached: use {self.cached}{condition}")
+        else:
+            if self.partial:
+                lines.append(f"  continue after the {size(self.partial)} that are there")
+            lines.append(f"  into {Cache(self.cache).trees}/{self.sha256 or '<SHA-256>'}")
+        return "\n".join(lines)
+
+
+def plan(
+    source: str, *, sha256: str | None, version: str | None, cache: Path, cwd: Path
+) -> RocmPlan:
+    """Decide what `source` is and look up what the cache has of it; writes nothing.
+
+    `cache` is the user's cache folder, `cwd` is where relative paths start. Raises ConfigError for
+    a source, checksum or version that cannot be right, RocmError when the version asked for is not
+    the one in the tarball's name.
+    """
+    asked = RocmVersion.parse(version) if version else None
+    origin, location = _locate(source, cwd)
+    name = unquote(urlsplit(location).path).rpartition("/")[2] if origin is Origin.URL else ""
+    name = name or Path(location).name
+    named = None if origin is Origin.DIRECTORY else _named(name)
+    if asked and named and asked.series != named.series:
+        raise RocmError(
+            f"{name}: is ROCm {named}, not {asked}",
+            hint="give the --rocm-version of that tarball, or leave it out",
+        )
+    if sha256 and origin is Origin.DIRECTORY:
+        raise ConfigError(
+            f"{location}: a directory has no tarball's SHA-256", hint="leave --therock-sha256 out"
+        )
+    found = RocmPlan(
+        origin=origin,
+        source=location,
+        name=name,
+        sha256=_digest(sha256) if sha256 else None,
+        asked=asked,
+        named=named,
+        family=None if origin is Origin.DIRECTORY else matrix.family_of_tarball(name),
+        cache=cache,
+        cached=None,
+        partial=0,
+    )
+    return found if origin is Origin.DIRECTORY else _looked_up(found)
+
+
+def _looked_up(found: RocmPlan) -> RocmPlan:
+    cache = Cache(found.cache)
+    seen = cache.recall(found.key)
+    sha256 = found.sha256 or (seen.sha256 if seen else None)
+    return replace(
+        found,
+        cached=cache.tree(sha256) if sha256 else None,
+        partial=cache.partial_bytes(found.key),
+    )
+
+
+def _locate(source: str, cwd: Path) -> tuple[Origin, str]:
+    scheme = re.match(r"([a-zA-Z][a-zA-Z0-9+.-]*)://", source)
+    if scheme and scheme[1].lower() in ("http", "https"):
+        try:
+            parts = urlsplit(source)
+            usable = bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        except ValueError:
+            usable = False
+        if not usable or any(char.isspace() or not char.isprintable() for char in source):
+            raise ConfigError(
+                f"{source!r}: not a usable URL", hint="write https://host/path/file.tar.gz"
+            )
+        return Origin.URL, source
+    if scheme and scheme[1].lower() != "file":
+        raise ConfigError(
+            f"{source}: {scheme[1]} is not spoken here", hint="give an https URL or a local path"
+        )
+    path = cwd / (unquote(urlsplit(source).path) if scheme else source)
+    try:
+        path = path.resolve(strict=True)
+    except (OSError, RuntimeError) as exc:
+        raise ConfigError(
+            f"{path}: {getattr(exc, 'strerror', None) or exc}",
+            hint="--therock-path takes a URL, a tarball or a directory that holds ROCm",
+        ) from exc
+    if path.is_dir():
+        return Origin.DIRECTORY, str(path)
+    if path.is_file():
+        return Origin.TARBALL, str(path)
+    raise ConfigError(f"{path}: neither a file nor a directory", hint="check --therock-path")
+
+
+def _digest(text: str) -> str:
+    value = text.strip().lower()
+    if not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise ConfigError(f"{text!r}: not a SHA-256", hint="64 hexadecimal digits")
+    return value
+
+
+def _named(name: str) -> RocmVersion | None:
+    match = _TARBALL.match(name)
+    try:
+        return RocmVersion.parse(match["version"]) if match else None
+    except ConfigError:
+        return None

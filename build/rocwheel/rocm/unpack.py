@@ -1,0 +1,279 @@
+"""Writing a tar stream into a new folder, trusting nothing in it.
+
+Every path is made of real directories that this run created: no name leaves the folder, no file
+is written through a symbolic link, no file is written twice. What is refused is named, and raises
+FetchError; the caller removes the folder. The tree ends up without write permission; execute bits,
+links and modification times of files survive.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import FetchError
+from rocwheel.rocm.archive import Kind, Member, TarReader, refused, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+LINK_HOPS: Final = 40  # as many as Linux follows
+NAME_MAX: Final = 255  # bytes of one component
+GIB: Final = 1 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """More than any ROCm has; what goes beyond is an attack or an accident."""
+
+    unpacked: int = 200 * GIB  # bytes, all files together
+    ratio: int = 200  # unpacked to packed, beyond the first GiB
+    slack: int = GIB
+    members: int = 1_000_000
+    name_bytes: int = 64 << 20  # all names together: they are kept in memory
+    path: int = 2048  # bytes of one name
+    depth: int = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unpacked:
+    """What was written."""
+
+    files: int
+    bytes: int
+
+
+def unpack(
+    blocks: Iterable[bytes],
+    into: Path,
+    *,
+    name: str,
+    packed: Callable[[], int],
+    limits: Limits | None = None,
+) -> Unpacked:
+    """Unpack the tar stream into the new folder `into` and make the tree read-only.
+
+    `packed` tells how many bytes of the archive have been read; `name` is what errors call it.
+    Raises FetchError for a bad archive, OSError when the disk refuses.
+    """
+    into.mkdir()
+    limits = limits or Limits()
+    top = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        tar = TarReader(_in_proportion(blocks, name, packed, limits), name=name)
+        return _Writer(tar, top, name, limits).run()
+    finally:
+        os.close(top)
+
+
+def _in_proportion(
+    blocks: Iterable[bytes], name: str, packed: Callable[[], int], limits: Limits
+) -> Iterator[bytes]:
+    """Pass blocks on while their sum is what a tarball of that size may hold."""
+    total = 0
+    for block in blocks:
+        total += len(block)
+        # The reader runs ahead of us, so `packed` is never too small.
+        if total > limits.slack + limits.ratio * packed():
+            raise FetchError(
+                f"{name}: unpacks out of all proportion: {total} bytes from {packed()}",
+                hint="do not use this archive; get it from where it was made",
+            )
+        yield block
+
+
+class _Writer:
+    def __init__(self, tar: TarReader, top: int, name: str, limits: Limits) -> None:
+        self._tar = tar
+        self._top = top  # every path is opened relative to it
+        self._name = name
+        self._limits = limits
+        self._directories: dict[bytes, int] = {b"": 0o755}  # path -> mode in the archive
+        self._spelt: dict[bytes, bytes] = {b"": b""}  # folder as a member spells it -> path
+        self._links: dict[bytes, bytes] = {}
+        self._files: set[bytes] = set()
+        self._bytes = 0
+        self._name_bytes = 0
+        self._write = {
+            Kind.FILE: self._file,
+            Kind.DIRECTORY: self._directory,
+            Kind.SYMLINK: self._symlink,
+            Kind.HARDLINK: self._hardlink,
+        }
+
+    def run(self) -> Unpacked:
+        limits = self._limits
+        for number, member in enumerate(self._tar.members(), 1):
+            self._name_bytes += len(member.name) + len(member.link)
+            if number > limits.members or self._name_bytes > limits.name_bytes:
+                raise self._refused(member, "is one member too many")
+            self._write[member.kind](member)
+        self._tar.drain()
+        self._check_links()
+        allowed = stat.S_IMODE(os.fstat(self._top).st_mode)  # what the umask left of 0o777
+        for path in sorted(self._directories, key=len, reverse=True):
+            # Closed from the leaves up; the owner can always list and enter.
+            mode = self._directories[path] & allowed & 0o555 | 0o500
+            os.chmod(path or b".", mode, dir_fd=self._top)
+        return Unpacked(files=len(self._files), bytes=self._bytes)
+
+    def _refused(self, member: Member, problem: str) -> Exception:
+        return refused(self._name, member.name, problem)
+
+    # Names.
+
+    def _path(self, member: Member) -> bytes:
+        """The checked path of a member, its folders created. Raises FetchError."""
+        name = member.name
+        folder, _, base = name.rpartition(b"/")
+        path = self._spelt.get(folder)
+        if path is None or base in (b"", b".", b".."):
+            parts = self._parts(member, name)
+            if not parts:
+                return b""
+            path, base = self._folders(member, parts[:-1]), parts[-1]
+            if base == name.rpartition(b"/")[2]:
+                self._spelt[folder] = path
+        if len(name) > self._limits.path or len(base) > NAME_MAX or b"\0" in base:
+            raise self._refused(member, "has no usable name")
+        return path + b"/" + base if path else base
+
+    def _parts(self, member: Member, name: bytes) -> list[bytes]:
+        """Split a member's name, or the name a hard link gives."""
+        if not name or b"\0" in name:
+            raise self._refused(member, "has no usable name")
+        if name.startswith(b"/"):
+            raise self._refused(member, f"has the absolute name {shown(name)}")
+        parts = [part for part in name.split(b"/") if part not in (b"", b".")]
+        if b".." in parts:
+            raise self._refused(member, f"leaves the tree: {shown(name)}")
+        if len(parts) > self._limits.depth:
+            raise self._refused(member, "lies too deep")
+        if len(name) > self._limits.path or max(map(len, parts), default=0) > NAME_MAX:
+            raise self._refused(member, "has too long a name")
+        return parts
+
+    def _folders(self, member: Member, parts: list[bytes]) -> bytes:
+        path = b""
+        for part in parts:
+            path = path + b"/" + part if path else part
+            if path in self._directories:
+                continue
+            if path in self._links:
+                raise self._refused(member, "would be written through a symbolic link")
+            if path in self._files:
+                raise self._refused(member, "lies below a file")
+            self._make(path, 0o755)
+        return path
+
+    def _make(self, path: bytes, mode: int) -> None:
+        os.mkdir(path, 0o755, dir_fd=self._top)
+        self._directories[path] = mode
+
+    def _new(self, member: Member) -> bytes:
+        """The path of a member that may not exist yet."""
+        path = self._path(member)
+        if not path or path in self._directories or path in self._files or path in self._links:
+            raise self._refused(member, "is there twice")
+        return path
+
+    # Members.
+
+    def _directory(self, member: Member) -> None:
+        path = self._path(member)
+        if path in self._links or path in self._files:
+            raise self._refused(member, "is there twice")
+        if path in self._directories:
+            self._directories[path] = member.mode
+        else:
+            self._make(path, member.mode)
+
+    def _file(self, member: Member) -> None:
+        path = self._new(member)
+        self._bytes += member.packed
+        if max(member.size, self._bytes) > self._limits.unpacked:
+            raise self._refused(member, f"is absurdly big ({member.size} bytes)")
+        # Never setuid, never writable again; the descriptor may write all the same.
+        mode = member.mode & 0o555 | 0o400
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(path, flags, mode, dir_fd=self._top)
+        try:
+            if member.sparse is None:
+                for run in self._tar.data():
+                    _write(file, run)
+            else:
+                self._fill(file, member)
+            os.utime(file, ns=(member.mtime_ns, member.mtime_ns))
+        except OverflowError as exc:
+            raise self._refused(member, "has an impossible time") from exc
+        finally:
+            os.close(file)
+        self._files.add(path)
+
+    def _fill(self, file: int, member: Member) -> None:
+        """Write a sparse file's pieces where they belong; the rest stays a hole."""
+        pieces = iter(member.sparse or ())
+        offset = length = 0
+        for data in self._tar.data():
+            run = data
+            while run:
+                while not length:
+                    offset, length = next(pieces)
+                piece = run[:length]
+                os.lseek(file, offset, os.SEEK_SET)
+                _write(file, piece)
+                offset, length, run = offset + len(piece), length - len(piece), run[len(piece) :]
+        os.ftruncate(file, member.size)
+
+    def _symlink(self, member: Member) -> None:
+        path = self._new(member)
+        target = member.link
+        if not target or b"\0" in target or len(target) > self._limits.path:
+            raise self._refused(member, "points nowhere")
+        if target.startswith(b"/"):
+            raise self._refused(member, f"points to the absolute {shown(target)}")
+        os.symlink(target, path, dir_fd=self._top)
+        self._links[path] = target
+
+    def _hardlink(self, member: Member) -> None:
+        path = self._new(member)
+        target = b"/".join(self._parts(member, member.link))
+        if target in self._links:  # of links with two names, tar stores the second one so
+            self._symlink(replace(member, link=self._links[target]))
+            return
+        if target not in self._files:
+            raise self._refused(member, f"is a hard link to {shown(target)}, no file before it")
+        os.link(target, path, src_dir_fd=self._top, dst_dir_fd=self._top, follow_symlinks=False)
+        self._files.add(path)
+
+    def _check_links(self) -> None:
+        """Follow every symbolic link, through others too, as the kernel would."""
+        for link in self._links:
+            here = link.split(b"/")[:-1]
+            ahead = self._links[link].split(b"/")[::-1]
+            hops = 0
+            while ahead:
+                part = ahead.pop()
+                if part == b".." and not here:
+                    raise refused(
+                        self._name, link, f"leads out of the tree: {shown(self._links[link])}"
+                    )
+                if part == b"..":
+                    here.pop()
+                elif part not in (b"", b"."):
+                    here.append(part)
+                    onward = self._links.get(b"/".join(here))
+                    if onward is not None:
+                        hops += 1
+                        if hops > LINK_HOPS:
+                            raise refused(self._name, link, "leads round in circles")
+                        here.pop()
+                        ahead += onward.split(b"/")[::-1]
+
+
+def _write(file: int, run: memoryview) -> None:
+    while run:
+        run = run[os.write(file, run) :]
