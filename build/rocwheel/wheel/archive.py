@@ -14,14 +14,13 @@ import itertools
 import os
 import stat
 import struct
-import unicodedata
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NoReturn
+import zlib
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from rocwheel.errors import WheelError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
     from types import TracebackType
 
@@ -48,10 +47,10 @@ KNOWN_FLAGS: Final = 0x0002 | 0x0004 | FLAG_DESCRIPTOR | FLAG_UTF8
 UNIX: Final = 3  # "version made by", high byte
 READ: Final = 256 << 10  # bytes of compressed input at a time
 CHUNK: Final = 1 << 20  # bytes of inflated output at a time
+SMALL: Final = 64 << 10  # bytes of a member that is inflated in one go
 
 
-@dataclass(frozen=True, kw_only=True)
-class Limits:
+class Limits(NamedTuple):
     """What a wheel may cost to read; a legitimate ROCm wheel stays far below."""
 
     members: int = 200_000
@@ -62,8 +61,7 @@ class Limits:
     text: int = 32 << 20  # bytes of a member that is read as a whole
 
 
-@dataclass(frozen=True, kw_only=True)
-class Member:
+class Member(NamedTuple):
     """One file or folder of the archive; its local header and its central record agree."""
 
     name: str
@@ -77,27 +75,25 @@ class Member:
     start: int  # offset of the local header
     data: int  # offset of the compressed bytes
     end: int  # past the data and its descriptor
-    central: bytes = field(repr=False)  # the whole central record
-    local: bytes = field(repr=False)  # the whole local header
+    central: bytes  # the whole central record
+    local: bytes  # the whole local header
 
     @property
     def is_dir(self) -> bool:
         return self.name.endswith("/")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Directory:
+class Directory(NamedTuple):
     """Where the central directory lies, as the end records say."""
 
     offset: int
     size: int  # bytes
-    count: int  # members
+    members: int
     zip64: bool
     comment: bytes
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Record:
+class _Record(NamedTuple):
     """A central record, decoded; `offset` points to the local header."""
 
     name: str
@@ -174,22 +170,36 @@ class Archive:
         Raises WheelError at the end when size or CRC are not what the archive says, or earlier
         when the compressed bytes are damaged or expand beyond the declared size.
         """
-        from isal import isal_zlib
-
+        crc32 = _crc32(member.size)
         size = crc = 0
-        for piece in self._inflated(member) if member.method == DEFLATED else self._stored(member):
+        for piece in self._pieces(member):
             size += len(piece)
             if size > member.size:
                 self.refuse(f"{member.name}: expands beyond its declared {member.size} bytes")
-            crc = isal_zlib.crc32(piece, crc)
+            crc = crc32(piece, crc)
             yield piece
         if size != member.size:
             self.refuse(f"{member.name}: holds {size} bytes and declares {member.size}")
         if crc != member.crc:
             self.refuse(f"{member.name}: its CRC is {crc:08x} and it declares {member.crc:08x}")
 
-    def _stored(self, member: Member) -> Iterator[bytes]:
-        return self.raw(member.data, member.data + member.compressed, step=CHUNK)
+    def _pieces(self, member: Member) -> Iterator[bytes]:
+        if member.method == STORED:
+            return self.raw(member.data, member.data + member.compressed, step=CHUNK)
+        if max(member.size, member.compressed) > SMALL:
+            return self._inflated(member)
+        return self._inflated_small(member)
+
+    def _inflated_small(self, member: Member) -> Iterator[bytes]:
+        """Inflate with the standard library: one import less where only texts are read."""
+        inflate = zlib.decompressobj(-15)
+        try:
+            piece = inflate.decompress(self.bytes_at(member.data, member.compressed), SMALL + 1)
+        except zlib.error as exc:
+            self.refuse(f"{member.name}: its deflate stream is damaged: {exc}")
+        if len(piece) <= SMALL and (not inflate.eof or inflate.unused_data):
+            self.refuse(f"{member.name}: its deflate stream does not end with its bytes")
+        yield piece
 
     def _inflated(self, member: Member) -> Iterator[bytes]:
         from isal import igzip_lib
@@ -227,19 +237,19 @@ class Archive:
         locator = end - LOCATOR.size
         if locator >= 0 and self.bytes_at(locator, 4) == LOCATOR_SIGNATURE.to_bytes(4, "little"):
             directory = self._zip64(locator, Directory(
-                offset=offset, size=size, count=count, zip64=True, comment=comment
+                offset=offset, size=size, members=count, zip64=True, comment=comment
             ))  # fmt: skip
             end = locator - END64.size
         elif U32 in (size, offset) or count == U16:
             self.refuse("its zip64 end record is missing")
         else:
             directory = Directory(
-                offset=offset, size=size, count=count, zip64=False, comment=comment
+                offset=offset, size=size, members=count, zip64=False, comment=comment
             )
         if directory.offset + directory.size != end:
             self.refuse("its central directory does not lie where its end record says")
-        if directory.size > self.limits.directory or directory.count > self.limits.members:
-            self.refuse(f"{directory.count} members are more than a wheel has")
+        if directory.size > self.limits.directory or directory.members > self.limits.members:
+            self.refuse(f"{directory.members} members are more than a wheel has")
         return directory
 
     def _zip64(self, locator: int, small: Directory) -> Directory:
@@ -254,12 +264,12 @@ class Archive:
         if disk or first_disk or here != count:
             self.refuse("spans several disks")
         if (
-            small.count not in (U16, count)
+            small.members not in (U16, count)
             or small.size not in (U32, size)
             or small.offset not in (U32, offset)
         ):
             self.refuse("its two end records disagree")
-        return Directory(offset=offset, size=size, count=count, zip64=True, comment=small.comment)
+        return Directory(offset=offset, size=size, members=count, zip64=True, comment=small.comment)
 
     def _read_members(self) -> tuple[Member, ...]:
         raw = self.bytes_at(self.directory.offset, self.directory.size)
@@ -268,8 +278,8 @@ class Archive:
         while at < len(raw):
             records.append(self._record(raw, at))
             at += len(records[-1].raw)
-        if len(records) != self.directory.count:
-            self.refuse(f"{self.directory.count} members declared, {len(records)} listed")
+        if len(records) != self.directory.members:
+            self.refuse(f"{self.directory.members} members declared, {len(records)} listed")
         self._check_names(records)
         self._check_sizes(records)
         bounds = [*sorted(record.offset for record in records), self.directory.offset]
@@ -334,7 +344,7 @@ class Archive:
     def _check_names(self, records: list[_Record]) -> None:
         seen: dict[str, str] = {}
         for record in records:
-            key = unicodedata.normalize("NFC", record.name.rstrip("/")).casefold()
+            key = _key(record.name.rstrip("/"))
             if key in seen:
                 self.refuse(f"{record.name!r} and {seen[key]!r} would land on one path")
             seen[key] = record.name
@@ -441,3 +451,21 @@ class Archive:
             body = struct.pack(layout, record.fields[7], *sizes)
             known |= {body, struct.pack("<I", DESCRIPTOR_SIGNATURE) + body}
         return raw in known
+
+
+def _key(name: str) -> str:
+    """What two names have in common that land on one path on some system."""
+    if name.isascii():
+        return name.lower()
+    import unicodedata
+
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def _crc32(size: int) -> Callable[[bytes, int], int]:
+    """CRC-32 for a member of `size` bytes: ISA-L's is many times faster, and one more import."""
+    if size <= SMALL:
+        return zlib.crc32
+    from isal import isal_zlib
+
+    return isal_zlib.crc32

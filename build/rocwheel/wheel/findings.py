@@ -39,7 +39,7 @@ RULES: Final = {
     "record.hash": (
         Severity.ERROR,
         "Every file has the SHA-256 (or a stronger digest) and the size that RECORD says.",
-        "a file was changed after packing: build the wheel again, or use `wheel reversion`",
+        "a file was changed after packing: build the wheel again, change wheels with `wheel` only",
     ),
     "name.agree": (
         Severity.ERROR,

@@ -11,7 +11,6 @@ import csv
 import hashlib
 import io
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocwheel.errors import WheelError
@@ -23,11 +22,15 @@ if TYPE_CHECKING:
 
 UNHASHED: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")  # of dist-info, by the wheel format
 STRONG: Final = frozenset({"sha256", "sha384", "sha512"})  # digests RECORD may use
+_FILENAME: Final = re.compile(
+    r"(?P<project>[A-Za-z0-9](?:[A-Za-z0-9._]*[A-Za-z0-9])?)-(?P<version>[^-]+)"
+    r"(?P<build>-[0-9][^-]*)?-(?P<python>[\w.]+)-(?P<abi>[\w.]+)-(?P<platform>[\w.]+)\.whl\Z",
+    re.ASCII,
+)
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)\Z", re.DOTALL)
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelName:
+class WheelName(NamedTuple):
     """A wheel file name, parsed; `distribution` and `version_text` are spelt as in the file."""
 
     distribution: str
@@ -40,33 +43,36 @@ class WheelName:
 
     @classmethod
     def parse(cls, filename: str) -> WheelName:
-        """Parse by the packaging library's rules. Raises WheelError."""
-        from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+        """Parse `project-version[-build]-python-abi-platform.whl`. Raises WheelError.
 
+        Accepts what `packaging.utils.parse_wheel_filename` accepts, without importing it: that
+        costs as much as renaming a wheel.
+        """
+        from packaging.version import InvalidVersion, Version
+
+        hint = "a wheel is named project-version-python-abi-platform.whl"
+        match = _FILENAME.match(filename)
+        if match is None:
+            raise WheelError(f"{filename}: not a wheel's name", hint=hint)
         try:
-            project, _, build, _ = parse_wheel_filename(filename)
-        except InvalidWheelFilename as exc:
-            raise WheelError(
-                f"{filename}: {exc}",
-                hint="a wheel is named project-version-python-abi-platform.whl",
-            ) from exc
-        parts = filename.removesuffix(".whl").split("-")
-        pythons, abis, platforms = (tuple(part.split(".")) for part in parts[-3:])
+            Version(match["version"].replace("_", "-"))
+        except InvalidVersion as exc:
+            raise WheelError(f"{filename}: {exc}", hint=hint) from exc
         return cls(
-            distribution=parts[0],
-            project=project,
-            version_text=parts[1],
-            build="-" + parts[2] if build else "",
-            pythons=pythons,
-            abis=abis,
-            platforms=platforms,
+            distribution=match["project"],
+            project=normal_name(match["project"]),
+            version_text=match["version"],
+            build=match["build"] or "",
+            pythons=tuple(match["python"].split(".")),
+            abis=tuple(match["abi"].split(".")),
+            platforms=tuple(match["platform"].split(".")),
         )
 
     @property
     def version(self) -> Version:
         from packaging.version import Version
 
-        return Version(self.version_text)
+        return Version(self.version_text.replace("_", "-"))
 
     @property
     def tags(self) -> tuple[str, ...]:
@@ -88,6 +94,11 @@ class WheelName:
     def __str__(self) -> str:
         compressed = (".".join(tags) for tags in (self.pythons, self.abis, self.platforms))
         return f"{self.stem}{self.build}-{'-'.join(compressed)}.whl"
+
+
+def normal_name(name: str) -> str:
+    """A project name in normal form (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 class Row(NamedTuple):

@@ -6,14 +6,13 @@ import re
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import WheelError
 from rocwheel.model import PythonVersion, WheelKind, project_name
-from rocwheel.wheel.findings import Finding, finding
-from rocwheel.wheel.metadata import WheelName
+from rocwheel.wheel.findings import Finding, Severity, finding
+from rocwheel.wheel.metadata import WheelName, normal_name
 from rocwheel.wheel.report import LIBRARIES, WheelReport, inspect, kind_of
 
 if TYPE_CHECKING:
@@ -72,7 +71,8 @@ def verify(
         kind=expected.kind or (known[0] if known else None),
         rocm=known[1] if known else "",
     )
-    return tuple(chain(wheel.findings, judge.findings()))
+    found = (*wheel.findings, *judge.findings())
+    return tuple(sorted(found, key=lambda item: item.severity is not Severity.ERROR))
 
 
 def verify_set(
@@ -199,14 +199,13 @@ class _Judge:
         ]
 
     def _names(self) -> Iterator[Finding]:
-        from packaging.utils import canonicalize_name
         from packaging.version import InvalidVersion, Version
 
         report, name = self.report, self.report.filename
         if report.dist_info != f"{name.stem}.dist-info":
             yield finding("name.agree", f"{report.dist_info}: the file is named {name.stem}-…")
         own = "".join(report.metadata["Name"][:1])
-        if canonicalize_name(own) != name.project:
+        if normal_name(own) != name.project:
             yield finding("name.agree", f"METADATA: Name is {own!r}, the file says {name.project}")
         version = "".join(report.metadata["Version"][:1])
         try:
@@ -430,7 +429,7 @@ class _Judge:
             requirement = _requirement(text)
             if requirement is None or requirement.marker is not None:
                 continue
-            project = _normal(requirement.name)
+            project = normal_name(requirement.name)
             related = kind_of(project)
             if siblings is not None and project in siblings:
                 version = siblings[project]
@@ -465,12 +464,6 @@ def _requirement(text: str) -> Requirement | None:
         return Requirement(text)
     except InvalidRequirement:
         return None
-
-
-def _normal(name: str) -> str:
-    from packaging.utils import canonicalize_name
-
-    return canonicalize_name(name)
 
 
 def _difference(found: tuple[str, ...], templates: tuple[tuple[str, ...], ...]) -> str:

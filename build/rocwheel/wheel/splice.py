@@ -13,9 +13,8 @@ import os
 import struct
 import zlib
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocwheel.errors import HostError, WheelError
 from rocwheel.wheel.archive import (
@@ -49,8 +48,7 @@ _NO_KERNEL_COPY: Final = frozenset({
 })  # fmt: skip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Kept:
+class Kept(NamedTuple):
     """A member with its own headers and its own bytes, perhaps under another name."""
 
     archive: Archive
@@ -62,8 +60,7 @@ class Kept:
         return self.name == self.member.name
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fresh:
+class Fresh(NamedTuple):
     """New content, compressed as `like` was, below its headers."""
 
     like: Member
@@ -74,8 +71,7 @@ class Fresh:
 Part = Kept | Fresh
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Sizes:
+class _Sizes(NamedTuple):
     """What a header says of the bytes behind it."""
 
     method: int

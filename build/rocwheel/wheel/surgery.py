@@ -11,8 +11,7 @@ from __future__ import annotations
 import hashlib
 import re
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.wheel.archive import Archive
@@ -22,6 +21,7 @@ from rocwheel.wheel.metadata import (
     WheelName,
     dist_info,
     edit_record,
+    normal_name,
     read_record,
     record_digest,
     row_of,
@@ -33,17 +33,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
-    from packaging.requirements import Requirement
     from packaging.version import Version
 
 SIGNATURES: Final = ("RECORD.jws", "RECORD.p7s")
+_REQUIRED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TAG: Final = re.compile(r"[A-Za-z0-9_]+\Z")
 _RELEASE: Final = re.compile(rb"^(_release_version\b[^=\n]*=[ \t]*['\"])([^'\"\n]+)", re.MULTILINE)
 _SET: Final = re.compile(r"jax-rocm([0-9]+)-(?:plugin|pjrt)\Z")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rename:
+class Rename(NamedTuple):
     """One wheel and what it shall become; `edits` maps present member names to new content."""
 
     source: Path
@@ -64,8 +63,7 @@ class Rename:
         return member
 
 
-@dataclass(frozen=True, kw_only=True)
-class Change:
+class Change(NamedTuple):
     """Which version wheels shall get; exactly one of the three is given."""
 
     version: str = ""
@@ -114,8 +112,7 @@ def plan_retag(
         with Archive(path) as archive:
             draft = _Draft(archive)
             before = draft.name
-            after = replace(
-                before,
+            after = before._replace(
                 pythons=tuple(python.split(".")) if python else before.pythons,
                 abis=tuple(abi.split(".")) if abi else before.abis,
                 platforms=tuple(platform.split(".")) if platform else before.platforms,
@@ -150,9 +147,7 @@ def plan_reversion(paths: Sequence[Path], change: Change) -> tuple[Rename, ...]:
                 f"{path.name} will require {project} {new}: re-version that wheel too"
                 for project in alone
             )
-            plans.append(
-                draft.rename(replace(name, version_text=str(new).replace("-", "_")), notes=notes)
-            )
+            plans.append(draft.rename(name._replace(version_text=str(new)), notes=notes))
     return tuple(plans)
 
 
@@ -245,25 +240,19 @@ class _Draft:
         edits = dict(self._edits)
         if changes:
             edits[f"{self.folder}/RECORD"] = edit_record(self._record, changes)
-        return replace(plan, edits=edits)
+        return plan._replace(edits=edits)
 
 
 def _pins(
     requires: Iterable[str], name: WheelName, versions: Mapping[str, Version]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Old requirement -> new one, for wheels of the same set; projects that were not given."""
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import canonicalize_name
-
     own_set = _SET.match(name.project)
     changed: dict[str, str] = {}
     alone: list[str] = []
     for text in requires:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement as exc:
-            raise WheelError(f"METADATA: Requires-Dist {text!r}: {exc}", hint="mend it") from exc
-        project = canonicalize_name(requirement.name)
+        match = _REQUIRED.match(text)
+        project = normal_name(match[0]) if match else ""
         theirs = _SET.match(project)
         if project in versions:
             new = versions[project]
@@ -272,13 +261,19 @@ def _pins(
             alone.append(project)
         else:
             continue
-        if pinned := _pinned(text, requirement, new):
+        if pinned := _pinned(text, new):
             changed[text] = pinned
     return changed, tuple(alone)
 
 
-def _pinned(text: str, requirement: Requirement, new: Version) -> str:
+def _pinned(text: str, new: Version) -> str:
     """The requirement with a pin on `new`; "" where it is a range that has it already."""
+    from packaging.requirements import InvalidRequirement, Requirement
+
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as exc:
+        raise WheelError(f"METADATA: Requires-Dist {text!r}: {exc}", hint="mend it") from exc
     exact = [
         item
         for item in requirement.specifier
