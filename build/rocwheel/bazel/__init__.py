@@ -13,6 +13,7 @@ from rocwheel.bazel.invocation import (
     WheelVersion,
     invocations,
 )
+from rocwheel.bazel.remote import Remote, read_remote
 
 __all__ = [
     "COMPILERS",
@@ -24,9 +25,11 @@ __all__ = [
     "BuildSpec",
     "Caches",
     "Compiler",
+    "Remote",
     "WheelVersion",
     "build",
     "invocations",
     "locate",
+    "read_remote",
     "shutdown",
 ]

@@ -72,8 +72,9 @@ def identity(path: str, workspace: Path, runner: Runner) -> str:
 
     It is asked in the workspace, where bazelisk answers with the version it would fetch.
     """
+    cwd = workspace if workspace.is_dir() else None  # a dry run may not have it yet
     try:
-        said = runner.capture(Command(argv=(path, "--version"), cwd=workspace, timeout=120))
+        said = runner.capture(Command(argv=(path, "--version"), cwd=cwd, timeout=120))
     except CommandError as exc:
         raise HostError(f"{path}: does not run: {exc}", hint="name another with --bazel") from exc
     match = re.match(r"bazel (\S+)", said.strip())

@@ -15,12 +15,13 @@ import signal
 import threading
 import time
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.bazel.events import BuildEvents, FailedAction, spawn_cache_hits
 from rocwheel.bazel.profile import Summary, read_profile
+from rocwheel.bazel.remote import LOCAL, ask, write_headers
 from rocwheel.console import duration
 from rocwheel.errors import BazelError, CommandError
 
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 POLL_SECONDS: Final = 0.2
 RUNNER_COUNTS_SINCE: Final = (5,)  # Bazel that counts cache hits in its build metrics
 SHOWN_LINES: Final = 60  # of a failed action's output
+WARNINGS: Final = 20  # kept of one invocation
+OWN_FAILURES: Final = frozenset({"NON_ZERO_EXIT", "TIMEOUT", ""})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,6 +52,8 @@ class BazelResult:
     events: Path
     profile: Path
     details: Summary = field(default_factory=Summary)
+    notes: tuple[str, ...] = ()  # what was given up: a cache that is down, an executor that failed
+    warnings: tuple[str, ...] = ()  # what Bazel warned of, in its words
 
     @property
     def summary(self) -> str:
@@ -101,18 +106,27 @@ def build(
     Raises BazelError: what the failed action printed is its `detail`. However it ends early, no
     Bazel server stays behind.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = Files.of(invocation, folder)
     base = Path(invocation.output_base)
     base.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
     with _locked(base.with_name(base.name + ".lock"), console):
-        for path in (files.log, files.events, files.profile, files.spawns):
-            path.unlink(missing_ok=True)
-        if invocation.output:
-            shutil.rmtree(invocation.output, ignore_errors=True)
-            Path(invocation.output).mkdir(parents=True)
-        read = _run(invocation, files, runner=runner, console=console)
+        warnings = _Warnings(console)
+        usable = ask(invocation.remote)
+        notes = list(usable.notes)
+        now = replace(invocation, remote=usable.remote)
+        write_headers(now.remote, base.parent)
+        for note in notes:
+            console.warn(note)
+        read, failure = _run(now, files, warnings, runner=runner, console=console)
+        if failure and now.remote.options and not _own_fault(read):
+            notes.append(f"built again without remote cache and executor: {failure}")
+            console.warn(notes[-1])
+            now = replace(invocation, remote=LOCAL)
+            read, failure = _run(now, files, warnings, runner=runner, console=console)
+        if failure:
+            raise failure
         outputs = _take(invocation, read, into)
     hits = read.cache_hits
     if hits is None:
@@ -127,6 +141,8 @@ def build(
         events=files.events,
         profile=files.profile,
         details=read_profile(files.profile),
+        notes=tuple(notes),
+        warnings=tuple(warnings.seen),
     )
     if result.actions_executed:
         _remember(files.last, result)
@@ -147,8 +163,19 @@ def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
 
 
 def _run(
-    invocation: BazelInvocation, files: Files, *, runner: Runner, console: Console
-) -> BuildEvents:
+    invocation: BazelInvocation,
+    files: Files,
+    warnings: _Warnings,
+    *,
+    runner: Runner,
+    console: Console,
+) -> tuple[BuildEvents, BazelError | None]:
+    """Start Bazel once; what it said, and why it failed."""
+    for path in (files.log, files.events, files.profile, files.spawns):
+        path.unlink(missing_ok=True)
+    if invocation.output:
+        shutil.rmtree(invocation.output, ignore_errors=True)
+        Path(invocation.output).mkdir(parents=True)
     options = [
         "--build_event_publish_all_actions",
         f"--build_event_json_file={files.events}",
@@ -166,15 +193,61 @@ def _run(
     read = BuildEvents()
     with console.progress(invocation.title) as bar:
         shown = _Shown(read, bar, console, live="--keep_going" in invocation.options)
+
+        def line(text: str) -> None:
+            warnings.line(text)
+            shown.line(text)
+
         try:
             with _tail(files.events, read, shown.events):
-                done = runner.run(command, log=files.log, on_line=shown.line, check=False)
+                done = runner.run(command, log=files.log, on_line=line, check=False)
         except BaseException:  # Ctrl-C, a deadline: the client is gone, the server may still work
             shutdown(invocation, runner=runner)
             raise
-    if done.returncode:
-        raise _failure(invocation, read, done.output, files.log)
-    return read
+        finally:
+            _redact((files.log, files.events), invocation.remote.secrets)
+    if done.returncode == 0:
+        return read, None
+    return read, _failure(invocation, read, done.output, files.log)
+
+
+def _own_fault(read: BuildEvents) -> bool:
+    """Whether the build itself failed, and not what carried it elsewhere."""
+    return bool(read.problems) or any(item.code in OWN_FAILURES for item in read.failed)
+
+
+def _redact(paths: Sequence[Path], secrets: Sequence[str]) -> None:
+    """Take secrets out of what Bazel wrote: it repeats rc options in its events."""
+    for path in paths if secrets else ():
+        if path.is_file():
+            text = path.read_text(encoding="utf-8", errors="replace")
+            for secret in secrets:
+                for spelt in (secret, json.dumps(secret)[1:-1], secret.replace("=", "\\u003d")):
+                    text = text.replace(spelt, "[redacted]")
+            path.write_text(text, encoding="utf-8")
+
+
+class _Warnings:
+    """What Bazel warns of, once each, as it says it."""
+
+    def __init__(self, console: Console) -> None:
+        self.seen: list[str] = []
+        self._console = console
+        self._heading = ""
+
+    def line(self, line: str) -> None:
+        if self._heading:  # `WARNING: Reading from Remote Cache:` says what in the next line
+            self._add(f"{self._heading} {line}")
+            self._heading = ""
+        elif line.startswith("WARNING: ") and line.endswith(":"):
+            self._heading = line.removeprefix("WARNING: ")
+        elif line.startswith("WARNING: "):
+            self._add(line.removeprefix("WARNING: "))
+
+    def _add(self, text: str) -> None:
+        if text not in self.seen and len(self.seen) < WARNINGS:
+            self.seen.append(text)
+            self._console.warn(f"Bazel: {text}")
 
 
 class _Shown:

@@ -30,6 +30,7 @@ class FailedAction:
     exit_code: int
     output: str  # its stderr, then its stdout
     message: str  # Bazel's own words
+    code: str = ""  # kind of failure: NON_ZERO_EXIT is the action's own
 
 
 @dataclass
@@ -133,6 +134,7 @@ class BuildEvents:
                 exit_code=detail.get("spawn", {}).get("spawnExitCode", action.get("exitCode", 1)),
                 output="\n".join(filter(None, output)),
                 message=detail.get("message", ""),
+                code=str(detail.get("spawn", {}).get("code", "")),
             )
         )
 

@@ -11,6 +11,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from rocwheel.bazel.remote import LOCAL, Remote
 from rocwheel.errors import ConfigError
 from rocwheel.layout import expand, expand_env
 from rocwheel.model import (
@@ -105,6 +106,7 @@ class BuildSpec:
     git_hash: str = ""  # of the tree; written into version.py
     xla_dir: PurePath | None = None
     caches: Caches
+    remote: Remote = LOCAL
     editable: bool = False
     startup_options: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # given last, so they win
@@ -126,13 +128,20 @@ class BazelInvocation:
     workspace: PurePath
     startup: tuple[str, ...]
     command: str  # "build" or "run"
-    options: tuple[str, ...]
+    recipe: tuple[str, ...]  # options by the layout
     targets: tuple[Target, ...]
     python: PythonVersion
     output_base: PurePath
+    remote: Remote = LOCAL
+    own_options: tuple[str, ...] = ()  # the user's; given last, so they win
     arguments: tuple[str, ...] = ()  # of the program that `run` starts
     env: Mapping[str, str] = field(default_factory=dict)
     output: PurePath | None = None  # where that program writes its wheel
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Every option of the command, in order: of two that contradict, the later one wins."""
+        return (*self.recipe, *self.remote.options, *self.own_options)
 
     @property
     def kinds(self) -> tuple[WheelKind, ...]:
@@ -149,7 +158,7 @@ class BazelInvocation:
         return hashlib.sha256("\0".join(self.command_line().argv).encode()).hexdigest()[:16]
 
     def command_line(self, *more: str) -> Command:
-        """What to start; `more` are options of this one run, put before the targets."""
+        """What to start; `more` are options of this one run, put last before the targets."""
         return Command(
             argv=(
                 str(self.bazel.path),
@@ -265,7 +274,7 @@ def _invocation(
     )
     values = _values(spec, python, output)
     labels = spec.layout.editable if spec.editable else spec.layout.targets
-    options = (
+    recipe = (
         "--symlink_prefix=/",
         *((f"--disk_cache={spec.caches.disk}",) if spec.caches.disk else ()),
         *((f"--repository_cache={spec.caches.repository}",) if spec.caches.repository else ()),
@@ -273,17 +282,18 @@ def _invocation(
             **values,
             **spec.version_class.values,
         }),
-        *spec.options,
     )  # fmt: skip
     return BazelInvocation(
         bazel=spec.bazel,
         workspace=spec.workspace,
         startup=_startup(spec, output_base),
         command=spec.layout.command,
-        options=options,
+        recipe=recipe,
         targets=tuple(Target(kind=kind, label=labels[kind]) for kind in kinds),
         python=python,
         output_base=output_base,
+        remote=spec.remote,
+        own_options=spec.options,
         arguments=expand(spec.layout.arguments, conditions=conditions, values=values),
         env=expand_env(spec.layout.environment, conditions=conditions, values=values),
         output=output,
@@ -291,12 +301,14 @@ def _invocation(
 
 
 def _startup(spec: BuildSpec, output_base: PurePath) -> tuple[str, ...]:
+    headers = spec.remote.header_file(spec.caches.output_user_root)
     return (
         "--nohome_rc",
         *(f"--bazelrc={name}" for name in spec.version_class.startup_files),
         f"--output_user_root={spec.caches.output_user_root}",
         f"--output_base={output_base}",
         f"--max_idle_secs={IDLE_SECONDS}",
+        *((f"--bazelrc={headers}",) if headers else ()),
         *spec.startup_options,
     )
 

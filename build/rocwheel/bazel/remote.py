@@ -1,0 +1,278 @@
+"""A remote cache and a remote executor: their options, and whether they can be used right now.
+
+Bazel itself goes on when a cache fails, but waits for it once per action; a cache that is down,
+slow, full or forgetful is therefore found out before the build and left out of it, and both the
+console and the build record say so. Secrets are never in an argv: headers go into an rc file that
+only the user can read, outside every workspace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import socket
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from rocwheel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import requests
+
+SLOW_SECONDS: Final = 2.0  # for a request of a few bytes; Bazel would wait as long per action
+PROBE: Final = b"rocwheel asks whether this cache keeps what it is given\n"
+CACHE_SCHEMES: Final = ("http", "https", "grpc", "grpcs")
+EXECUTOR_SCHEMES: Final = ("grpc", "grpcs")
+PORTS: Final = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
+OK: Final = range(200, 300)
+NOT_FOUND: Final = 404
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """What was asked for; `headers` are secrets."""
+
+    cache: str = ""
+    executor: str = ""
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    tls_ca: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    upload: bool = False  # CI writes, developers read
+    timeout: int = 60  # seconds a transfer may take
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Bazel's options for all of it; none when neither cache nor executor is left."""
+        if not self.cache and not self.executor:
+            return ()
+        given = (
+            ("--remote_cache", self.cache),
+            ("--remote_executor", self.executor),
+            ("--tls_certificate", self.tls_ca),
+            ("--tls_client_certificate", self.tls_certificate),
+            ("--tls_client_key", self.tls_key),
+            ("--remote_timeout", self.timeout),
+        )
+        return (
+            *(f"{name}={value}" for name, value in given if value),
+            f"--{'' if self.upload else 'no'}remote_upload_local_results",
+            "--remote_local_fallback",
+            # What is uploaded must be what was compiled, even when a file changes meanwhile.
+            *(("--experimental_guard_against_concurrent_changes",) if self.upload else ()),
+            # Announcing rc options would print the headers.
+            *(("--noannounce_rc",) if self.headers else ()),
+        )
+
+    @property
+    def header_lines(self) -> str:
+        return "".join(f"build --remote_header={name}={value}\n" for name, value in self.headers)
+
+    def header_file(self, folder: PurePath) -> PurePath | None:
+        """The rc file below `folder` that gives Bazel the headers; None without headers."""
+        if not self.headers:
+            return None
+        key = hashlib.sha256(self.header_lines.encode()).hexdigest()[:16]
+        return folder / f"headers-{key}.bazelrc"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What must not be in any file that is kept."""
+        return tuple(value for _, value in self.headers if value)
+
+
+LOCAL: Final = Remote()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Usable:
+    """What is left of a `Remote` after asking it, and why the rest is not used."""
+
+    remote: Remote
+    notes: tuple[str, ...] = ()
+
+
+def read_remote(
+    *,
+    cache: str | None = None,
+    executor: str | None = None,
+    header_file: Path | None = None,
+    tls_ca: Path | None = None,
+    tls_certificate: Path | None = None,
+    tls_key: Path | None = None,
+    upload: bool = False,
+    timeout: int = 60,
+    workspaces: Iterable[Path] = (),
+) -> Remote:
+    """Check the options for remote building; read the header file.
+
+    Raises ConfigError for an address of the wrong kind or with a password in it, and for secrets
+    below a workspace, where they would be packed, committed or uploaded.
+    """
+    for name, address, schemes in (
+        ("--remote-cache", cache, CACHE_SCHEMES),
+        ("--remote-executor", executor, EXECUTOR_SCHEMES),
+    ):
+        if address:
+            _check_address(name, address, schemes)
+    files = [file for file in (header_file, tls_certificate, tls_key, tls_ca) if file]
+    for file in files:
+        for workspace in workspaces:
+            if file.resolve().is_relative_to(workspace.resolve()):
+                raise ConfigError(
+                    f"{file}: credentials lie below the workspace {workspace}",
+                    hint="keep them elsewhere, for example below ~/.config",
+                )
+        if not file.is_file():
+            raise ConfigError(f"{file}: no such file", hint="check the path")
+    if bool(tls_certificate) != bool(tls_key):
+        raise ConfigError(
+            "a client certificate and its key belong together",
+            hint="give --remote-tls-certificate and --remote-tls-key",
+        )
+    return Remote(
+        cache=cache or "",
+        executor=executor or "",
+        headers=_headers(header_file) if header_file else (),
+        tls_ca=tls_ca,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        upload=upload,
+        timeout=timeout,
+    )
+
+
+def ask(remote: Remote) -> Usable:
+    """Try cache and executor with requests of a few bytes; keep what works."""
+    notes: list[str] = []
+    cache, upload, executor = remote.cache, remote.upload, remote.executor
+    if cache:
+        problem, can_write = _ask_cache(remote)
+        if problem:
+            notes.append(f"remote cache not used: {problem}")
+            cache, upload = "", False
+        elif upload and can_write:
+            notes.append(f"remote cache only read: {can_write}")
+            upload = False
+    if executor and (problem := _connect(executor)):
+        notes.append(f"remote executor not used: {problem}")
+        executor = ""
+    left = replace(remote, cache=cache, executor=executor, upload=upload)
+    return Usable(remote=left, notes=tuple(notes))
+
+
+def write_headers(remote: Remote, folder: PurePath) -> None:
+    """Put the headers where `Remote.header_file` says; only the user can read that file."""
+    path = remote.header_file(folder)
+    if path:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(remote.header_lines)
+        Path(path).chmod(0o600)  # it may have been there
+
+
+def _check_address(name: str, address: str, schemes: tuple[str, ...]) -> None:
+    parts = urlsplit(address)
+    if parts.scheme not in schemes or not parts.hostname:
+        raise ConfigError(
+            f"{name} {address}: not an address of this kind",
+            hint=f"write {' or '.join(f'{scheme}://host' for scheme in schemes)}",
+        )
+    if parts.password:
+        raise ConfigError(
+            f"{name} {parts.scheme}://{parts.hostname}: has a password in it",
+            hint="put an Authorization line into a file: --remote-header-file",
+        )
+
+
+def _headers(path: Path) -> tuple[tuple[str, str], ...]:
+    """`Name: value` lines; blank lines and those with `#` in front do not count."""
+    if path.stat().st_mode & 0o077:
+        raise ConfigError(
+            f"{path}: others may read the credentials in it", hint=f"chmod 600 {path}"
+        )
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip() or " " in name.strip():
+            raise ConfigError(
+                f"{path}:{number}: no header", hint="write for example Authorization: Bearer …"
+            )
+        found.append((name.strip(), value.strip()))
+    return tuple(found)
+
+
+def _ask_cache(remote: Remote) -> tuple[str, str]:
+    """What keeps the cache from being used, and from being written; "" for nothing."""
+    if urlsplit(remote.cache).scheme.startswith("grpc"):
+        return _connect(remote.cache), ""
+    import requests
+
+    with requests.Session() as session:
+        session.trust_env = False
+        session.headers.update(dict(remote.headers))
+        session.verify = str(remote.tls_ca) if remote.tls_ca else True
+        if remote.tls_certificate:
+            session.cert = (str(remote.tls_certificate), str(remote.tls_key))
+        base = remote.cache.rstrip("/")
+        try:
+            problem = _ask_for_nothing(session, base)
+            if problem or not remote.upload:
+                return problem, ""
+            return _ask_to_keep(session, base)
+        except requests.Timeout:
+            return f"{base}: no answer within {SLOW_SECONDS:g} s", ""
+        except (requests.RequestException, OSError) as exc:
+            return f"{base}: {_reason(exc)}", ""
+
+
+def _ask_for_nothing(session: requests.Session, base: str) -> str:
+    """Ask for an entry that no cache has: it must say so, and soon."""
+    started = time.monotonic()
+    url = f"{base}/ac/{hashlib.sha256(PROBE).hexdigest()}"
+    found = session.get(url, timeout=SLOW_SECONDS, allow_redirects=False)
+    took = time.monotonic() - started
+    if found.status_code not in OK and found.status_code != NOT_FOUND:
+        return f"{base}: answers {found.status_code} {found.reason}"
+    if took > SLOW_SECONDS:
+        return f"{base}: took {took:.1f} s for an answer of a few bytes"
+    return ""
+
+
+def _ask_to_keep(session: requests.Session, base: str) -> tuple[str, str]:
+    """Store a few bytes and ask for them again."""
+    url = f"{base}/cas/{hashlib.sha256(PROBE).hexdigest()}"
+    stored = session.put(url, data=PROBE, timeout=SLOW_SECONDS, allow_redirects=False)
+    if stored.status_code not in OK:
+        return "", f"{base}: answers {stored.status_code} {stored.reason} to an upload"
+    again = session.get(url, timeout=SLOW_SECONDS, allow_redirects=False)
+    if again.status_code not in OK:
+        return "", f"{base}: has lost what was just uploaded ({again.status_code})"
+    if again.content != PROBE:
+        return f"{base}: gives back other bytes than it was given", ""
+    return "", ""
+
+
+def _connect(address: str) -> str:
+    """Why a gRPC address cannot be reached; "" when something listens there."""
+    parts = urlsplit(address)
+    try:
+        with socket.create_connection(
+            (parts.hostname or "", parts.port or PORTS[parts.scheme]), timeout=SLOW_SECONDS
+        ):
+            return ""
+    except OSError as exc:
+        return f"{address}: {exc.strerror or exc}"
+
+
+def _reason(exc: BaseException) -> str:
+    """The innermost cause: the libraries in between wrap it several times."""
+    while inner := exc.__cause__ or exc.__context__:
+        exc = inner
+    return getattr(exc, "strerror", None) or str(exc) or type(exc).__name__
