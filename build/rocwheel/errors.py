@@ -59,6 +59,18 @@ class StoreError(RocwheelError):
     kind = "store"
 
 
+class ObjectDiffersError(StoreError):
+    """Other bytes are already stored under a name that is written once."""
+
+
+class ObjectMissingError(StoreError):
+    """Nothing is stored under this name."""
+
+
+class ObjectStaleError(StoreError):
+    """An object changed since it was read; read it again."""
+
+
 class HostError(RocwheelError):
     """This machine lacks something: a program, room on a disk, a permission."""
 

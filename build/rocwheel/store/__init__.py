@@ -1,0 +1,271 @@
+"""Object storage behind one protocol: `s3://bucket/prefix` and `file:///folder`.
+
+Keys are relative to the store's URL, separated by `/` and never percent-encoded. There are two
+ways to write and no other: `create` writes once and never over other bytes; `replace` changes one
+of the few keys that change, and only if nobody changed it since it was read. Whatever a store
+cannot do itself is done by a stated fallback or refused (see `Abilities`); every failure names
+the object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from urllib.parse import unquote, urlsplit
+
+from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectStaleError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from datetime import datetime
+
+Body: TypeAlias = "bytes | Path"
+Counter: TypeAlias = "Callable[[int], None]"  # called with bytes that passed since the last call
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+BLOCK: Final = 1 << 20
+WHEEL: Final = "application/zip"
+TEXT: Final = "text/plain; charset=utf-8"
+HTML: Final = "text/html; charset=utf-8"
+JSON: Final = "application/json"
+SIMPLE_JSON: Final = "application/vnd.pypi.simple.v1+json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """What a store says about an object."""
+
+    key: str
+    size: int  # bytes
+    etag: str  # opaque; two different contents never share one
+    sha256: str  # as the store states it, "" when it keeps none; see `Store.digest`
+    modified: datetime  # UTC
+
+
+@dataclass(frozen=True, kw_only=True)
+class Headers:
+    """How an object is served over HTTP; a file store has no use for it."""
+
+    content_type: str
+    cache_control: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Abilities:
+    """What a store was seen to do, never what it says it does.
+
+    Without `create_only` or `swap` a second writer could be overwritten, so writing is refused
+    unless the options say there is one writer only; then each write looks first and reads back.
+    Without `checksums` digests are computed by reading. Without one of the `copy_…` abilities an
+    object to copy is downloaded, checked and put.
+    """
+
+    create_only: bool  # refuses `If-None-Match: *` where something is stored
+    swap: bool  # refuses `If-Match` with another ETag
+    checksums: bool  # refuses a body with another SHA-256, states the right one afterwards
+    copy_create_only: bool
+    copy_source_match: bool
+    copy_checksums: bool  # a copy states its SHA-256
+    folder_keys: bool  # keeps an object `a/` beside `a/b`: a page that answers for its folder
+
+    @property
+    def copies(self) -> bool:
+        """Whether a copy can be made and proven without its bytes passing through here."""
+        return (
+            self.checksums
+            and self.copy_create_only
+            and self.copy_source_match
+            and self.copy_checksums
+        )
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The abilities this store lacks, by name."""
+        return tuple(name for name, able in vars(self).items() if not able)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """How to talk to a store; the limits are S3's own and smaller in tests."""
+
+    endpoint: str = ""  # URL of an S3 server, "" for AWS or what boto3's configuration names
+    region: str = ""
+    single_writer: bool = False  # somebody promised that nobody else writes at the same time
+    connections: int = 16
+    attempts: int = 0  # per request, the first included; 0: boto3's configuration, or 5
+    connect_seconds: float = 10.0
+    read_seconds: float = 60.0
+    put_limit: int = 5 << 30  # largest single PUT and single copy, bytes
+    part_size: int = 256 << 20  # multipart above the limit
+    probe_key: str = "_rocwheel/probe"  # where abilities are tried; must be writable
+
+
+class Store(Protocol):
+    """Objects under one URL. Every method raises StoreError, naming the object."""
+
+    url: str
+    connections: int
+
+    def locate(self, key: str, /) -> str:
+        """The full URL of a key, for people: `s3://bucket/prefix/key`, `file:///folder/key`."""
+        ...
+
+    def http(self, key: str, /) -> str:
+        """The URL an installer can read without credentials, percent-encoded."""
+        ...
+
+    def abilities(self) -> Abilities:
+        """Try what the store can do; asks it once, writes only `Options.probe_key`."""
+        ...
+
+    def info(self, key: str, /) -> Info | None:
+        """What is stored under `key`; None when nothing is."""
+        ...
+
+    def read(self, key: str, /) -> tuple[bytes, Info]:
+        """Content and info of a small object. Raises ObjectMissingError."""
+        ...
+
+    def stream(self, key: str, sink: Callable[[bytes], object], /) -> Info:
+        """Hand the content to `sink` block by block, from the start again never.
+
+        Raises ObjectMissingError; a connection that breaks is taken up where it broke, on the
+        same content only.
+        """
+        ...
+
+    def digest(self, info: Info, /, *, count: Counter | None = None) -> str:
+        """Proven SHA-256: what the store states where that can be trusted, else by reading."""
+        ...
+
+    def create(
+        self,
+        key: str,
+        body: Body,
+        /,
+        *,
+        headers: Headers,
+        sha256: str = "",
+        count: Counter | None = None,
+    ) -> bool:
+        """Write once. False when the same bytes were there, ObjectDiffersError for other bytes.
+
+        `sha256` is the body's, when it is known already.
+        """
+        ...
+
+    def replace(self, key: str, body: bytes, /, *, previous: Info | None, headers: Headers) -> None:
+        """Change what was read as `previous` (None: nothing). Raises ObjectStaleError."""
+        ...
+
+    def copy(
+        self, source: Info, target: str, /, *, sha256: str, count: Counter | None = None
+    ) -> int:
+        """Write once under `target` what `source` holds; return bytes that passed through here.
+
+        Source and target are proven to have this SHA-256. Raises ObjectDiffersError when either
+        has another, ObjectStaleError when the source changes meanwhile; neither leaves a target
+        with other bytes.
+        """
+        ...
+
+    def delete(self, key: str, /) -> None:
+        """Remove; no error when nothing is there."""
+        ...
+
+    def keys(self, prefix: str = "", /) -> Iterator[Info]:
+        """Everything whose key starts with `prefix`, in key order; without SHA-256."""
+        ...
+
+    def sweep(self, prefix: str, before: datetime, /) -> tuple[str, ...]:
+        """Remove what writers killed before that time left unfinished; return its names."""
+        ...
+
+
+def open_store(url: str, options: Options | None = None) -> Store:
+    """Open a store by its URL; nothing is asked of it yet. Raises ConfigError."""
+    options = options or Options()
+    parts = urlsplit(url)
+    if parts.scheme == "file" and parts.netloc in {"", "localhost"} and parts.path:
+        from rocwheel.store.file import FileStore
+
+        return FileStore(Path(unquote(parts.path)))
+    if parts.scheme == "s3" and parts.netloc and not (parts.query or parts.fragment):
+        from rocwheel.store.s3 import S3Store
+
+        return S3Store(parts.netloc, parts.path.strip("/"), options)
+    raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")
+
+
+def each(work: Callable[[Item], Result], items: Iterable[Item], /, *, threads: int) -> list[Result]:
+    """Do `work` for every item in parallel; results in order, the first failure raised.
+
+    What has not started when something fails, or on Ctrl-C, is not started any more.
+    """
+    stopped = threading.Event()
+
+    def guarded(item: Item) -> Result:
+        if stopped.is_set():
+            raise CancelledError
+        try:
+            return work(item)
+        except BaseException:
+            stopped.set()
+            raise
+
+    with ThreadPoolExecutor(max_workers=threads) as pool:
+        try:
+            futures = [pool.submit(guarded, item) for item in items]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for failure in filter(None, (future.exception() for future in done)):
+                if not isinstance(failure, CancelledError):
+                    raise failure
+            return [future.result() for future in futures]
+        finally:
+            stopped.set()
+
+
+def sha256_of(body: Body) -> str:
+    """SHA-256 of a body, in hexadecimal digits."""
+    return digest_of(body, "sha256")
+
+
+def digest_of(body: Body, algorithm: str) -> str:
+    if isinstance(body, bytes):
+        return hashlib.new(algorithm, body, usedforsecurity=False).hexdigest()
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with body.open("rb") as file:
+        while block := file.read(BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def advance(count: Counter | None, size: int) -> None:
+    """Tell a counter, when there is one."""
+    if count and size:
+        count(size)
+
+
+def differs(where: str, there: str, expected: str) -> ObjectDiffersError:
+    """The error for other bytes under a name that is written once."""
+    return ObjectDiffersError(
+        f"{where}: other bytes are stored there: SHA-256 {there}, not {expected}",
+        hint="a name is never used for other bytes: build with a new version (--wheel-suffix)",
+    )
+
+
+def replaced(where: str, found: str, expected: str) -> ObjectDiffersError:
+    """The error for a source that does not hold what it should."""
+    return ObjectDiffersError(
+        f"{where}: SHA-256 is {found}, not {expected}",
+        hint="it was replaced or damaged: stage the wheel set again under a new version",
+    )
+
+
+def stale(where: str) -> ObjectStaleError:
+    return ObjectStaleError(f"{where}: changed by somebody else", hint="run the command again")

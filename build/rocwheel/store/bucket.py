@@ -1,0 +1,374 @@
+"""Single requests to an S3 bucket: the client, what its failures mean, and nothing decided.
+
+Retries are botocore's standard mode: 5xx, throttling and connection errors, jittered and bounded,
+no other 4xx. One thing it does not do is done here: a 409 on a conditional write is tried again.
+"""
+
+from __future__ import annotations
+
+import base64
+import random
+import time
+from contextlib import contextmanager, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from urllib.parse import quote
+
+from rocwheel.errors import ObjectMissingError, StoreError
+from rocwheel.store import BLOCK, TEXT, Headers, Info, advance, stale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+    from types import TracebackType
+    from typing import IO
+
+    from botocore.exceptions import ClientError
+    from mypy_boto3_s3 import S3Client
+
+    from rocwheel.store import Body, Counter, Options
+
+Result = TypeVar("Result")
+
+ATTEMPTS: Final = 5
+BAD_REQUEST, FORBIDDEN, NOT_FOUND = 400, 403, 404
+CONFLICT, PRECONDITION_FAILED = 409, 412
+SERVER_ERROR, NOT_IMPLEMENTED = 500, 501
+
+
+class BrokenError(Exception):
+    """A connection broke while a body was read."""
+
+
+class Bucket:
+    """Requests below one prefix of a bucket; safe to use from many threads."""
+
+    def __init__(self, name: str, base: str, options: Options) -> None:
+        self.name = name
+        self.url = f"s3://{name}/{base}".rstrip("/")
+        self._base = f"{base}/" if base else ""
+        self._options = options
+        self._seen = False
+
+    @cached_property
+    def client(self) -> S3Client:
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError
+
+        options = self._options
+        try:
+            client: S3Client = boto3.session.Session().client(
+                "s3",
+                endpoint_url=options.endpoint or None,
+                region_name=options.region or None,
+                config=Config(
+                    signature_version="s3v4",
+                    connect_timeout=options.connect_seconds,
+                    read_timeout=options.read_seconds,
+                    max_pool_connections=options.connections,
+                    retries={"mode": "standard", "total_max_attempts": self.attempts},
+                    # The SHA-256 of every object is sent; a CRC beside it only costs time.
+                    request_checksum_calculation="when_required",
+                ),
+            )
+        except (BotoCoreError, ValueError) as exc:
+            raise StoreError(
+                f"{self.url}: {exc}", hint="check the endpoint and the AWS configuration"
+            ) from exc
+        return client
+
+    @cached_property
+    def attempts(self) -> int:
+        """Requests per call: our option, else boto3's configuration (AWS_MAX_ATTEMPTS), else 5."""
+        import botocore.session
+
+        own = botocore.session.get_session().get_config_variable("max_attempts")
+        return self._options.attempts or int(own or ATTEMPTS)
+
+    def locate(self, key: str) -> str:
+        return f"{self.url}/{key}" if key else self.url
+
+    def http(self, key: str) -> str:
+        endpoint = self.client.meta.endpoint_url.rstrip("/")
+        return f"{endpoint}/{self.name}/{quote(self._base + key, safe='/')}"
+
+    def at(self, key: str) -> Any:
+        """The two parameters that name an object in any request."""
+        return {"Bucket": self.name, "Key": self._base + key}
+
+    # Requests
+
+    def head(self, key: str) -> tuple[Info, Headers] | None:
+        try:
+            with self.translated(key, "HeadObject"):
+                found = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
+        except ObjectMissingError:
+            self.see()  # HEAD cannot tell a missing object from a missing bucket
+            return None
+        return _info(key, found), Headers(
+            content_type=found.get("ContentType", ""), cache_control=found.get("CacheControl", "")
+        )
+
+    def get(self, key: str, *, start: int = 0, etag: str = "") -> tuple[Info, Iterator[bytes]]:
+        """Open an object, from `start` on while it still has `etag`.
+
+        The blocks end with BrokenError when the connection does.
+        """
+        extra = {"Range": f"bytes={start}-", "IfMatch": f'"{etag}"'} if etag else {}
+        with self.translated(key, "GetObject"):
+            found = self.client.get_object(**self.at(key), **cast("Any", extra))
+        return _info(key, found), _blocks(found["Body"], self.locate(key))
+
+    def put(
+        self,
+        key: str,
+        body: Body,
+        *,
+        headers: Headers | None = None,
+        count: Counter | None = None,
+        **extra: str,
+    ) -> str:
+        """One PUT, untranslated; return the ETag."""
+        kwargs: Any = {**self.at(key), **served(headers or Headers(content_type=TEXT)), **extra}
+        if isinstance(body, bytes):
+            found = self.client.put_object(Body=body, **kwargs)
+            advance(count, len(body))
+        else:
+            with body.open("rb") as file, Window(file, 0, body.stat().st_size, count) as window:
+                found = self.client.put_object(Body=window.as_io(), **kwargs)
+        return found["ETag"].strip('"')
+
+    def copy(self, source: str, target: str, **extra: str) -> bool:
+        """One server-side copy that asks for a SHA-256, untranslated; return True."""
+        self.client.copy_object(
+            **self.at(target),
+            CopySource=self.at(source),
+            ChecksumAlgorithm="SHA256",
+            **cast("Any", extra),
+        )
+        return True
+
+    def delete(self, key: str) -> None:
+        with self.translated(key, "DeleteObject"):
+            self.client.delete_object(**self.at(key))
+
+    def keys(self, prefix: str) -> Iterator[Info]:
+        pages = iter(
+            self.client.get_paginator("list_objects_v2").paginate(
+                Bucket=self.name, Prefix=self._base + prefix
+            )
+        )
+        while True:
+            with self.translated(prefix, "ListObjectsV2"):
+                page = next(pages, None)
+            if page is None:
+                return
+            for found in page.get("Contents", ()):
+                yield Info(
+                    key=found["Key"][len(self._base) :],
+                    size=found["Size"],
+                    etag=found.get("ETag", "").strip('"'),
+                    sha256="",
+                    modified=found["LastModified"],
+                )
+
+    def sweep(self, prefix: str, before: datetime) -> tuple[str, ...]:
+        """Abort uploads in parts that were begun before that time."""
+        with self.translated(prefix, "ListMultipartUploads"):
+            pages = list(
+                self.client.get_paginator("list_multipart_uploads").paginate(
+                    Bucket=self.name, Prefix=self._base + prefix
+                )
+            )
+        swept = []
+        for upload in (item for page in pages for item in page.get("Uploads", ())):
+            if upload["Initiated"] < before:
+                key = upload["Key"][len(self._base) :]
+                self.abort(key, upload["UploadId"])
+                swept.append(key)
+        return tuple(swept)
+
+    def abort(self, key: str, upload: str) -> None:
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        with suppress(BotoCoreError, ClientError):  # `prune` sweeps what stays
+            self.client.abort_multipart_upload(**self.at(key), UploadId=upload)
+
+    def see(self) -> None:
+        """Ask once whether the bucket exists. Raises StoreError."""
+        if not self._seen:
+            try:
+                with self.translated("", "HeadBucket"):
+                    self.client.head_bucket(Bucket=self.name)
+            except ObjectMissingError as exc:
+                raise self._no_bucket() from exc
+            self._seen = True
+
+    def conditional(self, call: Callable[[], Result]) -> Result | None:
+        """Make a conditional write: None when the condition does not hold; 409 is tried again."""
+        from botocore.exceptions import ClientError
+
+        failures = 0
+        while True:
+            try:
+                return call()
+            except ClientError as exc:
+                if status(exc) == PRECONDITION_FAILED:
+                    return None
+                failures += 1
+                if status(exc) != CONFLICT or failures >= self.attempts:
+                    raise
+                self.pause(failures)
+
+    def pause(self, failures: int) -> None:
+        """Wait before trying again: longer after each failure, never as long as others do."""
+        time.sleep(random.uniform(0, min(20.0, 0.1 * 2**failures)))  # noqa: S311
+
+    # Failures
+
+    @contextmanager
+    def translated(self, key: str, operation: str) -> Iterator[None]:
+        """Turn boto's failures into ours: what was refused, by name, and what to do."""
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        where = self.locate(key)
+        try:
+            yield
+        except ClientError as exc:
+            raise self._meaning(where, operation, exc) from exc
+        except BotoCoreError as exc:
+            name = type(exc).__name__
+            if any(word in name for word in ("Credential", "Profile", "SSO", "Token")):
+                raise StoreError(
+                    f"{where}: no usable AWS credentials: {exc}",
+                    hint="set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+                ) from exc
+            raise StoreError(
+                f"{where}: {operation}: {exc}",
+                hint="check network and endpoint, then run the same command again; it continues",
+            ) from exc
+
+    def _meaning(self, where: str, operation: str, exc: ClientError) -> StoreError:
+        code, number = str(exc.response.get("Error", {}).get("Code", "")), status(exc)
+        if code == "NoSuchBucket":
+            return self._no_bucket()
+        if number == NOT_FOUND:
+            return ObjectMissingError(
+                f"{where}: no such object", hint="check the store and the channel"
+            )
+        if number == PRECONDITION_FAILED:
+            return stale(where)
+        if code in {"RequestTimeTooSkewed", "RequestExpired"}:
+            hint = "this machine's clock is wrong: set it, for example with timedatectl"
+        elif code in {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"}:
+            hint = "these AWS credentials are wrong or expired: get new ones"
+        elif number == FORBIDDEN:
+            hint = f"these AWS credentials may not do that: they need s3:{operation} there"
+        elif number >= SERVER_ERROR:
+            hint = "the server's fault: run the same command again, it continues"
+        else:
+            hint = "the server refused it for good; trying again will not help"
+        return StoreError(f"{where}: {operation}: {number} {code}".rstrip(), hint=hint)
+
+    def _no_bucket(self) -> StoreError:
+        return StoreError(
+            f"s3://{self.name}: no such bucket",
+            hint="check the store, the channel and the endpoint; buckets are not created here",
+        )
+
+
+class Window:
+    """A part of an open file as botocore wants a body, telling how far it was read.
+
+    Going back (a retry, a failure) counts back.
+    """
+
+    def __init__(self, file: IO[bytes], start: int, size: int, count: Counter | None) -> None:
+        self._file, self._start, self._size, self._count = file, start, size, count
+        self._position = 0
+
+    def __enter__(self) -> Window:  # noqa: PYI034 (typing.Self is not in 3.10)
+        self.seek(0)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if exc_type:
+            self.seek(0)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def as_io(self) -> IO[bytes]:
+        """What the stubs call a body; botocore itself needs read, seek and tell."""
+        return cast("IO[bytes]", self)
+
+    def read(self, size: int | None = -1) -> bytes:
+        left = self._size - self._position
+        block = self._file.read(left if size is None or size < 0 else min(size, left))
+        self._position += len(block)
+        advance(self._count, len(block))
+        return block
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        target = offset + (0, self._position, self._size)[whence]
+        advance(self._count, target - self._position)
+        self._file.seek(self._start + target)
+        self._position = target
+        return target
+
+    def tell(self) -> int:
+        return self._position
+
+
+def status(exc: ClientError) -> int:
+    """HTTP status of a refusal."""
+    return int(exc.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def checksum(sha256: str) -> str:
+    """A SHA-256 as S3 spells it."""
+    return base64.b64encode(bytes.fromhex(sha256)).decode()
+
+
+def served(headers: Headers) -> dict[str, str]:
+    """Headers as the parameters of a request that writes."""
+    given = {"ContentType": headers.content_type, "CacheControl": headers.cache_control}
+    return {name: value for name, value in given.items() if value}
+
+
+def _blocks(body: Any, where: str) -> Iterator[bytes]:
+    from botocore.exceptions import FlexibleChecksumError, HTTPClientError, IncompleteReadError
+
+    with body:
+        while True:
+            try:
+                block = body.read(BLOCK)
+            except FlexibleChecksumError as exc:
+                raise StoreError(
+                    f"{where}: {exc}",
+                    hint="run the same command again; if it stays, what is stored is damaged",
+                ) from exc
+            except (HTTPClientError, IncompleteReadError, OSError) as exc:
+                raise BrokenError(str(exc)) from exc
+            if not block:
+                return
+            yield block
+
+
+def _info(key: str, found: Any) -> Info:
+    stated = found.get("ChecksumSHA256", "")
+    # `…-7` is the checksum of seven parts' checksums, which says nothing about the whole
+    whole = stated and "-" not in stated and found.get("ChecksumType") != "COMPOSITE"
+    return Info(
+        key=key,
+        size=found["ContentLength"],
+        etag=found["ETag"].strip('"'),
+        sha256=base64.b64decode(stated).hex() if whole else "",
+        modified=found["LastModified"],
+    )

@@ -1,0 +1,272 @@
+"""A store in a folder. Writers are separate processes, killed at any moment, as on S3.
+
+An object appears by a hard link from a scratch file (create-only, atomic) or by a rename under a
+lock (replace). Scratch files and the lock live in `.rocwheel/` below the folder, which is no key.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import uuid
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from rocwheel.errors import ObjectDiffersError, ObjectMissingError, StoreError
+from rocwheel.store import BLOCK, Abilities, Headers, Info, differs, replaced, sha256_of, stale
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rocwheel.store import Body, Counter
+
+OURS: Final = ".rocwheel"
+
+
+class FileStore:
+    """Objects as files. Its ETag is the SHA-256, so two equal contents are the same version."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.url = root.as_uri()
+        self.connections = 4
+
+    def locate(self, key: str, /) -> str:
+        return f"{self.url}/{key}"
+
+    def http(self, key: str, /) -> str:
+        return (self.root / key).as_uri()
+
+    def abilities(self) -> Abilities:
+        return Abilities(
+            create_only=True,
+            swap=True,
+            checksums=True,
+            copy_create_only=True,
+            copy_source_match=True,
+            copy_checksums=True,
+            folder_keys=False,
+        )
+
+    def info(self, key: str, /) -> Info | None:
+        digest = hashlib.sha256()
+        try:
+            return self._stream(key, digest.update, digest)
+        except ObjectMissingError:
+            return None
+
+    def read(self, key: str, /) -> tuple[bytes, Info]:
+        blocks: list[bytes] = []
+        info = self.stream(key, blocks.append)
+        return b"".join(blocks), info
+
+    def stream(self, key: str, sink: Callable[[bytes], object], /) -> Info:
+        digest = hashlib.sha256()
+
+        def both(block: bytes) -> None:
+            digest.update(block)
+            sink(block)
+
+        return self._stream(key, both, digest)
+
+    def digest(self, info: Info, /, *, count: Counter | None = None) -> str:
+        if info.sha256:
+            return info.sha256
+        digest = hashlib.sha256()
+
+        def both(block: bytes) -> None:
+            digest.update(block)
+            if count:
+                count(len(block))
+
+        return self._stream(info.key, both, digest).sha256
+
+    def create(
+        self,
+        key: str,
+        body: Body,
+        /,
+        *,
+        headers: Headers,  # noqa: ARG002
+        sha256: str = "",
+        count: Counter | None = None,
+    ) -> bool:
+        path = self._path(key)
+        expected = sha256 or sha256_of(body)
+        if path.exists():
+            self._same(key, expected)
+            if count:
+                count(path.stat().st_size)
+            return False
+        with self._scratch(key) as scratch:
+            written = hashlib.sha256()
+            with scratch.open("xb") as file:
+                for block in _blocks(body):
+                    file.write(block)
+                    written.update(block)
+                    if count:
+                        count(len(block))
+                file.flush()
+                os.fsync(file.fileno())
+            if written.hexdigest() != expected:
+                raise ObjectDiffersError(
+                    f"{self.locate(key)}: SHA-256 of what was to be written is "
+                    f"{written.hexdigest()}, not {expected}",
+                    hint="the source changed meanwhile; nothing was written",
+                )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                os.link(scratch, path)
+            except FileExistsError:
+                self._same(key, expected)
+                return False
+        return True
+
+    def replace(
+        self,
+        key: str,
+        body: bytes,
+        /,
+        *,
+        previous: Info | None,
+        headers: Headers,  # noqa: ARG002
+    ) -> None:
+        path = self._path(key)
+        with self._scratch(key) as scratch, self._lock(key):
+            now = self.info(key)
+            if (now.etag if now else "") != (previous.etag if previous else ""):
+                raise stale(self.locate(key))
+            with scratch.open("xb") as file:
+                file.write(body)
+                file.flush()
+                os.fsync(file.fileno())
+            path.parent.mkdir(parents=True, exist_ok=True)
+            scratch.replace(path)
+
+    def copy(
+        self, source: Info, target: str, /, *, sha256: str, count: Counter | None = None
+    ) -> int:
+        if source.sha256 and source.sha256 != sha256:
+            raise replaced(self.locate(source.key), source.sha256, sha256)
+        self.create(
+            target,
+            self._path(source.key),
+            headers=Headers(content_type=""),
+            sha256=sha256,
+            count=count,
+        )
+        return 0  # never left this machine
+
+    def delete(self, key: str, /) -> None:
+        with self._translated(key):
+            self._path(key).unlink(missing_ok=True)
+
+    def keys(self, prefix: str = "", /) -> Iterator[Info]:
+        folder, _, _ = prefix.rpartition("/")
+        start = self.root / folder if folder else self.root
+        for key in sorted(self._walk(start)):
+            if key.startswith(prefix):
+                try:
+                    stat = (self.root / key).stat()
+                except FileNotFoundError:
+                    continue  # deleted since it was listed
+                yield Info(key=key, size=stat.st_size, etag="", sha256="", modified=_time(stat))
+
+    def sweep(self, prefix: str, before: datetime, /) -> tuple[str, ...]:  # noqa: ARG002
+        swept = []
+        scratch = self.root / OURS
+        for path in sorted(scratch.glob("*.part")) if scratch.is_dir() else ():
+            if _time(path.stat()) < before:
+                path.unlink(missing_ok=True)
+                swept.append(path.name)
+        return tuple(swept)
+
+    def _walk(self, folder: Path) -> Iterator[str]:
+        try:
+            entries = list(os.scandir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            if entry.is_dir():
+                if entry.name != OURS:
+                    yield from self._walk(folder / entry.name)
+            else:
+                yield (folder / entry.name).relative_to(self.root).as_posix()
+
+    def _path(self, key: str) -> Path:
+        parts = key.split("/")
+        if not all(parts) or {".", "..", OURS} & set(parts):
+            raise StoreError(f"{self.locate(key)}: a file cannot have this name", hint="a bug")
+        return self.root.joinpath(*parts)
+
+    def _stream(self, key: str, sink: Callable[[bytes], object], digest: hashlib._Hash) -> Info:
+        with self._translated(key):
+            file = self._path(key).open("rb")
+        with file:
+            while block := file.read(BLOCK):
+                sink(block)
+            stat = os.fstat(file.fileno())
+        sha256 = digest.hexdigest()
+        return Info(key=key, size=stat.st_size, etag=sha256, sha256=sha256, modified=_time(stat))
+
+    def _same(self, key: str, expected: str) -> None:
+        there = self.info(key)
+        if there and there.sha256 != expected:
+            raise differs(self.locate(key), there.sha256, expected)
+
+    @contextmanager
+    def _scratch(self, key: str) -> Iterator[Path]:
+        with self._translated(key):
+            (self.root / OURS).mkdir(parents=True, exist_ok=True)
+            path = self.root / OURS / f"{uuid.uuid4().hex}.part"
+            try:
+                yield path
+            finally:
+                path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _lock(self, key: str) -> Iterator[None]:
+        with self._translated(key), (self.root / OURS / "lock").open("ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, however it ends
+            yield
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        try:
+            yield
+        except OSError as exc:
+            self._raise(key, exc)
+
+    def _raise(self, key: str, exc: OSError) -> NoReturn:
+        where = self.locate(key)
+        if exc.errno in {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}:
+            raise ObjectMissingError(
+                f"{where}: no such object", hint="check the store and the channel"
+            ) from exc
+        hints = {
+            errno.EACCES: "check the folder's permissions",
+            errno.EPERM: "check the folder's permissions",
+            errno.EROFS: "the file system is read-only",
+            errno.ENOSPC: "free some space",
+        }
+        raise StoreError(
+            f"{where}: {exc.strerror} ({exc.filename})",
+            hint=hints.get(exc.errno or 0, "check the folder"),
+        ) from exc
+
+
+def _blocks(body: Body) -> Iterator[bytes]:
+    if isinstance(body, bytes):
+        yield body
+        return
+    with body.open("rb") as file:
+        while block := file.read(BLOCK):
+            yield block
+
+
+def _time(stat: os.stat_result) -> datetime:
+    return datetime.fromtimestamp(stat.st_mtime, tz=timezone.utc)

@@ -1,0 +1,300 @@
+"""A store in an S3 bucket, with credentials from boto3's own chain only.
+
+What to do is decided here, from what the server was seen to do (`probe`): a wheel is put in one
+request, so that its checksum attribute is the SHA-256 of the whole object; where the server keeps
+no trustworthy checksum, or ignores a condition, the fallback that `Abilities` states is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocwheel.errors import ObjectMissingError, StoreError
+from rocwheel.store import Headers, advance, differs, digest_of, replaced, sha256_of, stale
+from rocwheel.store.bucket import BrokenError, Bucket, checksum
+from rocwheel.store.parts import Parts, honours_condition
+from rocwheel.store.probe import BODY, probe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+    from rocwheel.store import Abilities, Body, Counter, Info, Options
+
+
+class S3Store:
+    """Objects below one prefix of a bucket. Its methods may be called from many threads."""
+
+    def __init__(self, bucket: str, base: str, options: Options) -> None:
+        self._bucket = Bucket(bucket, base, options)
+        self.url = self._bucket.url
+        self.connections = options.connections
+        self._options = options
+        self._lock = threading.Lock()
+        self._known: Abilities | None = None
+
+    def locate(self, key: str, /) -> str:
+        return self._bucket.locate(key)
+
+    def http(self, key: str, /) -> str:
+        return self._bucket.http(key)
+
+    def abilities(self) -> Abilities:
+        with self._lock:
+            if self._known is None:
+                self._known = probe(self._bucket, self._options.probe_key)
+            return self._known
+
+    # Reading
+
+    def info(self, key: str, /) -> Info | None:
+        found = self._bucket.head(key)
+        return found[0] if found else None
+
+    def read(self, key: str, /) -> tuple[bytes, Info]:
+        blocks: list[bytes] = []
+        info = self.stream(key, blocks.append)
+        return b"".join(blocks), info
+
+    def stream(self, key: str, sink: Callable[[bytes], object], /) -> Info:
+        info, blocks = self._bucket.get(key)
+        done = failures = 0
+        while True:
+            try:
+                for block in blocks:
+                    done += len(block)
+                    sink(block)
+            except BrokenError as exc:
+                failures += 1
+                if failures >= self._bucket.attempts:
+                    raise StoreError(
+                        f"{self.locate(key)}: the download broke {failures} times: {exc}",
+                        hint="run the same command again; check the network if it stays",
+                    ) from exc
+                self._bucket.pause(failures)
+                _, blocks = self._bucket.get(key, start=done, etag=info.etag)
+                continue
+            if done != info.size:
+                raise StoreError(
+                    f"{self.locate(key)}: {done} of {info.size} bytes came",
+                    hint="run the same command again",
+                )
+            return info
+
+    def digest(self, info: Info, /, *, count: Counter | None = None) -> str:
+        if info.sha256 and self._known and self._known.checksums:
+            return info.sha256
+        digest = hashlib.sha256()
+
+        def both(block: bytes) -> None:
+            digest.update(block)
+            advance(count, len(block))
+
+        self.stream(info.key, both)
+        return digest.hexdigest()
+
+    def keys(self, prefix: str = "", /) -> Iterator[Info]:
+        return self._bucket.keys(prefix)
+
+    # Writing
+
+    def create(
+        self,
+        key: str,
+        body: Body,
+        /,
+        *,
+        headers: Headers,
+        sha256: str = "",
+        count: Counter | None = None,
+    ) -> bool:
+        able = self._writable("create_only", key)
+        sha256 = sha256 or sha256_of(body)
+        size = len(body) if isinstance(body, bytes) else body.stat().st_size
+        created = False
+        if able.create_only or self.info(key) is None:
+            if size > self._options.put_limit and isinstance(body, Path):
+                created = self._put_parts(key, body, sha256, headers, count)
+            else:
+                condition = {"IfNoneMatch": "*"} if able.create_only else {}
+                created = self._put(
+                    key, body, sha256, headers=headers, condition=condition, count=count
+                )
+        if not created:
+            advance(count, size)
+            self._same(key, body, sha256)
+        return created
+
+    def replace(self, key: str, body: bytes, /, *, previous: Info | None, headers: Headers) -> None:
+        able = self._writable("swap", key)
+        condition: dict[str, str] = {}
+        if able.swap and able.create_only:
+            condition = {"IfMatch": f'"{previous.etag}"'} if previous else {"IfNoneMatch": "*"}
+        else:
+            now = self.info(key)
+            if (now.etag if now else "") != (previous.etag if previous else ""):
+                raise stale(self.locate(key))
+        try:
+            done = self._put(key, body, sha256_of(body), headers=headers, condition=condition)
+        except ObjectMissingError as exc:  # it was deleted meanwhile
+            raise stale(self.locate(key)) from exc
+        if not done:
+            raise stale(self.locate(key))
+
+    def copy(
+        self, source: Info, target: str, /, *, sha256: str, count: Counter | None = None
+    ) -> int:
+        able = self._writable("create_only", target)
+        moved = _Moved()
+        if not able.copies:
+            self._carry(source, target, sha256, moved)
+            advance(count, source.size)
+            return moved.size
+        found = self.digest(source, count=moved)
+        if found != sha256:
+            raise replaced(self.locate(source.key), found, sha256)
+        created = self._copied(source, target)
+        there = self.info(target)
+        if there is None:  # then the condition that did not hold was the source's ETag
+            raise stale(self.locate(source.key))
+        found = self.digest(there, count=moved)
+        if found != sha256:
+            if created:
+                self.delete(target)
+            raise differs(self.locate(target), found, sha256)
+        advance(count, source.size)
+        return moved.size
+
+    def delete(self, key: str, /) -> None:
+        self._bucket.delete(key)
+
+    def sweep(self, prefix: str, before: datetime, /) -> tuple[str, ...]:
+        return self._bucket.sweep(prefix, before)
+
+    def _writable(self, ability: str, key: str) -> Abilities:
+        able = self.abilities()
+        if not getattr(able, ability):
+            self._need_single_writer(key)
+        return able
+
+    def _need_single_writer(self, key: str) -> None:
+        if not self._options.single_writer:
+            raise StoreError(
+                f"{self.locate(key)}: this server accepts conditional writes and ignores the "
+                "condition, so two writers could overwrite each other",
+                hint="use another server, or promise that nobody else writes: --single-writer, "
+                "`writers: one` in ci/channels.yaml",
+            )
+
+    @cached_property
+    def _parts(self) -> Parts:
+        able = self.abilities()
+        return Parts(
+            bucket=self._bucket,
+            part_size=self._options.part_size,
+            checksums=able.checksums,
+            create_only=honours_condition(self._bucket, self._options.probe_key, BODY),
+        )
+
+    def _put(
+        self,
+        key: str,
+        body: Body,
+        sha256: str,
+        *,
+        headers: Headers,
+        condition: dict[str, str],
+        count: Counter | None = None,
+    ) -> bool:
+        """One PUT, proven to have arrived. False when the condition did not hold."""
+        able = self.abilities()
+        extra = {**condition, **({"ChecksumSHA256": checksum(sha256)} if able.checksums else {})}
+        with self._bucket.translated(key, "PutObject"):
+            etag = self._bucket.conditional(
+                lambda: self._bucket.put(key, body, headers=headers, count=count, **extra)
+            )
+        if etag is None:
+            return False
+        if not able.checksums and etag != digest_of(body, "md5"):
+            self._prove(key, sha256)
+        return True
+
+    def _put_parts(
+        self, key: str, path: Path, sha256: str, headers: Headers, count: Counter | None
+    ) -> bool:
+        if not self._parts.create_only:
+            self._need_single_writer(key)
+        created = self._parts.put(key, path, headers, count)
+        if created and not self._parts.checksums:
+            self._prove(key, sha256)
+        return created
+
+    def _copied(self, source: Info, target: str) -> bool:
+        """Copy on the server. False when one of the two conditions did not hold."""
+        if source.size > self._options.put_limit:
+            if not self._parts.create_only:
+                self._need_single_writer(target)
+            found = self._bucket.head(source.key)
+            return self._parts.copy(source, target, found[1]) if found else False
+        with self._bucket.translated(target, "CopyObject"):
+            done = self._bucket.conditional(
+                lambda: self._bucket.copy(
+                    source.key, target, CopySourceIfMatch=f'"{source.etag}"', IfNoneMatch="*"
+                )
+            )
+        return done is not None
+
+    def _carry(self, source: Info, target: str, sha256: str, moved: _Moved) -> None:
+        """Copy through this machine: download, check, put on condition."""
+        digest = hashlib.sha256()
+        with tempfile.NamedTemporaryFile(prefix="rocwheel-") as file:
+
+            def keep(block: bytes) -> None:
+                moved(len(block))
+                digest.update(block)
+                file.write(block)
+
+            self.stream(source.key, keep)
+            file.flush()
+            if digest.hexdigest() != sha256:
+                raise replaced(self.locate(source.key), digest.hexdigest(), sha256)
+            found = self._bucket.head(source.key)
+            headers = found[1] if found else Headers(content_type="")
+            if self.create(target, Path(file.name), headers=headers, sha256=sha256):
+                moved(source.size)
+
+    def _same(self, key: str, body: Body, sha256: str) -> None:
+        """Check what is stored already. Raises ObjectDiffersError."""
+        there = self.info(key)
+        if there is None:
+            raise stale(self.locate(key))
+        if not self.abilities().checksums and there.etag == digest_of(body, "md5"):
+            return
+        if (found := self.digest(there)) != sha256:
+            raise differs(self.locate(key), found, sha256)
+
+    def _prove(self, key: str, sha256: str) -> None:
+        """Read back what was just written; remove it when it arrived changed."""
+        there = self.info(key)
+        found = self.digest(there) if there else "nothing"
+        if found != sha256:
+            self.delete(key)
+            raise StoreError(
+                f"{self.locate(key)}: {found} was stored instead of SHA-256 {sha256}",
+                hint="it was removed; run the same command again",
+            )
+
+
+class _Moved:
+    """Counts bytes that passed through this machine."""
+
+    def __init__(self) -> None:
+        self.size = 0
+
+    def __call__(self, size: int) -> None:
+        self.size += size

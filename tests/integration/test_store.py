@@ -1,0 +1,356 @@
+"""One contract, every backend: a folder and three real S3 servers that can do different things."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from support.s3 import READER, READER_SECRET, servers  # noqa: F401 (a fixture)
+
+from rocwheel.errors import (
+    ConfigError,
+    ObjectDiffersError,
+    ObjectMissingError,
+    ObjectStaleError,
+    StoreError,
+)
+from rocwheel.store import Headers, Info, Options, Store, each, open_store
+
+HEADERS = Headers(content_type="text/plain", cache_control="max-age=60")
+LIMITS = {"put_limit": 6 << 20, "part_size": 5 << 20}  # S3's smallest part
+BIG = bytes(range(256)) * (40 << 10)  # 10 MiB
+# A wheel's name in a store: `+` must survive, and so must `!` of an epoch.
+WHEEL = "v2/gfx94X-dcgpu/jax_rocm7_plugin-1!0.9.1+rocm7.10.0-cp312-cp312-any.whl"
+
+
+def sha(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def s3_store(servers, monkeypatch, name: str, **options) -> Store:  # noqa: F811
+    for key, value in servers[name].environ().items():
+        monkeypatch.setenv(key, value)
+    chosen = {**LIMITS, "single_writer": name == "rclone", **options}
+    return open_store(servers.fresh_url(name), Options(**chosen))
+
+
+@pytest.fixture(params=["file", "moto", "rclone", "seaweedfs"])
+def store(request, servers, tmp_path, monkeypatch) -> Store:  # noqa: F811
+    if request.param == "file":
+        return open_store((tmp_path / "a store").as_uri())
+    return s3_store(servers, monkeypatch, request.param)
+
+
+@pytest.fixture(params=["file", "moto", "seaweedfs"])
+def conditional_store(request, servers, tmp_path, monkeypatch) -> Store:  # noqa: F811
+    if request.param == "file":
+        return open_store((tmp_path / "a store").as_uri())
+    return s3_store(servers, monkeypatch, request.param)
+
+
+def info(store: Store, key: str) -> Info:
+    found = store.info(key)
+    assert found is not None
+    return found
+
+
+def unfinished(server, store: Store) -> list[str]:
+    _, _, bucket, base = store.url.split("/")
+    found = server.client().list_multipart_uploads(Bucket=bucket).get("Uploads", [])
+    return [item["Key"] for item in found if item["Key"].startswith(f"{base}/")]
+
+
+def test_what_was_created_is_read_back(store: Store) -> None:
+    assert store.create(WHEEL, b"some bytes", headers=HEADERS)
+    data, found = store.read(WHEEL)
+    assert (data, found.key, found.size) == (b"some bytes", WHEEL, 10)
+    assert store.digest(info(store, WHEEL)) == sha(b"some bytes")
+    assert abs(datetime.now(tz=timezone.utc) - found.modified) < timedelta(minutes=5)
+
+
+def test_a_file_streams_in_and_its_progress_adds_up(store: Store, tmp_path: Path) -> None:
+    path = tmp_path / "wheel"
+    path.write_bytes(b"x" * 3_000_000)
+    seen: list[int] = []
+    assert store.create(WHEEL, path, headers=HEADERS, count=seen.append)
+    assert sum(seen) == 3_000_000
+    assert store.digest(info(store, WHEEL)) == sha(path.read_bytes())
+
+
+def test_a_stored_name_is_never_given_other_bytes(store: Store) -> None:
+    store.create(WHEEL, b"first", headers=HEADERS)
+    seen: list[int] = []
+    assert store.create(WHEEL, b"first", headers=HEADERS, count=seen.append) is False
+    assert sum(seen) == 5
+    with pytest.raises(ObjectDiffersError, match=r"1!0\.9\.1\+rocm7\.10\.0"):
+        store.create(WHEEL, b"second", headers=HEADERS)
+    assert store.read(WHEEL)[0] == b"first"
+    assert [item.key for item in store.keys("v2/")] == [WHEEL]
+
+
+def test_a_page_changes_only_as_it_was_read(store: Store) -> None:
+    store.replace("v2/page/index.html", b"one", previous=None, headers=HEADERS)
+    _, one = store.read("v2/page/index.html")
+    with pytest.raises(ObjectStaleError, match=r"page/index\.html"):
+        store.replace("v2/page/index.html", b"two", previous=None, headers=HEADERS)
+    store.replace("v2/page/index.html", b"two", previous=one, headers=HEADERS)
+    with pytest.raises(ObjectStaleError):
+        store.replace("v2/page/index.html", b"three", previous=one, headers=HEADERS)
+    assert store.read("v2/page/index.html")[0] == b"two"
+
+
+def test_a_page_that_was_deleted_cannot_be_replaced(store: Store) -> None:
+    store.replace("page", b"one", previous=None, headers=HEADERS)
+    _, one = store.read("page")
+    store.delete("page")
+    with pytest.raises(ObjectStaleError):
+        store.replace("page", b"two", previous=one, headers=HEADERS)
+    assert store.info("page") is None
+
+
+def test_a_copy_has_the_same_bytes_and_is_written_once(store: Store) -> None:
+    store.create("staging/a+b.whl", b"wheel", headers=HEADERS)
+    source = info(store, "staging/a+b.whl")
+    moved = store.copy(source, "release/a+b.whl", sha256=sha(b"wheel"))
+    able = store.abilities()
+    assert (moved == 0) == able.copies or store.url.startswith("file:")
+    assert store.read("release/a+b.whl")[0] == b"wheel"
+    store.copy(source, "release/a+b.whl", sha256=sha(b"wheel"))
+    store.create("release/other.whl", b"other", headers=HEADERS)
+    with pytest.raises(ObjectDiffersError, match=r"release/other\.whl"):
+        store.copy(source, "release/other.whl", sha256=sha(b"wheel"))
+    assert store.read("release/other.whl")[0] == b"other"
+
+
+def test_a_source_that_was_replaced_is_not_copied(store: Store) -> None:
+    store.create("staging/a.whl", b"tested", headers=HEADERS)
+    source = info(store, "staging/a.whl")
+    store.delete("staging/a.whl")
+    store.create("staging/a.whl", b"forged", headers=HEADERS)
+    for seen in (source, info(store, "staging/a.whl")):
+        with pytest.raises((ObjectDiffersError, ObjectStaleError), match=r"a\.whl"):
+            store.copy(seen, "release/a.whl", sha256=sha(b"tested"))
+    assert store.info("release/a.whl") is None
+
+
+def test_what_is_not_there_is_named(store: Store) -> None:
+    store.create("some", b"thing", headers=HEADERS)
+    assert store.info("no/such+key") is None
+    with pytest.raises(ObjectMissingError, match=r"no/such\+key"):
+        store.read("no/such+key")
+    store.delete("no/such+key")
+
+
+def test_a_listing_has_every_key_below_a_prefix_in_order(store: Store) -> None:
+    keys = [f"p/{number:04}" for number in range(1001 if store.url.startswith("file:") else 21)]
+    each(lambda key: store.create(key, b"x", headers=HEADERS), ["q", *keys], threads=8)
+    assert [item.key for item in store.keys("p/")] == keys
+    assert [item.key for item in store.keys("p/000")] == keys[:10]
+    assert list(store.keys("nothing/")) == []
+
+
+def test_a_listing_goes_on_after_a_thousand_keys(servers, monkeypatch) -> None:  # noqa: F811
+    store = s3_store(servers, monkeypatch, "seaweedfs")
+    keys = [f"p/{number:04}" for number in range(1003)]
+    each(lambda key: store.create(key, b"x", headers=HEADERS), keys, threads=8)
+    assert [item.key for item in store.keys("p/")] == keys
+
+
+def test_one_of_many_writers_of_a_name_wins_and_all_the_others_are_told(
+    conditional_store: Store,
+) -> None:
+    store = conditional_store
+    store.abilities()
+    told: list[str] = []
+
+    def write(number: int) -> bool:
+        try:
+            return store.create("one", b"%d" % number, headers=HEADERS)
+        except ObjectDiffersError as exc:
+            told.append(str(exc))
+            return False
+
+    created = each(write, range(16), threads=16)
+    assert created.count(True) == 1
+    assert len(told) == 15
+    assert store.read("one")[0] == b"%d" % created.index(True)
+
+
+def test_no_change_is_lost_when_many_change_one_page(conditional_store: Store) -> None:
+    store = conditional_store
+    store.replace("page", b"", previous=None, headers=HEADERS)
+
+    def add(number: int) -> None:
+        while True:
+            body, seen = store.read("page")
+            try:
+                store.replace("page", body + b"%d\n" % number, previous=seen, headers=HEADERS)
+            except ObjectStaleError:
+                continue
+            return
+
+    each(add, range(24), threads=8)
+    assert sorted(store.read("page")[0].split()) == sorted(b"%d" % n for n in range(24))
+
+
+@pytest.mark.parametrize("name", ["moto", "seaweedfs"])
+def test_a_large_object_goes_in_parts_and_is_proven_by_reading(
+    servers,  # noqa: F811
+    monkeypatch,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    store = s3_store(servers, monkeypatch, name)
+    path = tmp_path / "big.whl"
+    path.write_bytes(BIG)
+    seen: list[int] = []
+    assert store.create("staging/big.whl", path, headers=HEADERS, count=seen.append)
+    assert sum(seen) == len(BIG)
+    assert store.create("staging/big.whl", path, headers=HEADERS) is False
+    source = info(store, "staging/big.whl")
+    assert source.sha256 == ""  # the checksum of parts is not taken for one of the whole
+    store.copy(source, "release/big.whl", sha256=sha(BIG))
+    store.copy(source, "release/big.whl", sha256=sha(BIG))
+    assert store.digest(info(store, "release/big.whl")) == sha(BIG)
+    path.write_bytes(BIG[::-1])
+    with pytest.raises(ObjectDiffersError, match=r"big\.whl"):
+        store.create("staging/big.whl", path, headers=HEADERS)
+    assert unfinished(servers[name], store) == []
+
+
+def test_unfinished_uploads_are_swept_and_new_ones_are_not(servers, monkeypatch) -> None:  # noqa: F811
+    store = s3_store(servers, monkeypatch, "seaweedfs")
+    _, _, bucket, base = store.url.split("/")
+    key = f"{base}/v2/left.whl"
+    servers["seaweedfs"].client().create_multipart_upload(Bucket=bucket, Key=key)
+    assert unfinished(servers["seaweedfs"], store) == [key]
+    now = datetime.now(tz=timezone.utc)
+    assert store.sweep("v2/", now - timedelta(days=1)) == ()
+    assert store.sweep("v2/", now + timedelta(minutes=1)) == ("v2/left.whl",)
+    assert unfinished(servers["seaweedfs"], store) == []
+
+
+def test_what_a_killed_writer_left_in_a_folder_is_no_key_and_is_swept(tmp_path: Path) -> None:
+    store = open_store(tmp_path.as_uri())
+    store.create("a", b"a", headers=HEADERS)
+    left = tmp_path / ".rocwheel" / "0123.part"
+    left.write_bytes(b"half")
+    assert [item.key for item in store.keys("")] == ["a"]
+    now = datetime.now(tz=timezone.utc)
+    assert store.sweep("", now - timedelta(days=1)) == ()
+    assert store.sweep("", now + timedelta(seconds=1)) == ("0123.part",)
+    assert not left.exists()
+
+
+def test_abilities_are_what_each_server_does_not_what_it_says(servers, monkeypatch) -> None:  # noqa: F811
+    able = {
+        name: s3_store(servers, monkeypatch, name).abilities()
+        for name in ("moto", "rclone", "seaweedfs")
+    }
+    assert able["seaweedfs"].missing == ("folder_keys",)
+    assert able["moto"].missing == (
+        "checksums",
+        "copy_create_only",
+        "copy_source_match",
+    )
+    assert {"create_only", "swap", "checksums", "copies"} & {*able["rclone"].missing} == {
+        "create_only",
+        "swap",
+        "checksums",
+    }
+    assert able["seaweedfs"].copies
+    assert not able["moto"].copies
+
+
+def test_a_server_that_ignores_conditions_is_not_written_to_by_default(
+    servers,  # noqa: F811
+    monkeypatch,
+) -> None:
+    store = s3_store(servers, monkeypatch, "rclone", single_writer=False)
+    with pytest.raises(StoreError, match="ignores the condition") as caught:
+        store.create("v2/a.whl", b"a", headers=HEADERS)
+    assert "--single-writer" in caught.value.hint
+    with pytest.raises(StoreError, match="ignores the condition"):
+        store.replace("v2/a.html", b"a", previous=None, headers=HEADERS)
+    assert list(store.keys("v2/")) == []
+
+
+def test_a_probe_leaves_only_its_own_objects(servers, monkeypatch) -> None:  # noqa: F811
+    store = s3_store(servers, monkeypatch, "seaweedfs", probe_key="mine/probe")
+    store.abilities()
+    assert {item.key for item in store.keys("")} <= {
+        "mine/probe",
+        "mine/probe-copy",
+        "mine/probe-folder/",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "hint"),
+    [
+        ({"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}, "no usable AWS credentials", "AWS_PROFILE"),
+        ({"AWS_ACCESS_KEY_ID": READER, "AWS_SECRET_ACCESS_KEY": READER_SECRET}, "403 AccessDenied", "s3:PutObject"),
+        ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "403 SignatureDoesNotMatch", "wrong or expired"),
+        ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}, "Could not connect", "run the same command again"),
+    ],
+)  # fmt: skip
+def test_a_refusal_has_a_name_and_a_remedy(servers, monkeypatch, changes, message, hint) -> None:  # noqa: F811
+    store = s3_store(servers, monkeypatch, "seaweedfs", attempts=1)
+    for name, value in changes.items():
+        monkeypatch.setenv(name, value)
+        if not value:
+            monkeypatch.delenv(name)
+    with pytest.raises(StoreError, match=message) as caught:
+        store.create("a", b"a", headers=HEADERS)
+    assert hint in caught.value.hint
+    assert store.url in str(caught.value)
+
+
+def test_a_bucket_that_does_not_exist_is_named(servers, monkeypatch) -> None:  # noqa: F811
+    s3_store(servers, monkeypatch, "seaweedfs")
+    store = open_store("s3://no-such-bucket/base")
+    for call in (
+        lambda: store.info("a"),
+        lambda: store.read("a"),
+        lambda: list(store.keys()),
+        lambda: store.create("a", b"a", headers=HEADERS),
+    ):
+        with pytest.raises(StoreError, match="s3://no-such-bucket: no such bucket"):
+            call()
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://", "http://host/x", "file://other-host/x", "s3://b/p?x=1", "store"]
+)
+def test_a_url_that_is_no_store_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="not a store"):
+        open_store(url)
+
+
+def test_a_key_cannot_leave_the_folder(tmp_path: Path) -> None:
+    store = open_store((tmp_path / "in").as_uri())
+    for key in ("../out", "a/../../out", "/etc/passwd", "a//b", ".rocwheel/lock", "a/"):
+        with pytest.raises(StoreError):
+            store.create(key, b"x", headers=HEADERS)
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_the_first_failure_of_many_threads_is_raised_and_the_rest_is_not_started() -> None:
+    started = []
+    gate = threading.Event()
+
+    def work(number: int) -> int:
+        started.append(number)
+        if number == 1:
+            gate.set()
+            raise ValueError("number one")
+        gate.wait(5)
+        return number
+
+    with pytest.raises(ValueError, match="number one"):
+        each(work, range(1000), threads=2)
+    assert len(started) < 20
+    assert each(lambda number: number * 2, range(5), threads=3) == [0, 2, 4, 6, 8]

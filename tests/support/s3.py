@@ -1,0 +1,234 @@
+"""Real S3 servers on this machine, each started once per test session.
+
+Three, because they can do different things and the store has to notice: SeaweedFS keeps every
+condition and checksum, as AWS does; moto keeps conditions on puts but none on copies, and accepts
+wrong checksums; rclone ignores all conditions. Every one may be read without credentials.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import boto3
+import pytest
+from botocore.config import Config
+
+KEY, SECRET = "rocwheeltest", "rocwheelsecret"
+READER, READER_SECRET = "rocwheelread", "rocwheelreadsecret"
+BUCKET = "wheels"
+START_SECONDS = 60
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """A running server; `folder` is where it keeps files, if it does."""
+
+    name: str
+    endpoint: str
+    pid: int
+    folder: Path | None = None
+
+    def environ(self, key: str = KEY, secret: str = SECRET) -> dict[str, str]:
+        """What makes boto3 talk to it: no file of the person who runs the tests is read."""
+        return {
+            "AWS_ACCESS_KEY_ID": key,
+            "AWS_SECRET_ACCESS_KEY": secret,
+            "AWS_ENDPOINT_URL_S3": self.endpoint,
+            "AWS_REGION": "us-east-2",
+            "AWS_CONFIG_FILE": os.devnull,
+            "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def client(self, attempts: int = 5):
+        config = Config(max_pool_connections=32, retries={"total_max_attempts": attempts})
+        return boto3.session.Session(
+            aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="us-east-2"
+        ).client("s3", endpoint_url=self.endpoint, config=config)
+
+    def bucket(self, name: str) -> str:
+        """Make a bucket that anybody can read."""
+        client = self.client()
+        client.create_bucket(
+            Bucket=name, CreateBucketConfiguration={"LocationConstraint": "us-east-2"}
+        )
+        if self.name == "moto":
+            statement = {
+                "Effect": "Allow",
+                "Principal": "*",
+                "Action": "s3:GetObject",
+                "Resource": f"arn:aws:s3:::{name}/*",
+            }
+            policy = {"Version": "2012-10-17", "Statement": [statement]}
+            client.put_bucket_policy(Bucket=name, Policy=json.dumps(policy))
+        return name
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def program(name: str) -> str:
+    """A program beside this interpreter, or on PATH."""
+    beside = Path(sys.executable).parent / name
+    return str(beside) if beside.exists() else shutil.which(name) or name
+
+
+@contextlib.contextmanager
+def running(
+    argv: list[str],
+    url: str,
+    log: Path,
+    env: dict[str, str] | None = None,
+    *,
+    cwd: Path | None = None,
+) -> Iterator[int]:
+    """A server process that answers at `url`; ended with everything it started."""
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            argv,
+            stdout=out,
+            stderr=out,
+            stdin=subprocess.DEVNULL,
+            cwd=cwd,
+            env={**os.environ, **(env or {})},
+            start_new_session=True,
+        )
+    try:
+        deadline = time.monotonic() + START_SECONDS
+        while not answers(url):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{argv[0]} does not answer:\n{log.read_text()[-3000:]}")
+            time.sleep(0.05)
+        yield process.pid
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=2):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def moto(folder: Path) -> Iterator[Server]:
+    port = free_port()
+    endpoint = f"http://127.0.0.1:{port}"
+    argv = [program("moto_server"), "-H", "127.0.0.1", "-p", str(port)]
+    with running(argv, f"{endpoint}/moto-api/", folder / "moto.log") as pid:
+        yield Server(name="moto", endpoint=endpoint, pid=pid)
+
+
+@contextlib.contextmanager
+def rclone(folder: Path) -> Iterator[Server]:
+    port, kept = free_port(), folder / "rclone"
+    kept.mkdir(parents=True, exist_ok=True)
+    endpoint = f"http://127.0.0.1:{port}"
+    # Without --auth-key it lets everybody in, which is how the tests read it as pip does.
+    argv = [program("rclone"), "serve", "s3", str(kept), "--addr", f"127.0.0.1:{port}"]
+    env = {"RCLONE_CONFIG": os.devnull}
+    with running(argv, endpoint, folder / "rclone.log", env) as pid:
+        yield Server(name="rclone", endpoint=endpoint, pid=pid, folder=kept)
+
+
+@contextlib.contextmanager
+def seaweedfs(folder: Path) -> Iterator[Server]:
+    kept = folder / "seaweedfs"
+    kept.mkdir(parents=True, exist_ok=True)
+
+    def identity(name: str, actions: list[str], key: str = "", secret: str = "") -> dict:
+        credentials = [{"accessKey": key, "secretKey": secret}] if key else []
+        return {"name": name, "actions": actions, "credentials": credentials}
+
+    identities = [
+        identity("anonymous", ["Read"]),
+        identity("owner", ["Admin", "Read", "Write", "List", "Tagging"], KEY, SECRET),
+        identity("reader", ["Read", "List"], READER, READER_SECRET),
+    ]
+    (folder / "identities.json").write_text(json.dumps({"identities": identities}))
+    argv = [program("weed"), "server", "-dir=.", "-ip=127.0.0.1", "-ip.bind=127.0.0.1"]
+    argv += [
+        "-s3",
+        "-s3.iam=false",
+        "-s3.autoCreateBucket=false",
+        f"-s3.config={folder / 'identities.json'}",
+    ]
+    argv += ["-master.volumeSizeLimitMB=1024", "-volume.max=0", "-master.telemetry=false"]
+    argv += ["-master.electionTimeout=1s", "-master.heartbeatInterval=100ms"]
+    argv += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
+    ports = {name: free_port() for name in ("master", "volume", "filer", "s3")}
+    argv += [f"-{name}.port={port}" for name, port in ports.items()]
+    argv += [f"-{name}.port.grpc={free_port()}" for name in ports]
+    endpoint = f"http://127.0.0.1:{ports['s3']}"
+    with running(argv, f"{endpoint}/healthz", folder / "seaweedfs.log", cwd=kept) as pid:
+        server = Server(name="seaweedfs", endpoint=endpoint, pid=pid, folder=kept)
+        _wait_for_volumes(server)
+        yield server
+
+
+def _wait_for_volumes(server: Server) -> None:
+    """Wait until it can store something: it answers before that."""
+    client = server.client(attempts=1)
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            client.create_bucket(Bucket="first")
+            client.put_object(Bucket="first", Key="first", Body=b"first")
+        except Exception:  # whatever it says while it starts
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
+        else:
+            return
+
+
+SERVERS = {"moto": moto, "rclone": rclone, "seaweedfs": seaweedfs}
+
+
+class Servers:
+    """The servers of this session, started when a test first asks for one."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self._folder, self._stack = folder, stack
+        self._running: dict[str, Server] = {}
+        self._places = 0
+
+    def __getitem__(self, name: str) -> Server:
+        if name not in self._running:
+            self._running[name] = self._stack.enter_context(SERVERS[name](self._folder))
+            self._running[name].bucket(BUCKET)
+        return self._running[name]
+
+    def fresh_url(self, name: str) -> str:
+        """An empty place on that server: buckets are dear in SeaweedFS, prefixes are not."""
+        self._places += 1
+        assert self[name]
+        return f"s3://{BUCKET}/place-{self._places}"
+
+
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory) -> Iterator[Servers]:
+    with contextlib.ExitStack() as stack:
+        yield Servers(tmp_path_factory.mktemp("s3"), stack)
