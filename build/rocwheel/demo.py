@@ -152,9 +152,9 @@ def dry_run(base: dist.Request, *, runner: Runner) -> Iterator[str]:
     wanted = prepare(base, runner=runner).request
     tarball = wanted.cache / "demo" / TARBALL
     yield str(_making(miniature(base.checkout), tarball))
-    yield f"# serve {tarball.parent} on a free loopback port, then with it:"
-    ready = dataclasses.replace(wanted, therock=str(tarball))
-    yield f"# dist_wheels --therock-path=http://127.0.0.1:<port>/{ready.therock}"
+    yield f"# serve {tarball.parent} on a free loopback port while dist_wheels runs:"
+    served = dataclasses.replace(wanted, therock=f"http://localhost/{TARBALL}")
+    yield from dist.dry_run(dist.plan(served), runner=runner)
     yield "# install the wheels with pip into a fresh environment per CPython, import them"
 
 

@@ -15,7 +15,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel import bazel, rocm, source, wheel, wheelhouse
 from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES
 from rocwheel.console import silent
-from rocwheel.errors import ConfigError, WheelError
+from rocwheel.errors import ConfigError, HostError, WheelError
 from rocwheel.manifest import BUILD_RECORD, MANIFEST, Manifest, RocmSource, Source, WheelEntry
 from rocwheel.model import (
     PythonVersion,
@@ -219,11 +219,20 @@ def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
     yield "# sources"
     for command in planned.sources.commands:
         yield str(command)
-    tree = source.preview(planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner)
+    tree = source.preview(
+        planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner
+    )
     tree.accept(request.pythons)
     yield f"# JAX {tree.jax_version} at {tree.root}"
     version, rocm_root = _expected_rocm(planned)
-    spec = specification(planned, tree, version=version, rocm_root=rocm_root, runner=runner)
+    try:
+        binary = find_bazel(request, tree, runner=runner)
+    except HostError as exc:
+        yield f"# {exc}; {exc.hint}"
+        binary = bazel.BazelBinary(path=PurePath("bazel"), version=tree.bazel, origin="missing")
+    spec = specification(
+        planned, tree, version=version, rocm_root=rocm_root, binary=binary, runner=runner
+    )
     for invocation in bazel.invocations(spec):
         yield f"# Bazel: {invocation.title}"
         yield str(invocation.command_line())
@@ -273,7 +282,14 @@ def _gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
             budget_bytes=request.cache_budget,
             env=request.environ,
         )
-    spec = specification(planned, tree, version=root.version, rocm_root=root.root, runner=runner)
+    spec = specification(
+        planned,
+        tree,
+        version=root.version,
+        rocm_root=root.root,
+        binary=find_bazel(request, tree, runner=runner),
+        runner=runner,
+    )
     return Inputs(planned=planned, tree=tree, tool=tool, root=root, spec=spec)
 
 
@@ -304,28 +320,33 @@ def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> No
         )
 
 
+def find_bazel(request: Request, tree: source.SourceTree, *, runner: Runner) -> bazel.BazelBinary:
+    """The Bazel the user names, else one of the version the tree asks for. Raises HostError."""
+    return bazel.locate(
+        request.bazel_path,
+        wanted=tree.bazel,
+        search_path=request.environ.get("PATH", ""),
+        workspace=tree.workspace,
+        runner=runner,
+    )
+
+
 def specification(
     planned: Plan,
     tree: source.SourceTree,
     *,
     version: RocmVersion,
     rocm_root: PurePath,
+    binary: bazel.BazelBinary,
     runner: Runner,
 ) -> bazel.BuildSpec:
-    """Everything Bazel's command lines follow from; finds Bazel and the compiler."""
+    """Everything Bazel's command lines follow from; looks for the compiler."""
     request = planned.request
-    search_path = request.environ.get("PATH", "")
     number = rocm_number(layout=tree.layout.name, jax=_version(tree.jax_version), rocm=version)
     built_here = (request.jaxlib or tree.jaxlib_origin) == "built"
     kinds = (WheelKind.PLUGIN, WheelKind.PJRT, *((WheelKind.JAXLIB,) if built_here else ()))
     return bazel.BuildSpec(
-        bazel=bazel.locate(
-            request.bazel_path,
-            wanted=tree.bazel,
-            search_path=search_path,
-            workspace=tree.workspace,
-            runner=runner,
-        ),
+        bazel=binary,
         workspace=tree.workspace,
         layout=tree.layout,
         version_class=tree.version_class,

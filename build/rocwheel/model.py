@@ -10,11 +10,14 @@ import difflib
 import enum
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from packaging.version import InvalidVersion, Version
 
 from rocwheel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 CPYTHONS: Final = ("3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft")
 LAST_FIXED_NAME: Final = Version("0.9.1")  # upstream labels say rocm60 up to here, whatever ROCm
@@ -189,7 +192,10 @@ def byte_count(text: str) -> int:
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
-def suggest(name: str, valid: tuple[str, ...] | frozenset[str]) -> str:
-    """A hint that names the valid value nearest to `name`, or all of them."""
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5)
-    return f"did you mean {close[0]}?" if close else f"choose from: {', '.join(sorted(valid))}"
+def suggest(name: str, valid: Collection[str]) -> str:
+    """A hint that names the valid value nearest to `name`, or all of them; case does not count."""
+    spelt = {item.lower(): item for item in valid}
+    wanted = name.strip().lower()
+    close = [item for item in spelt if wanted and item.startswith(wanted)]
+    close = close or difflib.get_close_matches(wanted, spelt, n=1, cutoff=0.5)
+    return f"did you mean {spelt[close[0]]}?" if close else f"choose from: {', '.join(valid)}"

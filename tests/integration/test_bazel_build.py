@@ -2,110 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import toy
+from support import bazel_bench
+from support.bazel_bench import SOURCES
 
-from rocwheel import bazel, source
-from rocwheel.bazel import Caches, WheelVersion
+from rocwheel import bazel
 from rocwheel.errors import BazelError, ConfigError
-from rocwheel.model import PythonVersion, RocmVersion, WheelKind
+from rocwheel.model import WheelKind
 from rocwheel.process import HostRunner, base_env  # noqa: F401 - the script below imports it
 
 pytestmark = [pytest.mark.needs("bazel"), pytest.mark.xdist_group("bazel")]
 
 ROOT = Path(__file__).parents[2]
-CI = ROOT / "ci"
-SOURCES = "jaxlib/tools/src"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bench:
-    """A workspace and where its Bazel works."""
-
-    workspace: Path
-    spec: bazel.BuildSpec
-    folder: Path
-    runner: HostRunner
-    console: object
-
-    def build(self, number=0, **changes):
-        invocation = bazel.invocations(replace(self.spec, **changes))[number]
-        return bazel.build(
-            invocation,
-            folder=self.folder / "logs",
-            into=self.folder / "out",
-            runner=self.runner,
-            console=self.console,
-        )
-
-    def write(self, name, text):
-        (self.workspace / SOURCES / name).write_text(text)
-
-
-def plan_of(workspace: Path, runner, console) -> source.SourceTree:
-    layouts = source.load_layouts(CI / "layouts.yaml")
-    pins = source.load_pins(CI / "pins.yaml", layouts=layouts)
-    planned = source.plan(source.SourceRequest(jax_dir=workspace), pins=pins, cache=workspace)
-    return source.resolve(planned, pins=pins, layouts=layouts, runner=runner, console=console)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory):
+def folder(tmp_path_factory):
     """One server for the module: starting one takes seconds."""
     folder = tmp_path_factory.mktemp("bazel")
-    workspace = toy.make(folder / "workspace")
-    rocm = folder / "my rocm"
-    rocm.mkdir()
-    yield folder, workspace, rocm
-    stop(folder)
-
-
-def stop(folder: Path) -> None:
-    for pid_file in folder.glob("bazel/*/server/server.pid.txt"):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(int(pid_file.read_text()), signal.SIGKILL)
-    # Bazel makes its outputs read-only.
-    subprocess.run(["chmod", "-R", "u+w", str(folder)], check=False)
+    yield folder
+    bazel_bench.stop(folder)
 
 
 @pytest.fixture
-def bench(shared, runner, console):
-    folder, workspace, rocm = shared
-    toy.make(workspace)
-    tree = plan_of(workspace, runner, console)
-    spec = bazel.BuildSpec(
-        bazel=bazel.locate(
-            None,
-            wanted=tree.bazel,
-            search_path=os.environ["PATH"],
-            workspace=tree.workspace,
-            runner=runner,
-        ),
-        workspace=tree.workspace,
-        layout=tree.layout,
-        version_class=tree.version_class,
-        jax_version=tree.jax_version,
-        kinds=(WheelKind.PLUGIN, WheelKind.PJRT, WheelKind.JAXLIB),
-        pythons=(PythonVersion(3, 12), PythonVersion(3, 13)),
-        rocm=RocmVersion.parse("7.10.0"),
-        rocm_root=rocm,
-        rocm_number="7",
-        gfx_targets=("gfx942",),
-        wheel_version=WheelVersion(suffix="+rocm7.10.0"),
-        caches=Caches(output_user_root=folder / "bazel", disk=folder / "disk", repository=None),
-    )
-    return Bench(workspace=workspace, spec=spec, folder=folder, runner=runner, console=console)
+def bench(folder, runner, console):
+    return bazel_bench.make(folder, runner, console)
 
 
 def test_plugin_and_pjrt_are_one_invocation_and_a_second_run_executes_nothing(bench, talk):
@@ -157,10 +86,7 @@ def test_nothing_is_written_below_the_workspace(bench):
 
 def test_outputs_of_a_wiped_output_root_come_from_the_disk_cache(bench):
     bench.build()
-    invocation = bazel.invocations(bench.spec)[0]
-    bazel.shutdown(invocation, runner=bench.runner)
-    subprocess.run(["chmod", "-R", "u+w", str(invocation.output_base)], check=True)
-    shutil.rmtree(invocation.output_base)
+    bench.wipe()
     again = bench.build()
     assert again.actions_executed == 0
     assert again.cache_hits == 5
@@ -233,31 +159,22 @@ def test_the_profile_tells_the_critical_path_and_the_slowest_actions(bench):
 
 
 INTERRUPTED = """
-import os, signal, sys, threading, time
+import os, sys, time
 from pathlib import Path
 sys.path[:0] = {path!r}
-from test_bazel_build import *
 from rocwheel.console import Console
-runner = HostRunner(base_env(os.environ))
-console = Console(sys.stderr, clock=time.monotonic)
-folder = Path({folder!r})
-tree = plan_of(folder / "workspace", runner, console)
-spec = bazel.BuildSpec(
-    bazel=bazel.locate(None, wanted="", search_path=os.environ["PATH"],
-                       workspace=tree.workspace, runner=runner),
-    workspace=tree.workspace, layout=tree.layout, version_class=tree.version_class,
-    jax_version=tree.jax_version, kinds=(WheelKind.JAXLIB,), pythons=(PythonVersion(3, 12),),
-    caches=Caches(output_user_root=folder / "bazel", disk=None, repository=None))
-bazel.build(bazel.invocations(spec)[0], folder=folder / "logs", into=folder / "out",
-            runner=runner, console=console)
+from rocwheel.process import HostRunner, base_env
+from support import bazel_bench
+bench = bazel_bench.make(Path({folder!r}), HostRunner(base_env(os.environ)),
+                         Console(sys.stderr, clock=time.monotonic))
+bench.write("host.txt", "SLEEP 300")
+bench.build(2)
 """
 
 
 def test_ctrl_c_leaves_no_process_and_no_wheel(tmp_path):
-    toy.make(tmp_path / "workspace")
-    (tmp_path / "workspace" / SOURCES / "host.txt").write_text("SLEEP 300\n")
     script = INTERRUPTED.format(
-        path=[str(ROOT / "build"), str(ROOT / "tests"), str(Path(__file__).parent)],
+        path=[str(ROOT / "build"), str(ROOT / "tests")],
         folder=str(tmp_path),
     )
     process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
@@ -268,7 +185,7 @@ def test_ctrl_c_leaves_no_process_and_no_wheel(tmp_path):
         wait_for(lambda: not processes(tmp_path), 15)
     finally:
         process.kill()
-        stop(tmp_path)
+        bazel_bench.stop(tmp_path)
     assert list((tmp_path / "out").glob("*")) == []
 
 

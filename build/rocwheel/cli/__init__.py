@@ -69,6 +69,10 @@ class Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Put options that stood before the command behind it, where they are used."""
+        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            from rocwheel.model import suggest
+
+            raise click.UsageError(f"{args[0]!r}: unknown command; {suggest(args[0], COMMANDS)}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
         if command is None:
             return name, command, rest
@@ -121,8 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except click.ClickException as exc:
-        exc.show()
-        return exc.exit_code
+        return _usage(app, exc)
     except BrokenPipeError:
         sys.stderr.close()
         return 0
@@ -146,6 +149,17 @@ def _run(app: App, argv: Sequence[str] | None) -> int:
             "interrupted", hint="run the same command again; it continues from what is complete"
         ) from None
     return status if isinstance(status, int) else 0
+
+
+def _usage(app: App, exc: click.ClickException) -> int:
+    """Show what click refuses in the two lines every error has."""
+    ctx = getattr(exc, "ctx", None)
+    command = ctx.command_path if ctx else "ci_build"
+    error = RocwheelError(exc.format_message(), hint=f"see {command} --help")
+    app.console.fail(error)
+    if app.json:
+        app.emit({"error": {"kind": "usage", "message": str(error), "hint": error.hint}})
+    return exc.exit_code
 
 
 def _fail(app: App, error: RocwheelError) -> int:

@@ -79,7 +79,7 @@ def dist_wheels(app: App, /, *, dry_run: bool, **options: Any) -> None:
         raise click.UsageError("dist_wheels needs --therock-path: a URL, a tarball or a directory")
     planned = dist.plan(request_from(app, options, therock=options["therock_path"]))
     if dry_run:
-        shown = dist.dry_run(planned, runner=app.runner)
+        shown = tuple(dist.dry_run(planned, runner=app.runner))
         app.emit({"plan": list(shown)}, "\n".join(shown))
         return
     result = dist.build(planned, runner=app.runner, console=app.console)

@@ -100,7 +100,10 @@ def _table() -> tuple[tuple[tuple[str, ...], dict[str, Any]], ...]:
                 "help": "Version suffix of the wheels; default: +rocm<version>.",
             },
         ),
-        (("--bazel-path",), {"type": _PATH, "help": "The Bazel to use; default: on PATH."}),
+        (
+            ("--bazel-path", "--bazel"),
+            {"type": _PATH, "help": "The Bazel to use; default: on PATH."},
+        ),
         (
             ("--bazel-options",),
             {"multiple": True, "help": "Further Bazel option, last on its line; repeatable."},

@@ -1,0 +1,107 @@
+"""One demo, run for real, that every end-to-end test starts from."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXECUTABLE = ROOT / "build" / "ci_build"
+
+
+@dataclass
+class Done:
+    """A finished run of the executable."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def document(self):
+        return json.loads(self.stdout)
+
+
+@dataclass
+class World:
+    """A folder with a cache and a wheelhouse of its own, and the executable to use in it."""
+
+    folder: Path
+    env: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def wheelhouse(self) -> Path:
+        return self.folder / "wheelhouse"
+
+    @property
+    def cache(self) -> Path:
+        return self.folder / "cache" / "rocwheel"
+
+    def start(self, *arguments: str, **env: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, str(EXECUTABLE), *arguments],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                "XDG_CACHE_HOME": str(self.folder / "cache"),
+                **self.env,
+                **env,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str, **env: str) -> Done:
+        started = time.monotonic()
+        process = self.start(*arguments, **env)
+        out, err = process.communicate(timeout=900)
+        return Done(process.returncode, out, err, time.monotonic() - started)
+
+    def unfinished(self) -> list[str]:
+        """What a run that failed must not leave in the wheelhouse."""
+        if not self.wheelhouse.exists():
+            return []
+        return [path.name for path in self.wheelhouse.iterdir() if path.name.startswith(".")]
+
+    def processes(self) -> list[str]:
+        """Command lines of processes that work below this folder, Bazel servers included."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            try:
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except (OSError, UnicodeDecodeError):
+                continue
+            if str(self.folder) in line and state != "Z" and entry.name != str(os.getpid()):
+                found.append(line[:200])
+        return found
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory):
+    """A world in which `demo` has run once, and what it said."""
+    world = World(tmp_path_factory.mktemp("demo"))
+    done = world.run("--json", "demo")
+    assert done.returncode == 0, done.stderr[-4000:]
+    yield world, done
+    stop_servers(world)
+
+
+def stop_servers(world: World) -> None:
+    """End the Bazel servers that wait for another build of this world."""
+    for base in (world.cache / "bazel").glob("*/server/server.pid.txt"):
+        try:
+            os.kill(int(base.read_text()), 15)
+        except (ProcessLookupError, ValueError):
+            continue

@@ -1,0 +1,167 @@
+"""The main job, as a new user runs it: real Bazel, real compilers, real pip."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+
+pytestmark = [
+    pytest.mark.needs("bazel", "clang-19", "cc"),
+    pytest.mark.xdist_group("demo"),
+]
+
+
+def test_it_ends_with_a_complete_wheelhouse_that_pip_installed(demo):
+    world, done = demo
+    document = done.document
+    house = world.wheelhouse / document["manifest_sha256"][:12]
+    assert document["wheelhouse"] == str(house)
+    assert (world.wheelhouse / "current").resolve() == house.resolve()
+    files = {path.name for path in house.iterdir()}
+    names = {wheel["filename"] for wheel in document["wheels"]}
+    assert files == names | {"manifest.json", "build.json"}
+    pythons = [item["python"] for item in document["installed"]]
+    assert pythons
+    assert len(names) == 2 * len(pythons) + 1
+    kinds = sorted({wheel["kind"] for wheel in document["wheels"]})
+    assert kinds == ["jaxlib", "pjrt", "plugin"]
+    assert all("jax_plugins.xla_rocm7" in item["modules"] for item in document["installed"])
+
+
+def test_the_manifest_is_what_is_there(demo):
+    world, done = demo
+    house = world.wheelhouse / "current"
+    data = (house / "manifest.json").read_bytes()
+    assert hashlib.sha256(data).hexdigest() == done.document["manifest_sha256"]
+    manifest = json.loads(data)
+    for wheel in manifest["wheels"]:
+        path = house / wheel["filename"]
+        assert path.stat().st_size == wheel["size"]
+        assert hashlib.sha256(path.read_bytes()).hexdigest() == wheel["sha256"]
+        with zipfile.ZipFile(path) as archive:
+            assert archive.testzip() is None
+    asked = sorted(manifest["gfx_targets"])
+    assert {tuple(w["gfx_targets"]) for w in manifest["wheels"] if w["kind"] != "jaxlib"} == {
+        tuple(asked)
+    }
+    assert str(world.folder) not in data.decode(), "a manifest says nothing of this machine"
+    record = json.loads((house / "build.json").read_bytes())
+    assert record["manifest"] == done.document["manifest_sha256"]
+    assert record["bazel"]["invocations"]
+
+
+def test_bazel_is_asked_once_for_plugin_and_pjrt_and_pjrt_once_in_all(demo):
+    world, done = demo
+    record = json.loads((world.wheelhouse / "current" / "build.json").read_bytes())
+    lines = [item["command"] for item in record["bazel"]["invocations"]]
+    pythons = len(done.document["installed"])
+    assert len(lines) == 2 * pythons == done.document["bazel"]["invocations"]
+    assert "jax_rocm_plugin_wheel" in lines[0]
+    assert "jax_rocm_pjrt_wheel" in lines[0]
+    assert sum("jax_rocm_pjrt_wheel" in line for line in lines) == 1
+    jaxlib = [line for line in lines if "jaxlib_wheel" in line]
+    assert len(jaxlib) == pythons
+    assert not any("ROCM" in line or "config=rocm" in line for line in jaxlib)
+
+
+def test_a_second_run_rebuilds_nothing_and_says_so(demo):
+    world, first = demo
+    again = world.run("--json", "demo")
+    assert again.returncode == 0, again.stderr[-4000:]
+    assert again.document["bazel"]["actions_executed"] == 0
+    assert again.document["manifest_sha256"] == first.document["manifest_sha256"]
+    assert again.document["new"] is False
+    assert "Nothing was rebuilt: Bazel ran 0 actions" in again.stderr
+    assert world.unfinished() == []
+
+
+def test_wheels_are_the_same_bytes_from_another_cache_and_folder(demo, tmp_path):
+    """Two builds of one input, nothing shared between them."""
+    from e2e.conftest import World, stop_servers
+
+    _, first = demo
+    other = World(tmp_path)
+    python = first.document["installed"][0]["python"]
+    again = other.run("--json", "demo", f"--python-versions={python}")
+    stop_servers(other)
+    assert again.returncode == 0, again.stderr[-4000:]
+    known = {wheel["filename"]: wheel["sha256"] for wheel in first.document["wheels"]}
+    made = {wheel["filename"]: wheel["sha256"] for wheel in again.document["wheels"]}
+    assert len(made) == 3
+    assert made == {name: known[name] for name in made}
+    assert again.document["bazel"]["actions_executed"] > 0
+
+
+def test_the_log_is_plain_lines_with_the_time_of_each_step(demo):
+    _, done = demo
+    assert "\x1b" not in done.stderr
+    for title in ("ROCm", "Wheels: repair and verify", "Wheelhouse"):
+        assert re.search(rf"done in \d+\.\d s: {title}", done.stderr), title
+    assert set(done.document["seconds"]) >= {"rocm", "source", "bazel", "wheels", "install"}
+
+
+def test_json_is_the_only_thing_on_stdout_and_a_plain_run_prints_the_manifest(demo):
+    world, done = demo
+    assert done.stdout.startswith("{")
+    plain = world.run("-q", "demo")
+    assert plain.stdout.strip() == done.document["manifest"]
+    assert plain.stderr == ""
+
+
+def test_github_gets_outputs_and_folded_groups(demo, tmp_path):
+    world, done = demo
+    outputs = tmp_path / "outputs"
+    run = world.run("demo", GITHUB_ACTIONS="true", GITHUB_OUTPUT=str(outputs))
+    assert run.returncode == 0
+    assert run.stderr.count("::group::") == run.stderr.count("::endgroup::") > 5
+    values = dict(line.split("=", 1) for line in outputs.read_text().splitlines())
+    assert values["jax_version"] == "0.11.99"
+    assert values["rocm_version"] == "7.10.0a20251120"
+    assert values["plugin_name"] == "jax-rocm7-plugin"
+    assert values["pjrt_version"] == "0.11.99+rocm7.10.0a20251120"
+    assert json.loads(values["wheels"]) == [w["filename"] for w in done.document["wheels"]]
+
+
+def test_the_dry_run_names_every_file_and_its_commands_work_in_a_shell(demo):
+    world, done = demo
+    shown = world.run("--dry-run", "demo")
+    assert shown.returncode == 0, shown.stderr
+    for wheel in done.document["wheels"]:
+        stem = wheel["filename"].rpartition("-")[0]
+        assert stem in shown.stdout
+    bazel = [line for line in shown.stdout.splitlines() if "jaxlib_wheel" in line]
+    assert bazel
+    pasted = subprocess.run(["sh", "-c", bazel[0]], capture_output=True, text=True, check=False)
+    assert pasted.returncode == 0, pasted.stderr[-2000:]
+
+
+def test_the_wheel_commands_agree_with_the_build(demo):
+    world, _ = demo
+    done = world.run("wheel", "verify", str(world.wheelhouse / "current"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_example_is_named_where_the_checkout_lacks_it(demo, tmp_path):
+    world, _ = demo
+    code = (
+        "import sys; from pathlib import Path; from rocwheel import demo\n"
+        "from rocwheel.errors import HostError\n"
+        "try: demo.miniature(Path('/nonexistent'))\n"
+        "except HostError as e: print(e)\n"
+    )
+    root = world.folder
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": ":".join(sys.path)},
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "/nonexistent/examples/miniature: not found" in done.stdout
