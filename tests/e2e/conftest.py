@@ -36,6 +36,7 @@ class World:
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)  # of a build, where a test has one
 
     @property
     def wheelhouse(self) -> Path:

@@ -1,0 +1,251 @@
+"""What goes wrong in a build: one error, nothing half-written, no process left, next run works."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from e2e.conftest import ROOT, World, stop_servers
+
+pytestmark = [
+    pytest.mark.needs("bazel", "clang-19", "cc"),
+    pytest.mark.xdist_group("demo"),
+]
+
+WORKSPACE = ROOT / "examples" / "miniature" / "workspace"
+
+
+@pytest.fixture
+def world(demo, tmp_path):
+    """A wheelhouse of its own that shares the cache of the demo, and the arguments of a build."""
+    shared, done = demo
+    own = World(tmp_path, env={"XDG_CACHE_HOME": str(shared.folder / "cache")})
+    own.arguments = arguments(shared, done, WORKSPACE)
+    return own
+
+
+def arguments(shared: World, done, workspace: Path) -> list[str]:
+    tarball = next((shared.cache / "demo").glob("*/therock-dist-*.tar.gz"))
+    return [
+        "dist_wheels",
+        f"--therock-path={tarball}",
+        "--gfx-targets=gfx90a,gfx942,gfx1100,gfx1201",
+        f"--python-versions={done.document['installed'][0]['python']}",
+        f"--jax-source-dir={workspace}",
+        "--jaxlib=built",
+        "--allow-dirty",
+        "--bazel-options=--config=debian_bazel",
+    ]
+
+
+def copied(target: Path) -> Path:
+    shutil.copytree(WORKSPACE, target, ignore=shutil.ignore_patterns("bazel-*"))
+    return target
+
+
+def error_of(done) -> str:
+    """The two lines of an error, which must be the last thing that was said."""
+    lines = done.stderr.splitlines()
+    assert "Traceback" not in done.stderr
+    assert lines[-2].startswith("error: "), done.stderr[-2000:]
+    assert lines[-1].startswith("hint:  "), done.stderr[-2000:]
+    return lines[-2]
+
+
+def nothing_made(world: World) -> None:
+    assert world.unfinished() == []
+    assert not world.wheelhouse.exists() or list(world.wheelhouse.iterdir()) == []
+
+
+def test_a_failing_compile_shows_the_compilers_words_first(demo, world, tmp_path):
+    shared, done = demo
+    workspace = copied(tmp_path / "workspace")
+    source = workspace / "jax_plugins" / "rocm" / "pjrt_c_api.cc"
+    source.write_text(source.read_text() + "\nint broken = no_such_name;\n")
+    failed = world.run(*arguments(shared, done, workspace))
+    assert failed.returncode == 12
+    assert "no_such_name" in failed.stderr
+    assert failed.stderr.index("no_such_name") < failed.stderr.rindex("error: ")
+    assert "pjrt_c_api_gpu_plugin" in failed.stderr
+    error_of(failed)
+    nothing_made(world)
+
+
+def test_a_missing_bazel_and_a_missing_compiler_are_named(world, tmp_path):
+    for name in ("sh", "git", "python3"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).symlink_to(shutil.which(name))
+    failed = world.run(*world.arguments, PATH=str(tmp_path / "bin"))
+    assert failed.returncode == 8
+    assert "bazel" in error_of(failed)
+    (tmp_path / "bin" / "bazel").symlink_to(shutil.which("bazel"))
+    failed = world.run(*world.arguments, PATH=str(tmp_path / "bin"))
+    assert failed.returncode == 8
+    assert "clang: not found on PATH" in error_of(failed)
+    nothing_made(world)
+
+
+def test_an_output_folder_that_cannot_be_written_is_named(world, tmp_path):
+    (tmp_path / "file").write_text("")
+    failed = world.run(*world.arguments, f"--wheelhouse={tmp_path}/file/wheels")
+    assert failed.returncode == 8
+    assert f"{tmp_path}/file/wheels" in error_of(failed)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small tmpfs")
+def test_a_full_disk_leaves_nothing_half_written(world, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(small)], check=True)
+    try:
+        failed = world.run(*world.arguments, f"--wheelhouse={small}/wheels")
+        assert failed.returncode == 8, failed.stderr[-3000:]
+        assert "No space left on device" in error_of(failed)
+        assert list((small / "wheels").iterdir()) == []
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_rocm_that_is_another_than_asked_for_is_refused(world):
+    failed = world.run(*world.arguments, "--rocm-version=7.11.0")
+    assert failed.returncode == 10
+    assert "7.10.0" in error_of(failed)
+    nothing_made(world)
+
+
+def test_a_gfx_target_the_compiler_does_not_know_is_the_compilers_error(world):
+    line = [item for item in world.arguments if not item.startswith("--gfx")]
+    failed = world.run(*line, "--gfx-targets=gfx1250")
+    assert failed.returncode == 12
+    assert "gfx1250" in failed.stderr
+    error_of(failed)
+    nothing_made(world)
+
+
+def test_dirty_sources_need_a_word(demo, world, tmp_path):
+    shared, done = demo
+    workspace = copied(tmp_path / "workspace")
+    git = ["git", "-C", str(workspace), "-c", "user.name=a", "-c", "user.email=a@example.com"]
+    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
+        subprocess.run([*git, *command], check=True)
+    (workspace / "jax" / "note.py").write_text("# new\n")
+    line = [item for item in arguments(shared, done, workspace) if item != "--allow-dirty"]
+    failed = world.run(*line)
+    assert failed.returncode == 3
+    assert "changes that no commit has" in error_of(failed)
+    made = world.run(*line, "--allow-dirty", "--json")
+    assert made.returncode == 0, made.stderr[-2000:]
+    assert all(".dirty-" in wheel["filename"] for wheel in made.document["wheels"])
+
+
+def test_a_suffix_that_is_not_canonical_is_refused_before_bazel_starts(world):
+    failed = world.run(*world.arguments, "--wheel-suffix=+ROCm7")
+    assert failed.returncode == 3
+    assert "PEP 440" in error_of(failed)
+    assert "Bazel:" not in failed.stderr
+    nothing_made(world)
+
+
+@pytest.mark.parametrize("source", ["tarball", "directory"])
+def test_every_kind_of_rocm_source_gives_the_same_wheels(demo, world, source):
+    """The demo took a URL; a local tarball and a directory are the other two kinds."""
+    shared, done = demo
+    line = list(world.arguments)
+    if source == "directory":
+        tree = next((shared.cache / "rocm" / "trees").glob("*/tree"))
+        line[1] = f"--therock-path={tree}"
+        line.append("--rocm-version=7.10.0a20251120")
+    made = world.run(*line, "--json")
+    assert made.returncode == 0, made.stderr[-2000:]
+    known = {wheel["filename"]: wheel["sha256"] for wheel in done.document["wheels"]}
+    assert made.document["wheels"]
+    for wheel in made.document["wheels"]:
+        assert wheel["sha256"] == known[wheel["filename"]]
+
+
+def test_two_runs_at_once_share_one_cache_and_one_wheelhouse(world):
+    both = [world.start("--json", *world.arguments) for _ in range(2)]
+    ended = [process.communicate(timeout=300) for process in both]
+    assert [process.returncode for process in both] == [0, 0], (
+        ended[0][1][-1500:] + ended[1][1][-1500:]
+    )
+    folders = [path for path in world.wheelhouse.iterdir() if path.name != "current"]
+    assert len(folders) == 1
+    assert (world.wheelhouse / "current").resolve() == folders[0]
+    assert world.unfinished() == []
+
+
+def slow_compiler(folder: Path) -> Path:
+    """A clang that takes a minute when it compiles something."""
+    folder.mkdir()
+    for name in ("clang", "clang++"):
+        script = folder / name
+        script.write_text(
+            f'#!/bin/sh\ncase "$*" in *" -c "*) sleep 60;; esac\nexec /usr/bin/{name}-19 "$@"\n'
+        )
+        script.chmod(0o755)
+    return folder / "clang"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_while_bazel_compiles_leaves_no_process_and_no_wheel(demo, tmp_path, number):
+    """Output root, and so the Bazel server, are this run's own."""
+    shared, done = demo
+    world = World(tmp_path)
+    compiler = slow_compiler(tmp_path / "slow")
+    process = world.start(*arguments(shared, done, WORKSPACE), f"--compiler-path={compiler}")
+    wait_for(lambda: any("sleep 60" in line for line in sleeping()), process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    lines = err.splitlines()
+    assert lines[-2] == "error: interrupted"
+    wait_for(lambda: world.processes() == [], None)
+    nothing_made(world)
+
+
+def sleeping() -> list[str]:
+    shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
+    return shown.stdout.splitlines()
+
+
+def wait_for(condition, process, seconds=90) -> None:
+    for _ in range(seconds * 5):
+        if condition():
+            return
+        assert process is None or process.poll() is None, process.communicate()[1][-3000:]
+        time.sleep(0.2)
+    raise AssertionError("it did not happen in time")
+
+
+@pytest.mark.parametrize("seconds", [0.4, 1.0, 1.6, 2.2, 2.8, 3.4])
+def test_ctrl_c_at_any_moment_keeps_the_wheelhouse_whole_and_the_next_run_finishes(world, seconds):
+    process = world.start(*world.arguments)
+    time.sleep(seconds)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (0, 130, -2), err[-2000:]  # -2: before Python was up
+    assert world.unfinished() == []
+    again = world.run(*world.arguments)
+    assert again.returncode == 0, again.stderr[-2000:]
+    assert len([path for path in world.wheelhouse.iterdir() if path.is_dir()]) == 2  # and current
+
+
+def test_kill_9_leaves_a_folder_nobody_takes_for_a_result(demo, tmp_path):
+    shared, done = demo
+    world = World(tmp_path)
+    compiler = slow_compiler(tmp_path / "slow")
+    process = world.start(*arguments(shared, done, WORKSPACE), f"--compiler-path={compiler}")
+    wait_for(lambda: any("sleep 60" in line for line in sleeping()), process)
+    process.kill()
+    process.communicate()
+    left = [path.name for path in world.wheelhouse.iterdir()]
+    assert all(name.startswith(".unfinished-") for name in left)
+    assert not list(world.wheelhouse.rglob("*.whl"))
+    stop_servers(world)
+    subprocess.run(["pkill", "-f", str(tmp_path / "slow")], check=False)
