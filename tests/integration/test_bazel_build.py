@@ -17,7 +17,6 @@ from support.bazel_bench import SOURCES
 from rocwheel import bazel
 from rocwheel.errors import BazelError, ConfigError
 from rocwheel.model import WheelKind
-from rocwheel.process import HostRunner, base_env  # noqa: F401 - the script below imports it
 
 pytestmark = [pytest.mark.needs("bazel"), pytest.mark.xdist_group("bazel")]
 

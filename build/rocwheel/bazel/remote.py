@@ -71,7 +71,10 @@ class Remote:
 
     @property
     def header_lines(self) -> str:
-        return "".join(f"build --remote_header={name}={value}\n" for name, value in self.headers)
+        """Lines of an rc file, which splits at blanks unless they are quoted."""
+        return "".join(
+            f"build {quoted(f'--remote_header={name}={value}')}\n" for name, value in self.headers
+        )
 
     def header_file(self, folder: PurePath) -> PurePath | None:
         """The rc file below `folder` that gives Bazel the headers; None without headers."""
@@ -164,6 +167,12 @@ def ask(remote: Remote) -> Usable:
         executor = ""
     left = replace(remote, cache=cache, executor=executor, upload=upload)
     return Usable(remote=left, notes=tuple(notes))
+
+
+def quoted(option: str) -> str:
+    """An option as a word of an rc file: what Bazel's tokenizer turns back into it."""
+    escaped = option.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def write_headers(remote: Remote, folder: PurePath) -> None:

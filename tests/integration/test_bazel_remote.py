@@ -1,0 +1,198 @@
+"""A remote cache that works is used, one that does not costs nothing but a note."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import bazel_bench, cache_server
+
+from rocwheel.bazel import Remote, read_remote
+from rocwheel.errors import ConfigError
+
+pytestmark = [pytest.mark.needs("bazel"), pytest.mark.xdist_group("bazel")]
+
+JAXLIB = 2  # the invocation that is built here
+ACTIONS = 3  # of it
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("remote")
+    yield folder
+    bazel_bench.stop(folder)
+
+
+@pytest.fixture
+def bench(folder, runner, console):
+    """No disk cache: what is a hit here comes from the remote one."""
+    bench = bazel_bench.make(folder, runner, console)
+    bench.write("host.txt", f"host {time.time()}\n")  # nothing from an earlier test fits
+    bench.write("shared.txt", f"shared {time.time()}\n")
+    return replace(bench, spec=replace(bench.spec, caches=replace(bench.spec.caches, disk=None)))
+
+
+@pytest.fixture
+def cache():
+    with cache_server.cache() as server:
+        yield server
+
+
+@pytest.mark.needs("nginx")
+def test_what_ci_wrote_into_a_real_cache_is_not_built_again(bench, tmp_path):
+    with cache_server.nginx(tmp_path / "nginx") as url:
+        built = bench.build(JAXLIB, remote=Remote(cache=url, upload=True))
+        assert (built.actions_executed, built.cache_hits, built.notes) == (ACTIONS, 0, ())
+        bench.wipe()
+        again = bench.build(JAXLIB, remote=Remote(cache=url))
+        assert (again.actions_executed, again.cache_hits) == (0, ACTIONS)
+        assert all(path.is_file() for path in again.outputs.values())
+        assert "(100 %)" in again.summary
+
+
+@pytest.mark.needs("nginx")
+def test_a_developer_reads_and_does_not_write(bench, tmp_path):
+    with cache_server.nginx(tmp_path / "nginx") as url:
+        built = bench.build(JAXLIB, remote=Remote(cache=url))
+        assert built.actions_executed == ACTIONS
+        assert [path for path in (tmp_path / "nginx/store").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "note"),
+    [
+        ("broken", "remote cache not used: {url}: answers 500"),
+        ("slow", "remote cache not used: {url}: no answer within 2 s"),
+        ("wrong bytes", "remote cache not used: {url}: gives back other bytes"),
+        ("full", "remote cache only read: {url}: answers 507"),
+        ("forgetful", "remote cache only read: {url}: has lost what was just uploaded"),
+    ],
+)
+def test_a_cache_that_misbehaves_is_left_out_and_told(bench, cache, talk, mode, note):
+    cache.mode = mode
+    started = time.monotonic()
+    built = bench.build(JAXLIB, remote=Remote(cache=cache.url, upload=True))
+    assert built.actions_executed == ACTIONS
+    assert len(built.notes) == 1
+    assert built.notes[0].startswith(note.format(url=cache.url))
+    assert f"warning: {built.notes[0]}" in talk.getvalue()
+    assert time.monotonic() - started < 15
+
+
+def test_a_cache_that_is_down_is_left_out_and_told(bench):
+    port = cache_server.free_port()
+    built = bench.build(JAXLIB, remote=Remote(cache=f"http://127.0.0.1:{port}", upload=True))
+    assert built.actions_executed == ACTIONS
+    assert built.notes == (f"remote cache not used: http://127.0.0.1:{port}: Connection refused",)
+
+
+def test_a_cache_that_turns_bad_between_two_builds_spoils_no_wheel(bench, cache):
+    good = bench.build(JAXLIB, remote=Remote(cache=cache.url, upload=True))
+    wheel = next(iter(good.outputs.values())).read_bytes()
+    bench.wipe()
+    cache.mode = "wrong bytes"
+    again = bench.build(JAXLIB, remote=Remote(cache=cache.url))  # only reads: cannot be probed
+    assert next(iter(again.outputs.values())).read_bytes() == wheel
+    assert again.actions_executed == ACTIONS
+    assert any("does not match" in warning for warning in again.warnings)
+
+
+def test_a_cache_that_dies_during_the_build_is_warned_of(bench, cache):
+    bench.write("host.txt", f"SLEEP 2 {time.time()}\n")
+
+    def stop_answering(after: int = 3) -> None:
+        while len(cache.requests) < after:
+            time.sleep(0.02)
+        cache.mode = "broken"
+
+    threading.Thread(target=stop_answering, daemon=True).start()
+    built = bench.build(JAXLIB, remote=Remote(cache=cache.url))
+    assert built.actions_executed == ACTIONS
+    assert any("Reading from Remote Cache" in warning for warning in built.warnings)
+
+
+def test_an_executor_that_is_down_is_left_out_and_told(bench):
+    port = cache_server.free_port()
+    built = bench.build(JAXLIB, remote=Remote(executor=f"grpc://127.0.0.1:{port}"))
+    assert built.actions_executed == ACTIONS
+    assert built.notes == (
+        f"remote executor not used: grpc://127.0.0.1:{port}: Connection refused",
+    )
+
+
+def test_headers_reach_the_cache_and_no_file_that_is_kept(bench, cache, tmp_path, talk):
+    secret = "Bearer s3cr3t=/token"
+    cache.token = secret
+    headers = tmp_path / "headers"
+    headers.write_text(f"# for the cache\n\nAuthorization: {secret}\n")
+    headers.chmod(0o600)
+    remote = read_remote(
+        cache=cache.url, header_file=headers, upload=True, workspaces=[bench.workspace]
+    )
+    built = bench.build(JAXLIB, remote=remote, options=("--announce_rc",))
+    assert built.notes == ()
+    assert any(request.startswith("PUT /ac/") for request in cache.requests)
+    assert secret not in repr(remote)
+    assert secret not in str(bench.invocation(JAXLIB, remote=remote).command_line())
+    kept = [path for path in (bench.folder / "logs").iterdir() if path.suffix != ".gz"]
+    assert kept
+    assert not any("s3cr3t" in path.read_text() for path in kept)
+    assert "s3cr3t" not in talk.getvalue()
+    (rc,) = (bench.folder / "bazel").glob("headers-*.bazelrc")
+    assert rc.stat().st_mode & 0o777 == 0o600
+    assert not any(bench.workspace in path.parents for path in (rc, headers))
+
+
+def test_wrong_credentials_are_told_as_such(bench, cache):
+    cache.token = "Bearer right"
+    built = bench.build(JAXLIB, remote=Remote(cache=cache.url))
+    assert built.notes == (f"remote cache not used: {cache.url}: answers 401 Unauthorized",)
+
+
+@pytest.mark.parametrize(
+    ("asked", "problem"),
+    [
+        ({"cache": "ftp://host"}, "not an address of this kind"),
+        ({"cache": "http://"}, "not an address of this kind"),
+        ({"executor": "http://host"}, "not an address of this kind"),
+        ({"cache": "https://me:secret@host"}, "has a password in it"),
+        ({"tls_key": Path("key")}, "no such file"),
+    ],
+)
+def test_addresses_and_files_are_checked(asked, problem):
+    with pytest.raises(ConfigError, match=problem) as caught:
+        read_remote(**asked)
+    assert "secret" not in str(caught.value)
+
+
+def test_credentials_below_a_workspace_are_refused(tmp_path):
+    (tmp_path / "ws").mkdir()
+    key = tmp_path / "ws" / "headers"
+    key.write_text("A: b\n")
+    key.chmod(0o600)
+    link = tmp_path / "link"
+    link.symlink_to(key)
+    for path in (key, link):
+        with pytest.raises(ConfigError, match="below the workspace"):
+            read_remote(header_file=path, workspaces=[tmp_path / "ws"])
+    with pytest.raises(ConfigError, match="belong together"):
+        read_remote(tls_key=key)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "problem"),
+    [
+        ("Authorization: x\n", 0o644, "others may read"),
+        ("no header here\n", 0o600, "headers:1: no header"),
+        ("\nTwo Words: x\n", 0o600, "headers:2: no header"),
+    ],
+)
+def test_a_header_file_is_private_and_well_formed(tmp_path, text, mode, problem):
+    path = tmp_path / "headers"
+    path.write_text(text)
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match=problem):
+        read_remote(header_file=path)
