@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -23,23 +24,25 @@ WORKSPACE = ROOT / "examples" / "miniature" / "workspace"
 @pytest.fixture
 def world(demo, tmp_path):
     """A wheelhouse of its own that shares the cache of the demo, and the arguments of a build."""
-    shared, done = demo
+    shared, _ = demo
     own = World(tmp_path, env={"XDG_CACHE_HOME": str(shared.folder / "cache")})
-    own.arguments = arguments(shared, done, WORKSPACE)
+    own.arguments = arguments(shared, WORKSPACE)
     return own
 
 
-def arguments(shared: World, done, workspace: Path) -> list[str]:
+def arguments(shared: World, workspace: Path) -> list[str]:
     tarball = next((shared.cache / "demo").glob("*/therock-dist-*.tar.gz"))
     return [
         "dist_wheels",
         f"--therock-path={tarball}",
         "--gfx-targets=gfx90a,gfx942,gfx1100,gfx1201",
-        f"--python-versions={done.document['installed'][0]['python']}",
+        f"--python-versions={sys.version_info.major}.{sys.version_info.minor}",
         f"--jax-source-dir={workspace}",
         "--jaxlib=built",
         "--allow-dirty",
         "--bazel-options=--config=debian_bazel",
+        "--bazel-options=--repo_env=MINIATURE_PYTHON_"
+        f"{sys.version_info.major}_{sys.version_info.minor}={os.path.realpath(sys.executable)}",
     ]
 
 
@@ -63,11 +66,11 @@ def nothing_made(world: World) -> None:
 
 
 def test_a_failing_compile_shows_the_compilers_words_first(demo, world, tmp_path):
-    shared, done = demo
+    shared, _ = demo
     workspace = copied(tmp_path / "workspace")
     source = workspace / "jax_plugins" / "rocm" / "pjrt_c_api.cc"
     source.write_text(source.read_text() + "\nint broken = no_such_name;\n")
-    failed = world.run(*arguments(shared, done, workspace))
+    failed = world.run(*arguments(shared, workspace))
     assert failed.returncode == 12
     assert "no_such_name" in failed.stderr
     assert failed.stderr.index("no_such_name") < failed.stderr.rindex("error: ")
@@ -128,13 +131,13 @@ def test_a_gfx_target_the_compiler_does_not_know_is_the_compilers_error(world):
 
 
 def test_dirty_sources_need_a_word(demo, world, tmp_path):
-    shared, done = demo
+    shared, _ = demo
     workspace = copied(tmp_path / "workspace")
     git = ["git", "-C", str(workspace), "-c", "user.name=a", "-c", "user.email=a@example.com"]
     for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "first"]):
         subprocess.run([*git, *command], check=True)
     (workspace / "jax" / "note.py").write_text("# new\n")
-    line = [item for item in arguments(shared, done, workspace) if item != "--allow-dirty"]
+    line = [item for item in arguments(shared, workspace) if item != "--allow-dirty"]
     failed = world.run(*line)
     assert failed.returncode == 3
     assert "changes that no commit has" in error_of(failed)
@@ -195,10 +198,10 @@ def slow_compiler(folder: Path) -> Path:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_while_bazel_compiles_leaves_no_process_and_no_wheel(demo, tmp_path, number):
     """Output root, and so the Bazel server, are this run's own."""
-    shared, done = demo
+    shared, _ = demo
     world = World(tmp_path)
     compiler = slow_compiler(tmp_path / "slow")
-    process = world.start(*arguments(shared, done, WORKSPACE), f"--compiler-path={compiler}")
+    process = world.start(*arguments(shared, WORKSPACE), f"--compiler-path={compiler}")
     wait_for(lambda: any("sleep 60" in line for line in sleeping()), process)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
@@ -237,10 +240,10 @@ def test_ctrl_c_at_any_moment_keeps_the_wheelhouse_whole_and_the_next_run_finish
 
 
 def test_kill_9_leaves_a_folder_nobody_takes_for_a_result(demo, tmp_path):
-    shared, done = demo
+    shared, _ = demo
     world = World(tmp_path)
     compiler = slow_compiler(tmp_path / "slow")
-    process = world.start(*arguments(shared, done, WORKSPACE), f"--compiler-path={compiler}")
+    process = world.start(*arguments(shared, WORKSPACE), f"--compiler-path={compiler}")
     wait_for(lambda: any("sleep 60" in line for line in sleeping()), process)
     process.kill()
     process.communicate()
