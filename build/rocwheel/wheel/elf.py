@@ -346,22 +346,21 @@ def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:
 def _versions(raw: bytes, strings: _Strings) -> dict[str, tuple[str, ...]]:
     """SONAME -> the symbol versions needed of it."""
     found: dict[str, tuple[str, ...]] = {}
-    at, seen = 0, 0
-    while raw:
+    at = 0
+    while raw:  # `following` only leads forward, so a chain ends or leaves the table
         _, count, file, aux, following = _NEED.unpack_from(raw, at)
         names = []
         position = at + aux
-        for _ in range(count):
+        for number in range(1, count + 1):
             _, _, _, name, step = _AUX.unpack_from(raw, position)
+            if not step and number < count:
+                raise ElfError("version needs that end too early")
             names.append(strings.at(name))
             position += step
         library = strings.at(file)
         found[library] = (*found.get(library, ()), *sorted(names))
-        seen += 1
         if not following:
             break
-        if seen > len(raw) // _NEED.size:
-            raise ElfError("version needs that run in a circle")
         at += following
     return found
 

@@ -188,10 +188,21 @@ class _Draft:
         rows = read_record(self._record, name=f"{archive.path}: RECORD")
         for problem in row_problems(archive.by_name, rows, self.folder):
             archive.refuse(problem)
+        self._texts = {name: self._headers(name) for name in ("METADATA", "WHEEL")}
+        own = (
+            normal_name(self._texts["METADATA"].get("Name")),
+            self._texts["METADATA"].get("Version"),
+        )
+        if own != (self.name.project, self.name.version_text):
+            archive.refuse(f"METADATA is of {' '.join(own)}")
         self._rows = {row.path: row for row in rows}
         self._edits: dict[str, bytes] = {}
 
     def headers(self, name: str) -> Headers:
+        """METADATA or WHEEL, to be changed and given to `edit`."""
+        return self._texts[name]
+
+    def _headers(self, name: str) -> Headers:
         data = self._archive.read(f"{self.folder}/{name}")
         return Headers(data, name=f"{self._archive.path}: {name}")
 

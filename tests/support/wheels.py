@@ -1,0 +1,468 @@
+"""Wheels made in code: good ones in many shapes, ELF files with any header, HIP bundles."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import struct
+import zipfile
+import zlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+PAGE = 4096
+SHORT_RUNPATH = ("$ORIGIN/../rocm/lib", "$ORIGIN/../../rocm/lib", "/opt/rocm/lib")
+
+
+# ELF ------------------------------------------------------------------------------------------
+
+
+def make_elf(
+    *,
+    needed: Sequence[str] = (),
+    soname: str = "",
+    rpath: str = "",
+    runpath: str = "",
+    versions: Mapping[str, Sequence[str]] | None = None,
+    exports: Sequence[str] = (),
+    imports: Sequence[str] = (),
+    bundles: Sequence[bytes] = (),
+    machine: int = 62,
+    padding: int = 0,
+) -> bytes:
+    """A shared object with the tables a loader reads; `padding` bytes lie before the last ones."""
+    names: dict[str, int] = {}
+    strings = bytearray(b"\0")
+
+    def string(text: str) -> int:
+        if text not in names:
+            names[text] = len(strings)
+            strings.extend(text.encode() + b"\0")
+        return names[text]
+
+    entries = [(1, string(name)) for name in needed]
+    entries += [(14, string(soname))] if soname else []
+    entries += [(15, string(rpath))] if rpath else []
+    entries += [(29, string(runpath))] if runpath else []
+    needs = _verneed(versions or {}, string)
+    symbols = bytes(24)
+    for name in imports:
+        symbols += struct.pack("<IBBHQQ", string(name), 0x12, 0, 0, 0, 0)
+    for name in exports:
+        symbols += struct.pack("<IBBHQQ", string(name), 0x12, 0, 1, 0x40, 0)
+
+    start = 64 + 2 * 56
+    dynsym_at = start
+    needs_at = dynsym_at + len(symbols)
+    strings_at = needs_at + len(needs)
+    dynamic_at = _round(strings_at + len(strings), 16)
+    entries += [(5, strings_at), (10, len(strings)), (6, dynsym_at)]
+    entries += [(0x6FFFFFFE, needs_at), (0x6FFFFFFF, len(versions or {}))] if needs else []
+    dynamic = b"".join(struct.pack("<qQ", *entry) for entry in [*entries, (0, 0)])
+    fat_at = _round(dynamic_at + len(dynamic), PAGE)
+    fat = bytearray()
+    for bundle in bundles:
+        fat.extend(bytes(-len(fat) % PAGE) + bundle)
+    shstrings = b"\0.dynsym\0.gnu.version_r\0.dynstr\0.dynamic\0.hip_fatbin\0.shstrtab\0"
+    shstrings_at = fat_at + len(fat) + padding
+    sections_at = _round(shstrings_at + len(shstrings), 8)
+    sections = [
+        ("", 0, 0, 0, 0, 0),
+        (".dynsym", 11, 2, dynsym_at, len(symbols), 24),
+        (".gnu.version_r", 0x6FFFFFFE, 2, needs_at, len(needs), 0),
+        (".dynstr", 3, 2, strings_at, len(strings), 0),
+        (".dynamic", 6, 3, dynamic_at, len(dynamic), 16),
+        (".hip_fatbin", 1, 2, fat_at, len(fat), 0),
+        (".shstrtab", 3, 0, shstrings_at, len(shstrings), 0),
+    ]
+    table = b"".join(
+        struct.pack(
+            "<IIQQQQIIQQ",
+            shstrings.find(name.encode() + b"\0"), kind, flags, at, at, size, 3, 0, 1, entry,
+        )
+        for name, kind, flags, at, size, entry in sections
+    )  # fmt: skip
+    total = sections_at + len(table)
+    header = struct.pack(
+        "<16sHHIQQQIHHHHHH",
+        b"\x7fELF\x02\x01\x01" + bytes(9), 3, machine, 1, 0, 64, sections_at, 0, 64, 56, 2, 64,
+        len(sections), len(sections) - 1,
+    )  # fmt: skip
+    segments = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, total, total, PAGE)
+    segments += struct.pack(
+        "<IIQQQQQQ", 2, 6, dynamic_at, dynamic_at, dynamic_at, len(dynamic), len(dynamic), 8
+    )
+    image = bytearray(total)
+    for at, data in (
+        (0, header), (64, segments), (dynsym_at, symbols), (needs_at, needs),
+        (strings_at, strings), (dynamic_at, dynamic), (fat_at, fat), (shstrings_at, shstrings),
+        (sections_at, table),
+    ):  # fmt: skip
+        image[at : at + len(data)] = data
+    return bytes(image)
+
+
+def _verneed(versions, string) -> bytes:
+    raw = b""
+    for number, (library, names) in enumerate(versions.items(), 1):
+        following = 16 + 16 * len(names) if number < len(versions) else 0
+        raw += struct.pack("<HHIII", 1, len(names), string(library), 16, following)
+        for count, name in enumerate(names, 1):
+            step = 16 if count < len(names) else 0
+            raw += struct.pack("<IHHII", 0, 0, 2, string(name), step)
+    return raw
+
+
+def _round(value: int, unit: int) -> int:
+    return -(-value // unit) * unit
+
+
+# HIP code objects -----------------------------------------------------------------------------
+
+
+def make_bundle(
+    targets: Iterable[str], *, prefix: str = "hipv4-", code: bytes = b"\x7fELF gpu"
+) -> bytes:
+    """An offload bundle with an empty host entry and `code` for each target id."""
+    ids = ["host-x86_64-unknown-linux-gnu-"]
+    ids += [f"{prefix}amdgcn-amd-amdhsa--{target}" for target in targets]
+    size = 32 + sum(24 + len(name) for name in ids)
+    at = _round(size, PAGE)
+    table, body = b"", b""
+    for name in ids:
+        data = b"" if name.startswith("host") else code
+        table += struct.pack("<QQQ", at, len(data), len(name)) + name.encode()
+        body += data + bytes(-len(data) % PAGE)
+        at += _round(len(data), PAGE)
+    front = b"__CLANG_OFFLOAD_BUNDLE__" + struct.pack("<Q", len(ids)) + table
+    return front + bytes(-len(front) % PAGE) + body
+
+
+def pack_bundle(bundle: bytes, *, version: int = 3, method: str = "zstd") -> bytes:
+    """The bundle in a compressed wrapper of clang's format version 1, 2 or 3."""
+    if method == "zstd":
+        import zstandard
+
+        body = zstandard.ZstdCompressor(level=3).compress(bundle)
+    else:
+        body = zlib.compress(bundle)
+    number = 1 if method == "zstd" else 0
+    digest = int.from_bytes(hashlib.sha256(bundle).digest()[:8], "little")
+    front = b"CCOB" + struct.pack("<HH", version, number)
+    if version == 1:
+        return front + struct.pack("<IQ", len(bundle), digest) + body
+    layout = "<IIQ" if version == 2 else "<QQQ"
+    total = len(front) + struct.calcsize(layout) + len(body)
+    return front + struct.pack(layout, total, len(bundle), digest) + body
+
+
+# Wheels ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class File:
+    """A member: content, permissions, compression, and the oddities of a writer."""
+
+    content: bytes = b""
+    mode: int = 0o644
+    method: int = zipfile.ZIP_DEFLATED
+    date: tuple[int, int, int, int, int, int] = (2026, 3, 12, 22, 24, 14)
+
+
+@dataclass
+class Wheel:
+    """A wheel to be written; change what shall be odd about it with `but`."""
+
+    project: str = "demo"
+    version: str = "1.0"
+    tag: str = "py3-none-manylinux_2_28_x86_64"
+    files: dict[str, File] = field(default_factory=dict)
+    requires: tuple[str, ...] = ()
+    requires_python: str = ">=3.10"
+    summary: str = "made by a test"
+    entry_points: str = ""
+    metadata: bytes | None = None
+    wheel: bytes | None = None
+    record: bytes | None = None
+    dist_info_first: bool = False
+    directories: bool = False
+    comment: bytes = b""
+    filename: str = ""
+    tags: tuple[str, ...] | None = None
+
+    def but(self, **changes) -> Wheel:
+        return replace(self, **changes)
+
+    @property
+    def name(self) -> str:
+        return self.filename or f"{self.stem}-{self.tag}.whl"
+
+    @property
+    def stem(self) -> str:
+        return f"{self.project.replace('-', '_')}-{self.version}"
+
+    @property
+    def dist_info(self) -> str:
+        return f"{self.stem}.dist-info"
+
+    def members(self) -> dict[str, File]:
+        """Every member in order, RECORD last."""
+        pythons, abis, platforms = (part.split(".") for part in self.tag.split("-"))
+        tags = self.tags or [f"{p}-{a}-{f}" for p in pythons for a in abis for f in platforms]
+        metadata = [
+            "Metadata-Version: 2.4", f"Name: {self.project}", f"Version: {self.version}",
+            f"Summary: {self.summary}", f"Requires-Python: {self.requires_python}",
+            *(f"Requires-Dist: {text}" for text in self.requires),
+        ]  # fmt: skip
+        wheel = ["Wheel-Version: 1.0", "Generator: test 1", "Root-Is-Purelib: false"]
+        wheel += [f"Tag: {tag}" for tag in tags]
+        info = {
+            "METADATA": File(self.metadata or ("\n".join(metadata) + "\n\nBody: kept\n").encode()),
+            "WHEEL": File(self.wheel or ("\n".join(wheel) + "\n").encode()),
+        }
+        if self.entry_points:
+            info["entry_points.txt"] = File(self.entry_points.encode())
+        info = {f"{self.dist_info}/{name}": file for name, file in info.items()}
+        found = {**info, **self.files} if self.dist_info_first else {**self.files, **info}
+        if self.directories:
+            folders = {name.rpartition("/")[0] + "/" for name in found if "/" in name}
+            found = {**{name: File(mode=0o40755) for name in sorted(folders)}, **found}
+        record = f"{self.dist_info}/RECORD"
+        found[record] = File(self.record or make_record(found, record), mode=0o664)
+        return found
+
+    def write(self, folder: Path) -> Path:
+        """Write it with Python's zipfile."""
+        path = folder / self.name
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.comment = self.comment
+            for name, file in self.members().items():
+                info = zipfile.ZipInfo(name, file.date)
+                info.compress_type = zipfile.ZIP_STORED if name.endswith("/") else file.method
+                info.create_system = 3
+                kind = 0o040000 if name.endswith("/") else 0o100000
+                info.external_attr = (file.mode | kind) << 16
+                archive.writestr(info, file.content)
+        return path
+
+
+def make_record(members: Mapping[str, File], own: str) -> bytes:
+    """RECORD of these members."""
+    sink = io.StringIO()
+    writer = csv.writer(sink, lineterminator="\n")
+    for name, file in members.items():
+        if not name.endswith("/") and name != own:
+            writer.writerow([name, digest(file.content), len(file.content)])
+    writer.writerow([own, "", ""])
+    return sink.getvalue().encode()
+
+
+def digest(content: bytes) -> str:
+    """A SHA-256 as RECORD writes it."""
+    raw = base64.urlsafe_b64encode(hashlib.sha256(content).digest())
+    return "sha256=" + raw.rstrip(b"=").decode()
+
+
+def plugin(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
+    """A small wheel of the plugin kind that breaks no rule."""
+    package = f"jax_rocm{number}_plugin"
+    made = Wheel(
+        project=f"jax-rocm{number}-plugin",
+        version=version,
+        tag="cp312-cp312-manylinux_2_27_x86_64",
+        requires=(f"jax-rocm{number}-pjrt=={version}",),
+        files={
+            f"{package}/__init__.py": File(),
+            f"{package}/_linalg.so": File(
+                make_elf(
+                    needed=("libhipblas.so.3", "libamdhip64.so.7", "libc.so.6"),
+                    runpath=":".join(SHORT_RUNPATH),
+                    versions={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.17")},
+                    exports=("PyInit__linalg",),
+                    bundles=(make_bundle(("gfx942", "gfx1100")),),
+                ),
+                mode=0o755,
+            ),
+            f"{package}/version.py": File(version_module(version)),
+        },
+    )
+    return made.but(**changes)
+
+
+def pjrt(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
+    """A small wheel of the pjrt kind that breaks no rule."""
+    package = f"jax_plugins/xla_rocm{number}"
+    made = Wheel(
+        project=f"jax-rocm{number}-pjrt",
+        version=version,
+        tag="py3-none-manylinux_2_28_x86_64",
+        entry_points=f"[jax_plugins]\nxla_rocm{number} = jax_plugins.xla_rocm{number}\n",
+        files={
+            f"{package}/__init__.py": File(),
+            f"{package}/version.py": File(b"_release_version: str | None = None\n"),
+            f"{package}/xla_rocm_plugin.so": File(
+                make_elf(
+                    needed=("libamdhip64.so.7", "libc.so.6"),
+                    runpath=":".join(SHORT_RUNPATH),
+                    versions={"libc.so.6": ("GLIBC_2.28",)},
+                    exports=("GetPjrtApi",),
+                    bundles=(pack_bundle(make_bundle(("gfx942", "gfx1100"))),),
+                ),
+                mode=0o755,
+            ),
+        },
+    )
+    return made.but(**changes)
+
+
+def version_module(version: str) -> bytes:
+    """A version.py as JAX's builders leave it: the assignment, and code that repeats it."""
+    return (
+        f'_version = "{version.split("+", maxsplit=1)[0]}"\n'
+        f"_release_version: str = '{version}'\n"
+        f"_git_hash: str = '{'a1' * 20}'\n"
+        f"old = \"_release_version: str = '{version}'\"\n"
+    ).encode()
+
+
+# Archives by hand -----------------------------------------------------------------------------
+
+
+@dataclass
+class Entry:
+    """One member of an archive written by hand; None takes the true value."""
+
+    name: bytes
+    content: bytes = b""
+    method: int = 8
+    flags: int = 0
+    mode: int | None = None  # by default a file's, or a folder's where the name ends with /
+    made_by: int = 3
+    local_name: bytes | None = None
+    local_flags: int | None = None
+    local_method: int | None = None
+    local_size: int | None = None
+    packed: bytes | None = None
+    crc: int | None = None
+    size: int | None = None
+    compressed: int | None = None
+    extra: bytes = b""
+    local_extra: bytes = b""
+    zip64: bool = False
+    descriptor: str = ""  # "", "signed", "plain", "signed64": sizes follow the data
+    before: bytes = b""  # bytes in front of the local header
+    offset: int | None = None
+    disk: int = 0
+    member_comment: bytes = b""
+
+
+@dataclass
+class Zip:
+    """An archive written by hand; the fields lie where the truth would be dull."""
+
+    entries: list[Entry]
+    prefix: bytes = b""
+    suffix: bytes = b""
+    comment: bytes = b""
+    count: int | None = None
+    directory_size: int | None = None
+    directory_offset: int | None = None
+    disk: int = 0
+    zip64: bool = False
+    zip64_count: int | None = None
+    locator_at: int | None = None
+    gap: bytes = b""  # between the members and the directory
+    after_directory: bytes = b""
+    end_twice: bool = False
+
+    def to_bytes(self) -> bytes:
+        out = bytearray(self.prefix)
+        records = b""
+        for entry in self.entries:
+            out += entry.before
+            offset = len(out)
+            local, record = _entry(entry, offset)
+            out += local
+            records += record
+        out += self.gap
+        at = len(out)
+        out += records + self.after_directory
+        count = len(self.entries) if self.count is None else self.count
+        size = len(records) if self.directory_size is None else self.directory_size
+        start = at if self.directory_offset is None else self.directory_offset
+        if self.zip64:
+            end = len(out) if self.locator_at is None else self.locator_at
+            total = count if self.zip64_count is None else self.zip64_count
+            out += struct.pack(
+                "<IQHHIIQQQQ", 0x06064B50, 44, 45, 45, 0, 0, total, total, size, start
+            )
+            out += struct.pack("<IIQI", 0x07064B50, 0, end, 1)
+        for _ in range(1 + self.end_twice):
+            out += struct.pack(
+                "<IHHHHIIH", 0x06054B50, self.disk, 0, count, count,
+                0xFFFFFFFF if self.zip64 else size, 0xFFFFFFFF if self.zip64 else start,
+                len(self.comment),
+            ) + self.comment  # fmt: skip
+        return bytes(out) + self.suffix
+
+
+def _entry(entry: Entry, offset: int) -> tuple[bytes, bytes]:
+    packed = entry.packed
+    if packed is None:
+        packed = deflated(entry.content) if entry.method == 8 else entry.content
+    crc = zlib.crc32(entry.content) if entry.crc is None else entry.crc
+    size = len(entry.content) if entry.size is None else entry.size
+    compressed = len(packed) if entry.compressed is None else entry.compressed
+    flags = entry.flags | (8 if entry.descriptor else 0)
+    local_name = entry.name if entry.local_name is None else entry.local_name
+    shown = (0, 0, 0) if entry.descriptor else (crc, compressed, size)
+    local_extra = entry.local_extra
+    extra = entry.extra
+    central = (crc, compressed, size)
+    if entry.zip64:
+        local_extra = struct.pack("<HHQQ", 1, 16, shown[2], shown[1]) + local_extra
+        shown = (shown[0], 0xFFFFFFFF, 0xFFFFFFFF)
+        extra = struct.pack("<HHQQ", 1, 16, size, compressed) + extra
+        central = (crc, 0xFFFFFFFF, 0xFFFFFFFF)
+    if entry.local_size is not None:
+        shown = (shown[0], shown[1], entry.local_size)
+    local = struct.pack(
+        "<IHHHHHIIIHH", 0x04034B50, 20,
+        flags if entry.local_flags is None else entry.local_flags,
+        entry.method if entry.local_method is None else entry.local_method,
+        0x6000, 0x5C6C, *shown, len(local_name), len(local_extra),
+    ) + local_name + local_extra + packed  # fmt: skip
+    if entry.descriptor:
+        body = struct.pack("<IQQ" if "64" in entry.descriptor else "<III", crc, compressed, size)
+        local += (b"PK\7\x08" if entry.descriptor.startswith("signed") else b"") + body
+    mode = entry.mode
+    if mode is None:
+        mode = 0o40755 if entry.name.endswith(b"/") else 0o100644
+    record = struct.pack(
+        "<IHHHHHHIIIHHHHHII", 0x02014B50, entry.made_by << 8 | 20, 20, flags, entry.method,
+        0x6000, 0x5C6C, *central, len(entry.name), len(extra), len(entry.member_comment),
+        entry.disk, 0, mode << 16 & 0xFFFFFFFF, offset if entry.offset is None else entry.offset,
+    ) + entry.name + extra + entry.member_comment  # fmt: skip
+    return local, record
+
+
+def deflated(content: bytes) -> bytes:
+    """A raw deflate stream."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    return packer.compress(content) + packer.flush()
+
+
+def entries(wheel: Wheel) -> list[Entry]:
+    """A wheel's members, to be written by hand."""
+    return [
+        Entry(
+            name=name.encode(), content=file.content, method=file.method, mode=file.mode | 0o100000
+        )
+        for name, file in wheel.members().items()
+    ]
