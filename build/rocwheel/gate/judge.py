@@ -1,0 +1,110 @@
+"""From results to a verdict's state: the worst thing that is true of a run, with one reason.
+
+No outcome is good by default: a suite that ran nothing, too little, or only with retries has a
+state of its own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.results import Fault, Outcome, Results, TestResult
+from rocwheel.verdict import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# The first that applies is the state: what stopped the run before what the run found.
+PRECEDENCE: Final = (
+    State.NO_RUNNER,
+    State.NOT_RUN,
+    State.INFRA,
+    State.COLLECT_ERROR,
+    State.CRASH,
+    State.TIMEOUT,
+    State.FAIL,
+    State.NOTHING_RAN,
+    State.TOO_FEW_RAN,
+    State.FLAKY,
+)
+FOLLOWS_HARDWARE: Final = 3  # tests that fail on one device only, before the device is suspected
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demand:
+    """What a suite demands of its results."""
+
+    must_run: int
+    may_skip: int
+    flaky_budget: int
+
+
+def judge(results: Results, demand: Demand) -> Fault:
+    """Return the state and its reason; `State.PASS` with an empty reason when nothing is wrong."""
+    found = [*results.faults, *_by_counts(results, demand)]
+    suspect = _device(results)
+    if suspect:
+        found.append(suspect)
+    if not found:
+        return Fault(state=State.PASS, message="")
+    return min(found, key=lambda fault: PRECEDENCE.index(fault.state))
+
+
+def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:
+    counts = results.counts
+    if results.collect_errors:
+        number, first = len(results.collect_errors), results.collect_errors[0]
+        yield Fault(
+            state=State.COLLECT_ERROR,
+            message=f"{number} files could not be collected: {first.file}: {first.message}",
+        )
+    for outcome, state in (
+        (Outcome.CRASHED, State.CRASH),
+        (Outcome.TIMED_OUT, State.TIMEOUT),
+        (Outcome.FAILED, State.FAIL),
+    ):
+        bad = [test for test in results.failures if test.outcome is outcome]
+        if bad:
+            what = f"{len(bad)} tests {outcome.value}" if len(bad) > 1 else outcome.value
+            yield Fault(state=state, message=f"{what}: {bad[0].test}: {_why(bad[0])}")
+    if counts.not_run and not results.faults and not results.collect_errors:
+        first_left = next(test for test in results.tests if test.outcome is Outcome.NOT_RUN)
+        message = f"{counts.not_run} tests or files did not run: {first_left.reason}"
+        yield Fault(state=State.NOT_RUN, message=message)
+    if counts.collected == 0:
+        yield Fault(state=State.NOTHING_RAN, message="no test was collected")
+    elif counts.ran < demand.must_run:
+        message = f"{counts.ran} tests ran, {demand.must_run} must; {counts.skipped} were skipped"
+        yield Fault(state=State.TOO_FEW_RAN, message=message)
+    elif counts.skipped > demand.may_skip:
+        message = f"{counts.skipped} tests were skipped, {demand.may_skip} may be"
+        yield Fault(state=State.TOO_FEW_RAN, message=message)
+    if counts.flaky > demand.flaky_budget:
+        message = f"{counts.flaky} tests passed only when tried again, {demand.flaky_budget} may"
+        yield Fault(state=State.FLAKY, message=message)
+
+
+def _why(test: TestResult) -> str:
+    return test.reason or (test.worst.message if test.worst else "")
+
+
+def _device(results: Results) -> Fault | None:
+    """Suspect a device when tests fail on it, and only on it, and pass on the others."""
+    failed_on: Counter[str] = Counter()
+    for test in results.tests:
+        if test.outcome is Outcome.FLAKY and test.attempts[0].lane != test.attempts[-1].lane:
+            failed_on[test.attempts[0].lane] += 1
+    if len(failed_on) != 1:
+        return None
+    (name, number), *_ = failed_on.items()
+    if number < FOLLOWS_HARDWARE:
+        return None
+    lane = next(lane for lane in results.lanes if lane.name == name)
+    serials = ", ".join(device.serial for device in lane.devices)
+    return Fault(
+        state=State.INFRA,
+        message=f"{number} tests failed on {name} ({serials}) and pass on other devices; "
+        "take it out of use and look at it",
+    )

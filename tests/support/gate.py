@@ -1,0 +1,111 @@
+"""Runs a synthetic suite in the engine: files given as text, lanes that are CPUs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocwheel.gate.accelerators import Accelerator, Maker
+from rocwheel.gate.child import WorkerSpec
+from rocwheel.gate.engine import Engine, Lane, Machine, Plan, Watcher
+from rocwheel.gate.judge import Demand, judge
+from rocwheel.process import HostRunner, base_env
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rocwheel.results import Fault, Results, TestResult
+
+
+@dataclass(frozen=True)
+class Run:
+    """Results and what they are judged to be."""
+
+    results: Results
+    verdict: Fault
+    seconds: float
+
+    def __getitem__(self, test: str) -> TestResult:
+        return next(item for item in self.results.tests if item.test == test)
+
+    def outcomes(self) -> dict[str, str]:
+        return {item.test: item.outcome.value for item in self.results.tests}
+
+    def attempts(self, test: str) -> list[str]:
+        return [attempt.outcome.value for attempt in self[test].attempts]
+
+
+def lanes(count: int, **kwargs) -> tuple[Lane, ...]:
+    return tuple(
+        Lane(
+            name=f"gpu{number}",
+            devices=(
+                Accelerator(
+                    maker=Maker.AMD, index=number, target="gfx942", serial=f"serial{number}"
+                ),
+            ),
+            env={"LANE": str(number)},
+            **kwargs,
+        )
+        for number in range(count)
+    )
+
+
+def write(root: Path, files: Mapping[str, str]) -> tuple[str, ...]:
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    return tuple(name for name in files if Path(name).name.startswith("test_"))
+
+
+def machine(**kwargs) -> Machine:
+    return Machine(starter=HostRunner(base_env(os.environ)), clock=time.monotonic, **kwargs)
+
+
+def plan(root: Path, files: tuple[str, ...], **kwargs) -> Plan:
+    logs = root.parent / f"{root.name}-logs"
+    worker = {
+        "python": Path(sys.executable),
+        "root": root,
+        "arguments": ("-c", os.devnull),
+        "env": {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **kwargs.pop("env", {})},
+        "logs": logs,
+        **kwargs.pop("worker", {}),
+    }
+    settings = {
+        "suite": "synthetic",
+        "shard": "",
+        "suite_files": files,
+        "lanes": lanes(1),
+        "test_deadline": 20.0,
+        "deadline": 120.0,
+        "retry_limit": 20,
+        **kwargs,
+    }
+    return Plan(files=files, worker=WorkerSpec(**worker), **settings)
+
+
+def run(
+    root: Path,
+    files: Mapping[str, str],
+    *,
+    watcher: Watcher | None = None,
+    world: Machine | None = None,
+    must_run: int = 1,
+    may_skip: int = 0,
+    flaky_budget: int = 0,
+    **kwargs,
+) -> Run:
+    names = write(root, files)
+    engine = Engine(plan(root, names, **kwargs), world or machine(), watcher or Watcher())
+    started = time.monotonic()
+    results = engine.run()
+    seconds = time.monotonic() - started
+    demand = Demand(must_run=must_run, may_skip=may_skip, flaky_budget=flaky_budget)
+    return Run(results, judge(results, demand), seconds)
