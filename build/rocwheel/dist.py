@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -231,7 +232,12 @@ def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
         yield f"# {exc}; {exc.hint}"
         binary = bazel.BazelBinary(path=PurePath("bazel"), version=tree.bazel, origin="missing")
     spec = specification(
-        planned, tree, version=version, rocm_root=rocm_root, binary=binary, runner=runner
+        planned,
+        tree,
+        version=version,
+        rocm_root=rocm_root,
+        binary=binary,
+        compiler=find_compiler(request, runner=runner),
     )
     for invocation in bazel.invocations(spec):
         yield f"# Bazel: {invocation.title}"
@@ -275,6 +281,11 @@ def _gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
         tool = source.identify(request.checkout, runner=runner)
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
+    binary = find_bazel(request, tree, runner=runner)
+    compiler = find_compiler(request, runner=runner)
+    spec = partial(specification, planned, tree, binary=binary, compiler=compiler)
+    if planned.rocm.version:  # what cannot work is refused before gigabytes are fetched
+        bazel.invocations(spec(version=planned.rocm.version, rocm_root=PurePath("/")))
     with console.step("ROCm", key="rocm"):
         root = rocm.fetch(
             planned.rocm,
@@ -282,15 +293,13 @@ def _gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
             budget_bytes=request.cache_budget,
             env=request.environ,
         )
-    spec = specification(
-        planned,
-        tree,
-        version=root.version,
-        rocm_root=root.root,
-        binary=find_bazel(request, tree, runner=runner),
-        runner=runner,
+    return Inputs(
+        planned=planned,
+        tree=tree,
+        tool=tool,
+        root=root,
+        spec=spec(version=root.version, rocm_root=root.root),
     )
-    return Inputs(planned=planned, tree=tree, tool=tool, root=root, spec=spec)
 
 
 def _compile(inputs: Inputs, scratch: Path, *, runner: Runner, console: Console) -> Runs:
@@ -338,9 +347,9 @@ def specification(
     version: RocmVersion,
     rocm_root: PurePath,
     binary: bazel.BazelBinary,
-    runner: Runner,
+    compiler: bazel.Compiler,
 ) -> bazel.BuildSpec:
-    """Everything Bazel's command lines follow from; looks for the compiler."""
+    """Everything Bazel's command lines follow from."""
     request = planned.request
     number = rocm_number(layout=tree.layout.name, jax=_version(tree.jax_version), rocm=version)
     built_here = (request.jaxlib or tree.jaxlib_origin) == "built"
@@ -357,7 +366,7 @@ def specification(
         rocm_root=rocm_root,
         rocm_number=number,
         gfx_targets=planned.gfx_targets,
-        compiler=_compiler(request, runner),
+        compiler=compiler,
         cpu_features=request.cpu_features,
         wheel_version=bazel.WheelVersion(suffix=_suffix(request, tree, version)),
         git_hash=tree.jax.commit,
@@ -372,7 +381,8 @@ def specification(
     )
 
 
-def _compiler(request: Request, runner: Runner) -> bazel.Compiler:
+def find_compiler(request: Request, *, runner: Runner) -> bazel.Compiler:
+    """The host compiler asked for. Raises HostError."""
     from rocwheel import host
 
     if request.compiler == "hermetic":
