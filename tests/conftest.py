@@ -15,7 +15,7 @@ from rocwheel.process import HostRunner, base_env
 # program -> the Debian package (or command) that brings it
 INSTALL = {
     "bazel": "apt-get install bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-skylib",
-    "clang-19": "apt-get install clang-19 clang-tools-19 lld-19 rocm-device-libs libamdhip64-dev",
+    "clang-19": "apt-get install clang-19 clang-tools-19 lld-19 llvm-19 rocm-device-libs libamdhip64-dev",
     "cc": "apt-get install gcc libc6-dev",
     "igzip": "apt-get install isal",
     "curl": "apt-get install curl",

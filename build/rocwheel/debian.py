@@ -28,6 +28,7 @@ MINIATURE_PACKAGES: Final = (
     "libamdhip64-dev",
     "libc6-dev",
     "lld-19",
+    "llvm-19",
     "python3-dev",
     "rocm-device-libs",
 )

@@ -35,6 +35,7 @@ ORIGINS: Mapping[Path, str] = {
     LLVM / "bin/clang-19": "clang-19",
     LLVM / "bin/lld": "lld-19",
     LLVM / "bin/clang-offload-bundler": "clang-tools-19",
+    LLVM / "bin/llvm-objcopy": "llvm-19",  # which the bundler calls
     LLVM / "lib/clang/19/include/stddef.h": "libclang-common-19-dev",
     LIBRARIES / "libclang-cpp.so.19.1": "libclang-cpp19",
     LIBRARIES / "libLLVM.so.19.1": "libllvm19",
@@ -42,7 +43,10 @@ ORIGINS: Mapping[Path, str] = {
     Path("/usr/include/hip/hip_runtime.h"): "libamdhip64-dev",
 }
 # What to install; the other packages of ORIGINS come with these.
-DEBIAN_PACKAGES = ("clang-19", "clang-tools-19", "lld-19", "rocm-device-libs", "libamdhip64-dev")
+DEBIAN_PACKAGES = (
+    *("clang-19", "clang-tools-19", "lld-19", "llvm-19"),
+    *("rocm-device-libs", "libamdhip64-dev"),
+)
 
 DEFAULT_ROCM_VERSION = "7.10.0a20251120"
 DEFAULT_FAMILY = "gfx94X-dcgpu"
@@ -176,7 +180,7 @@ def _tree(version: RocmVersion, scratch: Path) -> Tree:
 def _add_compiler(tree: Tree) -> None:
     """clang and friends; Debian's programs find their libraries in `../lib`."""
     llvm = "lib/llvm"
-    for name in ("clang-19", "lld", "clang-offload-bundler"):
+    for name in ("clang-19", "lld", "clang-offload-bundler", "llvm-objcopy"):
         tree.add(f"{llvm}/bin/{name}", LLVM / "bin" / name, executable=True)
     for name in ("libLLVM.so.19.1", "libclang-cpp.so.19.1"):
         tree.add(f"{llvm}/lib/{name}", LIBRARIES / name)
