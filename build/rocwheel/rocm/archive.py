@@ -28,6 +28,7 @@ PACKED: Final = 1 << 18
 WINDOW: Final = 1 << 27
 EXTENSION_BYTES: Final = 1 << 20  # of a long name or a pax header
 SPARSE_ENTRIES: Final = 1 << 16
+_RECORD: Final = re.compile(rb"([0-9]{1,9}) ")
 
 
 class Compression(enum.Enum):
@@ -382,20 +383,21 @@ class TarReader:
         r"""Records `<length> <key>=<value>\n`; the length counts the whole record."""
         data = self._extension(header)
         found: dict[bytes, bytes] = {}
-        offset = None
-        while data:
-            match = re.match(rb"([0-9]{1,9}) ", data)
-            length = int(match[1]) if match else 0
-            record = data[:length]
-            if not match or length > len(data) or record[-1:] != b"\n" or b"=" not in record:
+        offset, start = None, 0
+        while start < len(data):
+            match = _RECORD.match(data, start)
+            end = start + int(match[1]) if match else 0
+            if not match or not match.end() < end <= len(data) or data[end - 1 : end] != b"\n":
                 raise damaged(self._name, "a pax header that is not one")
-            key, _, value = record[match.end() : -1].partition(b"=")
+            key, separator, value = data[match.end() : end - 1].partition(b"=")
+            if not separator:
+                raise damaged(self._name, "a pax header that is not one")
             if key == b"GNU.sparse.offset":
                 offset = self._decimal(value, "sparse offset")
             elif key == b"GNU.sparse.numbytes" and offset is not None:
                 self._sparse.append((offset, self._decimal(value, "sparse length")))
             found[key] = value
-            data = data[length:]
+            start = end
         return found
 
     def _global(self, header: _Header) -> None:

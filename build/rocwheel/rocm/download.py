@@ -165,7 +165,7 @@ class Client:
         headers: dict[str, str] = {}
         if start and only_if:
             headers = {"Range": f"bytes={start}-", "If-Range": only_if.validator}
-        return self._patiently(url, lambda: self._ask(url, headers))
+        return self._patiently(url, lambda: self._ask(url, headers), kept=start)
 
     def is_still(self, url: str, known: Remote) -> bool:
         """Whether the file is the one it was, by one conditional request without a body."""
@@ -196,17 +196,20 @@ class Client:
 
         return self._patiently(url, attempt)
 
-    def _patiently(self, url: str, attempt: Callable[[], T]) -> T:
+    def _patiently(self, url: str, attempt: Callable[[], T], *, kept: int = 0) -> T:
         while True:
             try:
                 done = attempt()
             except _LostError as exc:
-                self.failed(url, exc)
+                self.failed(url, exc, kept=kept)
             else:
                 return done
 
     def failed(self, url: str, error: _LostError, *, kept: int = 0) -> None:
-        """Wait before the next attempt. Raises UnreachableError after enough attempts."""
+        """Wait before the next attempt; `kept` bytes are here already.
+
+        Raises UnreachableError after enough attempts.
+        """
         self._failures += 1
         if self._failures >= self._retry.attempts or self._cancelled.is_set():
             again = f"; the next run continues after {size(kept)}" if kept else ""
@@ -375,6 +378,11 @@ class Download:
             answer.close()
             raise ChangedError
         return answer, 0 if answer.start else done
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._answer:
+            self._answer.close()
 
     def cancel(self) -> None:
         """Stop `blocks`, which runs in another thread."""

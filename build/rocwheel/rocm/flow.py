@@ -30,7 +30,7 @@ class Stage:
         name: str,
         cancel: Callable[[], None] | None = None,
     ) -> None:
-        """`cancel` is called, from another thread, to wake a generator that waits for something."""
+        """`cancel`, called from another thread, wakes a generator that waits for something."""
         self._blocks = blocks
         self._cancel = cancel
         self._ready: deque[bytes] = deque()
@@ -50,14 +50,18 @@ class Stage:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self.stop()
+        self._thread.join(
+            STOP_SECONDS
+        )  # a daemon: one that hangs in a system call holds up nothing
+
+    def stop(self) -> None:
+        """End the stage at its next block, and what it waits for now."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
         if self._cancel and self._thread.is_alive():
             self._cancel()
-        self._thread.join(
-            STOP_SECONDS
-        )  # a daemon: one that hangs in a system call holds up nothing
 
     def __iter__(self) -> Iterator[bytes]:
         return self

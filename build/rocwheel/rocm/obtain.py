@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
@@ -58,7 +59,7 @@ def fetch(
     """Apply a plan; the tree stays in the cache for as long as the returned value lives.
 
     `env` gives proxies and CA bundle (`HTTPS_PROXY`, `NO_PROXY`, `REQUESTS_CA_BUNDLE`, …);
-    `budget_bytes` is what the ROCm cache may hold afterwards, trees in use not counted against it.
+    `budget_bytes` is what the ROCm cache may hold afterwards, as far as trees in use allow.
     Raises FetchError (network, checksum, bad archive), RocmError (not the ROCm it should be),
     HostError (no room, no permission).
     """
@@ -248,15 +249,19 @@ class _Job:
     def _through(
         self, spool: Spool, client: Client, staging: Path, expected: str | None
     ) -> RocmRoot:
-        download = Download(client, self._plan.source, spool)
-        remote = download.begin()
-        if spool.size:
-            self._console.info(f"   continuing after {size(spool.size)}")
-        if remote.size is not None:
-            self._make_room(remote.size - spool.size + UNPACKED_RATIO * remote.size)
-        return self._make(
-            staging, download.blocks(), remote=remote, expected=expected, cancel=download.cancel
-        )
+        with closing(Download(client, self._plan.source, spool)) as download:
+            remote = download.begin()
+            if spool.size:
+                self._console.info(f"   continuing after {size(spool.size)}")
+            if remote.size is not None:
+                self._make_room(remote.size - spool.size + UNPACKED_RATIO * remote.size)
+            return self._make(
+                staging,
+                download.blocks(),
+                remote=remote,
+                expected=expected,
+                cancel=download.cancel,
+            )
 
     # What becomes of it.
 
@@ -278,7 +283,7 @@ class _Job:
                 f"{verb} {plan.name}", total=remote.size, unit=Unit.BYTES
             ) as progress,
             Stage(self._hashed(blocks, digest, progress), name="fetch", cancel=cancel) as packed,
-            Stage(inflate(packed, name=plan.shown), name="inflate") as inflated,
+            Stage(inflate(packed, name=plan.shown), name="inflate", cancel=packed.stop) as inflated,
         ):
             unpacked = unpack(
                 inflated,
@@ -355,9 +360,12 @@ class _Job:
 
 
 def _file_blocks(path: Path) -> Iterator[bytes]:
-    with path.open("rb", buffering=0) as file:
-        while block := file.read(BLOCK):
-            yield block
+    try:
+        with path.open("rb", buffering=0) as file:
+            while block := file.read(BLOCK):
+                yield block
+    except OSError as exc:  # of read(), it does not say which file
+        raise OSError(exc.errno, exc.strerror, str(path)) from exc
 
 
 _DIGEST: Final = re.compile(

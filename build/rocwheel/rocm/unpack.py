@@ -130,15 +130,14 @@ class _Writer:
         name = member.name
         folder, _, base = name.rpartition(b"/")
         path = self._spelt.get(folder)
-        if path is None or base in (b"", b".", b".."):
+        plain = base not in (b"", b".", b"..") and len(base) <= NAME_MAX and b"\0" not in base
+        if path is None or not plain or len(name) > self._limits.path:
             parts = self._parts(member, name)
             if not parts:
                 return b""
             path, base = self._folders(member, parts[:-1]), parts[-1]
             if base == name.rpartition(b"/")[2]:
                 self._spelt[folder] = path
-        if len(name) > self._limits.path or len(base) > NAME_MAX or b"\0" in base:
-            raise self._refused(member, "has no usable name")
         return path + b"/" + base if path else base
 
     def _parts(self, member: Member, name: bytes) -> list[bytes]:
