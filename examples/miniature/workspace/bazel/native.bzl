@@ -65,7 +65,9 @@ def _hip_objects_impl(ctx):
                 transitive = [depset(ctx.files._toolchain), depset(ctx.files._headers)],
             ),
             outputs = [output],
-            env = _ENV,
+
+            # The bundler looks for llvm-objcopy on PATH only.
+            env = dict(_ENV, PATH = root + "/lib/llvm/bin:" + _ENV["PATH"]),
             mnemonic = "HipCompile",
             progress_message = "Compiling {} for {}".format(
                 source.short_path,
