@@ -39,6 +39,7 @@ filegroup(name = "libraries", srcs = glob({libraries}, allow_empty = True))
 _TOOLCHAIN = [
     "rocm_dist/lib/llvm/bin/clang*",
     "rocm_dist/lib/llvm/bin/*lld",
+    "rocm_dist/lib/llvm/bin/llvm-objcopy",
     "rocm_dist/lib/llvm/lib/*.so*",
     "rocm_dist/lib/llvm/lib/clang/*/include/**",
     "rocm_dist/lib/llvm/amdgcn/bitcode/*.bc",
