@@ -383,13 +383,14 @@ class Zip:
 
     def to_bytes(self) -> bytes:
         out = bytearray(self.prefix)
-        records = b""
+        listed = []
         for entry in self.entries:
             out += entry.before
             offset = len(out)
             local, record = _entry(entry, offset)
             out += local
-            records += record
+            listed.append(record)
+        records = b"".join(listed)
         out += self.gap
         at = len(out)
         out += records + self.after_directory

@@ -89,8 +89,9 @@ class Directory(NamedTuple):
     offset: int
     size: int  # bytes
     members: int
-    zip64: bool
     comment: bytes
+    end: bytes  # the end record
+    end64: bytes  # the zip64 end record, b"" where there is none
 
 
 class _Record(NamedTuple):
@@ -232,20 +233,21 @@ class Archive:
             self.refuse("bytes after its end record")
         if disk or first_disk or here != count:
             self.refuse("spans several disks")
-        comment = tail[at + END.size :]
+        directory = Directory(
+            offset=offset,
+            size=size,
+            members=count,
+            comment=tail[at + END.size :],
+            end=tail[at : at + END.size],
+            end64=b"",
+        )
         end = start + at
         locator = end - LOCATOR.size
         if locator >= 0 and self.bytes_at(locator, 4) == LOCATOR_SIGNATURE.to_bytes(4, "little"):
-            directory = self._zip64(locator, Directory(
-                offset=offset, size=size, members=count, zip64=True, comment=comment
-            ))  # fmt: skip
+            directory = self._zip64(locator, directory)
             end = locator - END64.size
         elif U32 in (size, offset) or count == U16:
             self.refuse("its zip64 end record is missing")
-        else:
-            directory = Directory(
-                offset=offset, size=size, members=count, zip64=False, comment=comment
-            )
         if directory.offset + directory.size != end:
             self.refuse("its central directory does not lie where its end record says")
         if directory.size > self.limits.directory or directory.members > self.limits.members:
@@ -256,9 +258,8 @@ class Archive:
         _, disk, at, disks = LOCATOR.unpack(self.bytes_at(locator, LOCATOR.size))
         if disk or disks != 1 or at + END64.size != locator:
             self.refuse("its zip64 locator is broken")
-        signature, length, _, _, disk, first_disk, here, count, size, offset = END64.unpack(
-            self.bytes_at(at, END64.size)
-        )
+        record = self.bytes_at(at, END64.size)
+        signature, length, _, _, disk, first_disk, here, count, size, offset = END64.unpack(record)
         if signature != END64_SIGNATURE or length != END64.size - 12:
             self.refuse("its zip64 end record is broken")
         if disk or first_disk or here != count:
@@ -269,7 +270,7 @@ class Archive:
             or small.offset not in (U32, offset)
         ):
             self.refuse("its two end records disagree")
-        return Directory(offset=offset, size=size, members=count, zip64=True, comment=small.comment)
+        return small._replace(offset=offset, size=size, members=count, end64=record)
 
     def _read_members(self) -> tuple[Member, ...]:
         raw = self.bytes_at(self.directory.offset, self.directory.size)

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from rocwheel.wheel.archive import Archive, Member
+    from rocwheel.wheel.archive import Archive, Directory, Member
 
 BLOCK: Final = 1 << 20
 LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
@@ -82,11 +82,11 @@ class _Sizes(NamedTuple):
 
 
 def write(parts: Iterable[Part], archive: Archive, target: int) -> None:
-    """Write a whole archive to a file descriptor; comment and zip64 form are `archive`'s."""
+    """Write a whole archive to a file descriptor; its end records are like `archive`'s."""
     writer = _Writer(target)
     for run in _runs(parts):
         writer.add(run)
-    writer.finish(comment=archive.directory.comment, zip64=archive.directory.zip64)
+    writer.finish(archive.directory)
 
 
 def _runs(parts: Iterable[Part]) -> Iterator[tuple[Part, ...]]:
@@ -172,23 +172,35 @@ class _Writer:
     def _list(self, like: Member, name: str, sizes: _Sizes, offset: int) -> None:
         self._central.append(_central(like, name, sizes, offset))
 
-    def finish(self, *, comment: bytes, zip64: bool) -> None:
-        """Write the central directory and the end records."""
+    def finish(self, like: Directory) -> None:
+        """Write the central directory and the end records, those in the form that `like` has.
+
+        What stood in 64 bits, and what the short record left to the long one, stays so.
+        """
         offset = self._at
         records = b"".join(self._central)
         self._write(records)
         count, size = len(self._central), len(records)
-        if zip64 or count >= U16 or max(size, offset) >= U32:
+        if like.end64 or count >= U16 or max(size, offset) >= U32:
             at = self._at
-            version = (ZIP64_VERSION, ZIP64_VERSION)
+            versions = (ZIP64_VERSION, ZIP64_VERSION)
+            if like.end64:
+                versions = END64.unpack(like.end64)[2:4]
             self._write(
                 END64.pack(
-                    END64_SIGNATURE, END64.size - 12, *version, 0, 0, count, count, size, offset
+                    END64_SIGNATURE, END64.size - 12, *versions, 0, 0, count, count, size, offset
                 )
             )
             self._write(LOCATOR.pack(LOCATOR_SIGNATURE, 0, at, 1))
-        short = (min(count, U16), min(count, U16), min(size, U32), min(offset, U32))
-        self._write(END.pack(END_SIGNATURE, 0, 0, *short, len(comment)) + comment)
+        old = END.unpack(like.end)[3:7]
+        short = [
+            mask if before == mask or now >= mask else now
+            for now, before, mask in zip(
+                (count, count, size, offset), old, (U16, U16, U32, U32), strict=True
+            )
+        ]
+        end = END.pack(END_SIGNATURE, 0, 0, *short, len(like.comment))
+        self._write(end + like.comment)
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
