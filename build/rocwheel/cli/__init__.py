@@ -32,7 +32,10 @@ COMMANDS: Final = {
         "rocwheel.cli.wheel:wheel",
         "Inspect, verify, rename, repair and compare wheels.",
     ),
-    "doctor": ("rocwheel.cli.doctor:doctor", "Show what this machine has and lacks."),
+    "doctor": (
+        "rocwheel.cli.doctor:doctor",
+        "Show what this machine has for building wheels and what it lacks.",
+    ),
     "completion": ("rocwheel.cli.completion:completion", "Print shell completion code."),
 }
 
@@ -72,7 +75,9 @@ class Commands(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from rocwheel.model import suggest
 
-            raise click.UsageError(f"{args[0]!r}: unknown command; {suggest(args[0], COMMANDS)}", ctx)
+            raise click.UsageError(
+                f"{args[0]!r}: unknown command; {suggest(args[0], COMMANDS)}", ctx
+            )
         name, command, rest = super().resolve_command(ctx, args)
         if command is None:
             return name, command, rest
