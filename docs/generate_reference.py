@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Write docs/reference/commands.md from the command line itself: `python docs/generate_reference.py`.
+"""Write docs/reference/commands.md from the command line itself.
+
+    python docs/generate_reference.py [--check]
 
 With `--check` nothing is written; exit status 1 says that the file is stale.
 """
@@ -28,8 +30,7 @@ def commands(
 ) -> Iterator[tuple[tuple[str, ...], click.Command, click.Context]]:
     """Walk every command below `group`, in the order its help shows them."""
     for name in group.list_commands(ctx):
-        command = group.get_command(ctx, name)
-        assert command is not None
+        command = group.get_command(ctx, name) or click.Command(name)
         inner = click.Context(
             command,
             info_name=name,

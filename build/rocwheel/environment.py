@@ -1,9 +1,10 @@
 """Virtual environments filled from a lock file: rocwheel's own, and the one its tests run in.
 
-Standard library only: `build/ci_build` bootstraps itself with it. The environment lies in the user's cache folder under a name made from the
-lock file and the interpreter, so that a changed lock or another Python gets a new one and two
-checkouts with the same lock share one. A lock file makes two first runs at once safe, a marker
-file tells a complete environment from one whose making was cut short.
+Standard library only: `build/ci_build` bootstraps itself with it. An environment lies in the
+user's cache folder under a name made from the lock file and the interpreter, so that a changed
+lock or another Python gets a new one and two checkouts with the same lock share one. A lock makes
+two first runs at once safe, a marker file tells a complete environment from one whose making was
+cut short.
 """
 
 from __future__ import annotations
