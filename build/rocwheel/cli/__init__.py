@@ -32,6 +32,22 @@ COMMANDS: Final = {
         "rocwheel.cli.wheel:wheel",
         "Inspect, verify, rename, repair and compare wheels.",
     ),
+    "stage": ("rocwheel.cli.release:stage", "Upload a wheel set to the staging index."),
+    "promote": (
+        "rocwheel.cli.release:promote",
+        "Make a gated wheel set installable from the release index.",
+    ),
+    "status": (
+        "rocwheel.cli.release:status",
+        "Show what is staged, gated and released, and what holds it up.",
+    ),
+    "yank": ("rocwheel.cli.release:yank", "Yank a released set or file (PEP 592)."),
+    "unyank": ("rocwheel.cli.release:unyank", "Take a yank back."),
+    "rollback": ("rocwheel.cli.release:rollback", "Take a released set out of the index."),
+    "restore": ("rocwheel.cli.release:restore", "Put a rolled back set into the index again."),
+    "prune": ("rocwheel.cli.release:prune", "Remove what retention no longer keeps."),
+    "index": ("rocwheel.cli.index:index", "Check an index, make it again, take files over."),
+    "serve": ("rocwheel.cli.index:serve", "Serve a store over local HTTP, as pip and uv see it."),
     "doctor": (
         "rocwheel.cli.doctor:doctor",
         "Show what this machine has for building wheels and what it lacks.",

@@ -10,7 +10,9 @@ the object.
 from __future__ import annotations
 
 import hashlib
+import random
 import threading
+import time
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -245,6 +247,11 @@ def digest_of(body: Body, algorithm: str) -> str:
     return digest.hexdigest()
 
 
+def pause(failures: int) -> None:
+    """Wait before trying again: longer after each failure, and never as long as others do."""
+    time.sleep(random.uniform(0, min(20.0, 0.1 * 2**failures)))  # noqa: S311 (jitter)
+
+
 def advance(count: Counter | None, size: int) -> None:
     """Tell a counter, when there is one."""
     if count and size:
@@ -262,7 +269,7 @@ def differs(where: str, there: str, expected: str) -> ObjectDiffersError:
 def replaced(where: str, found: str, expected: str) -> ObjectDiffersError:
     """The error for a source that does not hold what it should."""
     return ObjectDiffersError(
-        f"{where}: SHA-256 is {found}, not {expected}",
+        f"{where}: {found} is stored, {expected} was expected",
         hint="it was replaced or damaged: stage the wheel set again under a new version",
     )
 

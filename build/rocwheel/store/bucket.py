@@ -7,15 +7,13 @@ no other 4xx. One thing it does not do is done here: a 409 on a conditional writ
 from __future__ import annotations
 
 import base64
-import random
-import time
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import quote
 
 from rocwheel.errors import ObjectMissingError, StoreError
-from rocwheel.store import BLOCK, TEXT, Headers, Info, advance, stale
+from rocwheel.store import BLOCK, TEXT, Headers, Info, advance, pause, stale
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -219,11 +217,7 @@ class Bucket:
                 failures += 1
                 if status(exc) != CONFLICT or failures >= self.attempts:
                     raise
-                self.pause(failures)
-
-    def pause(self, failures: int) -> None:
-        """Wait before trying again: longer after each failure, never as long as others do."""
-        time.sleep(random.uniform(0, min(20.0, 0.1 * 2**failures)))  # noqa: S311
+                pause(failures)
 
     # Failures
 

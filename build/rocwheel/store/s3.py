@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocwheel.errors import ObjectMissingError, StoreError
-from rocwheel.store import Headers, advance, differs, digest_of, replaced, sha256_of, stale
+from rocwheel.store import Headers, advance, differs, digest_of, pause, replaced, sha256_of, stale
 from rocwheel.store.bucket import BrokenError, Bucket, checksum
 from rocwheel.store.parts import Parts, honours_condition
 from rocwheel.store.probe import BODY, probe
@@ -76,7 +76,7 @@ class S3Store:
                         f"{self.locate(key)}: the download broke {failures} times: {exc}",
                         hint="run the same command again; check the network if it stays",
                     ) from exc
-                self._bucket.pause(failures)
+                pause(failures)
                 _, blocks = self._bucket.get(key, start=done, etag=info.etag)
                 continue
             if done != info.size:

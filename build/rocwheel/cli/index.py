@@ -1,0 +1,155 @@
+"""`index check`, `index rebuild`, `index adopt`, and `serve`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rocwheel.cli.app import App, common_options, dry_run_option
+from rocwheel.cli.release import Target, person_options, target_options, who
+from rocwheel.errors import HostError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocwheel.index.places import Place
+    from rocwheel.index.serve import Site
+
+PYPI = "https://pypi.org/simple"
+
+
+def where_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --staging / --release."""
+    return click.option(
+        "--staging/--release",
+        "in_staging",
+        default=False,
+        help="Which of the two indexes; default: the release.",
+    )(command)
+
+
+def _places(target: Target, *, in_staging: bool) -> list[Place]:
+    return [staging if in_staging else release for staging, release in target.pairs()]
+
+
+@click.group("index")
+def index() -> None:
+    """Check an index, make it again, take files over."""
+
+
+@index.command("check")
+@target_options
+@where_option
+@click.option("--resolve", is_flag=True, help="Also let pip resolve each set for each CPython.")
+@click.option(
+    "--upstream",
+    default=PYPI,
+    show_default=True,
+    metavar="URL",
+    help="Index for names that are not in a set; only for --resolve.",
+)
+@common_options
+@click.pass_obj
+def check(app: App, /, *, in_staging: bool, resolve: bool, upstream: str, **options: Any) -> int:
+    """Download everything an index lists; compare hashes, metadata, links, records, closure."""
+    from rocwheel.console import Unit
+    from rocwheel.release import audit, operations
+    from rocwheel.release.resolving import resolve as let_pip_resolve
+
+    target = Target(app, options)
+    problems: list[str] = []
+    with app.console.progress("checking", unit=Unit.BYTES) as progress:
+        tally = operations.Tally(progress)
+        for place in _places(target, in_staging=in_staging):
+            problems += audit.check(place, count=tally)
+            if resolve:
+                problems += let_pip_resolve(
+                    place, upstream=upstream, python=Path(sys.executable), runner=app.runner
+                )
+    app.emit({"problems": problems}, "\n".join(problems) or "no problem")
+    return StoreError.exit_code if problems else 0
+
+
+@index.command("rebuild")
+@target_options
+@where_option
+@dry_run_option
+@common_options
+@click.pass_obj
+def rebuild(app: App, /, *, in_staging: bool, dry_run: bool, **options: Any) -> None:
+    """Make every page again from intents and release records."""
+    from rocwheel.release import mend
+
+    target = Target(app, options)
+    documents, lines = [], []
+    for place in _places(target, in_staging=in_staging):
+        planned = mend.plan_rebuild(place)
+        if not dry_run:
+            mend.apply_rebuild(planned)
+        documents.append(planned.to_json())
+        lines += planned.lines()
+    app.emit({"places": documents}, "\n".join(lines) or "every page is as the records say")
+
+
+@index.command("adopt")
+@target_options
+@where_option
+@person_options
+@dry_run_option
+@common_options
+@click.pass_obj
+def adopt(
+    app: App, /, *, in_staging: bool, by: str, reason: str, dry_run: bool, **options: Any
+) -> None:
+    """Take over wheels that were in a prefix before rocwheel: they are listed as they are."""
+    from rocwheel.console import Unit
+    from rocwheel.release import mend, operations
+
+    target = Target(app, options)
+    documents, lines = [], []
+    for place in _places(target, in_staging=in_staging):
+        with app.console.progress("reading", unit=Unit.BYTES) as progress:
+            planned = mend.plan_adoption(place, count=operations.Tally(progress))
+        if planned.entries and not dry_run:
+            mend.apply_adoption(planned, who=who(app, by, reason))
+        documents.append(planned.to_json())
+        lines += planned.lines()
+    app.emit({"places": documents}, "\n".join(lines) or "no file that a record does not know")
+
+
+@click.command("serve")
+@target_options
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8000, show_default=True, type=int, help="0 takes a free one.")
+@click.option(
+    "--upstream",
+    default="",
+    metavar="URL",
+    help="Index that names we do not have are redirected to, such as https://pypi.org/simple.",
+)
+@common_options
+@click.pass_obj
+def serve(app: App, /, *, host: str, port: int, upstream: str, **options: Any) -> None:
+    """Serve a store over local HTTP as pip and uv see it, until Ctrl-C."""
+    from rocwheel.index.serve import Site
+
+    target = Target(app, options)
+    try:
+        site = Site(target.store, host=host, port=port, upstream=upstream, say=app.console.detail)
+    except OSError as exc:
+        raise HostError(
+            f"{host}:{port}: {exc.strerror}", hint="choose another --port; 0 takes a free one"
+        ) from exc
+    urls = _urls(site, target)
+    text = "\n".join(f"pip install --index-url {url} …" for url in urls)
+    app.emit({"url": site.url, "indexes": urls}, text)
+    sys.stdout.flush()
+    with site:
+        site.serve_forever()
+
+
+def _urls(site: Site, target: Target) -> list[str]:
+    return [f"{site.url}{place.root}/" for pair in target.pairs() for place in reversed(pair)]

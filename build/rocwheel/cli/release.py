@@ -1,0 +1,439 @@
+"""`stage`, `promote`, `yank`, `unyank`, `rollback`, `restore`, `prune`, `status`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rocwheel.cli.app import App, Once, common_options, dry_run_option
+from rocwheel.errors import ConfigError, PromotionError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amdgpu_family_matrix import Family
+    from rocwheel.index.channels import Channel
+    from rocwheel.index.places import Place
+    from rocwheel.manifest import Manifest
+    from rocwheel.release.operations import Who
+    from rocwheel.release.policy import Approval
+    from rocwheel.release.withdraw import Change
+    from rocwheel.store import Store
+
+SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
+
+
+def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --family, --channel, --store, --channels-file and --single-writer."""
+    for option in (
+        click.option(
+            "--single-writer",
+            is_flag=True,
+            help="Promise that nobody else writes to the store: needed where the server ignores "
+            "conditional writes.",
+        ),
+        click.option(
+            "--channels-file",
+            type=click.Path(path_type=Path),
+            default=Path("ci/channels.yaml"),
+            show_default=True,
+            help="Where the channels are defined.",
+        ),
+        click.option(
+            "--store",
+            "store_url",
+            cls=Once,
+            metavar="URL",
+            help="A store without a channel: s3://bucket/prefix or file:///folder.",
+        ),
+        click.option("--channel", cls=Once, metavar="NAME", help="dev, nightly or prerelease."),
+        click.option("--family", cls=Once, metavar="NAME", help="GPU family (required)."),
+    ):
+        command = option(command)
+    return command
+
+
+def person_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --by and --reason."""
+    for option in (
+        click.option("--reason", default="", metavar="TEXT", help="Why; kept in the record."),
+        click.option(
+            "--by", default="", metavar="NAME", help="Who; default: the user, or GitHub's actor."
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+manifest_option = click.option(
+    "--manifest",
+    "manifest",
+    required=True,
+    metavar="SHA|PATH",
+    help="The wheel set: SHA-256 of its manifest (6 digits or more), or the file or wheelhouse.",
+)
+
+
+class Target:
+    """What the target options mean: channel, family and an open store."""
+
+    def __init__(self, app: App, options: dict[str, Any]) -> None:
+        """Raises UsageError or ConfigError."""
+        from dataclasses import replace
+
+        from rocwheel.index import channels
+
+        url, name = options.pop("store_url"), options.pop("channel")
+        path, family = options.pop("channels_file"), options.pop("family")
+        if bool(url) == bool(name):
+            raise click.UsageError("give --channel or --store, one of the two")
+        if not family:
+            raise click.UsageError("give --family; `python amdgpu_family_matrix.py` lists them")
+        self.family: Family = _family(family)
+        self.channel: Channel = (
+            channels.channel(app.cwd / path, name) if name else channels.of_store(url)
+        )
+        if options.pop("single_writer"):
+            single = replace(self.channel.options, single_writer=True)
+            self.channel = replace(self.channel, options=single)
+        self.store: Store = self.channel.open()
+
+    def pairs(self) -> tuple[tuple[Place, Place], ...]:
+        """Staging and release of every ROCm major."""
+        return self.channel.pairs(self.store, self.family.name)
+
+    def manifest(self, app: App, text: str) -> Manifest:
+        """The manifest that --manifest names. Raises ConfigError."""
+        from rocwheel.index import records
+        from rocwheel.manifest import Manifest
+
+        path = app.cwd / text
+        if path.exists():
+            return Manifest.load(path)
+        digits = text.lower()
+        if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
+            raise ConfigError(f"{text}: no such file, and no SHA-256", hint="copy it from `status`")
+        found = {
+            sha256: place
+            for pair in self.pairs()
+            for place in pair
+            for sha256 in records.manifests(place, digits)
+        }
+        if len(found) != 1:
+            raise ConfigError(
+                f"{text}: {len(found)} manifests of {self.family.name} start so",
+                hint="give more digits" if found else "stage the wheelhouse first",
+            )
+        sha256, place = found.popitem()
+        manifest = records.find_manifest(place, sha256)
+        if manifest is None:
+            raise ConfigError(f"{text}: the manifest went away", hint="run the command again")
+        return manifest
+
+    def release_of(self, app: App, text: str) -> tuple[Place, str]:
+        """Release place and SHA-256 of the manifest that --manifest names."""
+        from rocwheel.release import wheelset
+
+        manifest = self.manifest(app, text)
+        major = wheelset.rocm_major(manifest)
+        return self.channel.release(self.store, self.family.name, major), manifest.sha256
+
+
+def who(app: App, by: str, reason: str) -> Who:
+    """Who acts: --by, else GitHub's actor, else the user."""
+    from rocwheel.release.operations import Who
+
+    names = (by, app.environ.get("GITHUB_ACTOR"), app.environ.get("USER"))
+    return Who(by=next(filter(None, names), ""), now=app.now(), reason=reason)
+
+
+@click.command("stage")
+@click.argument("wheelhouse", type=click.Path(path_type=Path), default=Path("wheelhouse/current"))
+@target_options
+@person_options
+@dry_run_option
+@common_options
+@click.pass_obj
+def stage(
+    app: App, /, *, wheelhouse: Path, by: str, reason: str, dry_run: bool, **options: Any
+) -> None:
+    """Upload a wheel set to the staging index, whole and once.
+
+    WHEELHOUSE is a wheelhouse or its manifest.json. Returns when the staging index lists every
+    file with its hash; run again, it uploads only what is missing.
+    """
+    from rocwheel.release import stage as room
+
+    target = Target(app, options)
+    path = app.cwd / wheelhouse
+    planned = room.plan(path, target.family, target.channel, target.store)
+    state = "planned" if dry_run else "nothing-to-do" if planned.is_done else "staged"
+    if state != "nothing-to-do":
+        _show(app, planned.lines(), dry_run=dry_run)
+    if state == "staged":
+        with app.console.step(f"stage {planned.manifest.sha256[:12]}"):
+            room.apply(planned, who=who(app, by, reason), console=app.console)
+    app.emit({"state": state, **planned.to_json()}, f"{planned.manifest.sha256} {state}")
+    app.github_outputs({"manifest": planned.manifest.sha256, "state": state})
+
+
+@click.command("promote")
+@manifest_option
+@target_options
+@click.option(
+    "--approve",
+    multiple=True,
+    metavar="SUITE:CPYTHON",
+    help="Release although this cell is flaky; needs --reason; repeatable.",
+)
+@person_options
+@dry_run_option
+@common_options
+@click.pass_obj
+def promote(
+    app: App,
+    /,
+    *,
+    manifest: str,
+    approve: tuple[str, ...],
+    by: str,
+    reason: str,
+    dry_run: bool,
+    **options: Any,
+) -> int:
+    """Make a staged and gated wheel set installable from the release index, or change nothing.
+
+    Ends with `published`, `nothing-to-do`, or `blocked` (exit status 9) and the cells that block.
+    """
+    from rocwheel.console import size
+    from rocwheel.release import promote as room
+
+    target = Target(app, options)
+    person = who(app, by, reason)
+    planned = room.plan(
+        target.manifest(app, manifest),
+        target.family,
+        target.channel,
+        target.store,
+        who=person,
+        approvals=_approvals(approve, person),
+    )
+    _show(app, planned.lines(), dry_run=dry_run and not app.json)
+    document, state = planned.to_json(), planned.state
+    status = 0
+    if state == "blocked":
+        app.console.fail(planned.refusal())
+        status = PromotionError.exit_code
+    elif state == "ready" and not dry_run:
+        with app.console.step(f"promote {planned.manifest.sha256[:12]}"):
+            moved = room.apply(planned, who=person, console=app.console)
+        state = "published"
+        document = {**planned.to_json(state=state), "bytes_through_client": moved}
+        if moved:
+            app.console.info(f"{size(moved)} of wheels passed through this machine")
+    app.emit(document, f"{planned.manifest.sha256} {state}")
+    app.github_outputs({"manifest": planned.manifest.sha256, "state": state})
+    return status
+
+
+def _files_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --manifest and --file, of which one is needed."""
+    for option in (
+        click.option("--file", "files", multiple=True, metavar="NAME", help="One wheel."),
+        click.option("--manifest", default="", metavar="SHA|PATH", help="A whole set."),
+    ):
+        command = option(command)
+    return command
+
+
+@click.command("yank")
+@_files_options
+@target_options
+@person_options
+@dry_run_option
+@common_options
+@click.pass_obj
+def yank(app: App, /, **options: Any) -> None:
+    """Yank a whole set or single files (PEP 592).
+
+    Installers take a yanked file only where it is pinned exactly.
+    """
+    _yank(app, options, undo=False)
+
+
+@click.command("unyank")
+@_files_options
+@target_options
+@person_options
+@dry_run_option
+@common_options
+@click.pass_obj
+def unyank(app: App, /, **options: Any) -> None:
+    """Take a yank back, for a whole set or single files."""
+    _yank(app, options, undo=True)
+
+
+def _yank(app: App, options: dict[str, Any], *, undo: bool) -> None:
+    from rocwheel.release import withdraw
+
+    manifest, files, dry_run = (options.pop(name) for name in ("manifest", "files", "dry_run"))
+    by, reason = options.pop("by"), options.pop("reason")
+    target = Target(app, options)
+    person = withdraw.with_reason(who(app, by, reason), reason)
+    if not manifest and not files:
+        raise click.UsageError("give --manifest, or --file")
+    if manifest:
+        place, set_id = target.release_of(app, manifest)
+    else:
+        place, set_id = _place_of(target, files), ""
+    change = withdraw.plan_yank(place, set_id=set_id, filenames=files, undo=undo)
+    _change(app, change, person, dry_run=dry_run)
+
+
+@click.command("rollback")
+@manifest_option
+@target_options
+@person_options
+@dry_run_option
+@common_options
+@click.pass_obj
+def rollback(
+    app: App, /, *, manifest: str, by: str, reason: str, dry_run: bool, **options: Any
+) -> None:
+    """Take a released set out of the index; the bytes are kept, `restore` puts it back."""
+    from rocwheel.release import withdraw
+
+    target = Target(app, options)
+    person = withdraw.with_reason(who(app, by, reason), reason)
+    change = withdraw.plan_rollback(*target.release_of(app, manifest))
+    _change(app, change, person, dry_run=dry_run)
+
+
+@click.command("restore")
+@manifest_option
+@target_options
+@person_options
+@dry_run_option
+@common_options
+@click.pass_obj
+def restore(
+    app: App, /, *, manifest: str, by: str, reason: str, dry_run: bool, **options: Any
+) -> None:
+    """Put a rolled back set into the index again, with the bytes that were released."""
+    from rocwheel.release import withdraw
+
+    target = Target(app, options)
+    person = withdraw.with_reason(who(app, by, reason), reason)
+    change = withdraw.plan_restore(*target.release_of(app, manifest))
+    _change(app, change, person, dry_run=dry_run)
+
+
+@click.command("prune")
+@target_options
+@person_options
+@dry_run_option
+@common_options
+@click.pass_obj
+def prune(app: App, /, *, by: str, reason: str, dry_run: bool, **options: Any) -> None:
+    """Remove what the channel's retention no longer keeps, and what killed runs left."""
+    from rocwheel.release import retention
+
+    target = Target(app, options)
+    person = who(app, by, reason or "retention")
+    documents = []
+    for staging, release in target.pairs():
+        planned = retention.plan(staging, release, target.channel, now=person.now)
+        _show(app, planned.lines(), dry_run=dry_run and not app.json)
+        swept = () if dry_run else retention.apply(planned, who=person)
+        for name in swept:
+            app.console.info(f"leftover {name}")
+        documents.append({**planned.to_json(), "leftovers": list(swept)})
+    count = sum(len(item["sets"]) for item in documents)
+    app.emit({"places": documents}, f"{count} sets {'to prune' if dry_run else 'pruned'}")
+
+
+@click.command("status")
+@target_options
+@click.option(
+    "--older-than",
+    type=float,
+    metavar="HOURS",
+    help="Only sets that were staged longer ago and are not released.",
+)
+@common_options
+@click.pass_obj
+def status(app: App, /, *, older_than: float | None, **options: Any) -> None:
+    """Show every wheel set: staged, gated, released; its age, and what holds it up."""
+    from rocwheel.console import columns
+    from rocwheel.release import status as room
+
+    target = Target(app, options)
+    found = [
+        item
+        for staging, release in target.pairs()
+        for item in room.read(staging, release, target.family, target.channel, now=app.now())
+    ]
+    if older_than is not None:
+        found = room.waiting(found, hours=older_than)
+    text = "\n".join(columns(room.HEADER, [item.row() for item in found])) if found else "no set"
+    app.emit({"sets": [item.to_json() for item in found]}, text)
+
+
+def _change(app: App, change: Change, person: Who, *, dry_run: bool) -> None:
+    from rocwheel.release import withdraw
+
+    document = change.to_json()
+    _show(app, change.lines(), dry_run=dry_run and not app.json)
+    if not dry_run and not change.is_done:
+        withdraw.apply(change, who=person)
+    app.emit({**document, "reason": person.reason}, f"{change.history.set_id} {document['state']}")
+
+
+def _show(app: App, lines: list[str], *, dry_run: bool) -> None:
+    """Print a plan: it is the result of a dry run, and otherwise talk."""
+    for line in lines:
+        if dry_run:
+            click.echo(line)
+        else:
+            app.console.info(line)
+
+
+def _family(name: str) -> Family:
+    import amdgpu_family_matrix as matrix
+
+    try:
+        return matrix.family(name)
+    except KeyError as exc:
+        problem, _, hint = str(exc.args[0]).partition("; ")
+        raise ConfigError(problem, hint=hint) from exc
+
+
+def _approvals(texts: tuple[str, ...], person: Who) -> tuple[Approval, ...]:
+    """Parse SUITE:CPYTHON. Raises UsageError."""
+    from rocwheel.release import withdraw
+    from rocwheel.release.policy import Approval
+
+    found = []
+    for text in texts:
+        suite, colon, python = text.partition(":")
+        if not (suite and colon and python):
+            raise click.UsageError(f"--approve {text}: write SUITE:CPYTHON, such as unit:3.12")
+        person = withdraw.with_reason(person, person.reason)
+        found.append(Approval(suite=suite, python=python, by=person.by, reason=person.reason))
+    return tuple(found)
+
+
+def _place_of(target: Target, files: tuple[str, ...]) -> Place:
+    """The release place that lists a file. Raises PromotionError."""
+    from rocwheel.index.page import version_of
+    from rocwheel.index.publish import read_page
+
+    for _, release in target.pairs():
+        if read_page(release, version_of(files[0])[0]).file(files[0]):
+            return release
+    raise PromotionError(
+        f"{files[0]}: not in a release index of {target.family.name}",
+        hint="look at `status` for what is released",
+    )

@@ -1,0 +1,254 @@
+"""Channels: where wheels go, and what a channel asks beyond the GPU family matrix.
+
+`ci/channels.yaml` as values. Whatever a channel says about suites may only tighten the matrix;
+unknown keys, a loosened suite or a prefix used twice are errors with file, line and key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import amdgpu_family_matrix as matrix
+from rocwheel import config
+from rocwheel.errors import ConfigError
+from rocwheel.index.places import OURS, Place
+from rocwheel.model import WheelKind, suggest
+from rocwheel.store import Options, open_store
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rocwheel.config import Field
+    from rocwheel.store import Store
+
+FILE: Final = "ci/channels.yaml"
+ANY_MAJOR: Final = 0
+PAGE_CACHE: Final = "public, max-age=60"
+WHEEL_CACHE: Final = "public, max-age=31536000, immutable"
+MIB: Final = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prefixes:
+    """The two prefixes of one ROCm major."""
+
+    staging: str
+    release: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """How long wheels are kept; None is for ever. Pins and open operations overrule it."""
+
+    staging_days: int | None = None
+    release_days: int | None = None
+    keep_newest: int = 3  # of each JAX version, however old
+    pinned: tuple[str, ...] = ()  # manifests (SHA-256) that are never pruned
+
+
+@dataclass(frozen=True, kw_only=True)
+class Channel:
+    """One channel: store, prefixes per ROCm major, policy, retention."""
+
+    name: str
+    store: str
+    prefixes: Mapping[int, Prefixes]
+    options: Options = field(default_factory=Options)
+    public_url: str = ""
+    page_cache: str = PAGE_CACHE
+    wheel_cache: str = WHEEL_CACHE
+    retention: Retention = Retention()
+    size_budget: Mapping[WheelKind, int] = field(default_factory=dict)  # bytes per wheel
+    policy: tuple[matrix.Rule, ...] = ()
+
+    def open(self, *, probe_key: str = f"{OURS}/probe") -> Store:
+        """Open the channel's store; nothing is asked of it yet."""
+        return open_store(self.store, dataclasses.replace(self.options, probe_key=probe_key))
+
+    def prefixes_of(self, rocm_major: int) -> Prefixes:
+        """The prefixes of wheels for that ROCm major. Raises ConfigError."""
+        found = self.prefixes.get(rocm_major) or self.prefixes.get(ANY_MAJOR)
+        if found is None:
+            raise ConfigError(
+                f"channel {self.name}: no prefix for ROCm {rocm_major}",
+                hint=f"add it below channels.{self.name}.prefixes in {FILE}",
+            )
+        return found
+
+    def staging(self, store: Store, family: str, rocm_major: int) -> Place:
+        return self._place(store, self.prefixes_of(rocm_major).staging, family)
+
+    def release(self, store: Store, family: str, rocm_major: int) -> Place:
+        return self._place(store, self.prefixes_of(rocm_major).release, family)
+
+    def pairs(self, store: Store, family: str) -> tuple[tuple[Place, Place], ...]:
+        """Staging and release of each ROCm major, for commands that do not know which."""
+        return tuple(
+            (self._place(store, item.staging, family), self._place(store, item.release, family))
+            for item in self.prefixes.values()
+        )
+
+    def levels(self, family: matrix.Family, python: str) -> dict[str, matrix.Level]:
+        """What each suite's verdict means for a release: the matrix, tightened by the channel."""
+        suites = dict.fromkeys((*family.suites, *(rule.suite for rule in self.policy)))
+        levels = {}
+        for suite in suites:
+            level = family.level(suite, python)
+            for rule in self.policy:
+                if rule.suite == suite and (not rule.pythons or python in rule.pythons):
+                    level = rule.level if level is not matrix.Level.REQUIRED else level
+            if level:
+                levels[suite] = level
+        return levels
+
+    def _place(self, store: Store, prefix: str, family: str) -> Place:
+        return Place(
+            store=store,
+            root=f"{prefix}/{family}",
+            family=family,
+            public_url=self.public_url,
+            page_cache=self.page_cache,
+            wheel_cache=self.wheel_cache,
+        )
+
+
+def of_store(url: str, options: Options | None = None) -> Channel:
+    """The channel that `--store URL` means: today's prefixes, the matrix's policy, no pruning."""
+    prefixes = {ANY_MAJOR: Prefixes(staging="v2-staging", release="v2")}
+    return Channel(name="", store=url, prefixes=prefixes, options=options or Options())
+
+
+def load(path: Path) -> dict[str, Channel]:
+    """Read every channel. Raises ConfigError with file, line and key."""
+    channels = config.load(path).record(required=("channels",))["channels"].mapping()
+    return {name: _channel(name, entry) for name, entry in channels.items()}
+
+
+def channel(path: Path, name: str) -> Channel:
+    """Read one channel. Raises ConfigError that names the nearest one."""
+    channels = load(path)
+    if name not in channels:
+        raise ConfigError(
+            f"{name!r}: no such channel in {path}", hint=suggest(name, frozenset(channels))
+        )
+    return channels[name]
+
+
+def _channel(name: str, entry: Field) -> Channel:
+    fields = entry.record(
+        required=("store", "prefixes"),
+        optional=(
+            "region", "endpoint", "public_url", "cache_control", "retention", "size_budget_mib",
+            "policy", "writers",
+        ),
+    )  # fmt: skip
+    writers = fields["writers"].choice(("many", "one")) if "writers" in fields else "many"
+    cache = (
+        fields["cache_control"].record(required=("pages", "wheels"))
+        if "cache_control" in fields
+        else {}
+    )
+    return Channel(
+        name=name,
+        store=_url(fields["store"], r"(s3|file)://.+", "write s3://bucket or file:///folder"),
+        prefixes=_prefixes(fields["prefixes"]),
+        options=Options(
+            region=fields["region"].string() if "region" in fields else "",
+            endpoint=_url(fields["endpoint"], r"https?://.+", "write https://host")
+            if "endpoint" in fields
+            else "",
+            single_writer=writers == "one",
+        ),
+        public_url=_url(fields["public_url"], r"https?://.+", "write https://host")
+        if "public_url" in fields
+        else "",
+        page_cache=cache["pages"].string() if cache else PAGE_CACHE,
+        wheel_cache=cache["wheels"].string() if cache else WHEEL_CACHE,
+        retention=_retention(fields["retention"]) if "retention" in fields else Retention(),
+        size_budget=_budget(fields["size_budget_mib"]) if "size_budget_mib" in fields else {},
+        policy=tuple(_rule(item) for item in fields["policy"].sequence())
+        if "policy" in fields
+        else (),
+    )
+
+
+def _url(entry: Field, pattern: str, hint: str) -> str:
+    value = entry.string()
+    if not re.fullmatch(pattern, value):
+        entry.fail(f"{value!r} is not a URL of this kind", hint=hint)
+    return value.rstrip("/")
+
+
+def _prefixes(entry: Field) -> dict[int, Prefixes]:
+    found: dict[int, Prefixes] = {}
+    used: set[str] = set()
+    for major, item in entry.mapping().items():
+        if not major.isdecimal() or major == "0":
+            item.fail("not a ROCm major", hint='write for example "7":')
+        fields = item.record(required=("staging", "release"))
+        for value in fields.values():
+            prefix = value.string()
+            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*[A-Za-z0-9]", prefix):
+                value.fail(f"{prefix!r} is not a prefix", hint="write for example v2-staging")
+            if prefix in used:
+                value.fail(f"{prefix!r} is used twice", hint="every prefix has one purpose")
+            used.add(prefix)
+        found[int(major)] = Prefixes(
+            staging=fields["staging"].string(), release=fields["release"].string()
+        )
+    if not found:
+        entry.fail("no prefix", hint='add for example "7": {staging: v2-staging, release: v2}')
+    return found
+
+
+def _retention(entry: Field) -> Retention:
+    fields = entry.record(
+        required=(), optional=("staging_days", "release_days", "keep_newest", "pinned")
+    )
+
+    def days(name: str) -> int | None:
+        if name not in fields or fields[name].null():
+            return None
+        value = fields[name].integer()
+        if value < 1:
+            fields[name].fail("must be 1 or more", hint="leave it out to keep for ever")
+        return value
+
+    pinned = fields["pinned"].sequence() if "pinned" in fields else ()
+    for item in pinned:
+        if not re.fullmatch(r"[0-9a-f]{64}", item.string()):
+            item.fail("not the SHA-256 of a manifest", hint="copy it from `status`")
+    return Retention(
+        staging_days=days("staging_days"),
+        release_days=days("release_days"),
+        keep_newest=fields["keep_newest"].integer() if "keep_newest" in fields else 3,
+        pinned=tuple(item.string() for item in pinned),
+    )
+
+
+def _budget(entry: Field) -> dict[WheelKind, int]:
+    kinds = {kind.value: kind for kind in WheelKind}
+    return {
+        kinds[name]: value.integer() * MIB
+        for name, value in entry.record(required=(), optional=kinds).items()
+    }
+
+
+def _rule(entry: Field) -> matrix.Rule:
+    """Read one rule. It may not make advisory what some family requires."""
+    fields = entry.record(required=("suite", "level"), optional=("pythons",))
+    level = matrix.Level(fields["level"].choice(item.value for item in matrix.Level))
+    suite = fields["suite"].string()
+    if level is matrix.Level.ADVISORY:
+        for family in matrix.FAMILIES.values():
+            if any(rule.suite == suite and rule.level is not level for rule in family.policy):
+                fields["level"].fail(
+                    f"{family.name} requires {suite}; a channel may only tighten",
+                    hint="change amdgpu_family_matrix.py, where everybody sees it",
+                )
+    pythons = fields["pythons"].strings() if "pythons" in fields else ()
+    return matrix.Rule(suite, level, pythons)

@@ -1,0 +1,108 @@
+"""Every key in a staging or release prefix, spelt in one place; `docs/layout.md` lists them.
+
+A wheel lies directly below `<prefix>/<family>/`, its page below `<prefix>/<family>/<project>/`,
+what is ours and not the installers' below `<prefix>/<family>/_rocwheel/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from rocwheel.store import HTML, JSON, TEXT, WHEEL, Headers
+
+if TYPE_CHECKING:
+    from rocwheel.store import Store
+
+OURS: Final = "_rocwheel"
+ADOPTED: Final = "adopted"  # stands for a manifest where files came before us
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """One family's staging or release prefix in an open store."""
+
+    store: Store
+    root: str  # "v2/gfx94X-dcgpu"
+    family: str
+    public_url: str = ""  # of the store's own root, behind a CDN or web server
+    page_cache: str = ""  # Cache-Control
+    wheel_cache: str = ""
+
+    @property
+    def location(self) -> str:
+        """For people: `s3://bucket/v2/gfx94X-dcgpu`."""
+        return self.store.locate(self.root)
+
+    @property
+    def url(self) -> str:
+        """What `--index-url` takes; always ends with a slash."""
+        return self.link("")
+
+    def link(self, name: str) -> str:
+        """The URL under which an installer finds `name` below this place."""
+        key = self.key(name)
+        if self.public_url:
+            return f"{self.public_url.rstrip('/')}/{quote(key, safe='/')}"
+        return self.store.http(key)
+
+    def key(self, name: str) -> str:
+        return f"{self.root}/{name}"
+
+    def metadata(self, filename: str) -> str:
+        """Key of a wheel's core metadata (PEP 658)."""
+        return self.key(f"{filename}.metadata")
+
+    def state(self, project: str) -> str:
+        """Key of the page that is changed first, and that others are rendered from; "" is root."""
+        return self.key(_below(project, "index.json"))
+
+    def views(self, project: str, *, folder_keys: bool) -> tuple[str, ...]:
+        """Keys of the HTML page: the one served first comes first."""
+        plain = self.key(_below(project, "index.html"))
+        return (self.key(_below(project, "")), plain) if folder_keys else (plain,)
+
+    def manifest(self, sha256: str) -> str:
+        return self.key(f"{OURS}/manifests/{sha256}.json")
+
+    def verdicts(self, manifest: str) -> str:
+        """Key prefix of everything runners wrote about a manifest."""
+        return self.key(f"{OURS}/verdicts/{manifest}/")
+
+    def verdict(self, manifest: str, python: str, suite: str, number: int) -> str:
+        return f"{self.verdicts(manifest)}{python}/{suite}/{number}.json"
+
+    def report(self, manifest: str, python: str, suite: str, name: str) -> str:
+        """Key of something a verdict refers to; `name` starts with what tells runs apart."""
+        return f"{self.verdicts(manifest)}{python}/{suite}/{name}"
+
+    def intents(self, set_id: str = "") -> str:
+        return self.key(f"{OURS}/intents/{set_id and set_id + '/'}")
+
+    def releases(self, set_id: str = "") -> str:
+        return self.key(f"{OURS}/releases/{set_id and set_id + '/'}")
+
+    @property
+    def wheel_headers(self) -> Headers:
+        return Headers(content_type=WHEEL, cache_control=self.wheel_cache)
+
+    @property
+    def metadata_headers(self) -> Headers:
+        return Headers(content_type=TEXT, cache_control=self.wheel_cache)
+
+    @property
+    def state_headers(self) -> Headers:
+        return Headers(content_type=JSON, cache_control=self.page_cache)
+
+    @property
+    def view_headers(self) -> Headers:
+        return Headers(content_type=HTML, cache_control=self.page_cache)
+
+    @property
+    def record_headers(self) -> Headers:
+        return Headers(content_type=JSON)
+
+
+def _below(project: str, name: str) -> str:
+    return f"{project}/{name}" if project else name

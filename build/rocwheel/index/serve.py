@@ -1,0 +1,167 @@
+"""A store over local HTTP, as pip and uv see it behind a web server that negotiates content.
+
+`<place>/` and `<place>/<project>/` answer with JSON (PEP 691) or HTML, whichever the client
+prefers; everything else is the object of that name. For developers and tests: no TLS, no limits.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Final, cast
+from urllib.parse import quote, unquote, urlsplit
+
+from rocwheel import __version__
+from rocwheel.errors import StoreError
+from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rocwheel.store import Info, Store
+
+SIMPLE_HTML: Final = "application/vnd.pypi.simple.v1+html"
+TYPES: Final = {".whl": WHEEL, ".metadata": TEXT, ".json": JSON, ".html": HTML}
+
+
+class Site(ThreadingHTTPServer):
+    """Serves a store at the root of `http://host:port/`."""
+
+    daemon_threads = True
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        upstream: str = "",
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        """Listen; port 0 takes a free one.
+
+        Projects that the store lacks are redirected to `upstream`, the URL of another index;
+        `say` gets one line per request.
+        """
+        self.store = store
+        self.upstream = upstream.rstrip("/")
+        self.say = say
+        super().__init__((host, port), _Handler)
+
+    @property
+    def url(self) -> str:
+        """What the server listens on: `http://127.0.0.1:8000/`."""
+        host, port = self.server_address[:2]
+        return f"http://{host if isinstance(host, str) else host.decode()}:{port}/"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_version = f"rocwheel/{__version__}"
+
+    @property
+    def site(self) -> Site:
+        return cast("Site", self.server)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 (its name upstream)
+        if self.site.say:
+            self.site.say(format % args)
+
+    def _answer(self, *, body: bool) -> None:
+        key = unquote(urlsplit(self.path).path).lstrip("/")
+        try:
+            if not key or key.endswith("/"):
+                self._page(key, body=body)
+            elif info := self._info(key):
+                self._object(info, TYPES.get(posixpath.splitext(key)[1], TEXT), body=body)
+            elif self._info(f"{key}/index.html"):
+                self._redirect(HTTPStatus.MOVED_PERMANENTLY, f"/{quote(key)}/")
+            else:
+                self._nothing(key)
+        except StoreError as exc:
+            self._text(HTTPStatus.BAD_GATEWAY, f"{exc}\n{exc.hint}\n")
+        except (BrokenPipeError, ConnectionResetError):
+            self.close_connection = True
+
+    def _page(self, key: str, *, body: bool) -> None:
+        content_type = preferred(self.headers.get("Accept", ""))
+        name = "index.json" if content_type == SIMPLE_JSON else "index.html"
+        if info := self._info(key + name):
+            self._object(info, content_type, body=body, vary=True)
+        elif self.site.upstream and posixpath.dirname(key.rstrip("/")):
+            project = posixpath.basename(key.rstrip("/"))
+            target = f"{self.site.upstream}/{quote(project)}/"
+            self._redirect(HTTPStatus.TEMPORARY_REDIRECT, target)
+        else:
+            self._nothing(key)
+
+    def _info(self, key: str) -> Info | None:
+        if any(part in {"", ".", ".."} for part in key.split("/")):
+            return None
+        return self.site.store.info(key)
+
+    def _object(self, info: Info, content_type: str, *, body: bool, vary: bool = False) -> None:
+        etag = f'"{info.etag}"'
+        if self.headers.get("If-None-Match") == etag:
+            self.send_response(HTTPStatus.NOT_MODIFIED)
+            self.send_header("ETag", etag)
+            self.end_headers()
+            return
+        self.send_response(HTTPStatus.OK)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(info.size))
+        self.send_header("ETag", etag)
+        self.send_header("Cache-Control", "no-cache")
+        if vary:
+            self.send_header("Vary", "Accept")
+        self.end_headers()
+        if body:
+            sent = self.site.store.stream(info.key, self.wfile.write)
+            self.close_connection = self.close_connection or sent.size != info.size
+
+    def _redirect(self, status: HTTPStatus, target: str) -> None:
+        self.send_response(status)
+        self.send_header("Location", target)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def _nothing(self, key: str) -> None:
+        self._text(HTTPStatus.NOT_FOUND, f"{self.site.store.locate(key)}: nothing there\n")
+
+    def _text(self, status: HTTPStatus, text: str) -> None:
+        data = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", TEXT)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+
+def preferred(accept: str) -> str:
+    """The form of a page that an Accept header asks for (PEP 691); HTML when it does not matter."""
+    best, chosen = 0.0, HTML
+    for part in accept.split(","):
+        media, _, parameters = part.strip().partition(";")
+        name, _, value = parameters.strip().partition("=")
+        try:
+            quality = float(value) if name.strip() == "q" else 1.0
+        except ValueError:
+            continue
+        forms = {
+            SIMPLE_JSON: SIMPLE_JSON,
+            "application/vnd.pypi.simple.latest+json": SIMPLE_JSON,
+            SIMPLE_HTML: SIMPLE_HTML,
+            "text/html": HTML,
+            "*/*": HTML,
+        }
+        if media.strip() in forms and quality > best:
+            best, chosen = quality, forms[media.strip()]
+    return chosen

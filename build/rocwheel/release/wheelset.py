@@ -1,0 +1,230 @@
+"""What must be true of a wheel set before it goes anywhere: complete, closed, in order.
+
+Complete: every CPython of the manifest has its wheels. Closed: whatever a wheel requires by a name
+of the set is satisfied by the set, so that an installer finds it in our index and nowhere else.
+In order: nothing sorts below what is released already, or installers would keep the old one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+from rocwheel.errors import ConfigError, PromotionError, WheelError
+from rocwheel.index.page import Entry
+from rocwheel.manifest import MANIFEST, Manifest
+from rocwheel.model import PythonVersion, RocmVersion, WheelKind
+from rocwheel.store import each, sha256_of
+from rocwheel.wheel.archive import Archive
+from rocwheel.wheel.metadata import Headers, dist_info
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
+
+    from amdgpu_family_matrix import Family
+    from rocwheel.index.page import Page
+    from rocwheel.manifest import WheelEntry
+
+HASH_THREADS: Final = 4
+
+
+def load(wheelhouse: Path) -> tuple[Manifest, dict[str, Path]]:
+    """Read a wheelhouse; its wheels are exactly those the manifest stages, byte for byte.
+
+    Raises ConfigError or WheelError.
+    """
+    manifest = Manifest.load(wheelhouse)
+    folder = wheelhouse if wheelhouse.is_dir() else wheelhouse.parent
+    paths = {wheel.filename: folder / wheel.filename for wheel in manifest.built}
+    if not paths:
+        raise WheelError(f"{folder}: the manifest has no wheel to stage", hint="build one")
+    found = {path.name for path in folder.glob("*.whl")}
+    if found != set(paths):
+        names = ", ".join(sorted(found ^ set(paths)))
+        raise WheelError(
+            f"{folder}: not what its {MANIFEST} lists: {names}",
+            hint="use a wheelhouse as dist_wheels wrote it",
+        )
+
+    def check(wheel: WheelEntry) -> None:
+        path = paths[wheel.filename]
+        digest = sha256_of(path)
+        if digest != wheel.sha256 or path.stat().st_size != wheel.size:
+            raise WheelError(
+                f"{path}: SHA-256 is {digest}, the manifest says {wheel.sha256}",
+                hint="the file was changed: build again",
+            )
+
+    each(check, manifest.built, threads=HASH_THREADS)
+    return manifest, paths
+
+
+def read_metadata(path: Path) -> bytes:
+    """The METADATA file in a wheel. Raises WheelError."""
+    with Archive(path) as archive:
+        return archive.read(f"{dist_info(archive.by_name, path=path)}/METADATA")
+
+
+def check_family(manifest: Manifest, family: Family) -> None:
+    """A set may go to a family whose gfx targets it all has. Raises ConfigError."""
+    missing = sorted(set(family.targets) - set(manifest.gfx_targets))
+    if missing:
+        raise ConfigError(
+            f"{family.name}: the wheels lack {', '.join(missing)}",
+            hint=f"they are for {', '.join(manifest.gfx_targets)}: choose another --family",
+        )
+
+
+def check_complete(manifest: Manifest) -> None:
+    """Every CPython has a jaxlib and a plugin, and there is one pjrt. Raises WheelError."""
+    for python in ("", *manifest.pythons):
+        for kind in WheelKind:
+            if kind.per_python == (python == ""):
+                continue
+            found = [w for w in manifest.wheels if (w.kind, w.python) == (kind.value, python)]
+            if len(found) != 1:
+                names = ", ".join(item.filename for item in found) or "none"
+                where = f"CPython {python}" if python else "all CPythons"
+                raise WheelError(
+                    f"manifest: one {kind.value} wheel is needed for {where}, it has {names}",
+                    hint="a wheel set is staged whole: build the missing cells",
+                )
+
+
+def check_closed(manifest: Manifest, metadata: Mapping[str, bytes]) -> None:
+    """Every requirement on a name of the set is met by the set. Raises WheelError.
+
+    `metadata` is the METADATA of each staged wheel, by file name.
+    """
+    parsed = {name: Headers(data, name=f"{name}: METADATA") for name, data in metadata.items()}
+    for wheel in manifest.built:
+        said = (canonicalize_name(parsed[wheel.filename].get("Name")),
+                parsed[wheel.filename].get("Version"))  # fmt: skip
+        if said != (wheel.project, wheel.version):
+            raise WheelError(
+                f"{wheel.filename}: METADATA says {said[0]} {said[1]}", hint="build it again"
+            )
+    for python in manifest.pythons:
+        cell = {w.project: w for w in manifest.wheels if w.python in {"", python}}
+        for wheel in cell.values():
+            if wheel.filename not in parsed:
+                continue  # upstream's own, which is pinned and not ours
+            _check_python(parsed[wheel.filename], python)
+            for requirement in _requirements(parsed[wheel.filename], python):
+                _check_met(wheel, requirement, cell)
+
+
+def check_order(page: Page, entries: Iterable[Entry]) -> None:
+    """Refuse what installers would not prefer to what is there (R4), and a second ROCm major.
+
+    Raises PromotionError with the remedies.
+    """
+    for entry in entries:
+        version = Version(entry.version)
+        for other in page.files:
+            if other.yanked is not None or other.version == entry.version:
+                continue
+            if _major(other) and _major(entry) and _major(other) != _major(entry):
+                raise PromotionError(
+                    f"{entry.filename}: {page.project} is for ROCm {_major(other)} here, "
+                    f"{other.version} for one",
+                    hint="give this ROCm major prefixes of its own in ci/channels.yaml",
+                )
+            there = Version(other.version)
+            if there.public == version.public and there > version:
+                raise PromotionError(
+                    f"{entry.filename}: sorts below {other.version}, which is released already: "
+                    "installers would not take it",
+                    hint="build with a higher --wheel-suffix, or `yank` or `rollback` the other",
+                )
+
+
+def entries(manifest: Manifest, metadata: Mapping[str, bytes]) -> tuple[Entry, ...]:
+    """The wheels as the index lists them, not uploaded yet."""
+    return tuple(
+        Entry(
+            filename=wheel.filename,
+            project=wheel.project,
+            version=wheel.version,
+            size=wheel.size,
+            sha256=wheel.sha256,
+            metadata_sha256=hashlib.sha256(metadata[wheel.filename]).hexdigest(),
+            uploaded="",
+            requires_python=requires_python(metadata[wheel.filename], name=wheel.filename),
+            kind=wheel.kind,
+            python=wheel.python,
+            gfx_targets=wheel.gfx_targets,
+            rocm=manifest.rocm.version,
+            manifest=manifest.sha256,
+        )
+        for wheel in manifest.built
+    )
+
+
+def rocm_major(manifest: Manifest) -> int:
+    """Which prefixes of a channel the set belongs to."""
+    return RocmVersion.parse(manifest.rocm.version).major
+
+
+def requires_python(metadata: bytes, *, name: str) -> str:
+    """Requires-Python of a METADATA file, "" where it has none."""
+    return Headers(metadata, name=f"{name}: METADATA").get("Requires-Python")
+
+
+def _major(entry: Entry) -> int:
+    return RocmVersion.parse(entry.rocm).major if entry.rocm else 0
+
+
+def _check_python(metadata: Headers, python: str) -> None:
+    required = metadata.get("Requires-Python")
+    version = PythonVersion.parse(python)
+    if required and f"{version.major}.{version.minor}.999" not in SpecifierSet(required):
+        raise WheelError(
+            f"{metadata.name}: Requires-Python {required} excludes CPython {python}",
+            hint="leave that CPython out of the build",
+        )
+
+
+def _requirements(metadata: Headers, python: str) -> Iterator[Requirement]:
+    """Requirements that hold on Linux for this CPython, extras left out."""
+    version = PythonVersion.parse(python)
+    number = f"{version.major}.{version.minor}"
+    environment: dict[str, str] = {
+        "extra": "",
+        "implementation_name": "cpython",
+        "implementation_version": f"{number}.0",
+        "os_name": "posix",
+        "platform_machine": "x86_64",
+        "platform_python_implementation": "CPython",
+        "platform_system": "Linux",
+        "python_full_version": f"{number}.0",
+        "python_version": number,
+        "sys_platform": "linux",
+    }
+    for text in metadata.all("Requires-Dist"):
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as exc:
+            raise WheelError(f"{metadata.name}: Requires-Dist {text!r}", hint=str(exc)) from exc
+        if requirement.marker is None or requirement.marker.evaluate(environment):
+            yield requirement
+
+
+def _check_met(wheel: WheelEntry, requirement: Requirement, cell: Mapping[str, WheelEntry]) -> None:
+    other = cell.get(canonicalize_name(requirement.name))
+    if other and not requirement.specifier.contains(other.version, prereleases=True):
+        raise WheelError(
+            f"{wheel.filename}: requires {requirement}, the set has {other.version}",
+            hint="build the set again: its wheels must fit each other",
+        )
+    if other is None and requirement.name.startswith("jax-rocm"):
+        raise WheelError(
+            f"{wheel.filename}: requires {requirement}, which the set lacks",
+            hint="build the set again: such wheels come from nowhere else",
+        )

@@ -1,0 +1,240 @@
+"""After a release: `yank` and `unyank` (PEP 592), `rollback` and `restore` of a whole set.
+
+A yanked file stays installable for those who pin it; a rolled back set is out of the index, with
+its bytes kept, and `restore` puts it back. Both are operations with a reason, kept in the records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError
+from rocwheel.index import records
+from rocwheel.index.page import version_of
+from rocwheel.index.places import ADOPTED
+from rocwheel.index.publish import read_page
+from rocwheel.index.records import Action, Record
+from rocwheel.release import operations
+from rocwheel.release.operations import short
+from rocwheel.store import each, replaced
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from rocwheel.index.page import Entry, Page
+    from rocwheel.index.places import Place
+    from rocwheel.index.records import History
+    from rocwheel.release.operations import Who
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One operation on files that are, or were, in the index."""
+
+    place: Place
+    action: Action
+    history: History
+    entries: tuple[Entry, ...]
+    is_done: bool = False  # the index is as it should be already
+    undoes: bool = False  # an unfinished promotion is abandoned first
+
+    def lines(self) -> list[str]:
+        """The plan for people: every file and page."""
+        act = self.action.value
+        lines = [
+            f"{act:9}{self.place.store.locate(self.place.key(item.filename))}"
+            for item in self.entries
+        ]
+        return [
+            *lines,
+            *(
+                f"page     {self.place.location}/{project}/"
+                for project in operations.by_project(self.entries)
+            ),
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "state": "nothing-to-do" if self.is_done else self.action.value,
+            "set": self.history.set_id,
+            "family": self.place.family,
+            "files": [item.filename for item in self.entries],
+        }
+
+
+def plan_yank(
+    place: Place, *, set_id: str = "", filenames: Collection[str] = (), undo: bool = False
+) -> Change:
+    """Yank (or unyank) a whole set, or only the named files. Raises PromotionError, ConfigError."""
+    if not set_id:
+        set_id = _owner(place, filenames)
+    history = records.history(place, set_id)
+    live = history.live
+    unknown = sorted(set(filenames) - set(live))
+    if not live or unknown:
+        raise PromotionError(
+            f"{place.location}: {unknown[0] if unknown else short(set_id)} is not in the index",
+            hint="look at `status` for what is released",
+        )
+    entries = [live[name] for name in sorted(filenames or live)]
+    action = Action.UNYANK if undo else Action.YANK
+    changed = [item for item in entries if (item.yanked is None) != undo]
+    return Change(
+        place=place,
+        action=action,
+        history=history,
+        entries=tuple(changed or entries),
+        is_done=not changed and history.open is None,
+    )
+
+
+def plan_rollback(place: Place, set_id: str) -> Change:
+    """Take a set out of the index, or what an unfinished promotion put there already.
+
+    Files that another released set shares stay. Raises PromotionError when there is nothing.
+    """
+    histories = records.histories(place)
+    history = histories.get(set_id, records.History(set_id=set_id))
+    undoes = history.open is not None and history.open.action is Action.PROMOTE
+    if history.last in {Action.ROLLBACK, None} and not history.open:
+        if history.last:
+            return Change(
+                place=place, action=Action.ROLLBACK, history=history, entries=(), is_done=True
+            )
+        raise PromotionError(
+            f"{place.location}: {short(set_id)} was never released",
+            hint="look at `status` for what is released",
+        )
+    if history.open and history.open.action is Action.ROLLBACK:
+        entries: Sequence[Entry] = history.open.entries
+    else:
+        candidates = history.open.entries if history.open and undoes else history.live.values()
+        needed = needed_by_others(histories, set_id)
+        entries = [item for item in candidates if item.filename not in needed]
+    return Change(
+        place=place,
+        action=Action.ROLLBACK,
+        history=history,
+        entries=tuple(entries),
+        undoes=undoes,
+    )
+
+
+def plan_restore(place: Place, set_id: str) -> Change:
+    """Put a rolled back set into the index again; its bytes must be those that were released.
+
+    Raises PromotionError when it was not rolled back, ObjectMissingError or ObjectDiffersError
+    when its wheels are not what they were.
+    """
+    history = records.history(place, set_id)
+    if history.last is Action.RESTORE and not history.open:
+        return Change(place=place, action=Action.RESTORE, history=history, entries=(), is_done=True)
+    if history.last is not Action.ROLLBACK:
+        raise PromotionError(
+            f"{place.location}: {short(set_id)} was not rolled back",
+            hint="`restore` undoes a rollback; `promote` releases a gated set",
+        )
+    entries = next(
+        item.entries for item in reversed(history.intents) if item.action is Action.ROLLBACK
+    )
+
+    def check(entry: Entry) -> None:
+        key = place.key(entry.filename)
+        info = place.store.info(key)
+        if info is None:
+            raise ObjectMissingError(
+                f"{place.store.locate(key)}: the wheel is gone", hint="stage and promote again"
+            )
+        if (digest := place.store.digest(info)) != entry.sha256:
+            raise replaced(place.store.locate(key), digest, entry.sha256)
+
+    each(check, entries, threads=place.store.connections)
+    return Change(place=place, action=Action.RESTORE, history=history, entries=entries)
+
+
+def apply(change: Change, *, who: Who) -> None:
+    """Do it; returns when the index shows it."""
+    place, history = change.place, change.history
+    if change.is_done:
+        return
+    if change.undoes and history.open:
+        abandon(place, history, who=who)
+        history = records.history(place, history.set_id)
+    operation = operations.begin(place, history, change.action, change.entries, who=who)
+    operation.publish(_edit(change.action, operation.intent.reason, place))
+    operation.finish()
+
+
+def abandon(place: Place, history: History, *, who: Who) -> None:
+    """Close an unfinished operation as not done; a run that still does it finds out at its end."""
+    there = history.open
+    if there and not records.put_record(
+        place,
+        Record(
+            set_id=there.set_id,
+            number=there.number,
+            action=there.action,
+            done=False,
+            time=who.time,
+            by=who.by,
+            reason=who.reason,
+        ),
+    ):
+        raise PromotionError(
+            f"{place.location}: {there.action.value} of {short(there.set_id)} was completed "
+            "meanwhile",
+            hint="run the command again",
+        )
+
+
+def needed_by_others(histories: dict[str, History], set_id: str) -> frozenset[str]:
+    """Files that other sets list, or are about to."""
+    return frozenset(
+        name
+        for other in histories.values()
+        if other.set_id != set_id
+        for name in (*other.live, *(item.filename for item in _adding(other)))
+    )
+
+
+def _adding(history: History) -> tuple[Entry, ...]:
+    return history.open.entries if history.open and history.open.action.adds else ()
+
+
+def _edit(action: Action, reason: str, place: Place) -> Any:
+    def edit(page: Page, files: list[Entry]) -> Page:
+        names = [item.filename for item in files]
+        if action is Action.ROLLBACK:
+            return page.without(names)
+        if action is Action.RESTORE:
+            return page.with_files(files, where=place.location)
+        return page.yanked(names, reason if action is Action.YANK else None)
+
+    return edit
+
+
+def _owner(place: Place, filenames: Collection[str]) -> str:
+    """The set that lists these files. Raises PromotionError or ConfigError."""
+    owners = set()
+    for name in filenames:
+        entry = read_page(place, version_of(name)[0]).file(name)
+        if entry is None:
+            raise PromotionError(
+                f"{place.location}: {name} is not in the index",
+                hint="look at `status` for what is released",
+            )
+        owners.add(entry.manifest or ADOPTED)
+    if len(owners) != 1:
+        raise ConfigError(
+            f"these files belong to {len(owners)} sets", hint="name files of one set, or --manifest"
+        )
+    return owners.pop()
+
+
+def with_reason(who: Who, reason: str) -> Who:
+    """The same person with a reason. Raises ConfigError when there is none."""
+    if not reason.strip() or "\n" in reason:
+        raise ConfigError("--reason: one line is needed", hint="say why; people will read it")
+    return dataclasses.replace(who, reason=reason.strip())
