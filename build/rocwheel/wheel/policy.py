@@ -62,6 +62,10 @@ class KindPolicy:
     graft: frozenset[str]  # versioned SONAMEs that may be grafted
     gpu_code: bool
 
+    def may_graft(self, library: str) -> bool:
+        """Whether a library of this SONAME, or in a file of a longer version, may come in."""
+        return any(library == name or library.startswith(f"{name}.") for name in self.graft)
+
 
 @dataclass(frozen=True, kw_only=True)
 class WheelPolicy:

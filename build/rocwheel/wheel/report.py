@@ -76,7 +76,7 @@ class WheelReport:
     entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`
     members: tuple[MemberFacts, ...]
     elf: tuple[ElfFacts, ...]
-    grafted: tuple[str, ...]  # SONAMEs, without the hash that auditwheel adds
+    grafted: tuple[str, ...]  # file names, without the hash that auditwheel adds
     provenance: Mapping[str, str]
     findings: tuple[Finding, ...] = field(default=())  # of RECORD, where it was checked
 
@@ -309,11 +309,16 @@ def _entry_points(archive: Archive, name: str) -> dict[str, tuple[str, ...]]:
     return groups
 
 
+def graft_name(member: str) -> str:
+    """The file name that a grafted library had before auditwheel put a hash into it."""
+    return _GRAFT_HASH.sub("", member.rpartition("/")[2])
+
+
 def _grafted(members: tuple[MemberFacts, ...]) -> tuple[str, ...]:
     """Libraries in a top-level `*.libs` folder."""
     return tuple(
         sorted(
-            _GRAFT_HASH.sub("", member.name.rpartition("/")[2])
+            graft_name(member.name)
             for member in members
             if member.name.partition("/")[0].endswith(LIBRARIES) and not member.name.endswith("/")
         )

@@ -444,9 +444,8 @@ class _Judge:
                 yield finding("pin.sibling", f"requires {text}; its set has {project} {version}")
 
     def _grafts(self) -> Iterator[Finding]:
-        allowed = self.policy.kinds[self.kind].graft if self.kind else None
         for name in self.report.grafted:
-            if allowed is not None and name not in allowed:
+            if self.kind is not None and not self.policy.kinds[self.kind].may_graft(name):
                 yield finding("graft.allowed", f"{name} is inside and may not be")
 
     def _size(self) -> Iterator[Finding]:
