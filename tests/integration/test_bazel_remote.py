@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import bazel_bench, cache_server
+from support import bazel_bench, cache_server, grid
 
 from rocwheel.bazel import Remote, read_remote
 from rocwheel.errors import ConfigError
@@ -112,6 +112,37 @@ def test_a_cache_that_dies_during_the_build_is_warned_of(bench, cache):
     built = bench.build(JAXLIB, remote=Remote(cache=cache.url))
     assert built.actions_executed == ACTIONS
     assert any("Reading from Remote Cache" in warning for warning in built.warnings)
+
+
+@pytest.mark.slow
+def test_a_real_executor_runs_the_actions_and_the_outputs_are_here(bench, tmp_path):
+    with grid.serve(tmp_path / "grid") as server:
+        remote = Remote(executor=server.url)
+        built = bench.build(JAXLIB, remote=remote)
+        assert (built.actions_executed, built.cache_hits, built.notes) == (ACTIONS, 0, ())
+        assert len(server.actions) == ACTIONS
+        wheel = next(iter(built.outputs.values()))
+        assert wheel.read_text().startswith("host ")
+        bench.wipe()
+        again = bench.build(JAXLIB, remote=remote)
+        assert (again.actions_executed, again.cache_hits) == (0, ACTIONS)
+        assert len(server.actions) == ACTIONS
+
+
+@pytest.mark.slow
+def test_an_executor_that_dies_during_the_build_costs_time_and_no_wheel(bench, tmp_path, talk):
+    bench.write("host.txt", f"SLEEP 3 {time.time()}\n")
+    with grid.serve(tmp_path / "grid") as server:
+
+        def kill() -> None:
+            while not server.actions:  # the first action is done, the slow one is under way
+                time.sleep(0.05)
+            server.stop()
+
+        threading.Thread(target=kill, daemon=True).start()
+        built = bench.build(JAXLIB, remote=Remote(executor=server.url, timeout=5))
+    assert all(path.is_file() for path in built.outputs.values())
+    assert built.notes or built.warnings
 
 
 def test_an_executor_that_is_down_is_left_out_and_told(bench):

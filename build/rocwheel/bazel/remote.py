@@ -63,6 +63,8 @@ class Remote:
             *(f"{name}={value}" for name, value in given if value),
             f"--{'' if self.upload else 'no'}remote_upload_local_results",
             "--remote_local_fallback",
+            # JAX's rc file says local; where the executor cannot, the next of the list may.
+            *(("--spawn_strategy=remote,sandboxed,local",) if self.executor else ()),
             # What is uploaded must be what was compiled, even when a file changes meanwhile.
             *(("--experimental_guard_against_concurrent_changes",) if self.upload else ()),
             # Announcing rc options would print the headers.
