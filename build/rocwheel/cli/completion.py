@@ -11,7 +11,7 @@ from rocwheel.cli.app import common_options
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 @common_options
 def completion(shell: str) -> None:
-    """Print completion code for a shell.
+    """Print shell completion code.
 
     bash: eval "$(ci_build completion bash)" in ~/.bashrc, where ci_build is the path of this
     program; zsh the same in ~/.zshrc; fish: ci_build completion fish | source
