@@ -17,7 +17,7 @@ from support.tarballs import NAME
 
 from rocwheel import rocm
 from rocwheel.errors import ConfigError, FetchError, HostError, RocmError
-from rocwheel.rocm.download import Retry
+from rocwheel.web import Retry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rocwheel.rocm.cache import Cache, Entry, Lease, Seen
-from rocwheel.rocm.download import Remote
 from rocwheel.rocm.tree import Facts
+from rocwheel.web import Remote
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -10,7 +10,7 @@ from support.tarballs import NAME
 
 from rocwheel import rocm
 from rocwheel.errors import ConfigError, RocmError
-from rocwheel.rocm.download import proxies, without_secrets
+from rocwheel.web import proxies, without_secrets
 
 if TYPE_CHECKING:
     from pathlib import Path

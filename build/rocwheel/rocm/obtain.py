@@ -20,21 +20,21 @@ from rocwheel.errors import FetchError, HostError, RocwheelError
 from rocwheel.rocm import tree
 from rocwheel.rocm.archive import inflate
 from rocwheel.rocm.cache import TREE, Cache, Entry, Lease, Seen, remove
-from rocwheel.rocm.download import (
-    BLOCK,
-    ChangedError,
-    Client,
-    Download,
-    Remote,
-    Retry,
-    UnreachableError,
-    without_secrets,
-)
+from rocwheel.rocm.download import Download
 from rocwheel.rocm.flow import Stage
 from rocwheel.rocm.origin import Origin, RocmPlan
 from rocwheel.rocm.spool import Spool
 from rocwheel.rocm.tree import RocmRoot
 from rocwheel.rocm.unpack import Limits, unpack
+from rocwheel.web import (
+    BLOCK,
+    ChangedError,
+    Client,
+    Remote,
+    Retry,
+    UnreachableError,
+    without_secrets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -176,7 +176,12 @@ class _Job:
         return _digest_in(text, name=self._plan.name, where=str(path))
 
     def _from_url(self, staging: Path) -> RocmRoot:
-        client = Client(self._env, retry=self._retry, note=self._console.info)
+        client = Client(
+            self._env,
+            retry=self._retry,
+            note=self._console.info,
+            hint="check the address; nightly tarballs are removed after some weeks",
+        )
         try:
             seen = self._cache.recall(self._plan.key)
             if seen and self._plan.sha256 is None:

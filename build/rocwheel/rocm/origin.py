@@ -15,7 +15,7 @@ from rocwheel.console import size
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.model import RocmVersion
 from rocwheel.rocm.cache import Cache
-from rocwheel.rocm.download import without_secrets
+from rocwheel.web import without_secrets
 
 if TYPE_CHECKING:
     from amdgpu_family_matrix import Family

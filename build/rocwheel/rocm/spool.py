@@ -7,7 +7,7 @@ import json
 import os
 from typing import TYPE_CHECKING
 
-from rocwheel.rocm.download import BLOCK, Remote
+from rocwheel.web import BLOCK, Remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
