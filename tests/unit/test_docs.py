@@ -32,6 +32,8 @@ def test_relative_links_lead_somewhere(page):
 def test_the_tutorial_lists_every_exit_status():
     text = (ROOT / "docs" / "tutorial.md").read_text()
     for kind in RocwheelError.__subclasses__():
+        if kind.__module__ != RocwheelError.__module__:
+            continue  # its instances carry the state of a gate
         assert re.search(rf"^\| {kind.exit_code} \|", text, re.MULTILINE), kind
 
 
