@@ -39,7 +39,7 @@ class FileStore:
         return f"{self.url}/{key}"
 
     def http(self, key: str, /) -> str:
-        return (self.root / key).as_uri()
+        return (self.root / key).as_uri() + ("/" if key.endswith("/") else "")
 
     def abilities(self) -> Abilities:
         return Abilities(

@@ -1,0 +1,230 @@
+"""Whole wheel sets made in code: small, valid, installable wheels with their manifest."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import random
+import zipfile
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import amdgpu_family_matrix as matrix
+from rocwheel.index import channels, records
+from rocwheel.manifest import MANIFEST, Manifest, RocmSource, Source, WheelEntry
+from rocwheel.model import PythonVersion, RocmVersion, WheelKind, module_name, project_name
+from rocwheel.release import promote, stage
+from rocwheel.release.operations import Who
+from rocwheel.verdict import Counts, Device, RocmBrought, State, Verdict
+
+FAMILY = matrix.family("gfx90a")  # one GPU: `smoke` and `unit` are required, `e2e` is advisory
+PLATFORM = "manylinux_2_27_x86_64"
+NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+WHO = Who(by="tester", now=NOW)
+
+
+def make_wheel(
+    folder: Path,
+    *,
+    project: str,
+    version: str,
+    tag: str,
+    module: str,
+    requires: tuple[str, ...] = (),
+    requires_python: str = "",
+    padding: int = 0,
+    stamp: str = "",
+) -> Path:
+    """One wheel; `padding` incompressible bytes make it large, `stamp` makes it another one."""
+    name = project.replace("-", "_")
+    info = f"{name}-{version}.dist-info"
+    metadata = ["Metadata-Version: 2.1", f"Name: {project}", f"Version: {version}"]
+    metadata += [f"Requires-Python: {requires_python}"] if requires_python else []
+    metadata += [f"Requires-Dist: {item}" for item in requires]
+    members = {
+        f"{module.replace('.', '/')}/__init__.py": f"version = {version!r}\nstamp = {stamp!r}\n".encode(),
+        f"{info}/METADATA": ("\n".join(metadata) + "\n").encode(),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: false\nTag: {tag}\n".encode(),
+    }
+    if padding:
+        data = random.Random(f"{project}{version}{tag}{stamp}").randbytes(padding)
+        members[f"{module.replace('.', '/')}/data.bin"] = data
+    lines = []
+    for member, data in members.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        lines.append(f"{member},sha256={digest},{len(data)}")
+    members[f"{info}/RECORD"] = ("\n".join([*lines, f"{info}/RECORD,,"]) + "\n").encode()
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        for member, data in members.items():
+            archive.writestr(zipfile.ZipInfo(member, (1980, 1, 1, 0, 0, 0)), data)
+    path = folder / f"{name}-{version}-{tag}.whl"
+    path.write_bytes(packed.getvalue())
+    return path
+
+
+def make_set(
+    folder: Path,
+    *,
+    jax: str = "0.9.1",
+    rocm: str = "7.10.0",
+    suffix: str | None = None,
+    pythons: tuple[str, ...] = ("3.11", "3.12"),
+    upstream_jaxlib: bool = False,
+    padding: int = 0,
+    stamp: str = "",
+    gfx: tuple[str, ...] = FAMILY.targets,
+    requires_pjrt: str = "",
+) -> Manifest:
+    """A wheelhouse in `folder`: jaxlib and plugin per CPython, one pjrt, and the manifest."""
+    folder.mkdir(parents=True, exist_ok=True)
+    number = str(RocmVersion.parse(rocm).major)
+    version = jax + (RocmVersion.parse(rocm).wheel_suffix if suffix is None else suffix)
+    entries = []
+    for kind in WheelKind:
+        for python in pythons if kind.per_python else ("",):
+            abi = PythonVersion.parse(python) if python else None
+            tag = f"{abi.interpreter}-{abi.abi}-{PLATFORM}" if abi else f"py3-none-{PLATFORM}"
+            project = project_name(kind, number)
+            upstream = upstream_jaxlib and kind is WheelKind.JAXLIB
+            own = jax if upstream else version
+            needs = requires_pjrt or f"=={version}"
+            requires = {
+                WheelKind.PLUGIN: (f"{project_name(WheelKind.PJRT, number)}{needs}",),
+                WheelKind.JAXLIB: (),
+                WheelKind.PJRT: (),
+            }[kind]
+            path = make_wheel(
+                folder,
+                project=project,
+                version=own,
+                tag=tag,
+                module=module_name(kind, number),
+                requires=requires,
+                requires_python=">=3.10" if kind.per_python else "",
+                padding=padding,
+                stamp=stamp,
+            )
+            data = path.read_bytes()
+            entries.append(
+                WheelEntry(
+                    kind=kind.value,
+                    filename=path.name,
+                    project=project,
+                    version=own,
+                    tags=(tag,),
+                    python=python,
+                    size=len(data),
+                    sha256=hashlib.sha256(data).hexdigest(),
+                    origin="upstream" if upstream else "built",
+                    requires_python=">=3.10" if kind.per_python else "",
+                    gfx_targets=() if kind is WheelKind.JAXLIB else gfx,
+                )
+            )
+            if upstream:
+                path.unlink()
+    source = Source(repository="https://github.com/jax-ml/jax", commit="0" * 40)
+    manifest = Manifest(
+        jax_version=jax,
+        rocm=RocmSource(
+            version=rocm,
+            header_version=".".join(map(str, RocmVersion.parse(rocm).version.release)),
+            sha256="1" * 64,
+            origin="tarball",
+            name=f"therock-dist-linux-{FAMILY.name}-{rocm}.tar.gz",
+        ),
+        tool=source,
+        jax=source,
+        xla=source,
+        builder_image="",
+        bazel_version="7.7.0",
+        gfx_targets=gfx,
+        pythons=pythons,
+        options={},
+        wheels=tuple(entries),
+    )
+    (folder / MANIFEST).write_bytes(manifest.to_bytes())
+    return manifest
+
+
+def make_verdict(
+    manifest: Manifest,
+    *,
+    suite: str = "smoke",
+    python: str = "3.12",
+    state: State = State.PASS,
+    family: matrix.Family = FAMILY,
+    **changes,
+) -> Verdict:
+    """What a runner of the family would have written."""
+    passed = state in {State.PASS, State.FLAKY}
+    verdict = Verdict(
+        manifest=manifest.sha256,
+        family=family.name,
+        python=python,
+        suite=suite,
+        state=state,
+        reason="" if state is State.PASS else f"made up: {state.value}",
+        counts=Counts(passed=10, failed=0 if passed else 1),
+        wheels={w.filename: w.sha256 for w in manifest.wheels if w.python in {"", python}},
+        backend="rocm",
+        runner="linux-gfx90a-1gpu-ossci-rocm",
+        host="node1",
+        devices=(Device(target=family.targets[0], serial="0x1", memory=1 << 36),),
+        rocm=RocmBrought(origin="tarball", version=manifest.rocm.version),
+        jax_version=manifest.jax_version,
+        started="2026-05-01T10:00:00Z",
+        ended="2026-05-01T11:00:00Z",
+        tool="0.1.0",
+    )
+    return replace(verdict, **changes)
+
+
+def pass_gate(place, manifest: Manifest, *, suites=("smoke", "unit"), state: State = State.PASS):
+    """Store a verdict of every suite for every CPython."""
+    for python in manifest.pythons:
+        for suite in suites:
+            verdict = make_verdict(manifest, suite=suite, python=python, state=state)
+            records.add_verdict(place, verdict)
+
+
+class Shop:
+    """A channel in one store, with the room's functions on it."""
+
+    def __init__(self, url: str, console, **changes) -> None:
+        from rocwheel.store import Options
+
+        channel = channels.of_store(url, Options(single_writer=True, attempts=3))
+        self.channel = replace(channel, **changes)
+        self.console = console
+        self.store = self.channel.open()
+        self.staging = self.channel.staging(self.store, FAMILY.name, 7)
+        self.release = self.channel.release(self.store, FAMILY.name, 7)
+
+    def stage(self, wheelhouse: Path, who: Who = WHO) -> stage.StagePlan:
+        plan = stage.plan(wheelhouse, FAMILY, self.channel, self.store)
+        stage.apply(plan, who=who, console=self.console)
+        return plan
+
+    def plan(self, manifest: Manifest, who: Who = WHO, **options) -> promote.PromotePlan:
+        return promote.plan(manifest, FAMILY, self.channel, self.store, who=who, **options)
+
+    def promote(self, manifest: Manifest, who: Who = WHO, **options) -> int:
+        return promote.apply(self.plan(manifest, who, **options), who=who, console=self.console)
+
+    def released(self, wheelhouse: Path, **options) -> Manifest:
+        """A set that went all the way."""
+        manifest = make_set(wheelhouse, **options)
+        self.stage(wheelhouse)
+        pass_gate(self.staging, manifest)
+        self.promote(manifest)
+        return manifest
+
+    def listing(self, place) -> list[tuple[str, int, str]]:
+        """Everything stored at a place: names, sizes and contents."""
+        return [
+            (item.key, item.size, hashlib.sha256(self.store.read(item.key)[0]).hexdigest())
+            for item in self.store.keys(place.key(""))
+        ]

@@ -1,0 +1,231 @@
+from __future__ import annotations
+
+import dataclasses
+import json
+from html.parser import HTMLParser
+from urllib.parse import unquote, urljoin, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from packaging.version import Version
+
+from rocwheel.errors import ObjectDiffersError, StoreError
+from rocwheel.index.page import Entry, Page, Root, is_ours, links, version_of
+from rocwheel.index.serve import SIMPLE_HTML, preferred
+from rocwheel.store import HTML, SIMPLE_JSON
+
+
+def entry(version: str = "0.9.1", **changes) -> Entry:
+    made = Entry(
+        filename=f"jaxlib-{version}-cp312-cp312-manylinux_2_27_x86_64.whl",
+        project="jaxlib",
+        version=version,
+        size=1234,
+        sha256="a" * 64,
+        metadata_sha256="b" * 64,
+        uploaded="2026-05-01T12:00:00Z",
+        requires_python=">=3.11,<4",
+        kind="jaxlib",
+        python="3.12",
+        rocm="7.10.0",
+        manifest="c" * 64,
+    )
+    return dataclasses.replace(made, **changes)
+
+
+def html_of(page: Page) -> bytes:
+    return page.to_html(family="gfx90a", index_url="https://example.org/v2/gfx90a/")
+
+
+VERSIONS = st.from_regex(
+    r"([1-9]!)?(0|[1-9][0-9]?)(\.(0|[1-9][0-9]?)){0,2}((a|b|rc)[0-9])?(\.post[0-9])?(\.dev[0-9])?"
+    r"(\+[a-z]{1,4}(0|[1-9][0-9]?)(\.[a-z][a-z0-9]{0,5}){0,2})?",
+    fullmatch=True,
+).map(lambda text: str(Version(text)))
+
+
+@given(VERSIONS)
+def test_every_version_survives_the_way_from_page_to_object(version: str) -> None:
+    page = Page(project="jaxlib", files=(entry(version),))
+    base = "http://host/v2/gfx90a/jaxlib/"
+    (link,) = links(html_of(page))
+    (file,) = json.loads(page.to_json())["files"]
+    for url in (link.url, file["url"]):
+        assert unquote(urlsplit(urljoin(base, url)).path) == f"/v2/gfx90a/{page.files[0].filename}"
+        assert "+" not in url
+    assert version_of(link.filename) == ("jaxlib", version)
+
+
+@given(st.text(min_size=1), st.text())
+def test_no_text_breaks_out_of_the_page(reason: str, requires: str) -> None:
+    page = Page(project="jaxlib", files=(entry(yanked=reason, requires_python=requires),))
+    (link,) = links(html_of(page))
+    clean = reason.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "\ufffd")
+    assert (link.yanked or "").replace("\r\n", "\n").replace("\r", "\n").replace(
+        "\0", "\ufffd"
+    ) == clean.encode("utf-8", "replace").decode()
+
+
+def test_the_json_form_is_the_state() -> None:
+    page = Page(
+        project="jaxlib",
+        files=(entry("0.9.1"), entry("0.9.2", yanked="bad", gfx_targets=("gfx90a",))),
+        gone={"jaxlib-0.9.0-cp312-cp312-manylinux_2_27_x86_64.whl": "d" * 64},
+    )
+    assert Page.from_json(page.to_json(), where="x") == page
+    document = json.loads(page.to_json())
+    assert document["meta"]["api-version"] == "1.1"
+    assert document["versions"] == ["0.9.2", "0.9.1"]
+    newest = document["files"][0]
+    assert newest["core-metadata"] == newest["dist-info-metadata"] == {"sha256": "b" * 64}
+    assert newest["hashes"] == {"sha256": "a" * 64}
+    assert (newest["size"], newest["upload-time"]) == (1234, "2026-05-01T12:00:00Z")
+    assert (newest["yanked"], document["files"][1]["yanked"]) == ("bad", False)
+    assert newest["requires-python"] == ">=3.11,<4"
+
+
+def test_both_forms_say_the_same() -> None:
+    page = Page(project="jaxlib", files=(entry("0.9.1"), entry("0.9.2", yanked="")))
+    shown = {link.filename: link for link in links(html_of(page))}
+    for file in page.files:
+        link = shown[file.filename]
+        assert (link.sha256, link.metadata_sha256) == (file.sha256, file.metadata_sha256)
+        assert (link.requires_python, link.yanked) == (file.requires_python, file.yanked)
+
+
+def test_newest_versions_come_first_whatever_the_order_of_publishing() -> None:
+    versions = ["0.9.1", "0.10.0", "0.9.2+rocm7.9.0", "0.9.2", "0.10.0rc1"]
+    pages = [
+        Page(project="jaxlib", files=tuple(map(entry, order)))
+        for order in (versions, versions[::-1])
+    ]
+    assert pages[0].to_json() == pages[1].to_json()
+    assert [item.version for item in pages[0].files] == [
+        "0.10.0",
+        "0.10.0rc1",
+        "0.9.2+rocm7.9.0",
+        "0.9.2",
+        "0.9.1",
+    ]
+
+
+def test_a_file_is_added_once_and_stays_as_it_was_first() -> None:
+    page = Page(project="jaxlib").with_files((entry(),))
+    later = entry(uploaded="2027-01-01T00:00:00Z", manifest="e" * 64)
+    assert page.with_files((later,)) == page
+
+
+def test_a_listed_name_is_never_given_other_bytes() -> None:
+    page = Page(project="jaxlib", files=(entry(),))
+    with pytest.raises(ObjectDiffersError, match=r"jaxlib-0\.9\.1-cp312"):
+        page.with_files((entry(sha256="f" * 64),))
+
+
+def test_a_name_that_left_stays_taken_by_its_bytes() -> None:
+    page = Page(project="jaxlib", files=(entry(),)).without([entry().filename])
+    assert page.files == ()
+    with pytest.raises(ObjectDiffersError):
+        page.with_files((entry(sha256="f" * 64),))
+    back = page.with_files((entry(),))
+    assert (back.files, back.gone) == ((entry(),), {})
+
+
+def test_a_yank_touches_only_the_files_it_names() -> None:
+    page = Page(project="jaxlib", files=(entry("0.9.1"), entry("0.9.2")))
+    yanked = page.yanked([entry("0.9.1").filename], "broken")
+    assert [item.yanked for item in yanked.files] == [None, "broken"]
+    assert yanked.yanked([entry("0.9.1").filename], None) == page
+
+
+@pytest.mark.parametrize("data", [b"", b"{}", b"[]", b'{"name": "x", "files": [{}]}', b"<html>"])
+def test_a_page_we_did_not_write_is_refused_by_name(data: bytes) -> None:
+    with pytest.raises(StoreError, match=r"^s3://b/x/index\.json: not a page"):
+        Page.from_json(data, where="s3://b/x/index.json")
+    with pytest.raises(StoreError, match="not a list of projects"):
+        Root.from_json(data, where="x")
+
+
+@pytest.mark.parametrize("count", [0, 1, 1001])
+def test_a_page_works_with_none_one_and_many_files(count: int) -> None:
+    page = Page(project="jaxlib", files=tuple(entry(f"0.{number}") for number in range(count)))
+    assert len(links(html_of(page))) == count
+    assert Page.from_json(page.to_json(), where="x") == page
+
+
+class Outline(HTMLParser):
+    """Which elements a page has, and whether they close in order."""
+
+    VOID = frozenset({"meta", "br", "link"})
+    OPEN_ENDED = frozenset({"tr", "td", "th", "p", "thead"})  # HTML closes these itself
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag, _attrs) -> None:
+        self.seen.append(tag)
+        if tag not in self.VOID | self.OPEN_ENDED:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag) -> None:
+        if tag not in self.OPEN_ENDED:
+            assert self.open.pop() == tag
+
+
+@pytest.mark.parametrize("what", ["page", "root"])
+def test_pages_are_plain_and_complete_in_themselves(what: str) -> None:
+    page = Page(project="jaxlib", files=(entry(), entry("0.9.2", yanked="<&>")))
+    root = Root(projects=frozenset({"jaxlib", "jax-rocm7-pjrt"}))
+    data = (
+        html_of(page) if what == "page" else root.to_html(family="gfx90a", index_url="https://e/")
+    )
+    outline = Outline()
+    outline.feed(data.decode())
+    assert outline.open == []
+    assert not {"script", "link", "img", "iframe"} & set(outline.seen)
+    assert b"http" not in data.replace(b"https://example.org", b"").replace(b"https://e/", b"")
+    assert is_ours(data)
+    # Every link on a project page is a file: installers read no others (PEP 503).
+    assert outline.seen.count("a") == 2
+
+
+def test_the_copyable_line_names_project_version_and_index() -> None:
+    text = html_of(Page(project="jaxlib", files=(entry("0.9.1+rocm7.10.0"),))).decode()
+    assert (
+        "pip install &#x27;jaxlib==0.9.1+rocm7.10.0&#x27; "
+        "--extra-index-url https://example.org/v2/gfx90a/</code>"
+    ) in text
+
+
+def test_foreign_pages_are_read_and_told_from_ours() -> None:
+    data = b'<html><a href="/x/jaxlib-0.9.1%2Bx-cp312-cp312-any.whl#md5=1" data-yanked>f</a><a href="..">up</a>'
+    (link,) = links(data)
+    assert (link.filename, link.sha256, link.yanked) == (
+        "jaxlib-0.9.1+x-cp312-cp312-any.whl",
+        "",
+        "",
+    )
+    assert not is_ours(data)
+
+
+@pytest.mark.parametrize(
+    ("accept", "form"),
+    [
+        ("", HTML),
+        ("*/*", HTML),
+        ("text/html", HTML),
+        ("application/vnd.pypi.simple.v1+json", SIMPLE_JSON),
+        (
+            "application/vnd.pypi.simple.v1+json, text/html; q=0.01",
+            SIMPLE_JSON,
+        ),
+        ("application/vnd.pypi.simple.v1+html", SIMPLE_HTML),
+        ("text/html, application/vnd.pypi.simple.v1+json;q=0.5", HTML),
+        ("application/vnd.pypi.simple.v1+json;q=nonsense, text/html", HTML),
+        ("image/png", HTML),
+    ],
+)
+def test_the_form_a_client_prefers_is_served(accept: str, form: str) -> None:
+    assert preferred(accept) == form
