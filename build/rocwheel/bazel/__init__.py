@@ -13,6 +13,7 @@ from rocwheel.bazel.invocation import (
     WheelVersion,
     invocations,
 )
+from rocwheel.bazel.releases import Downloads, load_releases
 from rocwheel.bazel.remote import Remote, read_remote
 
 __all__ = [
@@ -25,10 +26,12 @@ __all__ = [
     "BuildSpec",
     "Caches",
     "Compiler",
+    "Downloads",
     "Remote",
     "WheelVersion",
     "build",
     "invocations",
+    "load_releases",
     "locate",
     "read_remote",
     "shutdown",

@@ -9,10 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
+from rocwheel.bazel import releases
+from rocwheel.console import silent
 from rocwheel.errors import CommandError, HostError
 from rocwheel.process import Command
 
 if TYPE_CHECKING:
+    from rocwheel.bazel.releases import Downloads
+    from rocwheel.console import Console
     from rocwheel.process import Runner
 
 UNKNOWN: Final = "unknown"
@@ -26,7 +30,7 @@ class BazelBinary:
 
     path: PurePath
     version: str
-    origin: str  # "flag", "PATH" or "cache"
+    origin: str  # "flag", "PATH", "cache" or "download"
 
     @property
     def release(self) -> tuple[int, ...]:
@@ -36,35 +40,60 @@ class BazelBinary:
 
 
 def locate(
-    flag: str | None, *, wanted: str, search_path: str, workspace: Path, runner: Runner
+    flag: str | None,
+    *,
+    wanted: str,
+    search_path: str,
+    workspace: Path,
+    runner: Runner,
+    downloads: Downloads | None = None,
+    console: Console | None = None,
 ) -> BazelBinary:
-    """Find Bazel: what the flag names, else on the search path.
+    """Find Bazel: what the flag names, else on the search path, else cached or downloaded.
 
     `wanted` is what the tree's `.bazelversion` says, "" when it says nothing. A Bazel named by
-    flag is used whatever its version; one found must be the wanted one. Raises HostError.
+    flag is used whatever its version; any other must be the wanted one. Without `console` nothing
+    is downloaded. Raises HostError, ConfigError, FetchError.
     """
+    say = console or silent()
     if flag:
         path = shutil.which(flag, path=search_path)
         if path is None:
             raise HostError(f"{flag}: no such program", hint="name Bazel by its full path")
-        return BazelBinary(
-            path=_absolute(path), version=identity(path, workspace, runner), origin="flag"
-        )
-    seen = []
-    for name in NAMES:
-        path = shutil.which(name, path=search_path)
-        if path is None:
-            continue
+        version = identity(path, workspace, runner)
+        if wanted not in {"", version}:
+            say.warn(f"{path}: is Bazel {version}, this tree asks for {wanted}")
+        return BazelBinary(path=_absolute(path), version=version, origin="flag")
+    others = []
+    for path in filter(None, (shutil.which(name, path=search_path) for name in NAMES)):
         version = identity(path, workspace, runner)
         if wanted in {"", version}:
             return BazelBinary(path=_absolute(path), version=version, origin="PATH")
-        seen.append(f"{path} is {version}")
-    if seen:
+        others.append(f"{path} is {version}")
+    for other in others:
+        say.info(f"not used: {other}, this tree asks for {wanted}")
+    if wanted and downloads:
+        return _release(wanted, downloads, console)
+    if others:
         raise HostError(
-            f"Bazel {wanted}: {', '.join(seen)}",
-            hint=f"install Bazel {wanted} (bazelisk brings it), or insist with --bazel",
+            f"Bazel {wanted}: {', '.join(others)}",
+            hint=f"install Bazel {wanted} (bazelisk brings it), or insist with --bazel-path",
         )
-    raise HostError("bazel: no such program", hint=f"{DEBIAN}, or give --bazel")
+    raise HostError("bazel: no such program", hint=f"{DEBIAN}, or give --bazel-path")
+
+
+def _release(wanted: str, downloads: Downloads, console: Console | None) -> BazelBinary:
+    release = downloads.releases.find(wanted, mirror=downloads.mirror)
+    path = releases.cached(release, downloads.folder)
+    origin = "cache" if path else "download"
+    if console:  # also for a cached one: whether its digest may be trusted is asked every time
+        path = releases.fetch(release, downloads, console=console)
+    if path is None:
+        raise HostError(
+            f"Bazel {wanted}: would be downloaded from {release.url}",
+            hint="a dry run downloads nothing",
+        )
+    return BazelBinary(path=path, version=wanted, origin=origin)
 
 
 def identity(path: str, workspace: Path, runner: Runner) -> str:
@@ -76,7 +105,9 @@ def identity(path: str, workspace: Path, runner: Runner) -> str:
     try:
         said = runner.capture(Command(argv=(path, "--version"), cwd=cwd, timeout=120))
     except CommandError as exc:
-        raise HostError(f"{path}: does not run: {exc}", hint="name another with --bazel") from exc
+        raise HostError(
+            f"{path}: does not run: {exc}", hint="name another with --bazel-path"
+        ) from exc
     match = re.match(r"bazel (\S+)", said.strip())
     if match is None:
         raise HostError(

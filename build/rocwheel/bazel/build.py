@@ -6,7 +6,6 @@ the same tree replaces them in place as soon as it may start.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shlex
@@ -16,6 +15,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,6 +24,7 @@ from rocwheel.bazel.profile import Summary, read_profile
 from rocwheel.bazel.remote import LOCAL, ask, write_headers
 from rocwheel.console import duration
 from rocwheel.errors import BazelError, CommandError
+from rocwheel.lock import locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -109,9 +110,9 @@ def build(
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = Files.of(invocation, folder)
     base = Path(invocation.output_base)
-    base.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    with _locked(base.with_name(base.name + ".lock"), console):
+    waiting = partial(console.info, "   waiting for another build of this tree")
+    with locked(base.with_name(base.name + ".lock"), waiting=waiting):
         warnings = _Warnings(console)
         usable = ask(invocation.remote)
         notes = list(usable.notes)
@@ -382,17 +383,6 @@ def _last(path: Path) -> str:
         return f"{figures['actions']} actions in {duration(figures['milliseconds'] / 1000)}"
     except (OSError, ValueError, KeyError, TypeError):
         return ""
-
-
-@contextmanager
-def _locked(path: Path, console: Console) -> Iterator[None]:
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            console.info("   waiting for another build of this tree")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _server(base: Path) -> int | None:

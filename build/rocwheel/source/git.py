@@ -6,18 +6,17 @@ writes into a folder the user named.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import shutil
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from rocwheel.errors import CommandError, SourceError
+from rocwheel.lock import locked
 from rocwheel.manifest import Source
 from rocwheel.process import Command
 
@@ -60,8 +59,7 @@ def checkout(wanted: Checkout, *, runner: Runner) -> bool:
     The folder appears whole or not at all; two runs at once share it. Raises SourceError when
     the repository does not answer or does not have the commit.
     """
-    wanted.folder.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(wanted.folder.with_name(wanted.folder.name + ".lock")):
+    with locked(wanted.folder.with_name(wanted.folder.name + ".lock")):
         if wanted.folder.is_dir():
             return False
         aside = wanted.folder.with_name(wanted.folder.name + ".part")
@@ -196,10 +194,3 @@ def _unreachable(repository: str, exc: CommandError) -> SourceError:
         f"{repository}: {said[-1] if said else exc}",
         hint="check the URL, the network and the proxy, or give a checkout: --jax-source-dir",
     )
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("a") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -1,0 +1,203 @@
+"""Bazel releases by SHA-256, and fetching one of them into the cache.
+
+The table is `ci/bazel_binaries.yaml`. A release lies in the cache under its digest, so that a
+cached one is the right one; nothing is executed before its bytes were compared.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from rocwheel import config
+from rocwheel.console import Unit
+from rocwheel.errors import ConfigError, FetchError
+from rocwheel.lock import locked
+from rocwheel.model import suggest
+from rocwheel.web import Client, LostError, Retry, without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from rocwheel.config import Field
+    from rocwheel.console import Console
+
+SCHEMA: Final = 1
+PATIENT: Final = Retry()
+_SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
+_MACHINES: Final = {"x86_64": "x86_64", "aarch64": "arm64"}  # as Bazel spells them
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """One Bazel binary: its bytes are its identity."""
+
+    version: str
+    platform: str
+    url: str
+    sha256: str
+    verified: bool  # the digest was compared with the release itself
+
+
+@dataclass(frozen=True, kw_only=True)
+class Releases:
+    """Every release of the table."""
+
+    url: str  # template: {version} and {platform}
+    releases: tuple[Release, ...]
+
+    def find(self, version: str, *, mirror: str = "") -> Release:
+        """The release for this machine. Raises ConfigError when the table does not have it.
+
+        `mirror` stands in for the folder that holds the versions' folders.
+        """
+        here = host_platform()
+        known = {release.version: release for release in self.releases if release.platform == here}
+        if version not in known:
+            raise ConfigError(
+                f"Bazel {version} for {here}: not in ci/bazel_binaries.yaml",
+                hint=f"add it, or give --bazel-path; {suggest(version, tuple(known))}",
+            )
+        found = known[version]
+        if not mirror:
+            return found
+        url = f"{mirror.rstrip('/')}/{version}/{found.url.rpartition('/')[2]}"
+        return Release(
+            version=version, platform=here, url=url, sha256=found.sha256, verified=found.verified
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Downloads:
+    """Whether and how Bazel may be downloaded."""
+
+    releases: Releases
+    folder: Path
+    mirror: str = ""
+    only_verified: bool = False
+    env: Mapping[str, str] = field(default_factory=dict)  # proxies, CA bundle
+    retry: Retry = PATIENT
+
+
+def load_releases(path: Path) -> Releases:
+    """Read the table. Raises ConfigError."""
+    fields = config.load(path).record(required=("schema", "url", "releases"))
+    if fields["schema"].integer() != SCHEMA:
+        fields["schema"].fail(
+            f"this rocwheel reads schema {SCHEMA}", hint="use a rocwheel of the same version"
+        )
+    url = fields["url"].string()
+    for placeholder in ("{version}", "{platform}"):
+        if placeholder not in url:
+            fields["url"].fail(f"does not contain {placeholder}", hint="write it in")
+    return Releases(
+        url=url,
+        releases=tuple(
+            _release(entry, url, version=version, name=name)
+            for version, platforms in fields["releases"].mapping().items()
+            for name, entry in platforms.mapping().items()
+        ),
+    )
+
+
+def host_platform() -> str:
+    """This machine as Bazel's release names say it: `linux-x86_64`."""
+    machine = platform.machine()
+    return f"{platform.system().lower()}-{_MACHINES.get(machine, machine)}"
+
+
+def cached(release: Release, folder: Path) -> Path | None:
+    """The release in the cache; None when it was not fetched yet."""
+    path = _place(release, folder)
+    return path if path.is_file() else None
+
+
+def fetch(release: Release, downloads: Downloads, *, console: Console) -> Path:
+    """Download a release unless it is there; compare its bytes; make it executable.
+
+    Raises ConfigError for a digest nobody verified when only verified ones may be used,
+    FetchError when it cannot be had or is not what it should be.
+    """
+    if not release.verified:
+        text = f"Bazel {release.version}: its SHA-256 was never compared with the release"
+        if downloads.only_verified:
+            raise ConfigError(
+                text, hint="compare it as ci/bazel_binaries.yaml says, or leave --locked"
+            )
+        console.warn(text)
+    path = _place(release, downloads.folder)
+    with locked(path.parent.with_suffix(".lock")):
+        if not path.is_file():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            aside = path.with_suffix(".part")
+            try:
+                _download(release, aside, downloads, console)
+                aside.chmod(0o755)
+                aside.replace(path)
+            finally:
+                aside.unlink(missing_ok=True)
+    return path
+
+
+def _place(release: Release, folder: Path) -> Path:
+    return folder / release.sha256 / f"bazel-{release.version}"
+
+
+def _download(release: Release, path: Path, downloads: Downloads, console: Console) -> None:
+    client = Client(
+        downloads.env,
+        retry=downloads.retry,
+        note=console.info,
+        hint="check --bazel-mirror, or give --bazel-path",
+    )
+    digest = ""
+    with console.progress(f"Bazel {release.version}", unit=Unit.BYTES) as bar:
+        try:
+            while not digest:
+                try:
+                    digest = _receive(release, path, client, bar.update)
+                except LostError as exc:
+                    client.failed(release.url, exc)
+        finally:
+            client.close()
+    if digest != release.sha256:
+        raise FetchError(
+            f"{without_secrets(release.url)}: SHA-256 is {digest}, not {release.sha256}",
+            hint="the mirror has another file, or ci/bazel_binaries.yaml is wrong",
+        )
+
+
+def _receive(release: Release, path: Path, client: Client, update: Callable[[int], None]) -> str:
+    """One attempt, from the first byte; the digest of what came. Raises LostError."""
+    answer = client.get(release.url)
+    digest, done = hashlib.sha256(), 0
+    try:
+        with path.open("wb") as file:
+            for block in answer.blocks():
+                file.write(block)
+                digest.update(block)
+                done += len(block)
+                update(done)
+    finally:
+        answer.close()
+    if answer.remote.size is not None and done < answer.remote.size:
+        raise LostError(f"cut after {done} of {answer.remote.size} bytes")
+    return digest.hexdigest()
+
+
+def _release(entry: Field, url: str, *, version: str, name: str) -> Release:
+    fields = entry.record(required=("sha256", "verified"))
+    sha256 = fields["sha256"].string()
+    if not _SHA256.match(sha256):
+        fields["sha256"].fail(f"{sha256!r} is not 64 hexadecimal digits", hint="write all of them")
+    return Release(
+        version=version,
+        platform=name,
+        url=url.format(version=version, platform=name),
+        sha256=sha256,
+        verified=fields["verified"].boolean(),
+    )
