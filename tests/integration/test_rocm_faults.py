@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from support.faultserver import Fault, FaultServer
 from support.tarballs import NAME
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parents[2]
 MAIN = "import sys; from rocwheel.cli import main; sys.exit(main())"
@@ -47,15 +48,30 @@ def run(*arguments: str, command: list[str] | None = None) -> subprocess.Complet
     )
 
 
-def start(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        argv(*arguments),
-        env=ENV,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+@pytest.fixture
+def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts a run in a process group of its own; none outlives the test."""
+    with ExitStack() as stack:
+
+        def begin(*arguments: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                argv(*arguments),
+                env=ENV,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process
+
+        yield begin
+
+
+def fetched(cache: Path) -> int:
+    """Bytes of partial downloads on the disk."""
+    return sum(path.stat().st_size for path in (cache / "rocm/partial").glob("*.part"))
 
 
 def two_lines(stderr: str) -> tuple[str, str]:
@@ -159,12 +175,11 @@ def test_every_failure_is_two_lines_and_a_status(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_fetch_leaves_no_tree_and_is_continued(
-    number: signal.Signals, url: str, server: FaultServer, tmp_path: Path
+    number: signal.Signals, start, url: str, server: FaultServer, tmp_path: Path
 ) -> None:
     server.rate = 1_000_000
     process = start(f"--therock-path={url}", f"--cache-dir={tmp_path}")
-    staging = tmp_path / "rocm/staging"
-    wait_for(lambda: list(staging.glob("*/tree/lib")))
+    wait_for(lambda: list((tmp_path / "rocm/staging").glob("*/tree/lib")))
     began = time.monotonic()
     os.killpg(process.pid, number)
     _, stderr = process.communicate(timeout=20)
@@ -180,12 +195,11 @@ def test_an_interrupted_fetch_leaves_no_tree_and_is_continued(
 
 
 def test_ctrl_c_ends_the_wait_for_a_silent_server(
-    url: str, server: FaultServer, tmp_path: Path
+    start, url: str, server: FaultServer, tmp_path: Path
 ) -> None:
-    server.faults[NAME].append(Fault(stall=60, after=1_000_000))
+    server.faults[NAME].append(Fault(stall=60, after=2_500_000))
     process = start(f"--therock-path={url}", f"--cache-dir={tmp_path}")
-    part = tmp_path / "rocm/partial"
-    wait_for(lambda: sum(path.stat().st_size for path in part.glob("*.part")) > 500_000)
+    wait_for(lambda: fetched(tmp_path) > 1_000_000)
     began = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)
     process.communicate(timeout=20)
@@ -194,11 +208,11 @@ def test_ctrl_c_ends_the_wait_for_a_silent_server(
 
 
 def test_a_killed_fetch_is_cleaned_up_and_continued(
-    url: str, server: FaultServer, tmp_path: Path
+    start, url: str, server: FaultServer, tmp_path: Path
 ) -> None:
     server.rate = 1_000_000
     process = start(f"--therock-path={url}", f"--cache-dir={tmp_path}")
-    wait_for(lambda: list((tmp_path / "rocm/staging").glob("*/tree/lib")))
+    wait_for(lambda: fetched(tmp_path) > 1_000_000)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert not list((tmp_path / "rocm/trees").iterdir())
@@ -209,7 +223,7 @@ def test_a_killed_fetch_is_cleaned_up_and_continued(
     assert not list((tmp_path / "rocm/staging").iterdir())
 
 
-def test_two_runs_at_once_fetch_once(url: str, server: FaultServer, tmp_path: Path) -> None:
+def test_two_runs_at_once_fetch_once(start, url: str, server: FaultServer, tmp_path: Path) -> None:
     server.rate = 3_000_000
     arguments = (f"--therock-path={url}", f"--cache-dir={tmp_path}")
     first, second = start(*arguments), start(*arguments)
@@ -222,7 +236,7 @@ def test_two_runs_at_once_fetch_once(url: str, server: FaultServer, tmp_path: Pa
 
 
 def test_the_second_of_two_runs_takes_over_when_the_first_is_killed(
-    url: str, server: FaultServer, tmp_path: Path
+    start, url: str, server: FaultServer, tmp_path: Path
 ) -> None:
     server.rate = 1_000_000
     arguments = (f"--therock-path={url}", f"--cache-dir={tmp_path}")
