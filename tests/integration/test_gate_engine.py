@@ -14,6 +14,7 @@ from support import gate
 
 from rocwheel.gate.accelerators import Accelerator
 from rocwheel.gate.engine import Watcher
+from rocwheel.gate.suites import Library
 from rocwheel.process import Command
 from rocwheel.results import Outcome, Results
 from rocwheel.verdict import State
@@ -515,32 +516,29 @@ def test_only_the_named_tests_run_and_skips_have_their_reasons(root):
 
 
 def test_libraries_are_seen_in_the_process_or_in_a_trace(root):
-    trace = root / "trace.log"
-    run = gate.run(
-        root,
-        {
-            "test_a.py": f"""
-            import pytest
-            @pytest.mark.rocm("libc", "absent")
-            def test_mapped(): pass
-            @pytest.mark.rocm("traced")
-            def test_called(): open({str(trace)!r}, "a").write("call")
-            @pytest.mark.rocm("traced")
-            def test_not_called(): pass
-            """
-        },
-        worker={
-            "libraries": {
-                "libc": {"mapped": ("libc.so", "libc-")},
-                "absent": {"mapped": ("librocabsent.so",)},
-                "traced": {"traces": (str(trace),)},
-            }
-        },
+    libraries = (
+        Library(name="libc", mapped=("libc.so", "libc-")),
+        Library(name="absent", mapped=("librocabsent.so",)),
+        Library(name="traced", mapped=("libc.so",), trace={"TRACE_TO": "{file}", "LEVEL": "1"}),
     )
+    files = {
+        "test_a.py": """
+        import os, pytest
+        @pytest.mark.rocm("libc", "absent")
+        def test_mapped(): pass
+        @pytest.mark.rocm("traced")
+        def test_called(): open(os.environ.get("TRACE_TO", os.devnull), "a").write("call")
+        @pytest.mark.rocm("traced")
+        def test_not_called(): pass
+        """
+    }
+    run = gate.run(root, files, worker={"libraries": libraries, "trace": True})
     assert run["test_a.py::test_mapped"].libraries == ("libc", "absent")
     assert run["test_a.py::test_mapped"].evidence == ("libc",)
     assert run["test_a.py::test_called"].evidence == ("traced",)
     assert run["test_a.py::test_not_called"].evidence == ()
+    untraced = gate.run(root, files, worker={"libraries": libraries})
+    assert untraced["test_a.py::test_not_called"].evidence == ("traced",), "it is mapped"
 
 
 def test_unittest_subtests_and_setup_errors_are_one_outcome_each(root):

@@ -6,7 +6,7 @@ import json
 import os
 import signal
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Collection, Mapping
     from typing import IO
+
+    from rocwheel.gate.suites import Library
 
 WORKER: Final = "gate/inject/worker.py"
 OUTPUT_LIMIT: Final = 64 << 10  # bytes kept of what one test printed
@@ -39,7 +41,8 @@ class WorkerSpec:
     arguments: tuple[str, ...]  # further ones for pytest
     env: Mapping[str, str]
     watch: tuple[str, ...] = ()  # modules whose file is reported at the end
-    libraries: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    libraries: tuple[Library, ...] = ()  # to be seen at work
+    trace: bool = False  # whether they write traces
     logs: Path
 
 
@@ -53,6 +56,7 @@ class Child:
         self.log = spec.logs / f"{name}.log"
         self.stacks = spec.logs / f"{name}.stacks"
         self.collected: set[str] = set()
+        libraries, tracing = _watched(spec, name)
         commands, self._commands = os.pipe()
         self._events, events = os.pipe()
         os.set_blocking(self._events, False)
@@ -63,14 +67,14 @@ class Child:
             "stacks": str(self.stacks),
             "pytest": [f"--rootdir={spec.root}", *spec.arguments],
             "watch": list(spec.watch),
-            "libraries": spec.libraries,
+            "libraries": libraries,
         }
         # Where the package is a zip, nothing works: rocwheel is never installed as one.
         worker = Path(str(files("rocwheel").joinpath(WORKER)))
         command = Command(
             argv=(str(spec.python), "-u", str(worker), json.dumps(settings)),
             cwd=spec.root,
-            env={**spec.env, **env},
+            env={**spec.env, **tracing, **env},
         )
         try:
             with self.log.open("ab") as output:
@@ -127,6 +131,19 @@ class Child:
         os.close(self._commands)
         for descriptor in self.descriptors:
             os.close(descriptor)
+
+
+def _watched(spec: WorkerSpec, name: str) -> tuple[dict[str, dict[str, list[str]]], dict[str, str]]:
+    """How a worker sees libraries, and the environment that makes them write traces."""
+    table: dict[str, dict[str, list[str]]] = {}
+    env: dict[str, str] = {}
+    for library in spec.libraries:
+        table[library.name] = {"mapped": list(library.mapped)}
+        if spec.trace and library.trace:
+            file = str(spec.logs / f"{name}-{library.name}.trace")
+            table[library.name]["traces"] = [file]
+            env |= {key: text.replace("{file}", file) for key, text in library.trace.items()}
+    return table, env
 
 
 def describe(status: int) -> str:

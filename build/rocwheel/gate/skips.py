@@ -1,0 +1,171 @@
+"""Skip lists: `ci/skips/*.yaml`, tests that are known not to work, each with an end.
+
+A pattern is a node id in which `*` stands for any characters within one part: it never reaches
+over `::` or into a longer name, and without `[…]` it means the test with all its parameters. An
+entry that has expired or stands twice is a ConfigError; one that meets no test is a failure of
+the suite.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
+from itertools import combinations
+from typing import TYPE_CHECKING, Final
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from rocwheel import config
+from rocwheel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from packaging.version import Version
+
+    from rocwheel.config import Field
+
+FOLDER: Final = "ci/skips"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Context:
+    """What a run is of: entries apply by it."""
+
+    suite: str
+    targets: frozenset[str]  # gfx targets of the devices
+    rocm: Version | None  # None without ROCm
+    jax: Version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skip:
+    """One entry."""
+
+    pattern: str
+    suites: frozenset[str]
+    targets: frozenset[str]  # empty: all
+    rocm: SpecifierSet
+    jax: SpecifierSet
+    reason: str
+    issue: str
+    owner: str
+    expires: date
+    where: str  # file:line
+
+    @cached_property
+    def _expression(self) -> re.Pattern[str]:
+        base, bracket, parameters = self.pattern.partition("[")
+        text = "::".join(_part(part, "[^:]*") for part in base.split("::"))
+        text += _part(bracket + parameters, ".*") if bracket else r"(?:\[.*)?"
+        return re.compile(text, re.DOTALL)
+
+    def meets(self, test: str) -> bool:
+        return bool(self._expression.fullmatch(test))
+
+    def applies(self, context: Context) -> bool:
+        """Whether the entry is meant for such a run."""
+        if context.suite not in self.suites:
+            return False
+        if self.targets and not self.targets & context.targets:
+            return False
+        if context.rocm is None:
+            return not self.targets and not str(self.rocm) and self._jax(context)
+        return self.rocm.contains(context.rocm, prereleases=True) and self._jax(context)
+
+    def _jax(self, context: Context) -> bool:
+        return self.jax.contains(context.jax, prereleases=True)
+
+    def __str__(self) -> str:
+        """Say why, as a report shows it."""
+        return f"{self.reason} ({self.issue}, {self.owner}, until {self.expires.isoformat()})"
+
+
+def load(folder: Path, *, today: date) -> tuple[Skip, ...]:
+    """Read every list below our checkout. Raises ConfigError for expired and double entries."""
+    entries = [
+        entry
+        for path in sorted((folder / FOLDER).glob("*.yaml"))
+        for entry in _read(
+            config.parse(path.read_text(encoding="utf-8"), name=str(path.relative_to(folder)))
+        )
+    ]
+    for entry in entries:
+        if entry.expires < today:
+            raise ConfigError(
+                f"{entry.where}: {entry.pattern}: expired on {entry.expires.isoformat()}",
+                hint=f"ask {entry.owner}: try it with `ci_build skips verify`, remove or renew it",
+            )
+    for one, other in combinations(entries, 2):
+        if one.pattern == other.pattern and _overlap(one, other):
+            raise ConfigError(
+                f"{other.where}: {other.pattern}: stands at {one.where} already",
+                hint="remove one of the two",
+            )
+    return tuple(entries)
+
+
+def applying(entries: Iterable[Skip], context: Context) -> tuple[Skip, ...]:
+    return tuple(entry for entry in entries if entry.applies(context))
+
+
+def _overlap(one: Skip, other: Skip) -> bool:
+    targets = not one.targets or not other.targets or bool(one.targets & other.targets)
+    ranges = (str(one.rocm), str(one.jax)) == (str(other.rocm), str(other.jax))
+    return bool(one.suites & other.suites) and targets and ranges
+
+
+def _read(document: Field) -> Iterable[Skip]:
+    for entry in document.record(required=("skips",))["skips"].sequence():
+        fields = entry.record(
+            required=("test", "suites", "reason", "issue", "owner", "expires"),
+            optional=("gfx", "rocm", "jax"),
+        )
+        mark = entry.node.start_mark
+        issue = fields["issue"].string()
+        if not re.fullmatch(r"https?://\S+", issue):
+            fields["issue"].fail(f"{issue!r} is not a link", hint="write https://…")
+        yield Skip(
+            pattern=_pattern(fields["test"]),
+            suites=frozenset(fields["suites"].strings()),
+            targets=frozenset(fields["gfx"].strings() if "gfx" in fields else ()),
+            rocm=_range(fields["rocm"]) if "rocm" in fields else SpecifierSet(),
+            jax=_range(fields["jax"]) if "jax" in fields else SpecifierSet(),
+            reason=fields["reason"].string(),
+            issue=issue,
+            owner=fields["owner"].string(),
+            expires=_date(fields["expires"]),
+            where=f"{mark.name}:{mark.line + 1}",
+        )
+
+
+def _pattern(entry: Field) -> str:
+    text = entry.string()
+    if not re.match(r"[^:*]+\.py::[^:]", text):
+        entry.fail(
+            f"{text!r} is not a node id", hint="write path/to_test.py::Class::test, * within a part"
+        )
+    return text
+
+
+def _range(entry: Field) -> SpecifierSet:
+    text = entry.string()
+    try:
+        return SpecifierSet(text)
+    except InvalidSpecifier:
+        entry.fail(f"{text!r} is not a range of versions", hint='write ">=0.9,<0.10"')
+
+
+def _date(entry: Field) -> date:
+    text = entry.string()
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        entry.fail(f"{text!r} is not a day", hint='write "2027-01-31"')
+
+
+def _part(text: str, wildcard: str) -> str:
+    return wildcard.join(re.escape(piece) for piece in text.split("*"))

@@ -1,0 +1,76 @@
+"""Pallas kernels: compiled through Triton on GPUs, interpreted on the CPU."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from near import near, numbers, wide
+
+
+@pytest.fixture(scope="module")
+def interpret() -> bool:
+    return jax.default_backend() == "cpu"
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_elementwise_kernel(dtype: str, interpret: bool) -> None:
+    def add(x, y, out):
+        out[...] = x[...] + y[...]
+
+    x, y = numbers(1024, dtype=dtype), numbers(1024, seed=1, dtype=dtype)
+    shape = jax.ShapeDtypeStruct((1024,), jnp.dtype(dtype))
+    got = pl.pallas_call(add, out_shape=shape, interpret=interpret)(x, y)
+    near(got, wide(x) + wide(y))
+
+
+def test_a_kernel_over_a_grid_of_blocks(interpret: bool) -> None:
+    def square(x, out):
+        out[...] = x[...] * x[...]
+
+    x = numbers(4096, dtype="float32")
+    block = pl.BlockSpec((512,), lambda i: (i,))
+    got = pl.pallas_call(
+        square,
+        grid=(8,),
+        in_specs=[block],
+        out_specs=block,
+        out_shape=jax.ShapeDtypeStruct(x.shape, jnp.float32),
+        interpret=interpret,
+    )(x)
+    near(got, wide(x) ** 2)
+
+
+def test_a_matrix_product_by_blocks(interpret: bool) -> None:
+    def product(x, y, out):
+        out[...] = jnp.dot(x[...], y[...])
+
+    x, y = numbers(128, 64, dtype="float32"), numbers(64, 128, seed=1, dtype="float32")
+    got = pl.pallas_call(
+        product,
+        grid=(2, 2),
+        in_specs=[
+            pl.BlockSpec((64, 64), lambda i, _: (i, 0)),
+            pl.BlockSpec((64, 64), lambda _, j: (0, j)),
+        ],
+        out_specs=pl.BlockSpec((64, 64), lambda i, j: (i, j)),
+        out_shape=jax.ShapeDtypeStruct((128, 128), jnp.float32),
+        interpret=interpret,
+    )(x, y)
+    near(got, wide(x) @ wide(y), steps=64, dtype="bfloat16")  # Triton may use tensor cores
+
+
+def test_a_kernel_has_a_place_in_a_larger_jitted_function(interpret: bool) -> None:
+    def scale(x, out):
+        out[...] = 2 * x[...]
+
+    x = numbers(256, dtype="float32")
+    shape = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+
+    @jax.jit
+    def pipeline(x):
+        return jnp.sum(pl.pallas_call(scale, out_shape=shape, interpret=interpret)(jnp.sin(x)))
+
+    near(pipeline(x), 2 * np.sin(wide(x)).sum(), steps=256)
