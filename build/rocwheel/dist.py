@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, rocm, source, wheel, wheelhouse
-from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES
+from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
+from rocwheel.bazel.remote import LOCAL
 from rocwheel.console import silent
 from rocwheel.errors import ConfigError, HostError, WheelError
 from rocwheel.manifest import BUILD_RECORD, MANIFEST, Manifest, RocmSource, Source, WheelEntry
@@ -56,12 +57,22 @@ class Request:
     gfx_targets: tuple[str, ...] = ()
     jax_version: str = ""
     jax_source_dir: Path | None = None
+    xla_source_dir: Path | None = None
+    xla_repository: str = ""
+    xla_ref: str = ""
     jaxlib: str | None = None
     compiler: str = "clang"
     compiler_path: Path | None = None
     cpu_features: str = "release"
     wheel_suffix: str | None = None
+    wheel_type: str = "release"
+    wheel_date: str = ""
+    wheel_hash: str = ""
     bazel_path: str | None = None
+    bazel_mirror: str = ""
+    bazel_proxy: str = ""
+    locked: bool = False
+    remote: bazel.Remote = LOCAL
     bazel_options: tuple[str, ...] = ()
     bazel_startup_options: tuple[str, ...] = ()
     machine_options: tuple[str, ...] = ()  # Bazel's too, but about this machine: in no manifest
@@ -133,6 +144,7 @@ def plan(request: Request) -> Plan:
     for what, value, valid in (
         ("compiler", request.compiler, COMPILERS),
         ("CPU features", request.cpu_features, CPU_FEATURES),
+        ("wheel type", request.wheel_type, WHEEL_TYPES),
         ("origin of jaxlib", request.jaxlib, JAXLIB_ORIGINS),
     ):
         if value is not None and value not in valid:
@@ -148,7 +160,13 @@ def plan(request: Request) -> Plan:
         request=request,
         rocm=planned,
         sources=source.plan(
-            source.SourceRequest(jax_version=request.jax_version, jax_dir=request.jax_source_dir),
+            source.SourceRequest(
+                jax_version=request.jax_version,
+                jax_dir=request.jax_source_dir,
+                xla_dir=request.xla_source_dir,
+                xla_repository=request.xla_repository,
+                xla_ref=request.xla_ref,
+            ),
             pins=pins,
             cache=request.cache,
         ),
@@ -188,7 +206,7 @@ def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
     Raises what the stages raise; every failure names its stage's thing and leaves caches usable.
     """
     with wheelhouse.assembling(planned.request.wheelhouse) as scratch:
-        inputs = _gather(planned, runner=runner, console=console)
+        inputs = gather(planned, runner=runner, console=console)
         runs = _compile(inputs, scratch, runner=runner, console=console)
         with console.step("Wheels: repair and verify", key="wheels"):
             entries, findings = _wheels(inputs, runs, scratch, runner=runner, console=console)
@@ -268,7 +286,8 @@ def _expected_rocm(planned: Plan) -> tuple[RocmVersion, PurePath]:
     return planned.rocm.version, planned.rocm.cached or PurePath("<ROCm root>")
 
 
-def _gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
+def gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
+    """Get and check everything a build is made from; Bazel has not been started yet."""
     request = planned.request
     with console.step("Sources", key="source"):
         tree = source.resolve(
@@ -281,7 +300,7 @@ def _gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
         tool = source.identify(request.checkout, runner=runner)
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
-    binary = find_bazel(request, tree, runner=runner)
+    binary = find_bazel(request, tree, runner=runner, console=console)
     compiler = find_compiler(request, runner=runner)
     spec = partial(specification, planned, tree, binary=binary, compiler=compiler)
     if planned.rocm.version:  # what cannot work is refused before gigabytes are fetched
@@ -315,6 +334,8 @@ def _compile(inputs: Inputs, scratch: Path, *, runner: Runner, console: Console)
                 console=console,
             )
             console.info(f"   {done.summary}")
+            for line in done.details.lines():
+                console.detail(f"   {line}")
             runs.append((invocation, done))
     return tuple(runs)
 
@@ -329,14 +350,33 @@ def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> No
         )
 
 
-def find_bazel(request: Request, tree: source.SourceTree, *, runner: Runner) -> bazel.BazelBinary:
-    """The Bazel the user names, else one of the version the tree asks for. Raises HostError."""
+def find_bazel(
+    request: Request,
+    tree: source.SourceTree,
+    *,
+    runner: Runner,
+    console: Console | None = None,
+) -> bazel.BazelBinary:
+    """The Bazel the user names, else one of the version the tree asks for.
+
+    With a console it may be downloaded. Raises HostError, ConfigError, FetchError.
+    """
+    proxy = request.bazel_proxy
+    env = {**request.environ, **({"http_proxy": proxy, "https_proxy": proxy} if proxy else {})}
     return bazel.locate(
         request.bazel_path,
         wanted=tree.bazel,
         search_path=request.environ.get("PATH", ""),
         workspace=tree.workspace,
         runner=runner,
+        downloads=bazel.Downloads(
+            releases=bazel.load_releases(request.checkout / "ci" / "bazel_binaries.yaml"),
+            folder=request.cache / "bazel-binaries",
+            mirror=request.bazel_mirror,
+            only_verified=request.locked,
+            env=env,
+        ),
+        console=console,
     )
 
 
@@ -368,7 +408,7 @@ def specification(
         gfx_targets=planned.gfx_targets,
         compiler=compiler,
         cpu_features=request.cpu_features,
-        wheel_version=bazel.WheelVersion(suffix=_suffix(request, tree, version)),
+        wheel_version=_wheel_version(request, tree, version),
         git_hash=tree.jax.commit,
         xla_dir=tree.xla_dir,
         caches=bazel.Caches(
@@ -376,6 +416,7 @@ def specification(
             disk=request.cache / "bazel-disk",
             repository=request.cache / "bazel-repositories",
         ),
+        remote=request.remote,
         startup_options=request.bazel_startup_options,
         options=(*request.machine_options, *request.bazel_options),
     )
@@ -391,10 +432,27 @@ def find_compiler(request: Request, *, runner: Runner) -> bazel.Compiler:
     return bazel.Compiler(kind=request.compiler, cc=found.cc, cxx=found.cxx, major=found.major)
 
 
-def _suffix(request: Request, tree: source.SourceTree, version: RocmVersion) -> str:
-    suffix = version.wheel_suffix if request.wheel_suffix is None else request.wheel_suffix
-    local = tree.local_suffix
-    return suffix + (local if "+" in suffix else local.replace(".", "+", 1))
+def _wheel_version(
+    request: Request, tree: source.SourceTree, version: RocmVersion
+) -> bazel.WheelVersion:
+    """Type, date, hash and suffix; overridden sources show in the local part of the version."""
+    mark, suffix = tree.local_suffix, request.wheel_suffix
+    if request.wheel_type in {"nightly", "snapshot"}:
+        if mark or suffix:
+            raise ConfigError(
+                f"{request.wheel_type} wheels: their version has no room for {suffix or mark}",
+                hint="add --wheel-type custom with --wheel-date",
+            )
+        return bazel.WheelVersion(kind=request.wheel_type, date=request.wheel_date)
+    if suffix is None:
+        suffix = "" if request.wheel_hash else version.wheel_suffix
+    local = "+" in suffix or bool(request.wheel_hash)
+    return bazel.WheelVersion(
+        kind=request.wheel_type,
+        suffix=suffix + (mark if local else mark.replace(".", "+", 1)),
+        date=request.wheel_date,
+        git_hash=request.wheel_hash,
+    )
 
 
 def _version(text: str) -> Version:
@@ -575,6 +633,9 @@ def _record(
                     "command": str(invocation.command_line()),
                     "actions_executed": done.actions_executed,
                     "cache_hits": done.cache_hits,
+                    "notes": list(done.notes),
+                    "warnings": list(done.warnings),
+                    "critical_path_milliseconds": round(done.details.critical_seconds * 1000),
                     "milliseconds": round(done.seconds * 1000),
                 }
                 for invocation, done in runs

@@ -91,6 +91,7 @@ def test_outputs_of_a_wiped_output_root_come_from_the_disk_cache(bench):
     assert again.cache_hits == 5
     assert all(path.is_file() for path in again.outputs.values())
     assert "5 from a cache (100 %)" in again.summary
+    assert again.bytes_cached == again.bytes_made > 0
 
 
 def test_a_failed_action_is_explained_by_its_own_words_first(bench):

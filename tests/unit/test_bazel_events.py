@@ -6,7 +6,7 @@ import base64
 import json
 from pathlib import Path
 
-from rocwheel.bazel.events import BuildEvents, spawn_cache_hits
+from rocwheel.bazel.events import BuildEvents, Spawned, read_spawns
 from rocwheel.bazel.profile import read_profile
 
 LABEL = "//jaxlib/tools:jaxlib_wheel"
@@ -74,15 +74,18 @@ def test_cache_hits_are_counted_by_runner_where_bazel_says_them():
         {"name": "remote cache hit", "count": 2},
         {"name": "linux-sandbox", "count": 1},
     ]
-    metrics = {"actionSummary": {"actionsExecuted": "7", "runnerCount": counts}}
-    assert read({"id": {"buildMetrics": {}}, "buildMetrics": metrics}).cache_hits == 5
+    metrics = {
+        "actionSummary": {"actionsExecuted": "7", "runnerCount": counts},
+        "artifactMetrics": {"outputArtifactsSeen": {"sizeInBytes": "1024", "count": 7}},
+    }
+    found = read({"id": {"buildMetrics": {}}, "buildMetrics": metrics})
+    assert (found.cache_hits, found.bytes_made) == (5, 1024)
 
 
 def test_an_old_bazel_says_no_cache_hits():
-    metrics = {"actionSummary": {"actionsExecuted": "7"}, "timingMetrics": {"wallTimeInMs": "12"}}
+    metrics = {"actionSummary": {"actionsExecuted": "7"}}
     found = read({"id": {"buildMetrics": {}}, "buildMetrics": metrics})
-    assert found.cache_hits is None
-    assert found.milliseconds == {"wallTimeInMs": 12}
+    assert (found.cache_hits, found.bytes_made) == (None, 0)
 
 
 def test_a_failed_action_tells_its_output_command_and_status(tmp_path):
@@ -131,16 +134,19 @@ def test_the_end_and_its_exit_code_are_known():
 
 
 def test_the_execution_log_of_old_bazel_is_counted_object_by_object(tmp_path):
+    def output(size: str) -> dict:
+        return {"path": "x", "digest": {"hash": "y", "sizeBytes": size}}
+
     spawns = [
-        {"runner": "linux-sandbox", "remoteCacheHit": False, "inputs": [{"path": "a"}]},
-        {"runner": "remote cache hit", "remoteCacheHit": True},
-        {"runner": "remote cache hit", "remoteCacheHit": True},
+        {"remoteCacheHit": False, "inputs": [output("9")], "actualOutputs": [output("5")]},
+        {"remoteCacheHit": True, "actualOutputs": [output("2"), output("1")]},
+        {"remoteCacheHit": True},
     ]
     log = tmp_path / "spawns.json"
     log.write_text("".join(json.dumps(spawn, indent=2) for spawn in spawns))
-    assert spawn_cache_hits(log) == 2
+    assert read_spawns(log) == Spawned(cache_hits=2, bytes_made=8, bytes_cached=3)
     log.write_text("")
-    assert spawn_cache_hits(log) == 0
+    assert read_spawns(log) == Spawned()
 
 
 def test_a_profile_that_is_none_gives_no_summary(tmp_path):

@@ -19,10 +19,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel.bazel.events import BuildEvents, FailedAction, spawn_cache_hits
+from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawns
 from rocwheel.bazel.profile import Summary, read_profile
 from rocwheel.bazel.remote import LOCAL, ask, write_headers
-from rocwheel.console import duration
+from rocwheel.console import duration, size
 from rocwheel.errors import BazelError, CommandError
 from rocwheel.lock import locked
 
@@ -52,6 +52,8 @@ class BazelResult:
     log: Path
     events: Path
     profile: Path
+    bytes_made: int = 0  # size of what the actions made, from a cache or not
+    bytes_cached: int = 0  # of it from a cache, where Bazel says so
     details: Summary = field(default_factory=Summary)
     notes: tuple[str, ...] = ()  # what was given up: a cache that is down, an executor that failed
     warnings: tuple[str, ...] = ()  # what Bazel warned of, in its words
@@ -63,11 +65,13 @@ class BazelResult:
         if not self.actions_executed and not self.cache_hits:
             return f"nothing to rebuild: 0 actions, {took}"
         total = self.actions_executed + self.cache_hits
-        rate = 100 * self.cache_hits // total
-        return (
-            f"{self.actions_executed} actions executed, "
-            f"{self.cache_hits} from a cache ({rate} %), {took}"
-        )
+        parts = [
+            f"{self.actions_executed} actions executed",
+            f"{self.cache_hits} from a cache ({100 * self.cache_hits // total} %)",
+        ]
+        if self.bytes_made:
+            parts.append(f"{size(self.bytes_made)} made")
+        return f"{', '.join(parts)}, {took} (critical path {self.details.critical_seconds:.1f} s)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,10 +133,9 @@ def build(
         if failure:
             raise failure
         outputs = _take(invocation, read, into)
-    hits = read.cache_hits
-    if hits is None:
-        hits = spawn_cache_hits(files.spawns) if files.spawns.is_file() else 0
+    spawned = read_spawns(files.spawns) if files.spawns.is_file() else Spawned()
     files.spawns.unlink(missing_ok=True)
+    hits = spawned.cache_hits if read.cache_hits is None else read.cache_hits
     result = BazelResult(
         outputs=outputs,
         actions_executed=max(0, read.actions - hits),
@@ -141,6 +144,8 @@ def build(
         log=files.log,
         events=files.events,
         profile=files.profile,
+        bytes_made=read.bytes_made or spawned.bytes_made,
+        bytes_cached=spawned.bytes_cached,
         details=read_profile(files.profile),
         notes=tuple(notes),
         warnings=tuple(warnings.seen),

@@ -45,7 +45,7 @@ class BuildEvents:
     exit_name: str = ""  # SUCCESS, BUILD_FAILURE, …; "" until the build is over
     last: bool = False
     runners: dict[str, int] = field(default_factory=dict)  # where actions ran; Bazel >= 5
-    milliseconds: Mapping[str, int] = field(default_factory=dict)
+    bytes_made: int = 0  # size of the outputs of actions; Bazel >= 5
     _sets: dict[str, dict[str, Any]] = field(default_factory=dict)
     _outputs: dict[str, list[str]] = field(default_factory=dict)  # label -> ids of file sets
     _exec_root: Path | None = None
@@ -145,8 +145,8 @@ class BuildEvents:
         metrics = event.get("buildMetrics", {})
         for runner in metrics.get("actionSummary", {}).get("runnerCount", ()):
             self.runners[runner["name"]] = int(runner["count"])
-        timing = metrics.get("timingMetrics", {})
-        self.milliseconds = {name: int(value) for name, value in timing.items()}
+        seen = metrics.get("artifactMetrics", {}).get("outputArtifactsSeen", {})
+        self.bytes_made = int(seen.get("sizeInBytes", 0))
 
     def _aborted(self, label: str, event: Mapping[str, Any]) -> None:
         aborted = event.get("aborted", {})
@@ -157,22 +157,37 @@ class BuildEvents:
                 self.problems.append(text)
 
 
-def spawn_cache_hits(log: Path) -> int:
-    """Count cache hits in an execution log (JSON): what Bazel before 5 has instead of metrics.
+@dataclass(frozen=True, kw_only=True)
+class Spawned:
+    """What an execution log says of the processes of a build."""
+
+    cache_hits: int = 0
+    bytes_made: int = 0  # size of their outputs
+    bytes_cached: int = 0  # size of the outputs that came from a cache
+
+
+def read_spawns(log: Path) -> Spawned:
+    """Read an execution log (JSON): what Bazel before 5 has instead of metrics.
 
     The log is a row of indented JSON objects; it is read object by object, since a big build's
     is large.
     """
-    hits = 0
+    hits = made = cached = 0
     lines: list[str] = []
     with log.open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            if line.startswith("}"):
-                hits += bool(json.loads("".join([*lines, "}"])).get("remoteCacheHit"))
-                lines = ["{"] if line.rstrip() == "}{" else []
-            else:
+            if not line.startswith("}"):
                 lines.append(line)
-    return hits
+                continue
+            spawn = json.loads("".join([*lines, "}"]))
+            lines = ["{"] if line.rstrip() == "}{" else []
+            outputs = spawn.get("actualOutputs", ())
+            size = sum(int(output.get("digest", {}).get("sizeBytes", 0)) for output in outputs)
+            made += size
+            if spawn.get("remoteCacheHit"):
+                hits += 1
+                cached += size
+    return Spawned(cache_hits=hits, bytes_made=made, bytes_cached=cached)
 
 
 def _text(file: Mapping[str, Any]) -> str:

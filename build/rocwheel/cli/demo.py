@@ -13,7 +13,7 @@ from rocwheel.cli.options import build_options
 
 NOT_HERE = frozenset({
     "--therock-path", "--therock-sha256", "--rocm-version", "--jax-version", "--jax-source-dir",
-    "--jaxlib", "--compiler", "--family",
+    "--jaxlib", "--compiler", "--family", "--xla-source-dir", "--xla-repo", "--xla-ref",
 })  # fmt: skip
 
 
@@ -34,7 +34,8 @@ def demo(app: App, /, *, dry_run: bool, **options: Any) -> None:
 
     absent = {
         "therock_sha256": None, "rocm_version": None, "jax_version": None, "jax_source_dir": None,
-        "jaxlib": None, "compiler": "clang", "family": None,
+        "jaxlib": None, "compiler": "clang", "family": None, "xla_source_dir": None,
+        "xla_repo": None, "xla_ref": None,
     }  # fmt: skip
     base = request_from(app, {**absent, **options}, therock="")
     if dry_run:

@@ -21,6 +21,7 @@ CHECKOUT = Path(__file__).resolve().parents[3]
 
 def request_from(app: App, options: dict[str, Any], *, therock: str) -> Request:
     """Turn build options into the one value `dist` takes. Raises ConfigError."""
+    from rocwheel.bazel.remote import read_remote
     from rocwheel.dist import Request
     from rocwheel.model import PythonVersion, byte_count
 
@@ -30,6 +31,18 @@ def request_from(app: App, options: dict[str, Any], *, therock: str) -> Request:
     def names(name: str) -> tuple[str, ...]:
         return tuple(item.strip() for item in (options[name] or "").split(",") if item.strip())
 
+    trees = tuple(filter(None, (folder("jax_source_dir"), folder("xla_source_dir"), CHECKOUT)))
+    remote = read_remote(
+        cache=options["remote_cache"],
+        executor=options["remote_executor"],
+        header_file=folder("remote_header_file"),
+        tls_ca=folder("remote_tls_ca"),
+        tls_certificate=folder("remote_tls_certificate"),
+        tls_key=folder("remote_tls_key"),
+        upload=options["remote_upload"],
+        timeout=options["remote_timeout"],
+        workspaces=trees,
+    )
     pythons = tuple(dict.fromkeys(PythonVersion.parse(text) for text in names("python_versions")))
     return Request(
         therock=therock,
@@ -40,12 +53,22 @@ def request_from(app: App, options: dict[str, Any], *, therock: str) -> Request:
         gfx_targets=names("gfx_targets"),
         jax_version=options["jax_version"] or "",
         jax_source_dir=folder("jax_source_dir"),
+        xla_source_dir=folder("xla_source_dir"),
+        xla_repository=options["xla_repo"] or "",
+        xla_ref=options["xla_ref"] or "",
         jaxlib=options["jaxlib"],
         compiler=options["compiler"],
         compiler_path=folder("compiler_path"),
         cpu_features=options["target_cpu_features"],
         wheel_suffix=options["wheel_suffix"],
+        wheel_type=options["wheel_type"],
+        wheel_date=options["wheel_date"] or "",
+        wheel_hash=options["wheel_hash"] or "",
         bazel_path=options["bazel_path"],
+        bazel_mirror=options["bazel_mirror"] or "",
+        bazel_proxy=options["bazel_proxy"] or "",
+        locked=options["locked"],
+        remote=remote,
         bazel_options=options["bazel_options"],
         bazel_startup_options=options["bazel_startup_options"],
         wheelhouse=app.cwd / options["wheelhouse"],

@@ -63,6 +63,18 @@ def _table() -> tuple[tuple[tuple[str, ...], dict[str, Any]], ...]:
             {"type": _PATH, "help": "JAX source tree to build instead of a pin."},
         ),
         (
+            ("--xla-source-dir",),
+            {"type": _PATH, "help": "XLA source tree to build instead of the one JAX pins."},
+        ),
+        (
+            ("--xla-repo",),
+            {"metavar": "URL", "help": "Repository of --xla-ref; default: the one JAX takes."},
+        ),
+        (
+            ("--xla-ref",),
+            {"metavar": "REF", "help": "Branch, tag or commit of XLA to build instead."},
+        ),
+        (
             ("--jaxlib",),
             {
                 "metavar": "ORIGIN",
@@ -101,8 +113,48 @@ def _table() -> tuple[tuple[tuple[str, ...], dict[str, Any]], ...]:
             },
         ),
         (
+            ("--wheel-type",),
+            {
+                "metavar": "TYPE",
+                "default": "release",
+                "show_default": True,
+                "help": "How the version is made: release, nightly (with --wheel-date), custom or "
+                "snapshot.",
+            },
+        ),
+        (
+            ("--wheel-date",),
+            {"metavar": "YYYYMMDD", "help": "Date in the version of nightly and custom wheels."},
+        ),
+        (
+            ("--wheel-hash",),
+            {"metavar": "HEX", "help": "Commit in the version of custom wheels."},
+        ),
+        (
             ("--bazel-path", "--bazel"),
-            {"type": _PATH, "help": "The Bazel to use; default: on PATH."},
+            {
+                "type": _PATH,
+                "help": "The Bazel to use; default: the version the tree asks for, on PATH or "
+                "fetched.",
+            },
+        ),
+        (
+            ("--bazel-mirror",),
+            {
+                "metavar": "URL",
+                "help": "Where Bazel releases are fetched from; default: their GitHub page.",
+            },
+        ),
+        (
+            ("--bazel-proxy",),
+            {
+                "metavar": "URL",
+                "help": "Proxy for fetching Bazel; default: the usual environment variables.",
+            },
+        ),
+        (
+            ("--locked",),
+            {"is_flag": True, "help": "Refuse a Bazel whose SHA-256 nobody verified."},
         ),
         (
             ("--bazel-options",),
@@ -111,6 +163,44 @@ def _table() -> tuple[tuple[tuple[str, ...], dict[str, Any]], ...]:
         (
             ("--bazel-startup-options",),
             {"multiple": True, "help": "Further Bazel startup option; repeatable."},
+        ),
+        (
+            ("--remote-cache",),
+            {"metavar": "URL", "help": "Bazel remote cache: http, https, grpc or grpcs."},
+        ),
+        (
+            ("--remote-executor",),
+            {"metavar": "URL", "help": "Bazel remote executor: grpc or grpcs."},
+        ),
+        (
+            ("--remote-upload",),
+            {"is_flag": True, "help": "Also write to the remote cache; else it is only read."},
+        ),
+        (
+            ("--remote-header-file",),
+            {
+                "type": _PATH,
+                "help": "`Name: value` lines sent to cache and executor; a file only you can read.",
+            },
+        ),
+        (
+            ("--remote-tls-ca",),
+            {"type": _PATH, "help": "Certificates that cache and executor are trusted by."},
+        ),
+        (
+            ("--remote-tls-certificate",),
+            {"type": _PATH, "help": "Client certificate for cache and executor."},
+        ),
+        (("--remote-tls-key",), {"type": _PATH, "help": "Key of the client certificate."}),
+        (
+            ("--remote-timeout",),
+            {
+                "metavar": "SECONDS",
+                "type": click.IntRange(min=1),
+                "default": 60,
+                "show_default": True,
+                "help": "Longest a transfer to or from the remote cache may take.",
+            },
         ),
         (
             ("--wheelhouse",),
