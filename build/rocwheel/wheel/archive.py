@@ -15,6 +15,7 @@ import os
 import stat
 import struct
 import zlib
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from rocwheel.errors import WheelError
@@ -50,7 +51,8 @@ CHUNK: Final = 1 << 20  # bytes of inflated output at a time
 SMALL: Final = 64 << 10  # bytes of a member that is inflated in one go
 
 
-class Limits(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Limits:
     """What a wheel may cost to read; a legitimate ROCm wheel stays far below."""
 
     members: int = 200_000
@@ -61,7 +63,8 @@ class Limits(NamedTuple):
     text: int = 32 << 20  # bytes of a member that is read as a whole
 
 
-class Member(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Member:
     """One file or folder of the archive; its local header and its central record agree."""
 
     name: str
@@ -75,15 +78,16 @@ class Member(NamedTuple):
     start: int  # offset of the local header
     data: int  # offset of the compressed bytes
     end: int  # past the data and its descriptor
-    central: bytes  # the whole central record
-    local: bytes  # the whole local header
+    central: bytes = field(repr=False)  # the whole central record
+    local: bytes = field(repr=False)  # the whole local header
 
     @property
     def is_dir(self) -> bool:
         return self.name.endswith("/")
 
 
-class Directory(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Directory:
     """Where the central directory lies, as the end records say."""
 
     offset: int
@@ -270,7 +274,7 @@ class Archive:
             or small.offset not in (U32, offset)
         ):
             self.refuse("its two end records disagree")
-        return small._replace(offset=offset, size=size, members=count, end64=record)
+        return replace(small, offset=offset, size=size, members=count, end64=record)
 
     def _read_members(self) -> tuple[Member, ...]:
         raw = self.bytes_at(self.directory.offset, self.directory.size)

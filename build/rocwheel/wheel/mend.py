@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -151,7 +151,7 @@ def apply(
             bench.set_runpath(member, runpath)
         facts = bench.measure()
         platform = _platform(report, facts, plan.policy)
-        after = report.filename._replace(platforms=(platform,))
+        after = replace(report.filename, platforms=(platform,))
         parts, changed = bench.parts(after.tags)
         path = box.write(str(after), parts, archive)
     return RepairResult(

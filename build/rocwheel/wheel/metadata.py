@@ -11,6 +11,7 @@ import csv
 import hashlib
 import io
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocwheel.errors import WheelError
@@ -30,7 +31,8 @@ _FILENAME: Final = re.compile(
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)\Z", re.DOTALL)
 
 
-class WheelName(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class WheelName:
     """A wheel file name, parsed; `distribution` and `version_text` are spelt as in the file."""
 
     distribution: str

@@ -13,6 +13,7 @@ import os
 import struct
 import zlib
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -43,12 +44,13 @@ if TYPE_CHECKING:
 BLOCK: Final = 1 << 20
 LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
 ZIP64_VERSION: Final = 45  # "version needed to extract" of a record with 64-bit sizes
-_NO_KERNEL_COPY: Final = frozenset({
+_NO_KERNEL_HELP: Final = frozenset({
     errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF,
 })  # fmt: skip
 
 
-class Kept(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Kept:
     """A member with its own headers and its own bytes, perhaps under another name."""
 
     archive: Archive
@@ -60,7 +62,8 @@ class Kept(NamedTuple):
         return self.name == self.member.name
 
 
-class Fresh(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
     """New content, compressed as `like` was, below its headers."""
 
     like: Member
@@ -83,6 +86,11 @@ class _Sizes(NamedTuple):
 
 def write(parts: Iterable[Part], archive: Archive, target: int) -> None:
     """Write a whole archive to a file descriptor; its end records are like `archive`'s."""
+    try:  # room at once: a full disk shows before the copying, which is faster then, too
+        os.posix_fallocate(target, 0, archive.size)
+    except OSError as exc:
+        if exc.errno not in _NO_KERNEL_HELP:
+            raise
     writer = _Writer(target)
     for run in _runs(parts):
         writer.add(run)
@@ -201,6 +209,7 @@ class _Writer:
         ]
         end = END.pack(END_SIGNATURE, 0, 0, *short, len(like.comment))
         self._write(end + like.comment)
+        os.ftruncate(self._target, self._at)
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -216,7 +225,7 @@ class _Writer:
             try:
                 done = kernel_copy(archive.fileno(), self._target, end - start, start, self._at)
             except OSError as exc:
-                if exc.errno not in _NO_KERNEL_COPY:
+                if exc.errno not in _NO_KERNEL_HELP:
                     raise
                 break
             if not done:

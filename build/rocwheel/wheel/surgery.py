@@ -11,7 +11,8 @@ from __future__ import annotations
 import hashlib
 import re
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.wheel.archive import Archive
@@ -42,7 +43,8 @@ _RELEASE: Final = re.compile(rb"^(_release_version\b[^=\n]*=[ \t]*['\"])([^'\"\n
 _SET: Final = re.compile(r"jax-rocm([0-9]+)-(?:plugin|pjrt)\Z")
 
 
-class Rename(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Rename:
     """One wheel and what it shall become; `edits` maps present member names to new content."""
 
     source: Path
@@ -63,7 +65,8 @@ class Rename(NamedTuple):
         return member
 
 
-class Change(NamedTuple):
+@dataclass(frozen=True, kw_only=True)
+class Change:
     """Which version wheels shall get; exactly one of the three is given."""
 
     version: str = ""
@@ -112,7 +115,8 @@ def plan_retag(
         with Archive(path) as archive:
             draft = _Draft(archive)
             before = draft.name
-            after = before._replace(
+            after = replace(
+                before,
                 pythons=tuple(python.split(".")) if python else before.pythons,
                 abis=tuple(abi.split(".")) if abi else before.abis,
                 platforms=tuple(platform.split(".")) if platform else before.platforms,
@@ -147,7 +151,7 @@ def plan_reversion(paths: Sequence[Path], change: Change) -> tuple[Rename, ...]:
                 f"{path.name} will require {project} {new}: re-version that wheel too"
                 for project in alone
             )
-            plans.append(draft.rename(name._replace(version_text=str(new)), notes=notes))
+            plans.append(draft.rename(replace(name, version_text=str(new)), notes=notes))
     return tuple(plans)
 
 
@@ -251,7 +255,7 @@ class _Draft:
         edits = dict(self._edits)
         if changes:
             edits[f"{self.folder}/RECORD"] = edit_record(self._record, changes)
-        return plan._replace(edits=edits)
+        return replace(plan, edits=edits)
 
 
 def _pins(

