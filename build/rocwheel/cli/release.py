@@ -220,7 +220,7 @@ def promote(
         who=person,
         approvals=_approvals(approve, person),
     )
-    _show(app, planned.lines(), dry_run=dry_run and not app.json)
+    _show(app, planned.lines(), dry_run=dry_run)
     document, state = planned.to_json(), planned.state
     status = 0
     if state == "blocked":
@@ -345,7 +345,7 @@ def prune(app: App, /, *, by: str, reason: str, dry_run: bool, **options: Any) -
     documents = []
     for staging, release in target.pairs():
         planned = retention.plan(staging, release, target.channel, now=person.now)
-        _show(app, planned.lines(), dry_run=dry_run and not app.json)
+        _show(app, planned.lines(), dry_run=dry_run)
         swept = () if dry_run else retention.apply(planned, who=person)
         for name in swept:
             app.console.info(f"leftover {name}")
@@ -385,7 +385,7 @@ def _change(app: App, change: Change, person: Who, *, dry_run: bool) -> None:
     from rocwheel.release import withdraw
 
     document = change.to_json()
-    _show(app, change.lines(), dry_run=dry_run and not app.json)
+    _show(app, change.lines(), dry_run=dry_run)
     if not dry_run and not change.is_done:
         withdraw.apply(change, who=person)
     app.emit({**document, "reason": person.reason}, f"{change.history.set_id} {document['state']}")
@@ -394,7 +394,7 @@ def _change(app: App, change: Change, person: Who, *, dry_run: bool) -> None:
 def _show(app: App, lines: list[str], *, dry_run: bool) -> None:
     """Print a plan: it is the result of a dry run, and otherwise talk."""
     for line in lines:
-        if dry_run:
+        if dry_run and not app.json:
             click.echo(line)
         else:
             app.console.info(line)
@@ -426,14 +426,11 @@ def _approvals(texts: tuple[str, ...], person: Who) -> tuple[Approval, ...]:
 
 
 def _place_of(target: Target, files: tuple[str, ...]) -> Place:
-    """The release place that lists a file. Raises PromotionError."""
+    """The release place that lists a file; the last one, where none does."""
     from rocwheel.index.page import version_of
     from rocwheel.index.publish import read_page
 
-    for _, release in target.pairs():
-        if read_page(release, version_of(files[0])[0]).file(files[0]):
-            return release
-    raise PromotionError(
-        f"{files[0]}: not in a release index of {target.family.name}",
-        hint="look at `status` for what is released",
-    )
+    places = [release for _, release in target.pairs()]
+    project, _ = version_of(files[0])
+    listing = (place for place in places if read_page(place, project).file(files[0]))
+    return next(listing, places[-1])

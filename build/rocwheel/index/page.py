@@ -18,11 +18,11 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from rocwheel.console import size as readable_size
-from rocwheel.errors import StoreError
+from rocwheel.errors import ConfigError, StoreError
 from rocwheel.store import differs
 
 if TYPE_CHECKING:
@@ -269,8 +269,11 @@ def is_ours(data: bytes) -> bool:
 
 
 def version_of(filename: str) -> tuple[str, str]:
-    """Project (PEP 503) and version in a wheel's name. Raises InvalidWheelFilename."""
-    project, version, _, _ = parse_wheel_filename(filename)
+    """Project (PEP 503) and version in a wheel's name. Raises ConfigError."""
+    try:
+        project, version, _, _ = parse_wheel_filename(filename)
+    except InvalidWheelFilename as exc:
+        raise ConfigError(str(exc), hint="copy the name from the index") from exc
     return canonicalize_name(project), str(version)
 
 

@@ -112,22 +112,21 @@ def _keeps_folders(place: Place) -> bool:
 def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list[str], bytes]:
     """Download a wheel; compare digest, size, METADATA, Requires-Python."""
     where = place.store.locate(place.key(entry.filename))
+    problems: list[str] = []
     try:
         with downloaded(place, entry.filename, count) as wheel:
-            problems = []
             if (wheel.sha256, wheel.size) != (entry.sha256, entry.size):
                 problems.append(f"{where}: SHA-256 is {wheel.sha256}, listed is {entry.sha256}")
             inside = wheelset.read_metadata(wheel.path)
-        if not entry.metadata_sha256:
-            return problems, inside
-        beside, _ = place.store.read(place.metadata(entry.filename))
-        if beside != inside or hashlib.sha256(beside).hexdigest() != entry.metadata_sha256:
-            problems.append(f"{where}.metadata: not the wheel's METADATA")
-        required = wheelset.requires_python(inside, name=entry.filename)
-        if required != entry.requires_python:
-            problems.append(f"{where}: Requires-Python is {required!r}, listed is another")
+        if entry.metadata_sha256:
+            beside, _ = place.store.read(place.metadata(entry.filename))
+            if beside != inside or hashlib.sha256(beside).hexdigest() != entry.metadata_sha256:
+                problems.append(f"{where}.metadata: not the wheel's METADATA")
+            required = wheelset.requires_python(inside, name=entry.filename)
+            if required != entry.requires_python:
+                problems.append(f"{where}: Requires-Python is {required!r}, listed is another")
     except (ObjectMissingError, WheelError) as exc:
-        return [str(exc)], b""
+        return [*problems, str(exc)], b""
     return problems, inside
 
 

@@ -10,9 +10,7 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from packaging.utils import InvalidWheelFilename
-
-from rocwheel.errors import PromotionError, StoreError
+from rocwheel.errors import ConfigError, PromotionError, StoreError
 from rocwheel.index import records
 from rocwheel.index.page import Entry, Page, links, version_of
 from rocwheel.index.places import ADOPTED
@@ -102,12 +100,12 @@ def _rebuilt(page: Page, histories: Mapping[str, History]) -> Page:
 
     Listed files of an operation under way stay, and so do files no record knows.
     """
-    live = {
-        name: entry
-        for history in histories.values()
-        for name, entry in history.live.items()
-        if entry.project == page.project
-    }
+    live: dict[str, Entry] = {}
+    for history in histories.values():
+        for name, entry in history.live.items():
+            shared = live.get(name, entry)  # a file of two sets is yanked when either is
+            if entry.project == page.project:
+                live[name] = shared if shared.yanked is not None else entry
     closed = {
         name: entry
         for history in histories.values()
@@ -191,7 +189,7 @@ def apply_adoption(adoption: Adoption, *, who: Who) -> None:
 def _foreign(place: Place, name: str, count: Counter | None) -> tuple[Entry, bytes]:
     try:
         project, version = version_of(name)
-    except InvalidWheelFilename as exc:
+    except ConfigError as exc:
         raise PromotionError(
             f"{place.store.locate(place.key(name))}: {exc}",
             hint="rename or remove it: no installer can use it",

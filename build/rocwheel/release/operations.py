@@ -59,12 +59,19 @@ class Operation:
     intent: Intent
     resumed: bool  # an earlier run, or one beside us, began it
 
-    def publish(self, edit: Callable[[Page, list[Entry]], Page]) -> None:
+    def publish(
+        self,
+        edit: Callable[[Page, list[Entry]], Page],
+        *,
+        sparing: frozenset[str] = frozenset(),
+    ) -> None:
         """Change every page of the intent's files: dependencies first, or last when they leave.
 
-        Returns when the pages, and those behind the public URL, show the change.
+        Files of `sparing` are left alone. Returns when the pages, and those behind the public
+        URL, show the change.
         """
-        action, pages = self.intent.action, by_project(self.intent.entries)
+        action = self.intent.action
+        pages = by_project(item for item in self.intent.entries if item.filename not in sparing)
         order = list(reversed(pages)) if action.removes else list(pages)
         losing = frozenset(item.filename for item in self.intent.entries if action.removes)
         new = [

@@ -36,8 +36,13 @@ class Expired:
     place: Place
     history: History
     entries: tuple[Entry, ...]
+    spared: frozenset[str]  # files that another set needs
     why: str
     undoes: bool  # it was never complete
+
+    @property
+    def leaving(self) -> tuple[Entry, ...]:
+        return tuple(item for item in self.entries if item.filename not in self.spared)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +56,7 @@ class PrunePlan:
         return [
             f"prune    {item.place.store.locate(item.place.key(entry.filename))} ({item.why})"
             for item in self.expired
-            for entry in item.entries
+            for entry in item.leaving
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -62,7 +67,7 @@ class PrunePlan:
                     "set": item.history.set_id,
                     "place": item.place.location,
                     "why": item.why,
-                    "files": [entry.filename for entry in item.entries],
+                    "files": [entry.filename for entry in item.leaving],
                 }
                 for item in self.expired
             ],
@@ -92,11 +97,13 @@ def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
             withdraw.abandon(item.place, history, who=who)
             history = records.history(item.place, history.set_id)
         operation = operations.begin(item.place, history, Action.PRUNE, item.entries, who=who)
-        operation.publish(lambda page, files: page.without(file.filename for file in files))
+        operation.publish(
+            lambda page, files: page.without(file.filename for file in files), sparing=item.spared
+        )
         place = item.place
         keys = [
             key
-            for entry in item.entries
+            for entry in item.leaving
             for key in (place.key(entry.filename), place.metadata(entry.filename))
         ]
         each(place.store.delete, keys, threads=place.store.connections)
@@ -114,11 +121,13 @@ def _expired(
     now: datetime,
 ) -> Iterator[Expired]:
     for history in histories.values():
+        others = withdraw.needed_by_others(histories, history.set_id)
         if history.open and history.open.action is Action.PRUNE:
             yield Expired(
                 place=place,
                 history=history,
                 entries=history.open.entries,
+                spared=others,
                 why="a prune that was cut short",
                 undoes=False,
             )
@@ -131,14 +140,15 @@ def _expired(
             continue
         undoes = history.open is not None
         files = history.open.entries if history.open else tuple(_files(history))
-        others = withdraw.needed_by_others(dict(histories), history.set_id)
-        chosen = tuple(item for item in files if item.filename not in others)
-        if chosen and (not undoes or history.last is None):
+        if any(item.filename not in others for item in files) and (
+            not undoes or history.last is None
+        ):
             what = "never completed" if undoes else "older"
             yield Expired(
                 place=place,
                 history=history,
-                entries=chosen,
+                entries=files,
+                spared=others,
                 why=f"{short(history.set_id)}: {what}, {age.days} days, {days} are kept",
                 undoes=undoes,
             )

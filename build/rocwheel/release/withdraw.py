@@ -12,16 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError
 from rocwheel.index import records
-from rocwheel.index.page import version_of
-from rocwheel.index.places import ADOPTED
-from rocwheel.index.publish import read_page
 from rocwheel.index.records import Action, Record
 from rocwheel.release import operations
 from rocwheel.release.operations import short
 from rocwheel.store import each, replaced
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping
 
     from rocwheel.index.page import Entry, Page
     from rocwheel.index.places import Place
@@ -37,6 +34,7 @@ class Change:
     action: Action
     history: History
     entries: tuple[Entry, ...]
+    spared: frozenset[str] = frozenset()  # files that another set lists as well
     is_done: bool = False  # the index is as it should be already
     undoes: bool = False  # an unfinished promotion is abandoned first
 
@@ -46,6 +44,7 @@ class Change:
         lines = [
             f"{act:9}{self.place.store.locate(self.place.key(item.filename))}"
             for item in self.entries
+            if item.filename not in self.spared
         ]
         return [
             *lines,
@@ -107,17 +106,15 @@ def plan_rollback(place: Place, set_id: str) -> Change:
             f"{place.location}: {short(set_id)} was never released",
             hint="look at `status` for what is released",
         )
+    entries = history.open.entries if history.open and undoes else tuple(history.live.values())
     if history.open and history.open.action is Action.ROLLBACK:
-        entries: Sequence[Entry] = history.open.entries
-    else:
-        candidates = history.open.entries if history.open and undoes else history.live.values()
-        needed = needed_by_others(histories, set_id)
-        entries = [item for item in candidates if item.filename not in needed]
+        entries = history.open.entries
     return Change(
         place=place,
         action=Action.ROLLBACK,
         history=history,
-        entries=tuple(entries),
+        entries=entries,
+        spared=needed_by_others(histories, set_id),
         undoes=undoes,
     )
 
@@ -163,7 +160,8 @@ def apply(change: Change, *, who: Who) -> None:
         abandon(place, history, who=who)
         history = records.history(place, history.set_id)
     operation = operations.begin(place, history, change.action, change.entries, who=who)
-    operation.publish(_edit(change.action, operation.intent.reason, place))
+    edit = _edit(change.action, operation.intent.reason, place)
+    operation.publish(edit, sparing=change.spared)
     operation.finish()
 
 
@@ -189,7 +187,7 @@ def abandon(place: Place, history: History, *, who: Who) -> None:
         )
 
 
-def needed_by_others(histories: dict[str, History], set_id: str) -> frozenset[str]:
+def needed_by_others(histories: Mapping[str, History], set_id: str) -> frozenset[str]:
     """Files that other sets list, or are about to."""
     return frozenset(
         name
@@ -216,21 +214,15 @@ def _edit(action: Action, reason: str, place: Place) -> Any:
 
 
 def _owner(place: Place, filenames: Collection[str]) -> str:
-    """The set that lists these files. Raises PromotionError or ConfigError."""
-    owners = set()
-    for name in filenames:
-        entry = read_page(place, version_of(name)[0]).file(name)
-        if entry is None:
-            raise PromotionError(
-                f"{place.location}: {name} is not in the index",
-                hint="look at `status` for what is released",
-            )
-        owners.add(entry.manifest or ADOPTED)
-    if len(owners) != 1:
-        raise ConfigError(
-            f"these files belong to {len(owners)} sets", hint="name files of one set, or --manifest"
-        )
-    return owners.pop()
+    """A set that lists all these files. Raises PromotionError."""
+    wanted = set(filenames)
+    for history in records.histories(place).values():
+        if wanted <= set(history.live):
+            return history.set_id
+    raise PromotionError(
+        f"{place.location}: {min(wanted)} is not in the index, or not in one set with the others",
+        hint="look at `status` for what is released; name files of one set",
+    )
 
 
 def with_reason(who: Who, reason: str) -> Who:

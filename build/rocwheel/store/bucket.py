@@ -173,12 +173,15 @@ class Bucket:
 
     def sweep(self, prefix: str, before: datetime) -> tuple[str, ...]:
         """Abort uploads in parts that were begun before that time."""
-        with self.translated(prefix, "ListMultipartUploads"):
-            pages = list(
-                self.client.get_paginator("list_multipart_uploads").paginate(
-                    Bucket=self.name, Prefix=self._base + prefix
+        try:
+            with self.translated(prefix, "ListMultipartUploads"):
+                pages = list(
+                    self.client.get_paginator("list_multipart_uploads").paginate(
+                        Bucket=self.name, Prefix=self._base + prefix
+                    )
                 )
-            )
+        except ObjectMissingError:  # how one server says that there is none
+            return ()
         swept = []
         for upload in (item for page in pages for item in page.get("Uploads", ())):
             if upload["Initiated"] < before:

@@ -1,0 +1,736 @@
+"""The whole way of a wheel set through real stores: staged, gated, released, withdrawn, pruned."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.s3 import servers  # noqa: F401 (a fixture)
+from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict, pass_gate
+
+import amdgpu_family_matrix as matrix
+from rocwheel.cli import main
+from rocwheel.errors import ObjectDiffersError, PromotionError, StoreError, WheelError
+from rocwheel.index import records
+from rocwheel.index.channels import Retention
+from rocwheel.index.page import Page, links
+from rocwheel.index.publish import change_page, read_page, read_root
+from rocwheel.index.records import Action
+from rocwheel.model import WheelKind
+from rocwheel.release import audit, mend, operations, promote, retention, stage, status, withdraw
+from rocwheel.release.policy import Approval
+from rocwheel.verdict import State
+
+GOLDEN = Path(__file__).parents[1] / "data" / "release_layout.txt"
+PROJECTS = ("jax-rocm7-pjrt", "jaxlib", "jax-rocm7-plugin")
+
+
+def open_shop(name, servers, tmp_path, monkeypatch, console, **changes) -> Shop:  # noqa: F811
+    if name == "file":
+        return Shop((tmp_path / "store").as_uri(), console, **changes)
+    for key, value in servers[name].environ().items():
+        monkeypatch.setenv(key, value)
+    return Shop(servers.fresh_url(name), console, **changes)
+
+
+@pytest.fixture(params=["file", "seaweedfs"])
+def shop_twice(request, servers, tmp_path, monkeypatch, console) -> Shop:  # noqa: F811
+    return open_shop(request.param, servers, tmp_path, monkeypatch, console)
+
+
+@pytest.fixture(params=["file", "moto", "rclone", "seaweedfs"])
+def any_shop(request, servers, tmp_path, monkeypatch, console) -> Shop:  # noqa: F811
+    return open_shop(request.param, servers, tmp_path, monkeypatch, console)
+
+
+@pytest.fixture
+def shop(tmp_path, console) -> Shop:
+    return Shop((tmp_path / "store").as_uri(), console)
+
+
+@pytest.fixture
+def weed_shop(servers, tmp_path, monkeypatch, console) -> Shop:  # noqa: F811
+    return open_shop("seaweedfs", servers, tmp_path, monkeypatch, console)
+
+
+def files_of(place) -> set[str]:
+    """What an installer sees at a place."""
+    found = set()
+    for project in read_root(place).projects:
+        for key in place.views(project, folder_keys=place.store.abilities().folder_keys):
+            found |= {link.filename for link in links(place.store.read(key)[0])}
+    return found
+
+
+def built(manifest) -> set[str]:
+    return {wheel.filename for wheel in manifest.built}
+
+
+# The way of a set
+
+
+def test_a_set_is_staged_gated_and_released_byte_for_byte(any_shop, tmp_path) -> None:
+    shop = any_shop
+    manifest = make_set(tmp_path / "wh", upstream_jaxlib=True)
+    plan = shop.stage(tmp_path / "wh")
+    assert not plan.is_done
+    assert files_of(shop.staging) == built(manifest)
+    assert read_root(shop.release).projects == frozenset()
+    pass_gate(shop.staging, manifest)
+    moved = shop.promote(manifest)
+    assert (moved == 0) == (shop.store.abilities().copies)
+    assert files_of(shop.release) == built(manifest)
+    for wheel in manifest.built:
+        data, _ = shop.store.read(shop.release.key(wheel.filename))
+        assert data == (tmp_path / "wh" / wheel.filename).read_bytes()
+        metadata, _ = shop.store.read(shop.release.metadata(wheel.filename))
+        assert metadata.startswith(b"Metadata-Version: 2.1")
+    assert audit.check(shop.staging) == []
+    assert audit.check(shop.release) == []
+
+
+def test_doing_it_again_is_nothing_to_do(shop_twice, tmp_path) -> None:
+    shop = shop_twice
+    manifest = shop.released(tmp_path / "wh")
+    before = shop.listing(shop.release), shop.listing(shop.staging)
+    assert stage.plan(tmp_path / "wh", FAMILY, shop.channel, shop.store).is_done
+    assert shop.plan(manifest).state == "nothing-to-do"
+    shop.stage(tmp_path / "wh")
+    shop.promote(manifest)
+    assert (shop.listing(shop.release), shop.listing(shop.staging)) == before
+
+
+def test_the_layout_of_a_store_is_what_the_documentation_promises(
+    servers,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    console,
+) -> None:
+    shop = open_shop("moto", servers, tmp_path, monkeypatch, console)
+    manifest = shop.released(tmp_path / "wh", pythons=("3.12",))
+    keys = [item.key.replace(manifest.sha256, "<manifest>") for item in shop.store.keys("")]
+    text = "\n".join(sorted(keys)) + "\n"
+    assert text == GOLDEN.read_text(), "if this change is meant, write it to docs/layout.md too"
+
+
+def test_the_release_record_says_what_allowed_it(shop, tmp_path) -> None:
+    manifest = shop.released(tmp_path / "wh")
+    record = records.history(shop.release, manifest.sha256).record(Action.PROMOTE)
+    assert (record.by, record.time) == ("tester", "2026-05-01T12:00:00Z")
+    cells = record.evidence["cells"]
+    assert {(c["suite"], c["python"], c["state"]) for c in cells if c["level"] == "required"} == {
+        (suite, python, "pass") for suite in ("smoke", "unit") for python in ("3.11", "3.12")
+    }
+    kept = records.verdicts(shop.release, manifest.sha256)
+    assert {item.sha256 for item in kept} == {c["sha256"] for c in cells if c["sha256"]}
+
+
+# R1, R2: what blocks changes nothing
+
+
+@pytest.mark.parametrize(
+    "spoil", ["missing", "failing", "timed out", "unreadable", "of other bytes", "cpu"]
+)
+def test_a_blocked_promotion_leaves_the_release_as_it_was(shop_twice, tmp_path, spoil: str) -> None:
+    shop = shop_twice
+    shop.released(tmp_path / "old", suffix="+rocm7.9.0", rocm="7.9.0")
+    before = shop.listing(shop.release)
+    manifest = make_set(tmp_path / "wh")
+    shop.stage(tmp_path / "wh")
+    pass_gate(shop.staging, manifest, suites=("smoke",))
+    for python in manifest.pythons:
+        verdict = make_verdict(manifest, suite="unit", python=python)
+        if spoil == "failing":
+            verdict = replace(verdict, state=State.FAIL, reason="a test failed")
+        elif spoil == "timed out":
+            verdict = replace(verdict, state=State.TIMEOUT, reason="no end")
+        elif spoil == "of other bytes":
+            verdict = replace(verdict, wheels=dict.fromkeys(verdict.wheels, "0" * 64))
+        elif spoil == "cpu":
+            verdict = replace(verdict, backend="cpu")
+        if spoil == "unreadable":
+            key = shop.staging.verdict(manifest.sha256, python, "unit", 1)
+            shop.store.create(key, b"{", headers=shop.staging.record_headers)
+        elif spoil != "missing":
+            records.add_verdict(shop.staging, verdict)
+    plan = shop.plan(manifest)
+    assert plan.state == "blocked"
+    assert {(cell.suite, cell.python) for cell in plan.decision.blocking} == {
+        ("unit", "3.11"),
+        ("unit", "3.12"),
+    }
+    with pytest.raises(PromotionError, match=r"unit on CPython 3\.11 is"):
+        shop.promote(manifest)
+    assert shop.listing(shop.release) == before
+
+
+def test_a_flaky_cell_needs_a_name_which_the_record_keeps(shop, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    shop.stage(tmp_path / "wh")
+    records.add_verdict(shop.staging, make_verdict(manifest, state=State.FAIL))
+    pass_gate(shop.staging, manifest)
+    with pytest.raises(PromotionError, match="passed after verdict 1 was fail") as caught:
+        shop.promote(manifest)
+    assert "--approve smoke:3.12" in caught.value.hint
+    approval = Approval(suite="smoke", python="3.12", by="ann", reason="known race")
+    shop.promote(manifest, approvals=(approval,))
+    record = records.history(shop.release, manifest.sha256).record(Action.PROMOTE)
+    assert record.evidence["approvals"][0]["by"] == "ann"
+
+
+def test_an_approval_for_a_cell_that_is_not_flaky_is_refused(shop, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh")
+    shop.stage(tmp_path / "wh")
+    pass_gate(shop.staging, manifest)
+    for suite in ("smoke", "smok"):
+        approval = Approval(suite=suite, python="3.12", by="ann", reason="x")
+        with pytest.raises(PromotionError, match=f"--approve {suite}:3.12"):
+            shop.plan(manifest, approvals=(approval,))
+
+
+def test_what_was_not_staged_is_not_promoted(shop, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh")
+    with pytest.raises(PromotionError, match="is not staged") as caught:
+        shop.plan(manifest)
+    assert caught.value.hint.startswith("stage")
+
+
+def test_status_names_the_cell_that_blocks_and_old_sets_are_listed(shop, tmp_path) -> None:
+    released = shop.released(tmp_path / "a", suffix="+rocm7.9.0", rocm="7.9.0")
+    waiting = make_set(tmp_path / "b")
+    shop.stage(tmp_path / "b")
+    records.add_verdict(shop.staging, make_verdict(waiting, state=State.CRASH))
+    now = NOW + timedelta(hours=30)
+    found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=now)
+    by_set = {item.set_id: item for item in found}
+    assert by_set[released.sha256].state == "released"
+    item = by_set[waiting.sha256]
+    assert (item.state, item.staged) == ("staged", "2026-05-01T12:00:00Z")
+    assert item.blocked_by.startswith("smoke on 3.11: not-run: no verdict (+3)")
+    assert [s.set_id for s in status.waiting(found, hours=24)] == [waiting.sha256]
+    assert status.waiting(found, hours=31) == []
+
+
+# R9: same name, other bytes
+
+
+@pytest.mark.parametrize("name", ["file", "seaweedfs", "moto"])
+def test_other_bytes_under_a_staged_name_change_nothing(
+    servers,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    console,
+    name: str,
+) -> None:
+    shop = open_shop(name, servers, tmp_path, monkeypatch, console)
+    make_set(tmp_path / "one", stamp="one")
+    shop.stage(tmp_path / "one")
+    before = shop.listing(shop.staging)
+    make_set(tmp_path / "two", stamp="two")
+    with pytest.raises(ObjectDiffersError, match=r"rocm7\.10\.0"):
+        shop.stage(tmp_path / "two")
+    assert shop.listing(shop.staging) == before
+
+
+def test_a_name_is_not_reused_after_a_prune_either(shop, tmp_path) -> None:
+    make_set(tmp_path / "one", stamp="one")
+    shop.stage(tmp_path / "one")
+    shop.channel = replace(shop.channel, retention=Retention(staging_days=1))
+    prune(shop, days=3)
+    assert files_of(shop.staging) == set()
+    make_set(tmp_path / "two", stamp="two")
+    with pytest.raises(ObjectDiffersError):
+        shop.stage(tmp_path / "two")
+    shop.stage(tmp_path / "one")
+    assert len(files_of(shop.staging)) == 5
+
+
+def test_a_staged_wheel_replaced_behind_our_back_is_not_released(any_shop, tmp_path) -> None:
+    shop = any_shop
+    manifest = make_set(tmp_path / "wh")
+    shop.stage(tmp_path / "wh")
+    pass_gate(shop.staging, manifest)
+    plan = shop.plan(manifest)
+    key = shop.staging.key(plan.copies[0].entry.filename)
+    data, _ = shop.store.read(key)
+    shop.store.delete(key)
+    shop.store.create(key, data[:-1] + b"x", headers=shop.staging.wheel_headers)
+    with pytest.raises(StoreError, match=r"jaxlib|pjrt|plugin"):
+        promote.apply(plan, who=WHO, console=shop.console)
+    with pytest.raises(StoreError, match=r"jaxlib|pjrt|plugin"):
+        shop.promote(manifest)
+    assert files_of(shop.release) == set()
+    assert plan.copies[0].entry.filename not in {
+        item.key.rpartition("/")[2] for item in shop.store.keys(shop.release.key(""))
+    }
+
+
+# R4, R5, R35
+
+
+def test_a_build_that_sorts_below_a_released_one_is_not_released(shop, tmp_path) -> None:
+    shop.released(tmp_path / "new", suffix="+rocm7.10.0a20251120")
+    old = make_set(tmp_path / "old", suffix="+rocm7.10.0a20251119")
+    shop.stage(tmp_path / "old")
+    pass_gate(shop.staging, old)
+    before = shop.listing(shop.release)
+    with pytest.raises(PromotionError, match="sorts below"):
+        shop.promote(old)
+    assert shop.listing(shop.release) == before
+
+
+def test_an_incomplete_or_open_set_is_not_staged(shop, tmp_path) -> None:
+    make_set(tmp_path / "open", requires_pjrt="==9")
+    with pytest.raises(WheelError, match="the set has"):
+        shop.stage(tmp_path / "open")
+    assert list(shop.store.keys("")) == []
+
+
+def test_a_wheel_over_its_size_budget_is_not_uploaded_and_the_trend_is_shown(
+    shop, tmp_path
+) -> None:
+    shop.released(tmp_path / "a", suffix="+rocm7.9.0", rocm="7.9.0", padding=100_000)
+    make_set(tmp_path / "b", padding=200_000)
+    plan = stage.plan(tmp_path / "b", FAMILY, shop.channel, shop.store)
+    assert any(", +98." in line and "since 0.9.1+rocm7.9.0" in line for line in plan.lines())
+    channel = replace(shop.channel, size_budget={WheelKind.PJRT: 150_000})
+    with pytest.raises(WheelError, match=r"pjrt.*196\.\d KiB, the budget is 146\.5 KiB"):
+        stage.plan(tmp_path / "b", FAMILY, channel, shop.store)
+
+
+# R18: yank, rollback, restore
+
+
+def test_a_set_is_yanked_and_unyanked_with_a_reason(shop_twice, tmp_path) -> None:
+    shop = shop_twice
+    manifest = shop.released(tmp_path / "wh")
+    who = withdraw.with_reason(WHO, "segfaults")
+    withdraw.apply(withdraw.plan_yank(shop.release, set_id=manifest.sha256), who=who)
+    for project in PROJECTS:
+        page = read_page(shop.release, project)
+        assert {item.yanked for item in page.files} == {"segfaults"}
+    assert withdraw.plan_yank(shop.release, set_id=manifest.sha256).is_done
+    assert audit.check(shop.release) == []
+    change = withdraw.plan_yank(shop.release, set_id=manifest.sha256, undo=True)
+    withdraw.apply(change, who=who)
+    assert {i.yanked for p in PROJECTS for i in read_page(shop.release, p).files} == {None}
+    assert audit.check(shop.release) == []
+
+
+def test_a_single_file_is_yanked_by_its_name(shop, tmp_path) -> None:
+    manifest = shop.released(tmp_path / "wh")
+    name = min(built(manifest))
+    who = withdraw.with_reason(WHO, "wrong")
+    withdraw.apply(withdraw.plan_yank(shop.release, filenames=[name]), who=who)
+    yanked = {i.filename for p in PROJECTS for i in read_page(shop.release, p).files if i.yanked}
+    assert yanked == {name}
+    with pytest.raises(PromotionError, match=r"no_such-1-py3-none-any\.whl is not in the index"):
+        withdraw.plan_yank(shop.release, filenames=["no_such-1-py3-none-any.whl"])
+
+
+def test_a_rollback_takes_the_set_out_and_restore_puts_it_back(any_shop, tmp_path) -> None:
+    shop = any_shop
+    kept = shop.released(tmp_path / "a", suffix="+rocm7.9.0", rocm="7.9.0")
+    manifest = shop.released(tmp_path / "b")
+    who = withdraw.with_reason(WHO, "wrong numbers")
+    withdraw.apply(withdraw.plan_rollback(shop.release, manifest.sha256), who=who)
+    assert files_of(shop.release) == built(kept)
+    assert withdraw.plan_rollback(shop.release, manifest.sha256).is_done
+    assert audit.check(shop.release) == []
+    with pytest.raises(PromotionError, match="rolled back by tester: wrong numbers"):
+        shop.plan(manifest)
+    withdraw.apply(withdraw.plan_restore(shop.release, manifest.sha256), who=who)
+    assert files_of(shop.release) == built(kept) | built(manifest)
+    assert withdraw.plan_restore(shop.release, manifest.sha256).is_done
+    assert audit.check(shop.release) == []
+
+
+def test_a_rolled_back_wheel_that_changed_since_is_not_restored(shop, tmp_path) -> None:
+    manifest = shop.released(tmp_path / "a")
+    who = withdraw.with_reason(WHO, "wrong")
+    withdraw.apply(withdraw.plan_rollback(shop.release, manifest.sha256), who=who)
+    key = shop.release.key(manifest.built[0].filename)
+    shop.store.delete(key)
+    shop.store.create(key, b"forged", headers=shop.release.wheel_headers)
+    with pytest.raises(ObjectDiffersError):
+        withdraw.plan_restore(shop.release, manifest.sha256)
+
+
+def test_a_rollback_keeps_the_files_that_another_release_shares(shop, tmp_path) -> None:
+    both = shop.released(tmp_path / "both", pythons=("3.11", "3.12"))
+    more = shop.released(tmp_path / "more", pythons=("3.12",))  # the same wheels, fewer cells
+    assert built(more) < built(both)
+    who = withdraw.with_reason(WHO, "wrong")
+    withdraw.apply(withdraw.plan_rollback(shop.release, both.sha256), who=who)
+    assert files_of(shop.release) == built(more)
+    assert audit.check(shop.release) == []
+
+
+def test_a_rollback_of_what_was_never_released_is_refused(shop, tmp_path) -> None:
+    manifest = make_set(tmp_path / "a")
+    with pytest.raises(PromotionError, match="never released"):
+        withdraw.plan_rollback(shop.release, manifest.sha256)
+    shop.released(tmp_path / "a")
+    with pytest.raises(PromotionError, match="not rolled back"):
+        withdraw.plan_restore(shop.release, manifest.sha256)
+
+
+def begin_promotion(shop, manifest) -> operations.Operation:
+    """A promotion that was cut short: the intent is there, and the pjrt page."""
+    plan = shop.plan(manifest)
+    operation = operations.begin(
+        shop.release, plan.history, Action.PROMOTE, [c.entry for c in plan.copies],
+        who=WHO, manifest=manifest,
+    )  # fmt: skip
+    pjrt = [c.entry for c in plan.copies if c.entry.kind == "pjrt"]
+    for item in pjrt:
+        shop.store.copy(
+            shop.store.info(shop.staging.key(item.filename)),
+            shop.release.key(item.filename),
+            sha256=item.sha256,
+        )
+    change_page(shop.release, PROJECTS[0], lambda page: page.with_files(pjrt))
+    return operation
+
+
+def test_an_unfinished_promotion_is_completed_by_the_next_run_of_anybody(shop, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh")
+    shop.stage(tmp_path / "wh")
+    pass_gate(shop.staging, manifest)
+    begin_promotion(shop, manifest)
+    later = replace(WHO, by="another", now=NOW + timedelta(hours=2))
+    assert shop.plan(manifest).state == "ready"
+    shop.promote(manifest, who=later)
+    assert audit.check(shop.release) == []
+    uploaded = {i.uploaded for p in PROJECTS for i in read_page(shop.release, p).files}
+    assert uploaded == {"2026-05-01T12:00:00Z"}  # as if the first run had done it
+
+
+def test_an_unfinished_promotion_is_undone_by_rollback(shop, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh")
+    shop.stage(tmp_path / "wh")
+    pass_gate(shop.staging, manifest)
+    running = begin_promotion(shop, manifest)
+    history = records.history(shop.release, manifest.sha256)
+    with pytest.raises(PromotionError, match=r"promote of \w+, begun by .* not complete") as caught:
+        operations.begin(shop.release, history, Action.YANK, (), who=WHO)
+    assert "`rollback` to undo it" in caught.value.hint
+    change = withdraw.plan_rollback(shop.release, manifest.sha256)
+    withdraw.apply(change, who=withdraw.with_reason(WHO, "not wanted"))
+    assert files_of(shop.release) == set()
+    assert audit.check(shop.release) == []
+    with pytest.raises(PromotionError, match="rolled back by another run"):
+        running.finish()
+
+
+def test_a_promotion_that_is_rolled_back_while_it_runs_leaves_nothing_behind(
+    shop, tmp_path
+) -> None:
+    manifest = make_set(tmp_path / "wh")
+    shop.stage(tmp_path / "wh")
+    pass_gate(shop.staging, manifest)
+    plan = shop.plan(manifest)
+    operations.begin(
+        shop.release, plan.history, Action.PROMOTE, [c.entry for c in plan.copies],
+        who=WHO, manifest=manifest,
+    )  # fmt: skip
+    held = shop.plan(manifest)  # a run that has read everything and stands still
+    change = withdraw.plan_rollback(shop.release, manifest.sha256)
+    withdraw.apply(change, who=withdraw.with_reason(WHO, "not wanted"))
+    with pytest.raises(PromotionError, match="rolled back by another run"):
+        promote.apply(held, who=WHO, console=shop.console)
+    assert files_of(shop.release) == set()
+
+
+# R17, R31: the index is a function of the records
+
+
+def test_a_page_refuses_to_lose_a_file_except_by_rollback_or_prune(shop, tmp_path) -> None:
+    shop.released(tmp_path / "wh")
+    before = shop.listing(shop.release)
+    with pytest.raises(StoreError, match="would lose jaxlib-"):
+        change_page(shop.release, "jaxlib", lambda page: Page(project=page.project))
+    assert shop.listing(shop.release) == before
+
+
+@pytest.mark.parametrize("damage", ["deleted", "emptied", "garbage", "one file dropped"])
+def test_every_page_can_be_made_again_from_the_records(shop_twice, tmp_path, damage: str) -> None:
+    shop = shop_twice
+    kept = shop.released(tmp_path / "a", suffix="+rocm7.9.0", rocm="7.9.0")
+    rolled = shop.released(tmp_path / "b")
+    who = withdraw.with_reason(WHO, "wrong")
+    withdraw.apply(withdraw.plan_yank(shop.release, set_id=kept.sha256), who=who)
+    withdraw.apply(withdraw.plan_rollback(shop.release, rolled.sha256), who=who)
+    before = shop.listing(shop.release)
+    place, folder_keys = shop.release, shop.store.abilities().folder_keys
+    for project in PROJECTS:
+        for key in (place.state(project), *place.views(project, folder_keys=folder_keys)):
+            data, info = shop.store.read(key)
+            if damage == "deleted":
+                shop.store.delete(key)
+            elif damage == "one file dropped" and key.endswith(".json"):
+                document = json.loads(data)
+                del document["files"][0]
+                body = (json.dumps(document, sort_keys=True) + "\n").encode()
+                shop.store.replace(key, body, previous=info, headers=place.state_headers)
+            elif damage != "one file dropped":
+                body = b"garbage" if damage == "garbage" else b"{}"
+                shop.store.replace(key, body, previous=info, headers=place.state_headers)
+    if damage == "deleted":
+        for key in (place.state(""), *place.views("", folder_keys=folder_keys)):
+            shop.store.delete(key)
+    plan = mend.plan_rebuild(place)
+    assert plan.changes
+    assert set(plan.changes) == set(PROJECTS)
+    mend.apply_rebuild(plan)
+    assert shop.listing(shop.release) == before
+    assert mend.plan_rebuild(place).changes == {}
+    assert audit.check(place) == []
+
+
+def test_a_rebuild_keeps_what_no_record_knows_and_what_is_under_way(shop, tmp_path) -> None:
+    shop.released(tmp_path / "a", suffix="+rocm7.9.0", rocm="7.9.0")
+    manifest = make_set(tmp_path / "b")
+    shop.stage(tmp_path / "b")
+    pass_gate(shop.staging, manifest)
+    begin_promotion(shop, manifest)
+    before = shop.listing(shop.release)
+    mend.apply_rebuild(mend.plan_rebuild(shop.release))
+    assert shop.listing(shop.release) == before
+
+
+def test_the_check_names_every_kind_of_damage(shop, tmp_path) -> None:
+    manifest = shop.released(tmp_path / "a")
+    folder = tmp_path / "store" / shop.release.root
+    one, two, three = sorted(built(manifest))[:3]
+    (folder / one).write_bytes((folder / one).read_bytes()[:-1] + b"x")
+    (folder / f"{two}.metadata").write_bytes(b"Metadata-Version: 2.1\n")
+    (folder / three).unlink()
+    page = folder / "jaxlib" / "index.html"
+    page.write_text(page.read_text().replace("%2B", "+", 1).replace("&gt;=3.10", "&gt;=3.9", 1))
+    problems = "\n".join(audit.check(shop.release))
+    for expected in (
+        f"{one}: SHA-256 is",
+        f"{two}.metadata: not the wheel's METADATA",
+        f"{three}: no such object",
+        "is not as in index.json",
+    ):
+        assert expected in problems
+
+
+# Prune
+
+
+def prune(shop, *, days: float) -> retention.PrunePlan:
+    now = NOW + timedelta(days=days)
+    plan = retention.plan(shop.staging, shop.release, shop.channel, now=now)
+    retention.apply(plan, who=replace(WHO, now=now, reason="retention"))
+    return plan
+
+
+def test_retention_prunes_what_is_old_and_nothing_that_is_needed(shop_twice, tmp_path) -> None:
+    shop = shop_twice
+    sets = []
+    for number in range(4):
+        who = replace(WHO, now=NOW + timedelta(days=number))
+        manifest = make_set(tmp_path / str(number), suffix=f"+rocm7.10.0a{number}")
+        shop.stage(tmp_path / str(number), who)
+        pass_gate(shop.staging, manifest)
+        shop.promote(manifest, who)
+        sets.append(manifest)
+    keep = Retention(staging_days=2, release_days=2, keep_newest=1, pinned=(sets[0].sha256,))
+    shop.channel = replace(shop.channel, retention=keep)
+    plan = prune(shop, days=10)
+    assert {item.history.set_id for item in plan.expired if item.place is shop.release} == {
+        sets[1].sha256,
+        sets[2].sha256,
+    }
+    assert files_of(shop.release) == built(sets[0]) | built(sets[3])
+    assert files_of(shop.staging) == built(sets[0])
+    stored = {item.key.rpartition("/")[2] for item in shop.store.keys("")}
+    assert not stored & built(sets[1])
+    assert audit.check(shop.release) == []
+    assert prune(shop, days=10).expired == ()
+
+
+def test_without_retention_nothing_is_pruned(shop, tmp_path) -> None:
+    shop.released(tmp_path / "a")
+    before = shop.listing(shop.release), shop.listing(shop.staging)
+    assert prune(shop, days=10_000).expired == ()
+    assert (shop.listing(shop.release), shop.listing(shop.staging)) == before
+
+
+def test_what_a_killed_staging_left_is_pruned_when_it_is_old(shop, tmp_path) -> None:
+    shop.channel = replace(shop.channel, retention=Retention(staging_days=2))
+    manifest = make_set(tmp_path / "a")
+    plan = stage.plan(tmp_path / "a", FAMILY, shop.channel, shop.store)
+    entries = [item.entry for item in plan.uploads]
+    operations.begin(shop.staging, plan.history, Action.STAGE, entries, who=WHO)
+    name = entries[0].filename
+    shop.store.create(
+        shop.staging.key(name), tmp_path / "a" / name, headers=shop.staging.wheel_headers
+    )
+    assert prune(shop, days=1).expired == ()
+    assert len(prune(shop, days=3).expired) == 1
+    assert shop.store.info(shop.staging.key(name)) is None
+    shop.stage(tmp_path / "a")  # the same bytes may come back
+    assert files_of(shop.staging) == built(manifest)
+
+
+def test_a_prune_that_was_cut_short_is_finished(shop, tmp_path) -> None:
+    shop.channel = replace(shop.channel, retention=Retention(staging_days=2))
+    manifest = make_set(tmp_path / "a")
+    shop.stage(tmp_path / "a")
+    history = records.history(shop.staging, manifest.sha256)
+    operations.begin(
+        shop.staging, history, Action.PRUNE, history.live.values(), who=replace(WHO, reason="x")
+    )
+    assert len(prune(shop, days=0).expired) == 1
+    assert files_of(shop.staging) == set()
+    assert records.history(shop.staging, manifest.sha256).open is None
+
+
+# Adopt
+
+
+def test_files_that_were_there_before_are_adopted_and_never_dropped(any_shop, tmp_path) -> None:
+    shop = any_shop
+    place = shop.release
+    old = make_set(tmp_path / "old", jax="0.8.0", suffix="+rocm7.1.0", rocm="7.1.0")
+    for name in built(old):
+        path = tmp_path / "old" / name
+        shop.store.create(place.key(name), path, headers=place.wheel_headers)
+    page = "".join(f'<a href="../{n}">{n}</a>' for n in built(old) if n.startswith("jaxlib"))
+    shop.store.create(place.key("jaxlib/index.html"), page.encode(), headers=place.view_headers)
+    new = make_set(tmp_path / "new")
+    shop.stage(tmp_path / "new")
+    pass_gate(shop.staging, new)
+    with pytest.raises(StoreError, match="made by another tool") as caught:
+        shop.promote(new)
+    assert "index adopt" in caught.value.hint
+    plan = mend.plan_adoption(place)
+    assert {item.filename for item in plan.entries} == built(old)
+    mend.apply_adoption(plan, who=WHO)
+    shop.promote(new)
+    assert files_of(place) == built(old) | built(new)
+    assert mend.plan_adoption(place).entries == ()
+    assert audit.check(place) == []
+    before = shop.listing(place)
+    mend.apply_rebuild(mend.plan_rebuild(place))
+    assert shop.listing(place) == before
+
+
+def test_an_adoption_that_would_lose_a_listed_file_is_refused(shop) -> None:
+    page = b'<a href="https://elsewhere/jaxlib-1-cp312-cp312-any.whl">x</a>'
+    key = shop.release.key("jaxlib/index.html")
+    shop.store.create(key, page, headers=shop.release.view_headers)
+    with pytest.raises(PromotionError, match="lists jaxlib-1-cp312-cp312-any"):
+        mend.plan_adoption(shop.release)
+
+
+# The command line
+
+
+def run(capsys, *argv: str) -> tuple[int, dict, str]:
+    code = main([*argv, "--json"])
+    out, err = capsys.readouterr()
+    return code, json.loads(out), err
+
+
+def test_the_commands_tell_what_they_did(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    where = ("--family", FAMILY.name, "--store", (tmp_path / "store").as_uri())
+    code, said, _ = run(capsys, "stage", "wh", *where, "--dry-run")
+    assert (code, said["state"], (tmp_path / "store").exists()) == (0, "planned", False)
+    code, said, _ = run(capsys, "stage", "wh", *where)
+    assert (code, said["state"]) == (0, "staged")
+    assert run(capsys, "stage", "wh", *where)[1]["state"] == "nothing-to-do"
+
+    code, said, err = run(capsys, "promote", "--manifest", manifest.sha256[:8], *where)
+    assert (code, said["state"]) == (9, "blocked")
+    assert {(c["suite"], c["python"]) for c in said["blocked_by"]} == {
+        ("smoke", "3.12"),
+        ("unit", "3.12"),
+    }
+    assert "error: " in err
+    assert "hint:  run it: gate --manifest" in err
+
+    shop = Shop((tmp_path / "store").as_uri(), None)
+    pass_gate(shop.staging, manifest)
+    code, said, _ = run(capsys, "promote", "--manifest", "wh", *where, "--dry-run")
+    assert (code, said["state"]) == (0, "ready")
+    assert {w["destination"] for w in said["wheels"]} == {
+        f"{(tmp_path / 'store').as_uri()}/v2/gfx90a/{name}" for name in built(manifest)
+    }
+    code, said, _ = run(capsys, "promote", "--manifest", "wh/manifest.json", *where)
+    assert (code, said["state"], said["bytes_through_client"]) == (0, "published", 0)
+    code, said, _ = run(capsys, "promote", "--manifest", manifest.sha256, *where)
+    assert (code, said["state"]) == (0, "nothing-to-do")
+
+    code, said, _ = run(capsys, "status", *where)
+    assert [item["state"] for item in said["sets"]] == ["released"]
+    assert run(capsys, "status", *where, "--older-than", "1")[1] == {"sets": []}
+    for command, state in (("yank", "yank"), ("unyank", "unyank"), ("rollback", "rollback"),
+                           ("restore", "restore"), ("restore", "nothing-to-do")):  # fmt: skip
+        code, said, _ = run(
+            capsys, command, "--manifest", manifest.sha256, *where, "--reason", "just so"
+        )
+        assert (code, said["state"]) == (0, state)
+    code, said, _ = run(capsys, "index", "check", *where)
+    assert (code, said["problems"]) == (0, [])
+    assert run(capsys, "index", "check", "--staging", *where)[0] == 0
+    assert run(capsys, "index", "rebuild", *where)[1]["places"][0]["changes"] == {}
+    assert run(capsys, "index", "adopt", *where)[1]["places"][0]["state"] == "nothing-to-do"
+    assert run(capsys, "prune", *where)[1]["places"][0]["state"] == "nothing-to-do"
+
+
+def test_a_dry_run_prints_every_source_and_destination(tmp_path, capsys) -> None:
+    manifest = make_set(tmp_path / "wh")
+    store = (tmp_path / "store").as_uri()
+    where = ("--family", FAMILY.name, "--store", store, "--dry-run")
+    assert main(["stage", str(tmp_path / "wh"), *where]) == 0
+    out = capsys.readouterr().out
+    for name in built(manifest):
+        assert f"{tmp_path}/wh/{name} -> {store}/v2-staging/gfx90a/{name} (" in out
+        assert f"METADATA -> {store}/v2-staging/gfx90a/{name}.metadata" in out
+
+
+@pytest.mark.parametrize(
+    ("argv", "code", "said"),
+    [
+        (["promote", "--manifest", "abc", "--family", "gfx90a", "--store", "file:///tmp/x"], 3, "no such file, and no SHA-256"),
+        (["promote", "--manifest", "abcdef12", "--family", "gfx90a", "--store", "file:///nowhere/x"], 3, "0 manifests of gfx90a start so"),
+        (["stage", "/nowhere", "--family", "gfx90a", "--store", "file:///nowhere"], 3, "No such file"),
+        (["status", "--family", "gfx94x", "--store", "file:///nowhere"], 3, "unknown GPU family"),
+        (["status", "--family", "gfx90a", "--channel", "nightlies"], 3, "no such channel"),
+        (["status", "--family", "gfx90a", "--store", "ftp://x"], 3, "not a store"),
+        (["status", "--family", "gfx90a"], 2, "--channel or --store"),
+        (["status", "--store", "file:///nowhere"], 2, "--family"),
+        (["rollback", "--manifest", "abcdef", "--family", "gfx90a", "--store", "file:///nowhere"], 3, "--reason"),
+        (["yank", "--family", "gfx90a", "--store", "file:///nowhere", "--reason", "x"], 2, "--manifest, or --file"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_refused_in_two_lines(capsys, argv, code, said) -> None:
+    assert main(argv) == code
+    err = capsys.readouterr().err
+    assert said in err
+    if code != 2:
+        error, hint = err.strip().splitlines()
+        assert error.startswith("error: ")
+        assert hint.startswith("hint:  ")
+
+
+def test_families_of_one_build_are_released_each_for_itself(tmp_path, console) -> None:
+    """One manifest may serve several families; copies, verdicts and records are per family."""
+    other = matrix.family("gfx942" if "gfx942" in matrix.FAMILIES else "gfx94X-dcgpu")
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    manifest = make_set(tmp_path / "wh", gfx=("gfx90a", *other.targets))
+    shop.stage(tmp_path / "wh")
+    pass_gate(shop.staging, manifest)
+    shop.promote(manifest)
+    with pytest.raises(PromotionError, match="is not staged"):
+        promote.plan(manifest, other, shop.channel, shop.store, who=WHO)
