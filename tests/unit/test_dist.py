@@ -1,0 +1,121 @@
+"""What `dist_wheels` decides before anything is fetched or built."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+import amdgpu_family_matrix as matrix
+from rocwheel import dist, source
+from rocwheel.errors import ConfigError, WheelError
+from rocwheel.manifest import Source, WheelEntry
+from rocwheel.model import PythonVersion, RocmVersion
+
+ROOT = Path(__file__).parents[2]
+TARBALL = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
+
+
+def request(tmp_path, **changes):
+    plain = dist.Request(
+        therock=f"https://example.com/{TARBALL}",
+        wheelhouse=tmp_path / "wheelhouse",
+        cache=tmp_path / "cache",
+        checkout=ROOT,
+        cwd=tmp_path,
+    )
+    return dataclasses.replace(plain, **changes)
+
+
+def test_gfx_targets_are_the_list_else_the_family_else_the_tarballs_name(tmp_path):
+    assert dist.plan(request(tmp_path)).gfx_targets == ("gfx942",)
+    family = dist.plan(request(tmp_path, family="gfx110X-all"))
+    assert family.gfx_targets == matrix.family("gfx110X-all").targets
+    both = dist.plan(request(tmp_path, family="gfx110X-all", gfx_targets=("gfx90a", "gfx90a")))
+    assert both.gfx_targets == ("gfx90a",)
+    assert dist.plan(request(tmp_path, gfx_targets=("gfx11-generic",))).gfx_targets
+
+
+def test_without_any_word_on_gfx_targets_nothing_is_guessed(tmp_path):
+    with pytest.raises(ConfigError, match="gfx targets") as caught:
+        dist.plan(request(tmp_path, therock="https://example.com/rocm-7.10.0.tar.gz"))
+    assert "--family" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("changes", "message", "hint"),
+    [
+        ({"gfx_targets": ("gfx943",)}, "'gfx943': unknown gfx target", "did you mean gfx942?"),
+        ({"family": "gfx94x"}, "'gfx94x': unknown GPU family", "did you mean gfx94X-dcgpu?"),
+        ({"compiler": "clnag"}, "'clnag': unknown compiler", "did you mean clang?"),
+        ({"cpu_features": "nativ"}, "'nativ': unknown CPU features", "did you mean native?"),
+        ({"jaxlib": "build"}, "'build': unknown origin of jaxlib", "did you mean built?"),
+        ({"jax_version": "0.9.3"}, "JAX 0.9.3: no pin", "did you mean 0.9.2?"),
+    ],
+)
+def test_an_unknown_word_is_refused_with_the_nearest_one(tmp_path, changes, message, hint):
+    with pytest.raises(ConfigError) as caught:
+        dist.plan(request(tmp_path, **changes))
+    assert str(caught.value).startswith(message)
+    assert caught.value.hint == hint
+
+
+def test_planning_writes_nothing(tmp_path):
+    dist.plan(request(tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def tree(tmp_path, runner, version="0.9.2"):
+    planned = dist.plan(request(tmp_path, jax_version=version))
+    return source.preview(
+        planned.sources, pins=planned.pins, layouts=planned.layouts, runner=runner
+    )
+
+
+def test_an_upstream_jaxlib_is_in_the_manifest_by_its_hash(tmp_path, runner):
+    found = tree(tmp_path, runner)
+    assert found.jaxlib_origin == "upstream"
+    pythons = (PythonVersion(3, 12), PythonVersion(3, 13))
+    entries = list(dist._upstream_jaxlib(found, pythons))
+    assert [entry.python for entry in entries] == ["3.12", "3.13"]
+    assert all(entry.origin == "upstream" and entry.version == "0.9.2" for entry in entries)
+    assert all(len(entry.sha256) == 64 and entry.size > 1 << 20 for entry in entries)
+    assert entries[0].tags == ("cp312-cp312-manylinux_2_27_x86_64",)
+
+
+def test_jaxlib_of_a_release_without_pinned_wheels_is_refused(tmp_path, runner):
+    with pytest.raises(ConfigError, match="no upstream wheels are pinned") as caught:
+        list(dist._upstream_jaxlib(tree(tmp_path, runner, "0.9.0"), (PythonVersion(3, 12),)))
+    assert "--jaxlib built" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("asked", "xla", "suffix"),
+    [
+        (None, False, "+rocm7.10.0a20251120"),
+        (".post1", False, ".post1"),
+        (None, True, "+rocm7.10.0a20251120.xla123456789"),
+        (".post1", True, ".post1+xla123456789"),
+        ("", True, "+xla123456789"),
+    ],
+)
+def test_overrides_mark_the_version_whatever_the_suffix(tmp_path, runner, asked, xla, suffix):
+    found = tree(tmp_path, runner)
+    if xla:
+        found = dataclasses.replace(
+            found, xla=Source(repository="", commit="123456789a" * 4), xla_dir=tmp_path
+        )
+    wanted = request(tmp_path, wheel_suffix=asked)
+    version = RocmVersion.parse("7.10.0a20251120")
+    assert dist._wheel_version(wanted, found, version).suffix == suffix
+
+
+def test_two_wheels_for_one_cell_are_an_error_with_the_list():
+    one = WheelEntry(
+        kind="plugin", filename="a.whl", project="p", version="1", tags=("t",), python="3.12",
+        size=1, sha256="0" * 64,
+    )  # fmt: skip
+    dist._one_per_cell([one, dataclasses.replace(one, filename="b.whl", python="3.13")])
+    with pytest.raises(WheelError, match=r"a\.whl, b\.whl"):
+        dist._one_per_cell([one, dataclasses.replace(one, filename="b.whl")])
