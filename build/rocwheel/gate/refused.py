@@ -27,3 +27,17 @@ class NoRunnerError(RefusedError):
 
     state = State.NO_RUNNER
     exit_code = State.NO_RUNNER.exit_code
+
+
+class UnfitError(RefusedError):
+    """The wheels do not install together, or are not what is used."""
+
+    state = State.FAIL
+    exit_code = State.FAIL.exit_code
+
+
+class BrokenError(RefusedError):
+    """The wheels kill the process that imports them."""
+
+    state = State.CRASH
+    exit_code = State.CRASH.exit_code
