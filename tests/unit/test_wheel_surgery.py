@@ -179,9 +179,7 @@ def test_any_set_stays_installable_and_comes_back(data, old, number, tmp_path_fa
         )
     )
     files = {
-        name: File(
-            data.draw(st.binary(max_size=50)), mode=data.draw(st.sampled_from((0o644, 0o755)))
-        )
+        name: File(data.draw(texts), mode=data.draw(st.sampled_from((0o644, 0o755))))
         for name in (f"jax_rocm{number}_plugin/a.py", f"jax_rocm{number}_plugin/ü.txt")
     }
     plugin = wheels.plugin(number=number, version=old)
