@@ -233,30 +233,14 @@ def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
     be what their pin says.
     """
     request = planned.request
+    tree, spec, notes = preview(planned, runner=runner)
     yield "# ROCm"
     yield from (f"# {line}" for line in str(planned.rocm).splitlines())
     yield "# sources"
     for command in planned.sources.commands:
         yield str(command)
-    tree = source.preview(
-        planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner
-    )
-    tree.accept(request.pythons)
     yield f"# JAX {tree.jax_version} at {tree.root}"
-    version, rocm_root = _expected_rocm(planned)
-    try:
-        binary = find_bazel(request, tree, runner=runner)
-    except HostError as exc:
-        yield f"# {exc}; {exc.hint}"
-        binary = bazel.BazelBinary(path=PurePath("bazel"), version=tree.bazel, origin="missing")
-    spec = specification(
-        planned,
-        tree,
-        version=version,
-        rocm_root=rocm_root,
-        binary=binary,
-        compiler=find_compiler(request, runner=runner),
-    )
+    yield from (f"# {note}" for note in notes)
     for invocation in bazel.invocations(spec):
         yield f"# Bazel: {invocation.title}"
         yield str(invocation.command_line())
@@ -271,6 +255,32 @@ def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
     for name in (MANIFEST, BUILD_RECORD):
         yield f"# write {folder}/{name}"
     yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
+
+
+def preview(
+    planned: Plan, *, runner: Runner
+) -> tuple[source.SourceTree, bazel.BuildSpec, tuple[str, ...]]:
+    """The tree and specification `gather` would give, fetching nothing; and what is missing."""
+    request, notes = planned.request, []
+    tree = source.preview(
+        planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner
+    )
+    tree.accept(request.pythons)
+    version, rocm_root = _expected_rocm(planned)
+    try:
+        binary = find_bazel(request, tree, runner=runner)
+    except HostError as exc:
+        notes.append(f"{exc}; {exc.hint}")
+        binary = bazel.BazelBinary(path=PurePath("bazel"), version=tree.bazel, origin="missing")
+    spec = specification(
+        planned,
+        tree,
+        version=version,
+        rocm_root=rocm_root,
+        binary=binary,
+        compiler=find_compiler(request, runner=runner),
+    )
+    return tree, spec, tuple(notes)
 
 
 def _expected_rocm(planned: Plan) -> tuple[RocmVersion, PurePath]:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import bazel_bench
+from support import bazel_bench, toy
 from support.bazel_bench import SOURCES
 
 from rocwheel import bazel
@@ -43,10 +43,8 @@ def test_plugin_and_pjrt_are_one_invocation_and_a_second_run_executes_nothing(be
         WheelKind.PLUGIN: "jax_rocm7_plugin-0.11.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl",
         WheelKind.PJRT: "jax_rocm7_pjrt-0.11.0+rocm7.10.0-py3-none-linux_x86_64.whl",
     }
-    assert (
-        first.outputs[WheelKind.PLUGIN].read_text()
-        == (bench.workspace / SOURCES / "kernels.txt").read_text() + "shared\n"
-    )
+    kernels = (bench.workspace / SOURCES / "kernels.txt").read_text()
+    assert toy.text_of(first.outputs[WheelKind.PLUGIN]) == kernels + "shared = 1\n"
     assert first.actions_executed >= 2
     second = bench.build()
     assert (second.actions_executed, second.cache_hits) == (0, 0)
@@ -69,7 +67,7 @@ def test_further_cpythons_get_the_plugin_alone_and_jaxlib_is_apart(bench):
         ((WheelKind.JAXLIB,), "3.13"),
     ]
     assert bench.build(1).outputs[WheelKind.PLUGIN].name.endswith("-cp313-cp313-linux_x86_64.whl")
-    assert bench.build(3).outputs[WheelKind.JAXLIB].read_text() == "host\nshared\n"
+    assert toy.text_of(bench.build(3).outputs[WheelKind.JAXLIB]) == "host = 1\nshared = 1\n"
 
 
 def test_a_workspace_with_a_blank_in_its_path_is_refused(bench):
@@ -117,7 +115,8 @@ def test_a_target_that_does_not_exist_is_said_in_bazels_words(bench):
 
 def test_a_label_without_a_wheel_is_an_error(bench):
     build_file = bench.workspace / "jaxlib/tools/BUILD.bazel"
-    text = build_file.read_text().replace("jaxlib-0.11.0%s-%s-%s-linux_x86_64.whl", "x%s%s%s.zip")
+    old = "jaxlib-0.11.0%s-%s-%s-linux_x86_64.whl"
+    text = build_file.read_text().replace(old, old.replace(".whl", ".zip"))
     build_file.write_text(text)
     with pytest.raises(BazelError, match="made 0 wheels, not one: none"):
         bench.build(2)
@@ -164,7 +163,7 @@ from pathlib import Path
 sys.path[:0] = {path!r}
 from rocwheel.console import Console
 from rocwheel.process import HostRunner, base_env
-from support import bazel_bench
+from support import bazel_bench, toy
 bench = bazel_bench.make(Path({folder!r}), HostRunner(base_env(os.environ)),
                          Console(sys.stderr, clock=time.monotonic))
 bench.write("host.txt", "SLEEP 300")

@@ -166,7 +166,7 @@ def test_a_clean_checkout_is_its_commit(bench):
     tree = bench.resolve(jax_dir=bench.jax)
     assert tree.jax.commit == git(bench.jax, "rev-parse", "HEAD")
     assert (tree.jax.dirty, tree.jax.digest) == (False, "")
-    assert tree.pythons == (PythonVersion(3, 12), PythonVersion(3, 13))
+    assert tree.pythons == tuple(PythonVersion(3, minor) for minor in (10, 11, 12, 13))
     assert tree.local_suffix == f".jax{tree.jax.commit[:9]}"
     assert tree.jaxlib_origin == "built"  # it is not the pinned commit
 
@@ -297,9 +297,9 @@ def test_a_missing_rc_file_is_found_before_the_build(bench):
 def test_a_cpython_without_a_lock_file_is_refused(bench):
     tree = bench.resolve(jax_dir=bench.jax)
     tree.accept((PythonVersion(3, 12),))
-    with pytest.raises(ConfigError, match=r"CPython 3\.11: .* no lock file") as caught:
-        tree.accept((PythonVersion(3, 12), PythonVersion(3, 11)))
-    assert caught.value.hint == "JAX 0.11.0 accepts: 3.12, 3.13"
+    with pytest.raises(ConfigError, match=r"CPython 3\.14: .* no lock file") as caught:
+        tree.accept((PythonVersion(3, 12), PythonVersion(3, 14)))
+    assert caught.value.hint == "JAX 0.11.0 accepts: 3.10, 3.11, 3.12, 3.13"
 
 
 def test_a_program_in_the_trees_own_git_configuration_is_not_run(bench, tmp_path):
@@ -311,3 +311,13 @@ def test_a_program_in_the_trees_own_git_configuration_is_not_run(bench, tmp_path
     assert not (tmp_path / "sprung").exists()
     subprocess.run(["git", "status"], cwd=bench.jax, check=True, capture_output=True)
     assert (tmp_path / "sprung").exists()  # the trap works
+
+
+def test_a_preview_fetches_nothing_also_of_an_xla_that_is_only_named(bench):
+    asked = SourceRequest(jax_dir=bench.jax, xla_repository=f"{bench.url}/xla", xla_ref="main")
+    planned = source.plan(asked, pins=bench.pins, cache=bench.cache)
+    tree = source.preview(planned, pins=bench.pins, layouts=LAYOUTS, runner=bench.runner)
+    assert bench.seen == []
+    assert [command.argv[5] for command in planned.commands] == ["ls-remote"]
+    assert tree.xla_dir is not None
+    assert not bench.cache.exists()

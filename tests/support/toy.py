@@ -1,10 +1,11 @@
-"""A workspace with JAX's layout and labels whose wheels are made by a few `cat`s: Bazel is real.
+"""A workspace with JAX's layout and labels, and wheels of a few lines of text: Bazel is real.
 
 A source that contains FAIL breaks its action, one that contains `SLEEP n` takes n seconds.
 """
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 _RULES = """
@@ -29,10 +30,10 @@ toy_object = rule(_object_impl, attrs = {"src": attr.label(allow_single_file = T
 def _wheel_impl(ctx):
     out = ctx.actions.declare_file("dist/" + ctx.attr.filename)
     ctx.actions.run_shell(
-        inputs = ctx.files.objects,
+        inputs = ctx.files.objects + [ctx.file._pack],
         outputs = [out],
-        command = 'out="$1"; shift; cat "$@" > "$out"',
-        arguments = [out.path] + [file.path for file in ctx.files.objects],
+        command = 'python3 "$@"',
+        arguments = [ctx.file._pack.path, out.path] + [file.path for file in ctx.files.objects],
         mnemonic = "BuildJaxWheel",
         progress_message = "Packing %s" % ctx.attr.filename,
     )
@@ -41,6 +42,24 @@ def _wheel_impl(ctx):
 toy_wheel = rule(_wheel_impl, attrs = {
     "filename": attr.string(),
     "objects": attr.label_list(allow_files = True),
+    "_pack": attr.label(default = "//:pack.py", allow_single_file = True),
+})
+
+def _editable_impl(ctx):
+    out = ctx.actions.declare_directory("dist/" + ctx.attr.project)
+    ctx.actions.run_shell(
+        inputs = ctx.files.objects + [ctx.file.setup],
+        outputs = [out],
+        command = 'mkdir -p "$1/$2"; cp "$3" "$1/setup.py"; cp "$4" "$1/$2/__init__.py"',
+        arguments = [out.path, ctx.attr.project, ctx.file.setup.path, ctx.files.objects[0].path],
+        mnemonic = "BuildEditable",
+    )
+    return [DefaultInfo(files = depset([out]))]
+
+toy_editable = rule(_editable_impl, attrs = {
+    "objects": attr.label_list(allow_files = True),
+    "project": attr.string(),
+    "setup": attr.label(allow_single_file = True),
 })
 
 def _flag_impl(ctx):
@@ -49,26 +68,52 @@ def _flag_impl(ctx):
 string_flag = rule(_flag_impl, build_setting = config.string(flag = True))
 """
 
+_PACK = """
+import sys, zipfile
+
+out, sources = sys.argv[1], sys.argv[2:]
+project, version, *tag = out.rpartition("/")[2][:-4].split("-")
+text = "".join(open(source).read() for source in sources)
+info = "%s-%s.dist-info/" % (project, version)
+with zipfile.ZipFile(out, "w") as wheel:
+    for name, content in (
+        (project + "/__init__.py", text),
+        (info + "METADATA", "Metadata-Version: 2.1\\nName: %s\\nVersion: %s\\n" % (project, version)),
+        (info + "WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: %s\\n" % "-".join(tag)),
+        (info + "RECORD", ""),
+    ):
+        wheel.writestr(zipfile.ZipInfo(name, (1980, 1, 1, 0, 0, 0)), content)
+"""
+
 _REPOSITORY = """
 def _settings_impl(repository_ctx):
     environ = repository_ctx.os.environ
     python = environ.get("HERMETIC_PYTHON_VERSION", "3.12").replace(".", "")
+    suffix = environ.get("ML_WHEEL_VERSION_SUFFIX", "")
+    if environ.get("ML_WHEEL_TYPE", "") == "snapshot":
+        suffix = ".dev0+selfbuilt"
     repository_ctx.file("BUILD.bazel", "")
     repository_ctx.file("settings.bzl", "TAG = 'cp%s'\\nSUFFIX = '%s'\\nROCM = '%s'\\n" % (
         python,
-        environ.get("ML_WHEEL_VERSION_SUFFIX", ""),
+        suffix,
         environ.get("TF_NEED_ROCM", "") and environ["ROCM_PATH"],
     ))
 
 settings = repository_rule(
     implementation = _settings_impl,
-    environ = ["HERMETIC_PYTHON_VERSION", "ML_WHEEL_VERSION_SUFFIX", "TF_NEED_ROCM", "ROCM_PATH"],
+    environ = [
+        "HERMETIC_PYTHON_VERSION",
+        "ML_WHEEL_TYPE",
+        "ML_WHEEL_VERSION_SUFFIX",
+        "ROCM_PATH",
+        "TF_NEED_ROCM",
+    ],
 )
 """
 
 _BUILD = """
 load("@settings//:settings.bzl", "SUFFIX", "TAG")
-load("//:rules.bzl", "string_flag", "toy_object", "toy_wheel")
+load("//:rules.bzl", "string_flag", "toy_editable", "toy_object", "toy_wheel")
 
 string_flag(name = "jaxlib_git_hash", build_setting_default = "")
 
@@ -93,6 +138,13 @@ toy_wheel(
     filename = "jax_rocm7_pjrt-0.11.0%s-py3-none-linux_x86_64.whl" % SUFFIX,
     objects = ["pjrt", "shared"],
 )
+
+toy_editable(
+    name = "jaxlib_wheel_editable",
+    project = "jaxlib",
+    setup = "src/setup.py",
+    objects = ["host"],
+)
 """
 
 _RC = """
@@ -109,20 +161,31 @@ build:rocm_release_wheel --config=rocm
 FILES = {
     "WORKSPACE": 'workspace(name = "toy")\nload("//:repository.bzl", "settings")\n'
     'settings(name = "settings")\n',
-    "BUILD.bazel": "",
+    "BUILD.bazel": 'exports_files(["pack.py"])',
     ".bazelrc": _RC,
     "rules.bzl": _RULES,
     "repository.bzl": _REPOSITORY,
+    "pack.py": _PACK,
     "jax/version.py": '_version = "0.11.0"\n',
     "build/rocm/rocm.bazelrc": _ROCM_RC,
+    "build/requirements_lock_3_10.txt": "",
+    "build/requirements_lock_3_11.txt": "",
     "build/requirements_lock_3_12.txt": "",
     "build/requirements_lock_3_13.txt": "",
     "jaxlib/tools/BUILD.bazel": _BUILD,
-    "jaxlib/tools/src/host.txt": "host\n",
-    "jaxlib/tools/src/kernels.txt": "kernels\n",
-    "jaxlib/tools/src/pjrt.txt": "pjrt\n",
-    "jaxlib/tools/src/shared.txt": "shared\n",
+    "jaxlib/tools/src/host.txt": "host = 1\n",
+    "jaxlib/tools/src/setup.py": "from setuptools import setup\n\n"
+    'setup(name="jaxlib", version="1", packages=["jaxlib"])\n',
+    "jaxlib/tools/src/kernels.txt": "kernels = 1\n",
+    "jaxlib/tools/src/pjrt.txt": "pjrt = 1\n",
+    "jaxlib/tools/src/shared.txt": "shared = 1\n",
 }
+
+
+def text_of(wheel: Path) -> str:
+    """What the objects of a wheel said."""
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.read(archive.namelist()[0]).decode()
 
 
 def make(root: Path) -> Path:

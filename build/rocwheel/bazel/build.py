@@ -38,6 +38,8 @@ POLL_SECONDS: Final = 0.2
 RUNNER_COUNTS_SINCE: Final = (5,)  # Bazel that counts cache hits in its build metrics
 SHOWN_LINES: Final = 60  # of a failed action's output
 WARNINGS: Final = 20  # kept of one invocation
+# JAX's build gives `rocm` beside a config that holds it, and so do we.
+EXPECTED: Final = "The following configs were expanded more than once"
 OWN_FAILURES: Final = frozenset({"NON_ZERO_EXIT", "TIMEOUT", ""})
 
 
@@ -197,7 +199,7 @@ def _run(
     if last := _last(files.last):
         console.info(f"   last time: {last}")
     read = BuildEvents()
-    with console.progress(invocation.title) as bar:
+    with console.progress("Bazel's actions") as bar:
         shown = _Shown(read, bar, console, live="--keep_going" in invocation.options)
 
         def line(text: str) -> None:
@@ -251,6 +253,8 @@ class _Warnings:
             self._add(line.removeprefix("WARNING: "))
 
     def _add(self, text: str) -> None:
+        if text.startswith(EXPECTED):
+            return
         if text not in self.seen and len(self.seen) < WARNINGS:
             self.seen.append(text)
             self._console.warn(f"Bazel: {text}")
@@ -279,7 +283,8 @@ class _Shown:
 
     def _update(self) -> None:
         targets = f"{len(self._read.completed)} of {len(self._read.targets)} targets"
-        self._bar.update(self._read.actions, text=f"actions, {targets} {self._status}".rstrip())
+        text = ", ".join(filter(None, (targets, self._status)))
+        self._bar.update(self._read.actions, text=text)
 
 
 @contextmanager
@@ -315,7 +320,12 @@ def _tail(path: Path, read: BuildEvents, changed: Callable[[], None]) -> Iterato
 
 
 def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[WheelKind, Path]:
-    """Copy the wheel of every target; exactly one each, and it must be there. Raises BazelError."""
+    """Copy the wheel of every target; exactly one each, and it must be there. Raises BazelError.
+
+    An editable target makes a folder, which is installed from where it is.
+    """
+    if invocation.editable:
+        return {target.kind: _project(target, read) for target in invocation.targets}
     into.mkdir(parents=True, exist_ok=True)
     taken = {}
     for target in invocation.targets:
@@ -330,6 +340,23 @@ def _wheels(invocation: BazelInvocation, target: Target, read: BuildEvents) -> S
     if invocation.output:  # a folder that was empty before the program of `bazel run` wrote into it
         return sorted(Path(invocation.output).glob("*.whl"))
     return [path for path in read.files(target.label) if path.suffix == ".whl"]
+
+
+def _project(target: Target, read: BuildEvents) -> Path:
+    """The folder of an editable target: the one that pip can install."""
+    places = {
+        place
+        for file in read.files(target.label)
+        for place in (file, *file.parents)
+        if any((place / marker).is_file() for marker in ("pyproject.toml", "setup.py"))
+    }
+    top = sorted(place for place in places if not places & set(place.parents))
+    if len(top) != 1:
+        raise BazelError(
+            f"{target.label}: made {len(top)} folders that pip can install, not one",
+            hint="check the layout of this tree in ci/layouts.yaml",
+        )
+    return top[0]
 
 
 def _one(target: Target, wheels: Sequence[Path]) -> Path:

@@ -111,6 +111,18 @@ class BuildSpec:
     startup_options: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # given last, so they win
 
+    @property
+    def output_base(self) -> PurePath:
+        """One output base, so one Bazel server, per tree.
+
+        A base per CPython would save the repository rules that are evaluated anew when the
+        CPython changes (about a second each on the miniature), but costs a server of 250 MiB or
+        more for each, a slower first build, and for JAX tens of gigabytes of unpacked
+        repositories.
+        """
+        name = hashlib.sha256(str(self.workspace).encode()).hexdigest()[:16]
+        return self.caches.output_user_root / name
+
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
@@ -137,6 +149,7 @@ class BazelInvocation:
     arguments: tuple[str, ...] = ()  # of the program that `run` starts
     env: Mapping[str, str] = field(default_factory=dict)
     output: PurePath | None = None  # where that program writes its wheel
+    editable: bool = False  # the targets make folders to install from, not wheels
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -266,9 +279,8 @@ def _invocation(
 ) -> BazelInvocation:
     rocm = any(kind.needs_rocm for kind in kinds)
     conditions = _conditions(spec, python, rocm=rocm)
-    output_base = _output_base(spec)
     output = (
-        spec.caches.output_user_root / f"{output_base.name}-{kinds[0].value}"
+        spec.caches.output_user_root / f"{spec.output_base.name}-{kinds[0].value}"
         if spec.layout.command == "run"
         else None
     )
@@ -286,42 +298,32 @@ def _invocation(
     return BazelInvocation(
         bazel=spec.bazel,
         workspace=spec.workspace,
-        startup=_startup(spec, output_base),
+        startup=_startup(spec),
         command=spec.layout.command,
         recipe=recipe,
         targets=tuple(Target(kind=kind, label=labels[kind]) for kind in kinds),
         python=python,
-        output_base=output_base,
+        output_base=spec.output_base,
         remote=spec.remote,
         own_options=spec.options,
         arguments=expand(spec.layout.arguments, conditions=conditions, values=values),
         env=expand_env(spec.layout.environment, conditions=conditions, values=values),
         output=output,
+        editable=spec.editable,
     )
 
 
-def _startup(spec: BuildSpec, output_base: PurePath) -> tuple[str, ...]:
+def _startup(spec: BuildSpec) -> tuple[str, ...]:
     headers = spec.remote.header_file(spec.caches.output_user_root)
     return (
         "--nohome_rc",
         *(f"--bazelrc={name}" for name in spec.version_class.startup_files),
         f"--output_user_root={spec.caches.output_user_root}",
-        f"--output_base={output_base}",
+        f"--output_base={spec.output_base}",
         f"--max_idle_secs={IDLE_SECONDS}",
         *((f"--bazelrc={headers}",) if headers else ()),
         *spec.startup_options,
     )
-
-
-def _output_base(spec: BuildSpec) -> PurePath:
-    """One output base, so one Bazel server, per tree.
-
-    A base per CPython would save the repository rules that are evaluated anew when the CPython
-    changes (about a second each on the miniature), but costs a server of 250 MiB or more for
-    each, a slower first build, and for JAX tens of gigabytes of unpacked repositories.
-    """
-    name = hashlib.sha256(str(spec.workspace).encode()).hexdigest()[:16]
-    return spec.caches.output_user_root / name
 
 
 def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozenset[str]:

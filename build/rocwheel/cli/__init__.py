@@ -27,6 +27,14 @@ COMMANDS: Final = {
         "rocwheel.cli.dist:dist_wheels",
         "Build, repair and verify a wheel set; leave a wheelhouse with its manifest.",
     ),
+    "configure": (
+        "rocwheel.cli.bazel:configure",
+        "Write an rc file for running Bazel by hand with the options of a build.",
+    ),
+    "dev": (
+        "rocwheel.cli.bazel:dev",
+        "Build with local sources, install what changed, run a test.",
+    ),
     "fetch_rocm": ("rocwheel.cli.rocm:fetch_rocm", "Fetch, check and cache a ROCm tree."),
     "wheel": (
         "rocwheel.cli.wheel:wheel",

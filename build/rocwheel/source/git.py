@@ -76,9 +76,9 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
     """Ask a repository which commit a branch or tag is; a commit is returned as it is."""
     if COMMIT.match(ref):
         return ref
-    patterns = (f"refs/heads/{ref}", f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", ref)
+    patterns = _names(ref)
     try:
-        output = runner.capture(_git(None, "ls-remote", repository, *patterns))
+        output = runner.capture(ask_ref(repository, ref))
     except CommandError as exc:
         raise _unreachable(repository, exc) from exc
     found: dict[str, str] = {}
@@ -92,6 +92,15 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
         f"{repository}: has no branch or tag {ref!r}",
         hint="name a branch, a tag or a whole commit",
     )
+
+
+def ask_ref(repository: str, ref: str) -> Command:
+    """What asks a repository for the commit of a branch or tag."""
+    return _git(None, "ls-remote", repository, *_names(ref))
+
+
+def _names(ref: str) -> tuple[str, ...]:
+    return f"refs/heads/{ref}", f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", ref
 
 
 def identify(root: Path, *, runner: Runner) -> Source:

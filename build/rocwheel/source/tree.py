@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from packaging.version import InvalidVersion, Version
@@ -16,7 +16,7 @@ from packaging.version import InvalidVersion, Version
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion
-from rocwheel.source.git import COMMIT, Checkout, checkout, identify, resolve_ref
+from rocwheel.source.git import COMMIT, Checkout, ask_ref, checkout, identify, resolve_ref
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,9 +53,13 @@ class SourcePlan:
     @property
     def commands(self) -> tuple[Command, ...]:
         """What `resolve` will run before it looks at the tree."""
-        if self.checkout is None or self.checkout.folder.is_dir():
-            return ()
-        return self.checkout.commands(self.checkout.folder)
+        commands: list[Command] = []
+        if self.checkout and not self.checkout.folder.is_dir():
+            commands += self.checkout.commands(self.checkout.folder)
+        if self.request.xla_ref and not COMMIT.match(self.request.xla_ref):
+            repository = self.request.xla_repository or "<the repository JAX takes XLA from>"
+            commands.append(ask_ref(repository, self.request.xla_ref))
+        return tuple(commands)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,22 +197,30 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
     from rocwheel.console import silent
 
     pin, request = planned.pin, planned.request
-    if pin is None or (planned.root.is_dir() and not request.xla_ref):
-        return resolve(planned, pins=pins, layouts=layouts, runner=runner, console=silent())
-    layout = layouts[pin.layout]
-    return SourceTree(
-        root=planned.root,
-        workspace=planned.root / layout.workspace,
-        layout=layout,
-        version_class=_class(planned.root, layout, Version(pin.version)),
-        jax_version=pin.version,
-        pythons=pin.pythons,
-        bazel=pin.bazel,
-        jax=Source(repository=pin.repository, commit=pin.commit),
-        xla=Source(repository=request.xla_repository, commit=pin.xla_commit),
-        xla_dir=request.xla_dir,
-        pin=pin,
-    )
+    if pin is None or planned.root.is_dir():
+        here = replace(planned, request=replace(request, xla_repository="", xla_ref=""))
+        tree = resolve(here, pins=pins, layouts=layouts, runner=runner, console=silent())
+    else:
+        layout = layouts[pin.layout]
+        tree = SourceTree(
+            root=planned.root,
+            workspace=planned.root / layout.workspace,
+            layout=layout,
+            version_class=_class(planned.root, layout, Version(pin.version)),
+            jax_version=pin.version,
+            pythons=pin.pythons,
+            bazel=pin.bazel,
+            jax=Source(repository=pin.repository, commit=pin.commit),
+            xla=Source(repository=layout.xla.repository, commit=pin.xla_commit),
+            xla_dir=request.xla_dir,
+            pin=pin,
+        )
+    if not request.xla_ref:
+        return tree
+    repository = request.xla_repository or tree.layout.xla.repository
+    commit = request.xla_ref if COMMIT.match(request.xla_ref) else "0" * 40  # not known yet
+    folder = _checkout(repository, request.xla_ref, commit, planned.cache).folder
+    return replace(tree, xla=Source(repository=repository, commit=commit), xla_dir=folder)
 
 
 def _checkout(repository: str, ref: str, commit: str, cache: Path) -> Checkout:

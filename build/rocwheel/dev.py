@@ -1,0 +1,278 @@
+"""The developer's loop: build with local sources, install, test; or be told how to run Bazel.
+
+Nothing here is for release: wheels are snapshots, installed as Bazel made them (no repair), and
+only those that changed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rocwheel import bazel, dist
+from rocwheel.bazel.remote import quoted, write_headers
+from rocwheel.errors import ConfigError, HostError
+from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.process import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rocwheel.bazel import BazelInvocation, BazelResult
+    from rocwheel.console import Console
+    from rocwheel.process import Runner
+
+# What a test may need of the caller's environment; everything else a child sees is fixed.
+TEST_ENV: Final = ("GPU_", "HIP_", "HSA_", "JAX_", "ROCR_", "XLA_")
+_ABOUT: Final = """
+import importlib.metadata, json, sys, sysconfig
+installed = {}
+for item in importlib.metadata.distributions():
+    origin = json.loads(item.read_text("direct_url.json") or "{}")
+    name = item.metadata["Name"].lower().replace("_", "-")
+    installed[name] = origin.get("archive_info", {}).get("hashes", {}).get("sha256", "")
+free = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
+print(json.dumps({"python": "%d.%d%s" % (*sys.version_info[:2], free), "installed": installed}))
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """One turn of the loop: what to build, where to install it, what to run against it."""
+
+    request: dist.Request
+    environment: Path  # a virtual environment
+    kinds: tuple[WheelKind, ...] = ()  # () is every wheel the sources build
+    editable: bool = False
+    tests: tuple[Path, ...] = ()
+    test_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """What a turn did."""
+
+    runs: tuple[tuple[BazelInvocation, BazelResult], ...]
+    installed: tuple[str, ...]  # file names, of wheels that had changed
+    tested: bool
+
+    @property
+    def actions_executed(self) -> int:
+        return sum(done.actions_executed for _, done in self.runs)
+
+    @property
+    def cache_hits(self) -> int:
+        return sum(done.cache_hits for _, done in self.runs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configured:
+    """An rc file, and the command lines that use it."""
+
+    rc_file: Path
+    commands: tuple[str, ...]
+
+
+def turn(loop: Loop, *, runner: Runner, console: Console) -> Turn:
+    """Build, install what changed, run the tests.
+
+    Raises what building raises; HostError for an environment that is none; CommandError when pip
+    or a test fails.
+    """
+    python, hashes = _about(loop.environment, runner)
+    inputs = dist.gather(_plan(loop, python), runner=runner, console=console)
+    runs = []
+    for invocation in bazel.invocations(_spec(loop, python, inputs.spec)):
+        with console.step(f"Bazel: {invocation.title}", key="bazel"):
+            done = bazel.build(
+                invocation,
+                folder=loop.request.cache / "logs",
+                into=loop.request.cache / "dev" / inputs.spec.output_base.name,
+                runner=runner,
+                console=console,
+            )
+            console.info(f"   {done.summary}")
+            runs.append((invocation, done))
+    made = [path for _, done in runs for path in done.outputs.values()]
+    with console.step("Install", key="install"):
+        changed = [path for path in made if loop.editable or _digest(path) not in hashes]
+        for command in _install(loop, changed):
+            runner.run(command)
+        console.info(f"   {len(changed)} of {len(made)} had changed")
+    if loop.tests:
+        library = inputs.root.root / "lib"
+        with console.step("Test", key="test"):
+            runner.run(_test(loop, library), on_line=console.info)
+    return Turn(
+        runs=tuple(runs),
+        installed=tuple(path.name for path in changed),
+        tested=bool(loop.tests),
+    )
+
+
+def preview_turn(loop: Loop, *, runner: Runner) -> Iterator[str]:
+    """Every command `turn` would run; changes nothing."""
+    python, _ = _about(loop.environment, runner)
+    planned = _plan(loop, python)
+    _, spec, notes = dist.preview(planned, runner=runner)
+    yield from (str(command) for command in planned.sources.commands)
+    yield from (f"# {note}" for note in notes)
+    for invocation in bazel.invocations(_spec(loop, python, spec)):
+        yield str(invocation.command_line())
+    yield "# then, for the wheels that changed:"
+    yield from map(str, _install(loop, [loop.request.cache / "dev" / "<wheels>"]))
+    if loop.tests:
+        yield str(_test(loop, Path(str(spec.rocm_root)) / "lib"))
+
+
+def preview_configure(
+    request: dist.Request, *, rc_file: Path | None, runner: Runner
+) -> Iterator[str]:
+    """The rc file `configure` would write, and the commands it would print."""
+    _, spec, notes = dist.preview(dist.plan(replace(request, allow_dirty=True)), runner=runner)
+    planned = bazel.invocations(spec)
+    path = rc_file or _default_rc(request, spec)
+    yield f"# write {path}"
+    yield from (f"# {line}" for line in (*notes, *_rc_lines(planned)))
+    yield from (str(_by_hand(invocation, path)) for invocation in planned)
+
+
+def configure(
+    request: dist.Request, *, rc_file: Path | None, runner: Runner, console: Console
+) -> Configured:
+    """Write the options of a build into an rc file outside the checkout.
+
+    Bazel run by hand with it shares output base and caches with rocwheel, so neither rebuilds what
+    the other built. Raises ConfigError for a file below the workspace.
+    """
+    inputs = dist.gather(
+        dist.plan(replace(request, allow_dirty=True)), runner=runner, console=console
+    )
+    planned = bazel.invocations(inputs.spec)
+    path = rc_file or _default_rc(request, inputs.spec)
+    if path.resolve().is_relative_to(inputs.tree.root.resolve()):
+        raise ConfigError(
+            f"{path}: lies in the checkout, where it would be left behind",
+            hint="choose a place outside of it, or drop --output",
+        )
+    write_headers(inputs.spec.remote, inputs.spec.caches.output_user_root)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(_rc_lines(planned)) + "\n", encoding="utf-8")
+    return Configured(
+        rc_file=path, commands=tuple(str(_by_hand(invocation, path)) for invocation in planned)
+    )
+
+
+def _default_rc(request: dist.Request, spec: bazel.BuildSpec) -> Path:
+    return request.cache / "configure" / f"{spec.output_base.name}.bazelrc"
+
+
+def _plan(loop: Loop, python: PythonVersion) -> dist.Plan:
+    return dist.plan(replace(loop.request, pythons=(python,), allow_dirty=True))
+
+
+def _spec(loop: Loop, python: PythonVersion, spec: bazel.BuildSpec) -> bazel.BuildSpec:
+    """A snapshot: with date or commit the version would be a reason to rebuild."""
+    return replace(
+        spec,
+        kinds=loop.kinds or spec.kinds,
+        pythons=(python,),
+        wheel_version=bazel.WheelVersion(kind="snapshot"),
+        git_hash="",
+        editable=loop.editable,
+    )
+
+
+def _rc_lines(planned: Sequence[BazelInvocation]) -> list[str]:
+    lines = ["# Written by `ci_build configure`. Each config is one command line of it."]
+    for option in planned[0].startup:
+        name, _, value = option.partition("=")
+        if name == "--bazelrc":  # read after the workspace's own, as on a command line
+            lines.append(f"import {value if value.startswith('/') else f'%workspace%/{value}'}")
+        elif name != "--nohome_rc":  # which only a command line can say
+            lines.append(f"startup {quoted(option)}")
+    for invocation in planned:
+        lines.append(f"# {invocation.title}")
+        lines += [f"build:{_config(invocation)} {quoted(item)}" for item in invocation.options]
+    return lines
+
+
+def _config(invocation: BazelInvocation) -> str:
+    kinds = "_".join(kind.value for kind in invocation.kinds)
+    return f"{kinds}_{invocation.python.abi}"
+
+
+def _by_hand(invocation: BazelInvocation, rc_file: Path) -> Command:
+    return Command(
+        argv=(
+            str(invocation.bazel.path),
+            "--nohome_rc",
+            f"--bazelrc={rc_file}",
+            invocation.command,
+            f"--config={_config(invocation)}",
+            *(target.label for target in invocation.targets),
+            *(("--", *invocation.arguments) if invocation.arguments else ()),
+        ),
+        cwd=invocation.workspace,
+        env=invocation.env,
+    )
+
+
+def _about(environment: Path, runner: Runner) -> tuple[PythonVersion, frozenset[str]]:
+    """The CPython of an environment, and the digests of the wheels it was filled from."""
+    python = environment / "bin" / "python"
+    if not python.is_file():
+        raise HostError(
+            f"{environment}: no virtual environment",
+            hint=f"make one: python3 -m venv {environment}",
+        )
+    answer = json.loads(runner.capture(Command(argv=(str(python), "-c", _ABOUT), timeout=60)))
+    installed: Mapping[str, str] = answer["installed"]
+    return PythonVersion.parse(answer["python"]), frozenset(filter(None, installed.values()))
+
+
+def _digest(path: Path) -> str:
+    import hashlib
+
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _install(loop: Loop, changed: Sequence[Path]) -> list[Command]:
+    """pip, once, without dependencies or an index: the wheels are all that is wanted."""
+    if not changed:
+        return []
+    how = ("--no-build-isolation",) if loop.editable else ("--no-index", "--force-reinstall")
+    what = [word for path in changed for word in (("-e",) * loop.editable, (str(path),))]
+    return [
+        Command(
+            argv=(
+                str(loop.environment / "bin" / "python"),
+                *("-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"),
+                *how,
+                *(word for words in what for word in words),
+            )
+        )
+    ]
+
+
+def _test(loop: Loop, library: Path) -> Command:
+    """Pytest in the environment, with the ROCm that was built against."""
+    environ = loop.request.environ
+    passed = {name: value for name, value in environ.items() if name.startswith(TEST_ENV)}
+    search = ":".join(filter(None, (str(library), environ.get("LD_LIBRARY_PATH", ""))))
+    return Command(
+        argv=(
+            str(loop.environment / "bin" / "python"),
+            *("-m", "pytest"),
+            *map(str, loop.tests),
+            *loop.test_options,
+        ),
+        cwd=loop.request.cwd,
+        env={**passed, "LD_LIBRARY_PATH": search, "PYTHONUNBUFFERED": "1"},
+    )
