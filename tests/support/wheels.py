@@ -13,6 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocwheel.manifest import Manifest, RocmSource, Source, WheelEntry
+from rocwheel.wheel import inspect
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -319,6 +322,43 @@ def pjrt(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
         },
     )
     return made.but(**changes)
+
+
+def manifest(*paths: Path) -> Manifest:
+    """The manifest of a set of these wheels."""
+    nowhere = Source(repository="", commit="a" * 40)
+    entries = []
+    for path in paths:
+        report = inspect(path)
+        kind = report.project.rpartition("-")[2]
+        entries.append(
+            WheelEntry(
+                kind=kind,
+                filename=path.name,
+                project=report.project,
+                version=report.version,
+                tags=report.tags,
+                python="3.12" if kind == "plugin" else "",
+                size=report.size,
+                sha256=report.sha256,
+                gfx_targets=report.gfx_targets,
+            )
+        )
+    return Manifest(
+        jax_version="0.9.1",
+        rocm=RocmSource(
+            version="7.10.0", header_version="7.10.0", sha256="0" * 64, origin="tarball", name="x"
+        ),
+        tool=nowhere,
+        jax=nowhere,
+        xla=nowhere,
+        builder_image="",
+        bazel_version="7.4.1",
+        gfx_targets=("gfx1100", "gfx942"),
+        pythons=("3.12",),
+        options={},
+        wheels=tuple(entries),
+    )
 
 
 def version_module(version: str) -> bytes:

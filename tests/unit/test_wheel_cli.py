@@ -55,6 +55,22 @@ def test_inspect_gives_everything_as_one_document(plugin: str, pjrt: str, capsys
     assert second["entry_points"] == {"jax_plugins": ["xla_rocm7 = jax_plugins.xla_rocm7"]}
 
 
+def test_inspect_shows_what_a_wheelhouse_says_of_its_wheel(plugin, pjrt, tmp_path, capsys) -> None:
+    made = wheels.manifest(tmp_path / plugin, tmp_path / pjrt)
+    (tmp_path / "manifest.json").write_bytes(made.to_bytes())
+    run("inspect", "--json", plugin)
+    (item,) = json.loads(capsys.readouterr().out)["wheels"]
+    assert item["provenance"]["manifest"] == made.sha256
+    assert item["provenance"]["jax"] == "a" * 40
+    assert item["provenance"]["ROCm"].startswith("7.10.0, SHA-256 0000")
+    run("verify", "-q", ".")
+    other = wheels.plugin(version="0.9.2").write(tmp_path)
+    capsys.readouterr()
+    run("inspect", "--json", other.name)
+    (item,) = json.loads(capsys.readouterr().out)["wheels"]
+    assert "manifest" not in item["provenance"]
+
+
 def test_verify_says_may_ship_and_ends_well(plugin: str, pjrt: str, capsys) -> None:
     run("verify", plugin, pjrt)
     assert capsys.readouterr().out == f"{plugin}: may ship\n{pjrt}: may ship\n"

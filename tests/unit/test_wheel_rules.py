@@ -11,7 +11,6 @@ from support import wheels
 from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf
 
 from rocwheel import wheel
-from rocwheel.manifest import Manifest, RocmSource, Source, WheelEntry
 from rocwheel.wheel.findings import RULES, Severity
 from rocwheel.wheel.rules import Expectation, verify_set, verify_wheelhouse
 
@@ -320,6 +319,11 @@ def test_a_requirement_with_a_marker_is_no_pin_of_the_set(tmp_path: Path) -> Non
     assert wheel.verify(path, policy=POLICY) == ()
 
 
+def test_a_code_object_in_a_file_of_its_own_is_no_library(tmp_path: Path) -> None:
+    made = with_file(PLUGIN, "jax_rocm7_plugin/kernels.hsaco", make_elf(machine=224))
+    assert wheel.verify(made.write(tmp_path), policy=POLICY) == ()
+
+
 def test_errors_stand_before_warnings(tmp_path: Path) -> None:
     made = with_module(versions={"libc.so.6": ("GLIBC_2.28",)}).but(
         tag="cp312-cp312-manylinux_2_27_x86_64.manylinux_2_28_x86_64"
@@ -355,45 +359,9 @@ def test_a_set_is_compared_by_the_version_that_is_its_own(tmp_path: Path) -> Non
     assert all(not findings for findings in verify_set(paths, policy=POLICY).values())
 
 
-def manifest(folder: Path, *paths: Path) -> Manifest:
-    nowhere = Source(repository="", commit="a" * 40)
-    entries = []
-    for path in paths:
-        report = wheel.inspect(path)
-        kind = report.project.rpartition("-")[2]
-        entries.append(
-            WheelEntry(
-                kind=kind,
-                filename=path.name,
-                project=report.project,
-                version=report.version,
-                tags=report.tags,
-                python="3.12" if kind == "plugin" else "",
-                size=report.size,
-                sha256=report.sha256,
-                gfx_targets=report.gfx_targets,
-            )
-        )
-    return Manifest(
-        jax_version="0.9.1",
-        rocm=RocmSource(
-            version="7.10.0", header_version="7.10.0", sha256="0" * 64, origin="tarball", name="x"
-        ),
-        tool=nowhere,
-        jax=nowhere,
-        xla=nowhere,
-        builder_image="",
-        bazel_version="7.4.1",
-        gfx_targets=("gfx1100", "gfx942"),
-        pythons=("3.12",),
-        options={},
-        wheels=tuple(entries),
-    )
-
-
 def test_a_wheelhouse_agrees_with_its_manifest_or_says_where_not(tmp_path: Path) -> None:
     plugin, pjrt = PLUGIN.write(tmp_path), PJRT.write(tmp_path)
-    made = manifest(tmp_path, plugin, pjrt)
+    made = wheels.manifest(plugin, pjrt)
     assert verify_wheelhouse(tmp_path, made, policy=POLICY) == {plugin.name: (), pjrt.name: ()}
 
     stray = wheels.plugin(version="0.9.2").write(tmp_path)

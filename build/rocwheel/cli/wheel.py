@@ -49,7 +49,7 @@ def inspect(app: App, wheels: tuple[Path, ...]) -> None:
     """Show what is in wheels: names, sizes, ELF facts, GPU code, provenance."""
     from rocwheel.wheel.report import inspect as read
 
-    reports = [read(app.cwd / path) for path in wheels]
+    reports = [_with_manifest(read(app.cwd / path)) for path in wheels]
     app.emit(
         {"wheels": [report_document(report) for report in reports]},
         "\n\n".join("\n".join(_report_lines(report)) for report in reports),
@@ -250,6 +250,41 @@ def diff(app: App, *, first: Path, second: Path, exit_code: bool) -> int:
     return WheelError.exit_code if differences and exit_code else 0
 
 
+def _with_manifest(report: WheelReport) -> WheelReport:
+    """Add what the wheelhouse says a wheel was made from, where it lies in one of its own."""
+    from dataclasses import replace
+
+    from rocwheel.manifest import MANIFEST, Manifest
+
+    folder = report.path.parent
+    if not (folder / MANIFEST).exists():
+        return report
+    manifest = Manifest.load(folder)
+    if all(entry.sha256 != report.sha256 for entry in manifest.wheels):
+        return report
+    sources = {"jax": manifest.jax, "xla": manifest.xla, "rocwheel": manifest.tool}
+    known = {
+        "manifest": manifest.sha256,
+        "ROCm": f"{manifest.rocm.version}, SHA-256 {manifest.rocm.sha256}",
+        "builder image": manifest.builder_image or "none",
+        "Bazel": manifest.bazel_version,
+        **{
+            name: " ".join(
+                filter(
+                    None,
+                    (
+                        source.repository,
+                        source.commit or source.digest,
+                        "with changes" if source.dirty else "",
+                    ),
+                )
+            )
+            for name, source in sources.items()
+        },
+    }
+    return replace(report, provenance={**report.provenance, **known})
+
+
 def _load_policy(app: App, path: Path | None) -> WheelPolicy:
     from rocwheel.wheel.policy import load
 
@@ -402,10 +437,13 @@ def _report_lines(report: WheelReport) -> Iterable[str]:
                 member.name,
                 size(member.size),
                 size(member.compressed),
-                *(_elf_cells(item) if item else ("",) * 5),
+                *(_elf_cells(item) if item else ("",) * 6),
             )
         )
-    header = ("member", "size", "packed", "GLIBC", "GLIBCXX", "RUNPATH", "GPU code", "needs")
+    header = (
+        *("member", "size", "packed", "GLIBC", "GLIBCXX", "CXXABI"),
+        *("RUNPATH", "GPU code", "needs"),
+    )
     yield ""
     yield from (f"  {line}" for line in columns(header, rows))
 
@@ -416,6 +454,7 @@ def _elf_cells(item: Any) -> tuple[str, ...]:
     return (
         _dotted(item.highest("GLIBC")),
         _dotted(item.highest("GLIBCXX")),
+        _dotted(item.highest("CXXABI")),
         f"{len(item.runpath)} entries" if item.runpath else "",
         f"{len(item.bundles)} x {len(item.gfx_targets)} targets" if item.bundles else "",
         " ".join(needed),

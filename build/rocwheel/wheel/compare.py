@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
 from rocwheel.wheel.metadata import WheelName
+from rocwheel.wheel.report import LIBRARIES, graft_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +49,14 @@ def diff(first: Path, second: Path) -> tuple[Difference, ...]:
         if old.size == new.size and _same(old.raw(0, old.size), new.raw(0, new.size)):
             same_name = first.name == second.name
             return () if same_name else tuple(_names(first.name, second.name))
-        return tuple(itertools.chain(_names(first.name, second.name), _archives(old, new)))
+        size = Difference(
+            member="", aspect="size in bytes", before=str(old.size), after=str(new.size)
+        )
+        return (
+            *_names(first.name, second.name),
+            *([size] if old.size != new.size else []),
+            *_archives(old, new),
+        )
 
 
 def _names(first: str, second: str) -> Iterator[Difference]:
@@ -64,6 +72,14 @@ def _names(first: str, second: str) -> Iterator[Difference]:
 
 def _archives(old: Archive, new: Archive) -> Iterator[Difference]:
     olds, news = _members(old), _members(new)
+    grafts = [
+        {graft_name(name) for name in names if name.partition("/")[0].endswith(LIBRARIES)}
+        for names in (olds, news)
+    ]
+    for name in sorted(grafts[0] - grafts[1]):
+        yield Difference(member="", aspect="grafted library", before=name, after="")
+    for name in sorted(grafts[1] - grafts[0]):
+        yield Difference(member="", aspect="grafted library", before="", after=name)
     for name in olds.keys() - news.keys():
         yield Difference(member="", aspect="member", before=name, after="")
     for name in sorted(news.keys() - olds.keys()):

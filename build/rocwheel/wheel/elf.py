@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 MAGIC: Final = b"\x7fELF"
 PJRT_ENTRY: Final = "GetPjrtApi"
-MACHINES: Final = {62: "x86_64", 183: "aarch64", 3: "i686", 224: "amdgcn"}
+GPU_MACHINE: Final = "amdgcn"  # a code object in a file of its own
+MACHINES: Final = {62: "x86_64", 183: "aarch64", 3: "i686", 224: GPU_MACHINE}
 FRONT: Final = 2 << 20  # bytes kept from the front: lld puts all dynamic tables there
 WINDOW: Final = 64 << 20  # bytes one table may have
 MAX_BUNDLES: Final = 100_000

@@ -21,7 +21,7 @@ from rocwheel import __version__
 from rocwheel.errors import WheelError
 from rocwheel.process import Command
 from rocwheel.wheel.archive import Archive
-from rocwheel.wheel.elf import ElfError, scan
+from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.metadata import Headers, edit_record, read_record, record_line, row_of
 from rocwheel.wheel.report import LIBRARIES, graft_name, inspect, kind_of
 from rocwheel.wheel.splice import Fresh, Kept, Outbox, pieces
@@ -211,7 +211,7 @@ def _runpaths(
 
 def _platform(report: WheelReport, facts: Iterable[ElfFacts], policy: WheelPolicy) -> str:
     """The platform tag that holds; a wheel without ELF files keeps its own."""
-    files = tuple(facts)
+    files = tuple(item for item in facts if item.machine != GPU_MACHINE)
     if not files:
         return report.filename.platforms[0]
     machines = {item.machine for item in files}

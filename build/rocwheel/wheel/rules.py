@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import WheelError
 from rocwheel.model import PythonVersion, WheelKind, project_name
+from rocwheel.wheel.elf import GPU_MACHINE
 from rocwheel.wheel.findings import Finding, Severity, finding
 from rocwheel.wheel.metadata import WheelName, normal_name
 from rocwheel.wheel.report import LIBRARIES, WheelReport, inspect, kind_of
@@ -193,9 +194,11 @@ class _Judge:
 
     @property
     def _own_elf(self) -> list[ElfFacts]:
-        """ELF files that were built, not grafted."""
+        """Libraries that were built, not grafted; GPU code in a file of its own is none."""
         return [
-            item for item in self.report.elf if not item.path.partition("/")[0].endswith(LIBRARIES)
+            item
+            for item in self.report.elf
+            if item.machine != GPU_MACHINE and not item.path.partition("/")[0].endswith(LIBRARIES)
         ]
 
     def _names(self) -> Iterator[Finding]:
@@ -342,7 +345,7 @@ class _Judge:
             match[1] for tag in self.report.filename.platforms if (match := _MACHINE.match(tag))
         }
         for item in self.report.elf:
-            if machines and item.machine not in machines:
+            if machines and item.machine not in {*machines, GPU_MACHINE}:
                 yield finding(
                     "elf.machine", f"{item.path}: for {item.machine}, tagged {', '.join(machines)}"
                 )
