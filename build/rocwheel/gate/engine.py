@@ -73,7 +73,7 @@ class Plan:
     backend: str = ""  # that JAX must have used, where a worker used JAX
     modules: str = ""  # folder that watched modules must have come from
     estimates: Estimates = field(default_factory=Estimates)
-    only: frozenset[str] | None = None  # these tests alone
+    wanted: Callable[[str], bool] = lambda _test: True  # whether a test is looked at at all
     skip: Callable[[str], str] = lambda _test: ""  # the reason not to run a test
     kill_deadline: float = 10.0
 
@@ -341,14 +341,14 @@ class Engine:
 
     def _take_in(self, worker: _Worker, event: dict[str, Any]) -> None:
         """Enter a file's tests into the books, those that are not to run apart."""
-        file, only = event["file"], self._plan.only
+        file = event["file"]
         if event["error"]:
             self._ledger.collect_errors.append(
                 CollectError(file=file, message=_last(event["error"]), detail=event["error"])
             )
             self._board.drop_file(worker.lane.name)
             return
-        tests = [test for test in event["tests"] if only is None or test in only]
+        tests = [test for test in event["tests"] if self._plan.wanted(test)]
         self._ledger.collected(file, tests, tags=event["tags"], lines=event["lines"])
         if event["skipped"] and not event["tests"]:
             self._ledger.skip(file, event["skipped"], file=file)

@@ -1,0 +1,82 @@
+"""The ROCm beside the wheels: the manifest's tarball by digest, another one, or pip packages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rocwheel import rocm
+from rocwheel.errors import ConfigError
+from rocwheel.gate.request import Device
+from rocwheel.verdict import RocmBrought
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocwheel.console import Console
+    from rocwheel.gate.request import Host, Request
+
+TARBALLS: Final = "https://rocm.nightlies.amd.com/tarball"  # where TheRock publishes them
+PIP: Final = "pip:"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Brought:
+    """ROCm as it was brought; while this value lives, the cache keeps its tree."""
+
+    record: RocmBrought
+    root: Path | None = None
+    requirements: tuple[str, ...] = ()
+    tree: object = None
+
+
+def describe(request: Request, host: Host) -> str:
+    """Say in one line what `bring` will do, for --dry-run. Raises ConfigError."""
+    if _needless(request):
+        return "no ROCm"
+    if request.rocm.startswith(PIP):
+        return f"ROCm by pip: {request.rocm.removeprefix(PIP)}"
+    return str(_plan(request, host))
+
+
+def bring(request: Request, host: Host, console: Console) -> Brought:
+    """Bring it. Raises ConfigError when nobody said which, and what `rocm.fetch` raises."""
+    if _needless(request):
+        return Brought(record=RocmBrought(origin="none"))
+    if request.rocm.startswith(PIP):
+        text = request.rocm.removeprefix(PIP)
+        record = RocmBrought(origin="pip", name=text)
+        return Brought(record=record, requirements=tuple(text.split(",")))
+    tree = rocm.fetch(_plan(request, host), console=console, env=host.environ)
+    is_tarball = tree.origin == "tarball"
+    record = RocmBrought(
+        origin="tarball" if is_tarball else "path",
+        version=str(tree.version),
+        sha256=tree.sha256 if is_tarball else "",
+        name=tree.name,
+    )
+    return Brought(record=record, root=tree.root, tree=tree)
+
+
+def environment(brought: Brought) -> dict[str, str]:
+    """What a test process must know of ROCm; the wheels find its libraries by themselves."""
+    if brought.root is None:
+        return {}
+    return {"ROCM_PATH": str(brought.root), "ROCWHEEL_ROCM_VERSION": brought.record.version}
+
+
+def _needless(request: Request) -> bool:
+    return request.device is not Device.FAMILY
+
+
+def _plan(request: Request, host: Host) -> rocm.RocmPlan:
+    manifest, source, sha256 = request.manifest, request.rocm, None
+    if not source and manifest and manifest.rocm.origin == "tarball":
+        # by its digest it may be in the cache already: then nobody asks the network
+        source, sha256 = f"{TARBALLS}/{manifest.rocm.name}", manifest.rocm.sha256
+    if not source:
+        raise ConfigError(
+            f"{request.cell}: which ROCm?", hint="add --rocm with a tarball, a folder or pip:…"
+        )
+    version = manifest.rocm.version if manifest and sha256 else None
+    return rocm.plan(source, sha256=sha256, version=version, cache=host.cache, cwd=host.cwd)

@@ -1,0 +1,450 @@
+"""The gate itself: devices, ROCm, environment, preflight, tests, verdict, in this order.
+
+Whatever ends it, there is a verdict that says so: a machine without the family's GPU is
+`no-runner`, anything that goes wrong before the first test is `infra` or has a name of its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from packaging.version import Version
+
+from rocwheel import __version__
+from rocwheel import host as machines
+from rocwheel.errors import ConfigError, RocwheelError
+from rocwheel.gate import bring, devices, gather, install, limits, preflight, skips
+from rocwheel.gate.accelerators import Accelerator, Maker
+from rocwheel.gate.board import Estimates
+from rocwheel.gate.child import WorkerSpec
+from rocwheel.gate.engine import Engine, Machine, Plan
+from rocwheel.gate.judge import judge
+from rocwheel.gate.refused import InfraError, RefusedError
+from rocwheel.gate.request import Choice, Device, Host, Request
+from rocwheel.gate.slots import Patience, Slots
+from rocwheel.results import Fault, Results
+from rocwheel.source import git
+from rocwheel.verdict import Attempts, RocmBrought, State, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocwheel.console import Console
+    from rocwheel.gate.bring import Brought
+    from rocwheel.gate.devices import Allotted
+    from rocwheel.gate.engine import Lane, Watcher
+    from rocwheel.gate.gather import Tests
+    from rocwheel.gate.install import Environment
+    from rocwheel.gate.preflight import Facts
+
+WATCHED: Final = ("jax", "jaxlib")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gated:
+    """What a gate found."""
+
+    results: Results
+    found: Fault  # the state and its reason
+    verdict: Verdict | None  # None for wheels without a manifest
+    error: RocwheelError | None = None  # why it ended before its tests
+
+
+@dataclass(kw_only=True)
+class _Told:
+    """What is known so far; a gate may end anywhere."""
+
+    brought: RocmBrought
+    facts: Facts | None = None
+    environment: Environment | None = None
+    lanes: tuple[Lane, ...] = ()
+
+
+def lines(request: Request, host: Host) -> Iterator[str]:
+    """What a gate would do, for --dry-run; finds devices and files, changes nothing."""
+    yield f"gate {request.cell}"
+    try:
+        yield f"devices: {devices.choose(request, host)}"
+    except RefusedError as exc:
+        yield f"devices: {exc}: {exc.state.value}"
+    yield f"ROCm: {bring.describe(request, host)}"
+    checkout = _checkout(request, host)
+    if checkout and not checkout.folder.is_dir():
+        yield from map(str, checkout.commands(checkout.folder))
+    else:
+        tests = _find(request, checkout.folder if checkout else None)
+        yield f"tests: {len(tests.files)} files below {tests.root}"
+    try:
+        interpreter = _interpreter(request, host)
+    except InfraError as exc:
+        yield f"{exc}: {exc.state.value}"
+        return
+    planned = _plan_install(request, interpreter, Path("<work>"), ())
+    for path, text in planned.files:
+        yield f"write {path}:"
+        yield from (f"  {line}" for line in text.splitlines())
+    yield from map(str, planned.commands)
+    yield f"run the tests with {planned.python}, at most {request.run_seconds:g} s"
+
+
+def run(request: Request, host: Host, console: Console, watcher: Watcher) -> Gated:
+    """Run it. Raises ConfigError for what was asked wrongly; everything else is a verdict."""
+    started = host.now()
+    told = _Told(brought=RocmBrought(origin="none"))
+    error: RocwheelError | None = None
+    with ExitStack() as stack:
+        try:
+            results = _results(request, host, told, stack, console=console, watcher=watcher)
+        except ConfigError:
+            raise
+        except RefusedError as exc:
+            error, results = exc, _empty(request, exc.state, str(exc))
+        except RocwheelError as exc:
+            error, results = exc, _empty(request, State.INFRA, str(exc))
+        except KeyboardInterrupt:
+            results = _empty(request, State.NOT_RUN, "cut short by a signal")
+    results = replace(results, environment=_about(request, host, told))
+    found = judge(results, request.suite.demand)
+    verdict = _verdict(request, host, told, results, found)
+    if verdict:
+        verdict = replace(verdict, started=started.isoformat(), ended=host.now().isoformat())
+    return Gated(results=results, found=found, verdict=verdict, error=error)
+
+
+def _results(
+    request: Request,
+    host: Host,
+    told: _Told,
+    stack: ExitStack,
+    *,
+    console: Console,
+    watcher: Watcher,
+) -> Results:
+    until = host.clock() + request.seconds
+    allotted = devices.choose(request, host)
+    interpreter = _interpreter(request, host)
+    work = Path(tempfile.mkdtemp(prefix="gate-", dir=_folder(host.cache / "gate"))).resolve()
+    if not request.keep:
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
+    with console.step("Tests of the suite", key="tests"):
+        tests = _gather(request, host, work)
+    with console.step("ROCm", key="rocm"):
+        brought = bring.bring(request, host, console)
+        told.brought = brought.record
+    taken = _take(request, host, allotted, stack)
+    with console.step("A fresh environment", key="environment"):
+        planned = _plan_install(request, interpreter, work, brought.requirements)
+        planned = _within(planned, until - host.clock())
+        told.environment = install.make(
+            planned, runner=host.runner, rocm=brought.root, log=_log(request, "install")
+        )
+    env = _environment(request, allotted, brought)
+    told.lanes = tuple(devices.lanes(allotted, taken, env))
+    with console.step("Preflight", key="preflight"):
+        told.lanes, told.facts = _preflight(request, host, told.environment, told.lanes, work)
+        console.info(f"   {_said(told.facts)}")
+    plan = _plan_run(request, tests, told, until - host.clock())
+    with console.step(f"{len(tests.files)} files on {len(told.lanes)} lanes", key="run"):
+        return _run(plan, request, host, watcher, told)
+
+
+# --- before the tests ----------------------------------------------------------------------------
+
+
+def _checkout(request: Request, host: Host) -> git.Checkout | None:
+    """The JAX commit whose tests are run; None for tests of ours or a checkout of the user's."""
+    if request.suite.source.folder or request.jax_tests:
+        return None
+    jax = request.manifest.jax if request.manifest else None
+    if jax is None or not jax.commit or jax.dirty:
+        raise ConfigError(
+            f"{request.cell}: the wheels name no JAX commit to take the tests from",
+            hint="add --jax-tests with a JAX checkout",
+        )
+    return git.Checkout(
+        repository=jax.repository,
+        ref=f"jax-v{request.wheels.jax_version}",
+        commit=jax.commit,
+        folder=host.cache / "gate" / "jax" / jax.commit,
+    )
+
+
+def _find(request: Request, fetched: Path | None) -> Tests:
+    source = request.suite.source
+    top = request.checkout / source.folder if source.folder else request.jax_tests or fetched
+    if top is None:
+        raise ConfigError(f"{request.cell}: no tests", hint="add --jax-tests with a JAX checkout")
+    return gather.find(source, top, request.shard)
+
+
+def _gather(request: Request, host: Host, work: Path) -> Tests:
+    checkout = _checkout(request, host)
+    if checkout:
+        git.checkout(checkout, runner=host.runner)
+    tests = _find(request, checkout.folder if checkout else None)
+    if request.suite.source.folder:
+        return tests
+    return gather.lay_out(tests, request.suite.source.support, work / "tests")
+
+
+def _interpreter(request: Request, host: Host) -> machines.Interpreter:
+    found = machines.pythons(host.environ, runner=host.runner)
+    for interpreter in found:
+        if interpreter.version == request.python:
+            return interpreter
+    here = ", ".join(str(item.version) for item in found) or "none"
+    raise InfraError(
+        f"this machine has no CPython {request.python}; it has {here}",
+        hint=f"install {request.python.executable}, or put it on PATH",
+    )
+
+
+def _plan_install(
+    request: Request, interpreter: machines.Interpreter, work: Path, rocm: tuple[str, ...]
+) -> install.InstallPlan:
+    return install.plan(
+        request.wheels,
+        interpreter=interpreter,
+        folder=work,
+        requirements=(*request.suite.requirements, *request.requirements, *rocm),
+        constraints=request.constraints,
+        with_jax=request.suite.with_jax,
+    )
+
+
+def _within(planned: install.InstallPlan, seconds: float) -> install.InstallPlan:
+    """Give every command what is left of the gate's deadline."""
+    commands = tuple(replace(item, timeout=max(1.0, seconds)) for item in planned.commands)
+    return replace(planned, commands=commands)
+
+
+def _take(
+    request: Request, host: Host, allotted: Allotted, stack: ExitStack
+) -> tuple[Accelerator, ...]:
+    """Lock the devices until the gate ends."""
+    found = allotted.allotment.devices
+    if not allotted.locked:
+        return found
+    return stack.enter_context(
+        _slots(host).take(
+            found,
+            least=allotted.per_process,
+            most=allotted.per_process * allotted.most,
+            patience=Patience(seconds=request.patience, clock=host.clock, sleep=host.sleep),
+        )
+    )
+
+
+def _slots(host: Host) -> Slots:
+    return Slots(folder=host.slots, boot=host.boot)
+
+
+def _environment(request: Request, allotted: Allotted, brought: Brought) -> dict[str, str]:
+    """What every test process gets, beside the masks of its lane."""
+    env = dict(request.suite.environment) | bring.environment(brought)
+    env["PYTHONDONTWRITEBYTECODE"] = "1"  # the checkout stays as it is
+    if request.suite.with_jax:
+        env["JAX_PLATFORMS"] = preflight.platforms(allotted.allotment.devices[0].maker)
+    return env
+
+
+def _preflight(
+    request: Request, host: Host, environment: Environment, lanes: tuple[Lane, ...], work: Path
+) -> tuple[tuple[Lane, ...], Facts]:
+    """Ask every lane; what is asked now is asked again after a crash."""
+    with_jax, log, told = request.suite.with_jax, _log(request, "preflight"), []
+    ready = []
+    for lane in lanes:
+        asked = preflight.command(
+            environment.python,
+            request.wheels,
+            work / f"preflight-{lane.name}.json",
+            with_jax=with_jax,
+            env=lane.env,
+        )
+        told.append(
+            preflight.ask(
+                asked, lane, request.wheels, runner=host.runner, log=log, with_jax=with_jax
+            )
+        )
+        ready.append(replace(lane, probe=asked if lane.devices[0].maker is not Maker.CPU else None))
+    return tuple(ready), told[0]
+
+
+def _said(facts: Facts) -> str:
+    backend = f", backend {facts.backend}" if facts.backend else ""
+    return f"CPython {facts.python}{backend}"
+
+
+# --- the tests -----------------------------------------------------------------------------------
+
+
+def _plan_run(request: Request, tests: Tests, told: _Told, seconds: float) -> Plan:
+    environment, facts = told.environment, told.facts
+    if environment is None or facts is None:
+        raise ValueError("the environment comes first")
+    suite, with_jax = request.suite, request.suite.with_jax
+    select = ("-m", suite.select) if suite.select else ()
+    logs = _folder(request.output / "logs")
+    estimates = request.history.estimates(tests.sizes) if request.history else None
+    return Plan(
+        suite=suite.name,
+        shard=str(request.shard),
+        files=tests.files,
+        suite_files=tests.suite_files,
+        worker=WorkerSpec(
+            python=environment.python,
+            root=tests.root,
+            arguments=(*tests.arguments, *select),
+            env={},
+            watch=(*WATCHED, *facts.modules) if with_jax else (),
+            libraries=request.libraries,
+            trace=suite.trace and request.device is Device.FAMILY,
+            logs=logs,
+        ),
+        lanes=told.lanes,
+        test_deadline=float(suite.deadlines.test),
+        deadline=min(request.run_seconds, seconds),
+        retry_limit=suite.retries,
+        backend=facts.backend,
+        modules=str(environment.python.parents[1]) if with_jax else "",
+        estimates=estimates or Estimates(sizes=tests.sizes),
+    )
+
+
+def _run(plan: Plan, request: Request, host: Host, watcher: Watcher, told: _Told) -> Results:
+    """Run the plan with the skip list that applies to it."""
+    context = skips.Context(
+        suite=request.suite.name,
+        targets=frozenset(device.target for lane in told.lanes for device in lane.devices),
+        rocm=Version(told.brought.version) if told.brought.version else None,
+        jax=Version(request.wheels.jax_version),
+    )
+    entries = skips.applying(request.skips, context)
+    met: Counter[str] = Counter()
+
+    def listed(test: str) -> str:
+        found = [entry for entry in entries if entry.meets(test)]
+        met.update(entry.where for entry in found)
+        return str(found[0]) if found else ""
+
+    if request.choice is Choice.ALL:
+        plan = replace(plan, skip=listed)
+    elif request.choice is Choice.SKIPPED:
+        plan = replace(plan, wanted=lambda test: bool(listed(test)))
+    else:
+        plan = replace(plan, wanted=lambda test: test in request.tests)
+    slots = _slots(host)
+    machine = Machine(
+        starter=host.runner,
+        clock=host.clock,
+        oom_kills=lambda: limits.oom_kills(host.root),
+        quarantine=lambda device, reason: (
+            slots.quarantine(device, reason) if device.maker is not Maker.CPU else None
+        ),
+    )
+    results = Engine(plan, machine, watcher).run()
+    results = replace(results, skips={entry.where: met[entry.where] for entry in entries})
+    return results if plan.shard or not request.whole else with_unmet_skips(results)
+
+
+def with_unmet_skips(results: Results) -> Results:
+    """Add a fault for every skip list entry that met no test, where all files were looked at."""
+    if results.collect_errors or results.counts.not_run:
+        return results
+    unmet = tuple(
+        Fault(state=State.FAIL, message=f"{where}: meets no test; remove or correct the entry")
+        for where, count in sorted(results.skips.items())
+        if not count
+    )
+    return replace(results, faults=(*results.faults, *unmet))
+
+
+# --- what comes of it ----------------------------------------------------------------------------
+
+
+def _empty(request: Request, state: State, message: str) -> Results:
+    """The results of a gate that ended before its first test."""
+    return Results(
+        suite=request.suite.name,
+        shard=str(request.shard),
+        files=(),
+        suite_files=(),
+        tests=(),
+        faults=(Fault(state=state, message=message),),
+    )
+
+
+def _about(request: Request, host: Host, told: _Told) -> dict[str, str]:
+    """Where and with what it ran, for the report and for whoever runs it again."""
+    rocm = told.brought
+    packages = told.environment.packages if told.environment else ()
+    devices_ = {d.serial: d for lane in told.lanes for d in lane.devices}
+    return {
+        "command": request.command,
+        "wheels": "\n".join(wheel.filename for wheel in request.wheels.wheels),
+        "manifest": request.wheels.manifest,
+        "family": request.family.name,
+        "python": told.facts.python if told.facts else str(request.python),
+        "jax": request.wheels.jax_version if request.suite.with_jax else "",
+        "backend": told.facts.backend if told.facts else "",
+        "rocm": " ".join(filter(None, (rocm.origin, rocm.name, rocm.version, rocm.sha256))),
+        "devices": "\n".join(f"{d.target} {d.serial} {d.name}".strip() for d in devices_.values()),
+        "host": host.name,
+        "runner": host.label,
+        "packages": "\n".join(packages),
+        "tool": __version__,
+    }
+
+
+def _verdict(
+    request: Request, host: Host, told: _Told, results: Results, found: Fault
+) -> Verdict | None:
+    if not request.wheels.manifest:
+        return None
+    failures = results.failures
+    first = failures[0].test if failures else ""
+    if not first and results.collect_errors:
+        first = results.collect_errors[0].file
+    wheels = {wheel.filename: wheel.sha256 for wheel in request.wheels.wheels}
+    return Verdict(
+        manifest=request.wheels.manifest,
+        family=request.family.name,
+        python=str(request.python),
+        suite=request.suite.name,
+        state=found.state,
+        reason=" ".join(found.message.split()),
+        counts=results.counts,
+        wheels=wheels if told.environment else {},
+        backend=told.facts.backend if told.facts else "",
+        runner=host.label,
+        host=host.name,
+        devices=tuple(dict.fromkeys(d.device for lane in told.lanes for d in lane.devices)),
+        rocm=told.brought,
+        jax_version=request.wheels.jax_version,
+        started="",
+        ended="",
+        tool=__version__,
+        first_failure=first,
+        attempts=tuple(
+            Attempts(test=test.test, outcomes=tuple(item.outcome.value for item in test.attempts))
+            for test in results.tests
+            if len(test.attempts) > 1
+        ),
+        shard=results.shard,
+    )
+
+
+def _log(request: Request, name: str) -> Path:
+    return _folder(request.output / "logs") / f"{name}.log"
+
+
+def _folder(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
