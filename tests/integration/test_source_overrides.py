@@ -1,0 +1,85 @@
+"""Overridden sources are seen in the wheels' version, or refused; nobody has to remember them."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import tarballs, toy
+from support.git_server import git, repository
+
+from rocwheel import bazel, dist
+from rocwheel.errors import ConfigError
+
+pytestmark = [pytest.mark.needs("bazel", "git")]
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def request_(tmp_path):
+    """A request to build a toy JAX and a local XLA against a ROCm directory."""
+    for name, item in tarballs.rocm_files().items():
+        path = tmp_path / "rocm" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(item, tarballs.Link):
+            path.symlink_to(item.target)
+        else:
+            path.write_bytes(item.data)
+            path.chmod(item.mode)
+    repository(tmp_path / "jax", toy.FILES)
+    repository(tmp_path / "xla", {"xla/BUILD": ""})
+    return dist.Request(
+        therock=str(tmp_path / "rocm"),
+        gfx_targets=("gfx942",),
+        jax_source_dir=tmp_path / "jax",
+        xla_source_dir=tmp_path / "xla",
+        compiler="hermetic",
+        allow_dirty=True,
+        wheelhouse=tmp_path / "wheelhouse",
+        cache=tmp_path / "cache",
+        checkout=ROOT,
+        cwd=tmp_path,
+        environ={"PATH": str(Path(shutil.which("bazel") or "/").parent)},
+    )
+
+
+def version(request, runner) -> str:
+    _, spec, _ = dist.preview(dist.plan(request), runner=runner)
+    bazel.invocations(spec)  # refuses a version that is not canonical
+    return spec.jax_version + spec.wheel_version.effective
+
+
+def test_a_release_version_carries_the_short_commits_and_dirty(request_, runner):
+    jax = git(request_.jax_source_dir, "rev-parse", "--short=9", "HEAD")
+    xla = git(request_.xla_source_dir, "rev-parse", "--short=9", "HEAD")
+    assert version(request_, runner) == f"0.11.0+rocm7.10.0.jax{jax}.xla{xla}"
+    (request_.xla_source_dir / "xla/BUILD").write_text("changed")
+    assert version(request_, runner) == f"0.11.0+rocm7.10.0.jax{jax}.xla{xla}.dirty"
+    post = replace(request_, wheel_suffix=".post1")
+    assert version(post, runner) == f"0.11.0.post1+jax{jax}.xla{xla}.dirty"
+
+
+def test_a_custom_version_carries_them_behind_its_hash(request_, runner):
+    asked = replace(request_, wheel_type="custom", wheel_date="20260501", wheel_hash="f" * 40)
+    assert version(asked, runner).startswith("0.11.0.dev20260501+fffffffff.jax")
+
+
+def test_a_nightly_version_has_no_room_for_them_and_says_so(request_, runner):
+    with pytest.raises(ConfigError, match=r"nightly wheels: their version has no room for \.jax"):
+        version(replace(request_, wheel_type="nightly", wheel_date="20260501"), runner)
+
+
+def test_changes_without_a_commit_are_refused_unless_allowed(request_, runner, console):
+    (request_.xla_source_dir / "xla/BUILD").write_text("changed")
+    planned = dist.plan(replace(request_, allow_dirty=False))
+    with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has"):
+        dist.gather(planned, runner=runner, console=console)
+
+
+def test_the_overriding_folder_is_what_bazel_is_told(request_, runner):
+    shown = "\n".join(dist.dry_run(dist.plan(request_), runner=runner))
+    for option in ("--override_repository=xla=", "--override_module=xla="):
+        assert f"{option}{request_.xla_source_dir}" in shown
