@@ -13,11 +13,12 @@ import re
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
+from http.client import IncompleteRead
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urljoin, urlsplit, urlunsplit
 
 from rocwheel import __version__
-from rocwheel.console import duration, size
+from rocwheel.console import size
 from rocwheel.errors import ConfigError, FetchError
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ class Client:
             ) from error
         pause = min(self._retry.longest, self._retry.pause * 2 ** (self._failures - 1))
         pause = max(pause * random.uniform(0.5, 1.0), min(error.after, 2 * self._retry.longest))  # noqa: S311
-        self._note(f"{without_secrets(url)}: {error}; again in {duration(pause)}")
+        self._note(f"{without_secrets(url)}: {error}; again in {pause:.1f} s")
         self._cancelled.wait(pause)
 
     def progressed(self) -> None:
@@ -347,6 +348,8 @@ def reason(error: BaseException) -> str:
     for item in reversed(chain):
         if isinstance(item, TimeoutError):
             return "no answer in time"
+        if isinstance(item, IncompleteRead):
+            return "the connection was cut"
         if isinstance(item, OSError) and item.strerror:
             return item.strerror
     return re.sub(r"<[^>]*>(: )?", "", str(chain[-1])) or type(chain[-1]).__name__

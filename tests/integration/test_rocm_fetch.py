@@ -310,6 +310,14 @@ def test_a_cut_download_continues_where_it_was_cut(
     assert second.range < third.range
 
 
+def test_a_cut_is_told_in_plain_words(
+    fetch: Fetcher, server: FaultServer, url: str, talk: StringIO
+) -> None:
+    server.faults[NAME].append(Fault(cut=THIRD))
+    fetch(url)
+    assert f"{url}: the connection was cut; again in" in talk.getvalue()
+
+
 def test_cuts_that_make_progress_are_no_reason_to_give_up(
     fetch: Fetcher, server: FaultServer
 ) -> None:
@@ -649,6 +657,16 @@ def test_the_budget_removes_the_oldest_tree_but_not_this_one(
     kept = fetch(other, budget=1)
     assert not old.exists()
     assert kept.root.is_dir()
+
+
+def test_the_budget_holds_also_when_nothing_is_fetched(
+    fetch: Fetcher, server: FaultServer, url: str
+) -> None:
+    old = fetch(url).root
+    other = server.add("other.tar.gz", OTHER)
+    fetch(other)
+    fetch(other, sha256=hashlib.sha256(OTHER).hexdigest(), budget=1)
+    assert not old.exists()
 
 
 def test_memory_stays_below_150_mib(fetch: Fetcher, tmp_path: Path) -> None:

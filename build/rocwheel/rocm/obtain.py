@@ -137,15 +137,16 @@ class _Job:
 
     def run(self) -> RocmRoot:
         found = self._cached(self._plan.sha256)
-        if found:
-            return found
-        self._cache.prepare()
-        with self._cache.claim(self._plan.key, waiting=self._waiting) as staging:
-            found = self._cached(self._plan.sha256)  # by the run we waited for
-            if found is None and self._plan.origin is Origin.URL:
-                found = self._from_url(staging)
-            elif found is None:
-                found = self._from_file(staging)
+        if found and self._budget is None:
+            return found  # without a write: the cache may be read-only
+        if found is None:
+            self._cache.prepare()
+            with self._cache.claim(self._plan.key, waiting=self._waiting) as staging:
+                found = self._cached(self._plan.sha256)  # by the run we waited for
+                if found is None and self._plan.origin is Origin.URL:
+                    found = self._from_url(staging)
+                elif found is None:
+                    found = self._from_file(staging)
         self._cache.trim(budget=self._budget, removed=self._trimmed)
         return found
 
