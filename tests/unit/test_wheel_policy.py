@@ -91,6 +91,7 @@ def test_the_oldest_level_that_holds_is_chosen(versions, level: str) -> None:
 
 def test_symbols_of_the_future_have_no_level() -> None:
     assert POLICY.best([facts("GLIBC_2.99")]) is None
+    assert POLICY.best([facts("GLIBC_2.17", "GLIBC_PRIVATE")]) is None
     assert POLICY.level("linux_x86_64") is None
     assert POLICY.level("manylinux_2_99_x86_64") is None
 

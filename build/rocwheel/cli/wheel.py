@@ -198,7 +198,15 @@ def repair(
     rules = _load_policy(app, policy)
     plans = [plan_repair(app.cwd / path, policy=rules) for path in wheels]
     if dry_run:
-        documents = [{"source": str(plan.report.path), "plan": str(plan)} for plan in plans]
+        documents = [
+            {
+                "source": str(plan.report.path),
+                "platform": plan.platform,
+                "graft": plan.graft,
+                "runpaths": plan.runpaths,
+            }
+            for plan in plans
+        ]
         app.emit({"dry_run": True, "wheels": documents}, "\n".join(f"would {p}" for p in plans))
         return
     results = [

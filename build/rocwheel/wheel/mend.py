@@ -105,7 +105,8 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
     expected outside nor grafted, or symbols that no manylinux level has.
     """
     report = inspect(path, hashes=True)
-    for problem in report.findings:
+    if report.findings:
+        problem = report.findings[0]
         raise WheelError(f"{path}: {problem.message}", hint=problem.remedy)
     known = kind_of(report.project)
     kind = kind or (known[0] if known else None)
@@ -195,7 +196,7 @@ def _runpaths(
     libraries = report.filename.distribution + LIBRARIES
     changes: dict[str, tuple[str, ...]] = {}
     for item in report.elf:
-        if item.path.startswith(f"{libraries}/"):
+        if item.path.startswith(f"{libraries}/") or item.machine == GPU_MACHINE:
             continue
         up = "../" * item.path.count("/")
         own = tuple(entry for entry in item.runpath if entry.endswith(f"/{libraries}"))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from rocwheel.wheel.elf import ElfFacts
 
 SCHEMA: Final = 1
+PRIVATE: Final = "GLIBC_PRIVATE"  # of one glibc for itself; no system promises it
 PREFIXES: Final = ("GLIBC", "GLIBCXX", "CXXABI", "GCC")
 _LEVEL: Final = re.compile(r"[0-9]+_[0-9]+\Z")
 _NUMBERS: Final = re.compile(r"[0-9]+(\.[0-9]+)*\Z")
@@ -100,7 +101,8 @@ class WheelPolicy:
 
     def excess(self, level: Manylinux, facts: ElfFacts) -> tuple[str, ...]:
         """Symbol versions that this file needs and the level does not promise."""
-        return tuple(
+        private = any(PRIVATE in names for names in facts.versions.values())
+        return ((PRIVATE,) if private else ()) + tuple(
             f"{prefix}_{'.'.join(map(str, facts.highest(prefix)))}"
             for prefix in PREFIXES
             if facts.highest(prefix) > level.highest[prefix]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP: Final = "jax_plugins"
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
+MODULE_ENDINGS: Final = (".py", "/__init__.py", ".so", ".abi3.so")
 LEFTOVERS: Final = re.compile(
     r"(^|/)(__pycache__|\.git|\.DS_Store|\.hypothesis|\.pytest_cache|node_modules)(/|$)"
     r"|\.(pyc|pyo|orig|rej|swp|o|a|d)$|~$"
@@ -218,11 +219,10 @@ class _Judge:
                 )
         except InvalidVersion:
             yield finding("metadata.field", f"METADATA: Version {version!r} is not PEP 440")
-        for where, text in (("file name", report.version), ("METADATA", version)):
-            if text and text != str(report.parsed_version) and where == "file name":
-                yield finding(
-                    "name.canonical", f"{where}: {text}, normal form is {report.parsed_version}"
-                )
+        if report.version != str(report.parsed_version):
+            yield finding(
+                "name.canonical", f"{report.version}, in normal form {report.parsed_version}"
+            )
         for what, value, meant in (
             ("project", report.project, self.expected.project),
             ("version", report.version, self.expected.version),
@@ -330,7 +330,7 @@ class _Judge:
             for line in lines:
                 module = line.partition("=")[2].partition(":")[0].partition("[")[0].strip()
                 path = module.replace(".", "/")
-                if not module or not {f"{path}.py", f"{path}/__init__.py", f"{path}.so"} & names:
+                if not module or not {path + ending for ending in MODULE_ENDINGS} & names:
                     yield finding("layout.entry-point", f"{group}: {line}: no such module inside")
         if (
             self.kind is WheelKind.PJRT
