@@ -177,7 +177,7 @@ def test_everything_skipped_is_too_few_ran(root):
         may_skip=100,
     )
     assert run.verdict.state is State.TOO_FEW_RAN
-    assert run.verdict.message == "0 tests ran, 1 must; 3 were skipped"
+    assert run.verdict.message == "tests that ran: 0, must: 1; skipped: 3"
     assert run["test_a.py::test_one"].reason == "no such device"
     assert run["test_b.py"].reason == "needs 8"
 

@@ -41,6 +41,11 @@ COMMANDS: Final = {
         "Inspect, verify, rename, repair and compare wheels.",
     ),
     "stage": ("rocwheel.cli.release:stage", "Upload a wheel set to the staging index."),
+    "gate": (
+        "rocwheel.cli.gate:gate",
+        "Run a test suite on GPUs against staged wheels; store a verdict.",
+    ),
+    "skips": ("rocwheel.cli.gate:skips_group", "Look after the lists of tests known not to work."),
     "promote": (
         "rocwheel.cli.release:promote",
         "Make a staged and gated wheel set installable from the release index.",

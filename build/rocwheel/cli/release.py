@@ -91,7 +91,7 @@ class Target:
             raise click.UsageError("give --channel or --store, one of the two")
         if not family:
             raise click.UsageError("give --family; `python amdgpu_family_matrix.py` lists them")
-        self.family: Family = _family(family)
+        self.family: Family = family_named(family)
         self.channel: Channel = (
             channels.channel(app.cwd / path, name) if name else channels.of_store(url)
         )
@@ -400,7 +400,8 @@ def _show(app: App, lines: list[str], *, dry_run: bool) -> None:
             app.console.info(line)
 
 
-def _family(name: str) -> Family:
+def family_named(name: str) -> Family:
+    """The GPU family of that name. Raises ConfigError that names the nearest one."""
     import amdgpu_family_matrix as matrix
 
     try:

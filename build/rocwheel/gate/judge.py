@@ -56,10 +56,9 @@ def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:
     counts = results.counts
     if results.collect_errors:
         number, first = len(results.collect_errors), results.collect_errors[0]
-        yield Fault(
-            state=State.COLLECT_ERROR,
-            message=f"{number} files could not be collected: {first.file}: {first.message}",
-        )
+        what = f"{number} files" if number > 1 else "a file"
+        message = f"{what} could not be collected: {first.file}: {first.message}"
+        yield Fault(state=State.COLLECT_ERROR, message=message)
     for outcome, state in (
         (Outcome.CRASHED, State.CRASH),
         (Outcome.TIMED_OUT, State.TIMEOUT),
@@ -76,13 +75,15 @@ def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:
     if counts.collected == 0:
         yield Fault(state=State.NOTHING_RAN, message="no test was collected")
     elif counts.ran < demand.must_run:
-        message = f"{counts.ran} tests ran, {demand.must_run} must; {counts.skipped} were skipped"
+        message = (
+            f"tests that ran: {counts.ran}, must: {demand.must_run}; skipped: {counts.skipped}"
+        )
         yield Fault(state=State.TOO_FEW_RAN, message=message)
     elif counts.skipped > demand.may_skip:
-        message = f"{counts.skipped} tests were skipped, {demand.may_skip} may be"
+        message = f"tests skipped: {counts.skipped}; allowed: {demand.may_skip}"
         yield Fault(state=State.TOO_FEW_RAN, message=message)
     if counts.flaky > demand.flaky_budget:
-        message = f"{counts.flaky} tests passed only when tried again, {demand.flaky_budget} may"
+        message = f"passed only when tried again: {counts.flaky}; allowed: {demand.flaky_budget}"
         yield Fault(state=State.FLAKY, message=message)
 
 

@@ -1,0 +1,360 @@
+"""What the gate's commands share: options to a request, the run as it goes, reports and verdict."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import socket
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rocwheel.cli.dist import CHECKOUT
+from rocwheel.cli.release import Target, family_named
+from rocwheel.errors import ConfigError, StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amdgpu_family_matrix import Family
+    from rocwheel.cli.app import App
+    from rocwheel.gate.engine import Snapshot, Watcher
+    from rocwheel.gate.install import WheelSet
+    from rocwheel.gate.request import Choice, Host, Request
+    from rocwheel.gate.run import Gated
+    from rocwheel.index.places import Place
+    from rocwheel.manifest import Manifest
+    from rocwheel.model import PythonVersion
+    from rocwheel.results import Attempt, Fault, Results
+    from rocwheel.verdict import Verdict
+
+NAME_WIDTH = 40  # of a test in the progress line
+
+
+def app_of(ctx: click.Context) -> App:
+    """The run of the command line that a context belongs to."""
+    from rocwheel.cli.app import App
+
+    app = ctx.find_object(App)
+    if app is None:
+        raise ValueError("no App in this context")
+    return app
+
+
+def request(
+    app: App, options: dict[str, Any], *, choice: Choice
+) -> tuple[Request, Host, Place | None]:
+    """Turn options into a request. Raises UsageError, ConfigError, StoreError."""
+    from rocwheel.gate import history, skips, suites
+    from rocwheel.gate.gather import Shard
+    from rocwheel.gate.request import Device, Request
+    from rocwheel.model import PythonVersion
+
+    command = _command_line(app, options)
+    for name in ("suite", "python", "family"):
+        if not options[name]:
+            raise click.UsageError(f"give --{name}; `gate list` shows the suites")
+    python = PythonVersion.parse(options["python"])
+    suite = suites.load(CHECKOUT, options["suite"])
+    host = this_host(app, options["slots"], options["runner"])
+    family, manifest, place, wheels = _wheels(app, options, python)
+    shard = Shard.parse(options["shard"])
+    tests, serials, constraints = _failed_of(app, options["failed_of"])
+    suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
+    output = options["output"] or f"gate-results/{suite.name}-{python}{suffix}"
+    past = (
+        history.read_store(place, suite.name)
+        if place
+        else history.read_file(_history(host, suite.name))
+    )
+    request = Request(
+        suite=suite,
+        family=family,
+        python=python,
+        wheels=wheels,
+        manifest=manifest,
+        checkout=CHECKOUT,
+        output=app.cwd / output,
+        libraries=suites.libraries(CHECKOUT),
+        skips=skips.load(CHECKOUT, today=app.now().date()),
+        shard=shard,
+        device=Device(options["device"]),
+        rocm=options["rocm"] or "",
+        jax_tests=app.cwd / options["jax_tests"] if options["jax_tests"] else None,
+        requirements=options["requirements"],
+        constraints=constraints,
+        lanes=options["lanes"],
+        choice=choice,
+        tests=frozenset({*options["tests"], *tests}),
+        serials=serials,
+        deadline=options["deadline"],
+        patience=options["patience"],
+        keep=options["keep"],
+        history=past,
+        command=command,
+    )
+    return request, host, place
+
+
+def _wheels(
+    app: App, options: dict[str, Any], python: PythonVersion
+) -> tuple[Family, Manifest | None, Place | None, WheelSet]:
+    """Family, manifest, staging place and wheel set of the options."""
+    from rocwheel.gate import install
+    from rocwheel.manifest import MANIFEST, Manifest
+    from rocwheel.release.wheelset import rocm_major
+
+    if options["wheels"]:
+        if options["channel"] or options["store_url"]:
+            raise click.UsageError("--wheels are local: give no --channel and no --store")
+        folder = app.cwd / options["wheels"]
+        family = family_named(options["family"])
+        if not (folder / MANIFEST).is_file():
+            return family, None, None, install.of_folder(folder, python)
+        local: Manifest = Manifest.load(folder)
+        link = lambda name: (folder / name).resolve().as_uri()  # noqa: E731
+        return family, local, None, install.of_manifest(local, python, link)
+    if not options["manifest"]:
+        raise click.UsageError("give --manifest with --channel or --store, or --wheels")
+    target = Target(app, _target_of(options))
+    manifest = target.manifest(app, options["manifest"])
+    place = target.channel.staging(target.store, target.family.name, rocm_major(manifest))
+    return target.family, manifest, place, install.of_manifest(manifest, python, place.link)
+
+
+def _target_of(options: dict[str, Any]) -> dict[str, Any]:
+    names = ("store_url", "channel", "channels_file", "family", "single_writer")
+    return {name: options[name] for name in names}
+
+
+def _failed_of(
+    app: App, path: str | None
+) -> tuple[tuple[str, ...], frozenset[str], tuple[str, ...]]:
+    """Tests, devices and package versions of earlier results."""
+    from rocwheel.results import Outcome, Results
+
+    if not path:
+        return (), frozenset(), ()
+    file = app.cwd / path
+    results = Results.from_bytes(read(file), name=str(file))
+    tests = tuple(t.test for t in results.tests if t.outcome.bad or t.outcome is Outcome.FLAKY)
+    if not tests:
+        raise ConfigError(f"{file}: nothing failed there", hint="name results with failures")
+    devices = (device for lane in results.lanes for device in lane.devices)
+    serials = frozenset(device.serial for device in devices if device.target != "cpu")
+    return tests, serials, tuple(results.environment.get("packages", "").split())
+
+
+def this_host(app: App, slots: Path, label: str) -> Host:
+    from rocwheel.gate.request import Host
+    from rocwheel.process import HostRunner, base_env
+
+    return Host(
+        runner=HostRunner(base_env(app.environ)),
+        environ=app.environ,
+        root=Path("/"),
+        cwd=app.cwd,
+        cache=app.cache,
+        slots=slots,
+        name=socket.gethostname(),
+        label=label or app.environ.get("RUNNER_NAME", ""),
+        online=len(os.sched_getaffinity(0)),
+        clock=time.monotonic,
+        sleep=time.sleep,
+        now=app.now,
+    )
+
+
+def _command_line(app: App, options: dict[str, Any]) -> str:
+    """The options as a line that means the same anywhere; without what `rerun` adds."""
+    paths = {"wheels", "jax_tests", "channels_file", "slots"}
+    maybe = {"manifest", "rocm"}
+    names = {"store_url": "store", "requirements": "with", "tests": "test"}
+    words = ["gate"]
+    for name, value in sorted(options.items()):
+        if not value or name in {"failed_of", "output", "keep"}:
+            continue
+        option = f"--{names.get(name, name).replace('_', '-')}"
+        if value is True:
+            words.append(option)
+            continue
+        is_path = name in paths or (name in maybe and (app.cwd / str(value)).exists())
+        values = value if isinstance(value, tuple) else (value,)
+        words += [f"{option}={app.cwd / str(item) if is_path else item}" for item in values]
+    return shlex.join(words)
+
+
+def program() -> list[str]:
+    return [sys.executable, str(CHECKOUT / "build" / "ci_build")]
+
+
+# --- running and telling -------------------------------------------------------------------------
+
+
+def dry_run(app: App, request: Request, host: Host) -> int:
+    from rocwheel.gate import run as room
+
+    for line in room.lines(request, host):
+        app.console.info(f"would {line}" if not line.startswith(" ") else line)
+    app.emit({"state": "planned", "cell": request.cell}, f"{request.cell}: planned")
+    return 0
+
+
+def run(app: App, request: Request, host: Host) -> Gated:
+    from rocwheel.gate import run as room
+
+    app.console.info(f"gate {request.cell}")
+    with _watching(app) as watcher:
+        return room.run(request, host, app.console, watcher)
+
+
+@contextmanager
+def _watching(app: App) -> Iterator[Watcher]:
+    """Show a run as it goes: a bar, and every failure at once."""
+    from rocwheel.gate.engine import Watcher
+
+    class Shown(Watcher):
+        def progress(self, snapshot: Snapshot) -> None:
+            lanes = " | ".join(
+                f"{name} {_short(what)} {seconds:.0f} s" for name, what, seconds in snapshot.lanes
+            )
+            bar.update(snapshot.done, total=snapshot.total, text=f"{snapshot.bad} bad | {lanes}")
+
+        def failed(self, test: str, attempt: Attempt) -> None:
+            app.console.info(
+                f"   {attempt.outcome.value} on {attempt.lane}: {test}: {attempt.message}"
+            )
+
+    with app.console.progress("tests") as bar:
+        yield Shown()
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"
+
+
+def finish(
+    app: App,
+    results: Results,
+    found: Fault,
+    verdict: Verdict | None,
+    *,
+    place: Place | None,
+    output: Path,
+) -> int:
+    """Write the reports, store them and the verdict, say the result; return its exit status."""
+    from rocwheel.gate import deposit, suites
+    from rocwheel.report import render
+
+    notes = {library.name: library.note for library in suites.libraries(CHECKOUT)}
+    reports = render(results, found, notes)
+    output.mkdir(parents=True, exist_ok=True)
+    for name, body in reports.items():
+        (output / name).write_bytes(body)
+    key = ""
+    if verdict and place:
+        key, verdict = deposit.put(place, verdict, reports)
+        app.console.info(f"stored {place.store.locate(key)}")
+    if verdict:
+        (output / "verdict.json").write_bytes(verdict.to_bytes())
+    _tell_github(app, results, found)
+    counts = {name: number for name, number in vars(results.counts).items() if number}
+    numbers = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
+    text = f"{results.suite}: {found.state.value}"
+    text += f": {found.message}" if found.message else ""
+    text += f"\n{numbers or 'no test ran'}\n{output / 'report.html'}"
+    document = {
+        "state": found.state.value,
+        "reason": found.message,
+        "counts": vars(results.counts),
+        "report": str(output / "report.html"),
+        "verdict": key,
+    }
+    app.emit(document, text)
+    app.github_outputs({"state": found.state.value, "verdict": key})
+    return found.state.exit_code
+
+
+def _tell_github(app: App, results: Results, found: Fault) -> None:
+    from rocwheel.console import Mode
+    from rocwheel.gate import suites
+    from rocwheel.report import summary
+
+    path = app.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(summary.markdown(results, found))
+    if app.console.mode is Mode.GITHUB:
+        folder = suites.load(CHECKOUT, results.suite).source.folder
+        for line in summary.workflow_commands(results, folder):
+            app.console.info(line)
+
+
+def _history(host: Host, suite: str) -> Path:
+    return host.cache / "gate" / "history" / f"{suite}.json"
+
+
+def remember(app: App, request: Request, host: Host, results: Results, place: Place | None) -> None:
+    """Keep durations for the next run; without them it is slower, so failing is a warning."""
+    from rocwheel.gate import history
+
+    if not results.tests:
+        return
+    try:
+        if place:
+            history.add_to_store(place, request.suite.name, results)
+        else:
+            history.add_to_file(_history(host, request.suite.name), results)
+    except (StoreError, OSError) as exc:
+        app.console.warn(f"durations were not kept: {exc}")
+
+
+# --- stored and local results --------------------------------------------------------------------
+
+
+def shard_folder(folder: Path) -> tuple[int, tuple[Verdict | None, Results]]:
+    from rocwheel.gate.gather import Shard
+    from rocwheel.results import Results
+    from rocwheel.verdict import Verdict
+
+    results = Results.from_bytes(read(folder / "results.json"), name=str(folder))
+    file = folder / "verdict.json"
+    verdict = Verdict.from_bytes(read(file), name=str(file)) if file.is_file() else None
+    return Shard.parse(results.shard or "1/1").number, (verdict, results)
+
+
+def stored_shards(
+    app: App, options: dict[str, Any], count: int
+) -> tuple[Place, dict[int, tuple[Verdict | None, Results]]]:
+    from rocwheel.gate import deposit
+    from rocwheel.release.wheelset import rocm_major
+
+    for name in ("manifest", "python", "suite"):
+        if not options[name]:
+            raise click.UsageError(f"give --{name}, or the folders of the shards")
+    target = Target(app, _target_of(options))
+    manifest: Manifest = target.manifest(app, options["manifest"])
+    place = target.channel.staging(target.store, target.family.name, rocm_major(manifest))
+    found = deposit.shards(place, manifest.sha256, options["python"], options["suite"], count)
+    return place, dict(found.items())
+
+
+def stored_results(app: App, options: dict[str, Any], key: str) -> Results:
+    from rocwheel.gate import deposit
+
+    target = Target(app, _target_of(options))
+    place = target.pairs()[0][0]
+    return deposit.read(place, key)[1]
+
+
+def read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise ConfigError(
+            f"{path}: {exc.strerror}", hint="name what `gate` left in --output"
+        ) from exc

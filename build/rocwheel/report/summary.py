@@ -1,0 +1,67 @@
+"""What GitHub shows of a gate: a job summary in Markdown, and one annotation per failure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.console import duration
+from rocwheel.report.page import libraries_of, verdict_text
+from rocwheel.results import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocwheel.results import Fault, Results
+
+SHOWN: Final = 20  # failures in the summary; GitHub keeps ten annotations per step
+ANNOTATED: Final = 10
+
+
+def markdown(results: Results, found: Fault) -> str:
+    """Render the job summary: state, counts, first failures, ROCm libraries."""
+    lines = [f"### {verdict_text(results, found)}", ""]
+    if found.message:
+        lines += [_cell(found.message), ""]
+    counts = {name: number for name, number in vars(results.counts).items() if number}
+    lines += [
+        ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
+        + f" in {duration(results.duration_ms / 1000)}",
+        "",
+    ]
+    flaky = [test for test in results.tests if test.outcome is Outcome.FLAKY]
+    bad = (*results.failures, *flaky)
+    if bad:
+        lines += ["| test | outcome | why |", "| --- | --- | --- |"]
+        for test in bad[:SHOWN]:
+            why = test.reason or (test.worst.message if test.worst else "")
+            lines.append(f"| `{_cell(test.test)}` | {test.outcome.value} | {_cell(why)} |")
+        if len(bad) > SHOWN:
+            lines.append(f"| {len(bad) - SHOWN} more | | |")
+        lines.append("")
+    libraries = libraries_of(results, {})
+    if libraries:
+        lines += ["| ROCm library | tests | seen at work | bad |", "| --- | --- | --- | --- |"]
+        lines += [
+            f"| {item.name} | {item.tests} | {item.exercised} | {item.bad} |" for item in libraries
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def workflow_commands(results: Results, folder: str) -> Iterator[str]:
+    """Workflow commands for the first failures; `folder` is where the suite's files lie."""
+    for test in results.failures[:ANNOTATED]:
+        why = test.reason or (test.worst.message if test.worst else "")
+        where = f"file={_property(f'{folder}/{test.file}'.lstrip('/'))},line={test.line or 1}"
+        yield f"::error {where},title={_property(test.test)}::{_data(why)}"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("`", "'")
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
