@@ -1,0 +1,166 @@
+#!/usr/bin/env python3
+"""Bazel on the miniature workspace: what one invocation, the disk cache and a warm server bring.
+
+    PYTHONPATH=build python benchmarks/bazel.py [--work DIR] [--pairs 5]
+
+Three comparisons, each pair in turn on the same machine:
+- plugin and pjrt in one invocation against one invocation per wheel, from nothing;
+- a build after the output root was wiped, with the disk cache against without;
+- a run without any change, with a warm server: seconds and actions.
+
+Needs what the demo needs (bazel, clang-19, …); makes its ROCm tarball itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "build"), str(ROOT)]
+
+from examples.miniature.make_therock import make_tarball  # noqa: E402
+from rocwheel import bazel, demo, dist  # noqa: E402
+from rocwheel.bazel import BuildSpec  # noqa: E402
+from rocwheel.console import silent  # noqa: E402
+from rocwheel.model import WheelKind  # noqa: E402
+from rocwheel.process import HostRunner, base_env  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+GPU_WHEELS = (WheelKind.PLUGIN, WheelKind.PJRT)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    seconds: float
+    actions: int
+    hits: int
+
+
+class Bench:
+    """One specification, built again and again."""
+
+    def __init__(self, work: Path) -> None:
+        self.work = work
+        self.runner = HostRunner(base_env(os.environ))
+        self.console = silent()
+        base = dist.Request(
+            therock="",
+            wheelhouse=work / "wheelhouse",
+            cache=work / "cache",
+            checkout=ROOT,
+            cwd=work,
+            environ=os.environ,
+        )
+        wanted = demo.prepare(base, runner=self.runner).request
+        tarball = make_tarball(work)
+        request = replace(wanted, therock=str(tarball), pythons=wanted.pythons[:1])
+        inputs = dist.gather(dist.plan(request), runner=self.runner, console=self.console)
+        self.spec = inputs.spec
+        self.lease = inputs.root  # the tree stays in the cache as long as this lives
+
+    def build(self, *specs: BuildSpec) -> Measured:
+        """Every invocation of the specifications, one after the other."""
+        started, actions, hits = time.monotonic(), 0, 0
+        for spec in specs:
+            for invocation in bazel.invocations(spec):
+                done = bazel.build(
+                    invocation,
+                    folder=self.work / "logs",
+                    into=self.work / "out",
+                    runner=self.runner,
+                    console=self.console,
+                )
+                actions += done.actions_executed
+                hits += done.cache_hits
+        return Measured(seconds=time.monotonic() - started, actions=actions, hits=hits)
+
+    def wipe(self, *, disk_cache: bool) -> None:
+        """As on a fresh machine, with or without the disk cache."""
+        bazel.shutdown(bazel.invocations(self.spec)[0], runner=self.runner)
+        gone = [Path(self.spec.caches.output_user_root)]
+        if disk_cache:
+            gone.append(Path(str(self.spec.caches.disk)))
+        for folder in gone:
+            subprocess.run(["chmod", "-R", "u+w", str(folder)], check=False, stderr=-3)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def pairs(
+    count: int, one: Callable[[], Measured], other: Callable[[], Measured]
+) -> tuple[list[Measured], list[Measured]]:
+    """Measure alternately, the first of a pair in turn."""
+    first, second = [], []
+    for number in range(count):
+        if number % 2:
+            second.append(other())
+            first.append(one())
+        else:
+            first.append(one())
+            second.append(other())
+    return first, second
+
+
+def line(name: str, measured: Sequence[Measured]) -> str:
+    seconds = [item.seconds for item in measured]
+    middle = statistics.median(seconds)
+    return (
+        f"{name:42} {middle:6.2f} s  ({min(seconds):.2f}-{max(seconds):.2f})  "
+        f"{measured[-1].actions} actions, {measured[-1].hits} from a cache"
+    )
+
+
+def ratio(one: Sequence[Measured], other: Sequence[Measured]) -> float:
+    return statistics.median(b.seconds / a.seconds for a, b in zip(one, other, strict=True))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path)
+    parser.add_argument("--pairs", type=int, default=5)
+    arguments = parser.parse_args()
+    work = arguments.work or Path(tempfile.mkdtemp(prefix="bench-bazel-"))
+    work.mkdir(parents=True, exist_ok=True)
+    bench = Bench(work)
+    gpu = replace(bench.spec, kinds=GPU_WHEELS)
+    uncached = replace(gpu, caches=replace(gpu.caches, disk=None))
+    apart = [replace(uncached, kinds=(kind,)) for kind in GPU_WHEELS]
+
+    def fresh(*specs: BuildSpec) -> Measured:
+        bench.wipe(disk_cache=False)
+        return bench.build(*specs)
+
+    try:
+        together, one_by_one = pairs(
+            arguments.pairs, lambda: fresh(uncached), lambda: fresh(*apart)
+        )
+        print(line("plugin and pjrt in one invocation, cold", together))
+        print(line("one invocation per wheel, cold", one_by_one))
+        print(f"  ratio {ratio(together, one_by_one):.2f}")
+        bench.wipe(disk_cache=True)
+        bench.build(gpu)  # fills the disk cache
+        warm, cold = pairs(arguments.pairs, lambda: fresh(gpu), lambda: fresh(uncached))
+        print(line("wiped output root, disk cache", warm))
+        print(line("wiped output root, no disk cache", cold))
+        print(f"  ratio {ratio(warm, cold):.2f}")
+        bench.build(gpu)
+        print(line("no change, warm server", [bench.build(gpu) for _ in range(arguments.pairs)]))
+    finally:
+        bench.wipe(disk_cache=True)
+        if not arguments.work:
+            shutil.rmtree(work, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
