@@ -207,7 +207,7 @@ def repair(
             }
             for plan in plans
         ]
-        app.emit({"dry_run": True, "wheels": documents}, "\n".join(f"would {p}" for p in plans))
+        app.emit({"dry_run": True, "wheels": documents}, "\n".join(f"would repair {p}" for p in plans))
         return
     results = [
         apply(
