@@ -116,8 +116,9 @@ def preview_turn(loop: Loop, *, runner: Runner) -> Iterator[str]:
     """Every command `turn` would run; changes nothing."""
     python, _ = _about(loop.environment, runner)
     planned = _plan(loop, python)
-    _, spec, notes = dist.preview(planned, runner=runner)
-    yield from (str(command) for command in planned.sources.commands)
+    tree, spec, notes = dist.preview(planned, runner=runner)
+    sources = planned.sources
+    yield from (str(command) for command in (*sources.commands, *sources.xla_commands(tree)))
     yield from (f"# {note}" for note in notes)
     for invocation in bazel.invocations(_spec(loop, python, spec)):
         yield str(invocation.command_line())

@@ -237,7 +237,7 @@ def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
     yield "# ROCm"
     yield from (f"# {line}" for line in str(planned.rocm).splitlines())
     yield "# sources"
-    for command in planned.sources.commands:
+    for command in (*planned.sources.commands, *planned.sources.xla_commands(tree)):
         yield str(command)
     yield f"# JAX {tree.jax_version} at {tree.root}"
     yield from (f"# {note}" for note in notes)
@@ -269,6 +269,8 @@ def preview(
     version, rocm_root = _expected_rocm(planned)
     try:
         binary = find_bazel(request, tree, runner=runner)
+        if binary.url:
+            notes.append(f"fetch {binary.url} to {binary.path}")
     except HostError as exc:
         notes.append(f"{exc}; {exc.hint}")
         binary = bazel.BazelBinary(path=PurePath("bazel"), version=tree.bazel, origin="missing")

@@ -318,6 +318,8 @@ def test_a_preview_fetches_nothing_also_of_an_xla_that_is_only_named(bench):
     planned = source.plan(asked, pins=bench.pins, cache=bench.cache)
     tree = source.preview(planned, pins=bench.pins, layouts=LAYOUTS, runner=bench.runner)
     assert bench.seen == []
-    assert [command.argv[5] for command in planned.commands] == ["ls-remote"]
+    assert planned.commands == ()
+    (ask,) = planned.xla_commands(tree)
+    assert ask.argv[5:7] == ("ls-remote", f"{bench.url}/xla")
     assert tree.xla_dir is not None
     assert not bench.cache.exists()

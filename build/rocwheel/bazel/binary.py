@@ -31,6 +31,7 @@ class BazelBinary:
     path: PurePath
     version: str
     origin: str  # "flag", "PATH", "cache" or "download"
+    url: str = ""  # where a downloaded one comes from
 
     @property
     def release(self) -> tuple[int, ...]:
@@ -53,7 +54,8 @@ def locate(
 
     `wanted` is what the tree's `.bazelversion` says, "" when it says nothing. A Bazel named by
     flag is used whatever its version; any other must be the wanted one. Without `console` nothing
-    is downloaded. Raises HostError, ConfigError, FetchError.
+    is downloaded: the path is where the download will be. Raises HostError, ConfigError,
+    FetchError.
     """
     say = console or silent()
     if flag:
@@ -84,16 +86,18 @@ def locate(
 
 def _release(wanted: str, downloads: Downloads, console: Console | None) -> BazelBinary:
     release = downloads.releases.find(wanted, mirror=downloads.mirror)
-    path = releases.cached(release, downloads.folder)
-    origin = "cache" if path else "download"
-    if console:  # also for a cached one: whether its digest may be trusted is asked every time
+    is_here = releases.place(release, downloads.folder).is_file()
+    releases.check(release, downloads, console=console or silent())
+    if console:
         path = releases.fetch(release, downloads, console=console)
-    if path is None:
-        raise HostError(
-            f"Bazel {wanted}: would be downloaded from {release.url}",
-            hint="a dry run downloads nothing",
-        )
-    return BazelBinary(path=path, version=wanted, origin=origin)
+    else:
+        path = releases.place(release, downloads.folder)
+    return BazelBinary(
+        path=path,
+        version=wanted,
+        origin="cache" if is_here else "download",
+        url="" if is_here else release.url,
+    )
 
 
 def identity(path: str, workspace: Path, runner: Runner) -> str:

@@ -110,26 +110,27 @@ def host_platform() -> str:
     return f"{platform.system().lower()}-{_MACHINES.get(machine, machine)}"
 
 
-def cached(release: Release, folder: Path) -> Path | None:
-    """The release in the cache; None when it was not fetched yet."""
-    path = _place(release, folder)
-    return path if path.is_file() else None
+def place(release: Release, folder: Path) -> Path:
+    """Where the release lies in the cache, or will lie: below its digest."""
+    return folder / release.sha256 / f"bazel-{release.version}"
+
+
+def check(release: Release, downloads: Downloads, *, console: Console) -> None:
+    """Warn of a digest that nobody verified; refuse it where only verified ones may be used."""
+    if release.verified:
+        return
+    text = f"Bazel {release.version}: its SHA-256 was never compared with the release"
+    if downloads.only_verified:
+        raise ConfigError(text, hint="compare it as ci/bazel_binaries.yaml says, or drop --locked")
+    console.warn(text)
 
 
 def fetch(release: Release, downloads: Downloads, *, console: Console) -> Path:
     """Download a release unless it is there; compare its bytes; make it executable.
 
-    Raises ConfigError for a digest nobody verified when only verified ones may be used,
-    FetchError when it cannot be had or is not what it should be.
+    Raises FetchError when it cannot be had or is not what it should be.
     """
-    if not release.verified:
-        text = f"Bazel {release.version}: its SHA-256 was never compared with the release"
-        if downloads.only_verified:
-            raise ConfigError(
-                text, hint="compare it as ci/bazel_binaries.yaml says, or leave --locked"
-            )
-        console.warn(text)
-    path = _place(release, downloads.folder)
+    path = place(release, downloads.folder)
     with locked(path.parent.with_suffix(".lock")):
         if not path.is_file():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,10 +142,6 @@ def fetch(release: Release, downloads: Downloads, *, console: Console) -> Path:
             finally:
                 aside.unlink(missing_ok=True)
     return path
-
-
-def _place(release: Release, folder: Path) -> Path:
-    return folder / release.sha256 / f"bazel-{release.version}"
 
 
 def _download(release: Release, path: Path, downloads: Downloads, console: Console) -> None:

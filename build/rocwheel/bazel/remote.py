@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from rocwheel.errors import ConfigError
+from rocwheel.web import reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -240,7 +241,7 @@ def _ask_cache(remote: Remote) -> tuple[str, str]:
         except requests.Timeout:
             return f"{base}: no answer within {SLOW_SECONDS:g} s", ""
         except (requests.RequestException, OSError) as exc:
-            return f"{base}: {_reason(exc)}", ""
+            return f"{base}: {reason(exc)}", ""
 
 
 def _ask_for_nothing(session: requests.Session, base: str) -> str:
@@ -280,10 +281,3 @@ def _connect(address: str) -> str:
             return ""
     except OSError as exc:
         return f"{address}: {exc.strerror or exc}"
-
-
-def _reason(exc: BaseException) -> str:
-    """The innermost cause: the libraries in between wrap it several times."""
-    while inner := exc.__cause__ or exc.__context__:
-        exc = inner
-    return getattr(exc, "strerror", None) or str(exc) or type(exc).__name__

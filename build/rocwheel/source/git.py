@@ -13,12 +13,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from rocwheel.errors import CommandError, SourceError
 from rocwheel.lock import locked
 from rocwheel.manifest import Source
 from rocwheel.process import Command
+from rocwheel.web import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -186,11 +187,7 @@ def _remote(root: Path, runner: Runner) -> str:
         url = runner.capture(_git(root, "config", "--get", "remote.origin.url")).strip()
     except CommandError:
         return ""
-    parts = urlsplit(url)
-    if parts.scheme and parts.hostname:
-        host = f"{parts.hostname}:{parts.port}" if parts.port else parts.hostname
-        return urlunsplit((parts.scheme, host, parts.path, "", ""))
-    return url
+    return without_secrets(url) if urlsplit(url).scheme else url
 
 
 def _git(folder: Path | None, *arguments: str) -> Command:

@@ -53,13 +53,19 @@ class SourcePlan:
     @property
     def commands(self) -> tuple[Command, ...]:
         """What `resolve` will run before it looks at the tree."""
-        commands: list[Command] = []
-        if self.checkout and not self.checkout.folder.is_dir():
-            commands += self.checkout.commands(self.checkout.folder)
-        if self.request.xla_ref and not COMMIT.match(self.request.xla_ref):
-            repository = self.request.xla_repository or "<the repository JAX takes XLA from>"
-            commands.append(ask_ref(repository, self.request.xla_ref))
-        return tuple(commands)
+        if self.checkout is None or self.checkout.folder.is_dir():
+            return ()
+        return self.checkout.commands(self.checkout.folder)
+
+    def xla_commands(self, tree: SourceTree) -> tuple[Command, ...]:
+        """What `resolve` will run for an XLA that is named by repository and ref."""
+        ref = self.request.xla_ref
+        if not ref:
+            return ()
+        if not COMMIT.match(ref):
+            return (ask_ref(tree.xla.repository, ref),)
+        wanted = _checkout(tree.xla.repository, "", ref, self.cache)
+        return () if wanted.folder.is_dir() else wanted.commands(wanted.folder)
 
 
 @dataclass(frozen=True, kw_only=True)
