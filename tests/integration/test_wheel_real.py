@@ -6,7 +6,6 @@ They are downloaded once into the user's cache folder; `ROCWHEEL_TEST_WHEELS` na
 from __future__ import annotations
 
 import base64
-import fcntl
 import hashlib
 import json
 import os
@@ -18,6 +17,7 @@ from pathlib import Path
 import pytest
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
+from support import published as downloaded
 from support import wheels
 
 from rocwheel import wheel
@@ -55,26 +55,8 @@ ALL_27 = frozenset(
 
 @pytest.fixture(scope="session")
 def published() -> dict[str, Path]:
-    """Each wheel's path; what is missing is downloaded, by one process at a time."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = Path(os.environ.get("ROCWHEEL_TEST_WHEELS") or home / "rocwheel" / "test-wheels")
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        for name in WHEELS.values():
-            if (folder / name).exists():
-                continue
-            project, version = name.split("-")[:2]
-            subprocess.run(
-                [
-                    sys.executable, "-m", "pip", "download", "--quiet", "--no-deps",
-                    "--only-binary=:all:", "--platform", "manylinux_2_28_x86_64",
-                    "--platform", "manylinux_2_27_x86_64", "--python-version", "3.12",
-                    "--dest", folder, f"{project.replace('_', '-')}=={version}",
-                ],
-                check=True,
-            )  # fmt: skip
-    return {title: folder / name for title, name in WHEELS.items()}
+    """Each wheel's path; what is missing is downloaded."""
+    return {title: downloaded.wheel(name) for title, name in WHEELS.items()}
 
 
 @pytest.fixture(scope="module")
