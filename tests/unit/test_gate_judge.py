@@ -61,13 +61,21 @@ PASSED, FAILED, CRASHED = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED
             "timed-out: a::t0",
         ),
         (EMPTY, State.NOTHING_RAN, "no test was collected"),
-        (replace(EMPTY, tests=having(Outcome.SKIPPED)), State.TOO_FEW_RAN, "tests that ran: 0, must: 1"),
+        (
+            replace(EMPTY, tests=having(Outcome.SKIPPED)),
+            State.TOO_FEW_RAN,
+            "tests that ran: 0, must: 1",
+        ),
         (
             replace(EMPTY, tests=having(PASSED, Outcome.SKIPPED, Outcome.SKIPPED)),
             State.TOO_FEW_RAN,
             "tests skipped: 2; allowed: 1",
         ),
-        (replace(EMPTY, tests=having(Outcome.FLAKY, PASSED)), State.FLAKY, "passed only when tried again: 1; allowed: 0"),
+        (
+            replace(EMPTY, tests=having(Outcome.FLAKY, PASSED)),
+            State.FLAKY,
+            "passed only when tried again: 1; allowed: 0",
+        ),
         (replace(EMPTY, tests=having(Outcome.XFAILED)), State.PASS, ""),
         (replace(EMPTY, tests=having(PASSED, Outcome.NOT_RUN)), State.NOT_RUN, "the reason"),
         (
