@@ -22,6 +22,7 @@ INSTALL = {
     "nginx": "apt-get install nginx-light",
     "docker": "apt-get install docker.io",
     "chromium": "apt-get install chromium chromium-driver",
+    "chromedriver": "apt-get install chromium chromium-driver",
     "git": "apt-get install git",
     "openssl": "apt-get install openssl",
     "uv": "pip install uv",

@@ -575,6 +575,13 @@ def test_results_survive_a_round_trip(root):
     assert Results.from_bytes(run.results.to_bytes(), name="r") == run.results
 
 
+def test_text_that_utf8_cannot_hold_breaks_no_report(root):
+    code = "def test_bad(): raise ValueError('lone \\ud83d')\n"
+    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
+    assert "lone \\ud83d" in run["test_a.py::test_bad"].attempts[0].message
+    assert Results.from_bytes(run.results.to_bytes(), name="r") == run.results
+
+
 class Seen(Watcher):
     def __init__(self):
         self.snapshots = []

@@ -164,8 +164,8 @@ class Session:
             tests=names,
             lines={item.nodeid: (item.location[1] or 0) + 1 for item in items},
             tags={name: found for name, found in tags.items() if found},
-            error=error[:TEXT_LIMIT],
-            skipped="; ".join(_skip_reason(r) for r in self._collect_reports if r.skipped),
+            error=_valid(error[:TEXT_LIMIT]),
+            skipped=_valid("; ".join(_skip_reason(r) for r in self._collect_reports if r.skipped)),
             seconds=time.monotonic() - started,
         )
 
@@ -192,8 +192,8 @@ class Session:
             test=name,
             offset=_printed(),
             outcome=outcome,
-            message=message,
-            detail=detail[-TEXT_LIMIT:],
+            message=_valid(message),
+            detail=_valid(detail[-TEXT_LIMIT:]),
             seconds=time.monotonic() - started,
             evidence=self._libraries.evidence(tags, before),
             going=going,
@@ -214,7 +214,9 @@ class Session:
         except BaseException as exc:  # noqa: BLE001 - whatever a fixture raises is its failure
             self.failed += 1
             message = f"a fixture failed when it was torn down: {type(exc).__name__}: {exc}"
-            self._channel.emit("late", test=previous.nodeid, message=message.splitlines()[0])
+            self._channel.emit(
+                "late", test=previous.nodeid, message=_valid(message.splitlines()[0])
+            )
 
 
 def _outcome(reports: list[pytest.TestReport]) -> tuple[str, str, str]:
@@ -247,6 +249,11 @@ def _skip_reason(report: pytest.CollectReport | pytest.TestReport) -> str:
     longrepr = report.longrepr
     reason = longrepr[2] if isinstance(longrepr, tuple) else str(longrepr)
     return reason.removeprefix("Skipped: ").partition("\n")[0]
+
+
+def _valid(text: str) -> str:
+    """Replace what UTF-8 cannot hold: a lone surrogate of a test must not break the report."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _printed() -> int:

@@ -1,0 +1,100 @@
+"""A browser for tests: Chromium driven through chromedriver's own protocol (W3C WebDriver)."""
+
+from __future__ import annotations
+
+import base64
+import re
+import subprocess
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import requests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ELEMENT = "element-6066-11e4-a52e-4f735466cecf"  # the key WebDriver gives an element under
+
+
+class Browser:
+    """One window."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+
+    def _call(self, method: str, path: str, **body: Any) -> Any:
+        data = body if method == "post" else None
+        answer = requests.request(method, f"{self._session}/{path}", json=data, timeout=60)
+        value = answer.json()["value"]
+        assert answer.ok, value
+        return value
+
+    def open(self, url: str) -> None:
+        self._call("post", "url", url=url)
+
+    def run(self, script: str) -> Any:
+        """Evaluate a function body in the page."""
+        return self._call("post", "execute/sync", script=script, args=[])
+
+    def _find(self, selector: str) -> str:
+        found = self._call("post", "element", using="css selector", value=selector)
+        return str(found[ELEMENT])
+
+    def click(self, selector: str) -> None:
+        self._call("post", f"element/{self._find(selector)}/click")
+
+    def write(self, selector: str, text: str) -> None:
+        self._call("post", f"element/{self._find(selector)}/value", text=text)
+
+    def texts(self, selector: str) -> list[str]:
+        script = f"return [...document.querySelectorAll({selector!r})].map(e => e.innerText.trim())"
+        return list(self.run(script))
+
+    def size(self, width: int, height: int) -> None:
+        """Give the page this size, as a phone's emulation does."""
+        self._call(
+            "post", "goog/cdp/execute", cmd="Emulation.setDeviceMetricsOverride",
+            params={"width": width, "height": height, "deviceScaleFactor": 1, "mobile": True},
+        )  # fmt: skip
+
+    def log(self) -> list[str]:
+        """What the console said: errors of the script, resources that could not be had."""
+        return [entry["message"] for entry in self._call("post", "se/log", type="browser")]
+
+    def screenshot(self, path: Path) -> None:
+        path.write_bytes(base64.b64decode(self._call("get", "screenshot")))
+
+
+@contextmanager
+def browser() -> Iterator[Browser]:
+    """Start chromedriver and one headless window; both are gone afterwards."""
+    with subprocess.Popen(
+        ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as driver:
+        try:
+            assert driver.stdout
+            line = next(line for line in driver.stdout if "started successfully" in line)
+            match = re.search(r"port (\d+)", line)
+            assert match, line
+            url = f"http://127.0.0.1:{match[1]}/session"
+            arguments = [
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--window-size=1200,900",
+            ]
+            wanted = {
+                "goog:chromeOptions": {"args": arguments},
+                "goog:loggingPrefs": {"browser": "ALL"},
+            }
+            answer = requests.post(
+                url, json={"capabilities": {"alwaysMatch": wanted}}, timeout=60
+            ).json()["value"]
+            session = f"{url}/{answer['sessionId']}"
+            try:
+                yield Browser(session)
+            finally:
+                requests.delete(session, timeout=60)
+        finally:
+            driver.terminate()

@@ -1,0 +1,123 @@
+"""Reports: what each must contain, and that nothing a test prints can break one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from xml.etree import ElementTree as ET
+
+import pytest
+from support.report import FOUND, NASTY, rich
+
+from rocwheel.report import junit, page, render, summary
+from rocwheel.results import Fault, Results
+from rocwheel.verdict import State
+
+
+def test_all_reports_are_made_and_the_json_can_be_read_again():
+    results = replace(rich(), tests=tuple(t for t in rich().tests))
+    reports = render(results, FOUND, {})
+    assert set(reports) == {"results.json", "junit.xml", "report.html"}
+    assert Results.from_bytes(reports["results.json"], name="r") == results
+
+
+@pytest.fixture
+def xml():
+    return ET.fromstring(junit.render(rich(), FOUND))
+
+
+def test_junit_counts_what_happened(xml):
+    assert xml.get("tests") == "37"
+    assert xml.get("failures") == "1"
+    assert xml.get("errors") == "4"  # a crash, a hang, a test that did not run, a file
+    assert xml.get("skipped") == "1"
+
+
+def test_junit_keeps_every_attempt_and_its_place(xml):
+    case = xml.find(".//testcase[@name='test_bad[a::b]']")
+    assert case.get("classname") == "test_b.Case"
+    assert [child.tag for child in case] == ["failure", "rerunFailure", "system-out"]
+    assert "on gpu1" in case.find("rerunFailure").text
+    assert xml.find(".//testcase[@name='test_flaky']/flakyFailure").get("message") == "first time"
+    assert xml.find(".//testcase[@name='test_crash']/error").get("type") == "crashed"
+    assert xml.find(".//testcase[@name='test_never']/error").get("type") == "not-run"
+    assert xml.find(".//testsuite[@name='test_c.py']/testcase/error").get("message") == "no module"
+
+
+def test_characters_that_xml_forbids_do_not_break_it(xml):
+    printed = xml.find(".//testcase[@name='test_bad[a::b]']/system-out").text
+    assert "\x00" not in printed
+    assert "</script>" in printed, "what is allowed is kept"
+
+
+@pytest.fixture
+def html():
+    return page.render(rich(), FOUND, {"MIOpen": "", "rocThrust": "header-only"}).decode()
+
+
+def test_the_first_failure_stands_before_everything_else(html):
+    first = html.index('id="first"')
+    assert html.index("test_bad[a::b]", first) < html.index('id="failures"')
+    for section in ("failures", "flaky", "left", "libraries", "timeline", "tests", "about"):
+        assert first < html.index(f'id="{section}"'), section
+
+
+def test_what_a_test_prints_is_text_and_never_markup(html):
+    assert "<script>window.broken" not in html
+    assert html.count("<script") == 2
+
+
+def test_the_page_needs_nothing_from_elsewhere(html):
+    for sign in ("http://", "https://", "@import", "url(", "src="):
+        assert sign not in html, sign
+
+
+def test_libraries_are_exercised_only_where_they_were_seen():
+    found = {
+        item.name: item for item in page.libraries_of(rich(), {"MIOpen": "", "rocThrust": "h"})
+    }
+    assert found["hipFFT"].status == "exercised"
+    assert (found["hipFFT"].tests, found["hipFFT"].exercised) == (3, 1)
+    assert found["hipBLAS"].status == "nominal"
+    assert found["hipBLAS"].bad == 1
+    assert found["MIOpen"].status == "no test"
+    assert found["rocThrust"].note == "h"
+
+
+def test_the_timeline_joins_short_tests_and_shows_every_bad_one():
+    many = rich(passing=20_000)
+    bars = [bar for lane in many.lanes for bar in page.bars(many, lane.name)]
+    assert len(bars) < 2500
+    kinds = [bar.kind for bar in bars]
+    assert kinds.count("failed") == 3
+    assert kinds.count("crashed") == kinds.count("timed-out") == 1
+    assert all(0 <= bar.left <= page.WIDTH for bar in bars)
+
+
+def test_a_run_that_ended_before_its_tests_has_a_page_too():
+    empty = Results(suite="smoke", shard="", files=(), suite_files=(), tests=())
+    found = Fault(state=State.NO_RUNNER, message="no GPU here")
+    assert "no GPU here" in page.render(empty, found, {}).decode()
+    assert ET.fromstring(junit.render(empty, found)).get("tests") == "0"
+
+
+def test_the_summary_names_state_failures_and_libraries():
+    text = summary.markdown(rich(), FOUND)
+    assert text.startswith("### smoke on gfx94X-dcgpu, CPython 3.12.1: crash\n")
+    assert "| `test_b.py::test_crash` | crashed | signal 11 (SIGSEGV) |" in text
+    assert "| hipFFT | 3 | 1 | 0 |" in text
+
+
+def test_annotations_are_escaped_and_few():
+    lines = list(summary.workflow_commands(rich(), "suites/smoke"))
+    assert lines[0] == (
+        "::error file=suites/smoke/test_b.py,line=7,"
+        "title=test_b.py%3A%3ACase%3A%3Atest_bad[a%3A%3Ab]::assert 1 == 2"
+    )
+    bad = next(test for test in rich().tests if "test_bad" in test.test)
+    many = replace(rich(), tests=tuple(replace(bad, test=f"a.py::t{n}") for n in range(50)))
+    assert len(list(summary.workflow_commands(many, ""))) == summary.ANNOTATED
+    assert "30 more" in summary.markdown(many, FOUND)
+
+
+def test_the_nasty_text_is_really_nasty():
+    assert {"\x00", "\x1b"} <= set(NASTY)
