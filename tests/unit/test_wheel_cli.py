@@ -109,6 +109,16 @@ def test_verify_takes_targets_rocm_and_policy(plugin: str, tmp_path, capsys) -> 
     run("verify", plugin, "--policy", "missing.yaml", status=3)
 
 
+def test_two_files_of_one_name_are_both_judged(plugin: str, tmp_path, capsys) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / plugin).write_bytes(b"junk")
+    run("verify", plugin, f"other/{plugin}", status=6)
+    out = capsys.readouterr().out
+    assert f"{tmp_path / plugin}: may not ship" in out  # there are two for one Python
+    assert f"{other / plugin}: may not ship" in out
+
+
 def test_verify_takes_a_folder(plugin: str, pjrt: str, tmp_path, capsys) -> None:
     run("verify", ".")
     (tmp_path / pjrt).unlink()

@@ -80,6 +80,8 @@ def verify(
 
     Wheels that are given together are judged as a set: their pins must hold within it.
     """
+    from collections import Counter
+
     from rocwheel.errors import WheelError
     from rocwheel.wheel.findings import Severity
     from rocwheel.wheel.rules import Expectation
@@ -88,7 +90,12 @@ def verify(
         gfx_targets=frozenset(gfx_targets.split(",")) if gfx_targets else None,
         rocm_sonames=_libraries(app.cwd / rocm_root) if rocm_root else None,
     )
-    found = _verified([app.cwd / path for path in wheels], _load_policy(app, policy), expected)
+    by_path = _verified([app.cwd / path for path in wheels], _load_policy(app, policy), expected)
+    names = Counter(path.name for path in by_path)
+    found = {
+        path.name if names[path.name] == 1 else str(path): findings
+        for path, findings in by_path.items()
+    }
     errors = sum(
         item.severity is Severity.ERROR for findings in found.values() for item in findings
     )
@@ -207,7 +214,9 @@ def repair(
             }
             for plan in plans
         ]
-        app.emit({"dry_run": True, "wheels": documents}, "\n".join(f"would repair {p}" for p in plans))
+        app.emit(
+            {"dry_run": True, "wheels": documents}, "\n".join(f"would repair {p}" for p in plans)
+        )
         return
     results = [
         apply(
@@ -311,12 +320,12 @@ def _libraries(root: Path) -> frozenset[str]:
 
 def _verified(
     paths: Sequence[Path], policy: WheelPolicy, expected: Any
-) -> Mapping[str, tuple[Finding, ...]]:
+) -> Mapping[Path, tuple[Finding, ...]]:
     from rocwheel.errors import WheelError
     from rocwheel.manifest import MANIFEST, Manifest
     from rocwheel.wheel.rules import verify_set, verify_wheelhouse
 
-    found: dict[str, tuple[Finding, ...]] = {}
+    found: dict[Path, tuple[Finding, ...]] = {}
     for folder in (path for path in paths if path.is_dir()):
         if (folder / MANIFEST).exists():
             found |= verify_wheelhouse(folder, Manifest.load(folder), policy=policy)

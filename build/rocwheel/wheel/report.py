@@ -187,7 +187,7 @@ class _Background:
             threading.Thread(target=self._hash_file, daemon=True),
             threading.Thread(target=self._hash_pieces, daemon=True),
         )
-        self._failure: WheelError | None = None
+        self._failure: Exception | None = None
         self._stopped = False
 
     def __enter__(self) -> _Background:  # noqa: PYI034
@@ -218,7 +218,7 @@ class _Background:
                 if self._stopped:
                     break
                 self._file.update(piece)
-        except WheelError as exc:  # the file shrank under us
+        except (WheelError, OSError) as exc:  # the file shrank under us, or the disk is bad
             self._failure = exc
 
     def _hash_pieces(self) -> None:

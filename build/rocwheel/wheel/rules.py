@@ -83,24 +83,24 @@ def verify_set(
     policy: WheelPolicy,
     expected: Expectation | None = None,
     whole: bool = False,
-) -> Mapping[str, tuple[Finding, ...]]:
-    """Judge wheels that belong together, file name -> findings.
+) -> Mapping[Path, tuple[Finding, ...]]:
+    """Judge wheels that belong together, path -> findings.
 
     Pins hold within the set, and there is one wheel per version and Python (R19). With `whole`
     nothing of the set lies elsewhere: what is pinned must be there.
     """
-    names: dict[str, WheelName] = {}
+    names: dict[Path, WheelName] = {}
     for path in paths:
         with suppress(WheelError):  # `verify` will say so
-            names[path.name] = WheelName.parse(path.name)
+            names[path] = WheelName.parse(path.name)
     cells = Counter(map(_cell, names.values()))
-    found: dict[str, tuple[Finding, ...]] = {}
+    found: dict[Path, tuple[Finding, ...]] = {}
     for path in paths:
-        name = names.get(path.name)
+        name = names.get(path)
         siblings = _siblings(name, names.values(), whole=whole) if name else None
         meant = replace(expected or Expectation(), siblings=siblings)
         double = name is not None and cells[_cell(name)] > 1
-        found[path.name] = (
+        found[path] = (
             *((finding("set.double", "one of several wheels for one Python"),) if double else ()),
             *verify(path, policy=policy, expected=meant),
         )
@@ -129,13 +129,13 @@ def _siblings(name: WheelName, names: Iterable[WheelName], *, whole: bool) -> di
 
 def verify_wheelhouse(
     folder: Path, manifest: Manifest, *, policy: WheelPolicy
-) -> Mapping[str, tuple[Finding, ...]]:
-    """Judge a wheelhouse against its manifest, file name -> findings.
+) -> Mapping[Path, tuple[Finding, ...]]:
+    """Judge a wheelhouse against its manifest, path -> findings.
 
     Upstream wheels of the set are not in the folder; they count as siblings only.
     """
     siblings = {wheel.project: wheel.version for wheel in manifest.wheels}
-    found: dict[str, tuple[Finding, ...]] = {}
+    found: dict[Path, tuple[Finding, ...]] = {}
     for entry in manifest.built:
         path = folder / entry.filename
         kind = WheelKind(entry.kind)
@@ -152,7 +152,7 @@ def verify_wheelhouse(
         try:
             report = inspect(path, hashes=True)
         except WheelError as exc:
-            found[entry.filename] = (finding("archive", str(exc)),)
+            found[path] = (finding("archive", str(exc)),)
             continue
         problems = verify(report, policy=policy, expected=expected)
         for what, is_now, was in (
@@ -164,10 +164,10 @@ def verify_wheelhouse(
             if is_now != was:
                 text = f"{what}: {is_now or 'none'}, the manifest says {was or 'none'}"
                 problems = (*problems, finding("set.manifest", text))
-        found[entry.filename] = problems
+        found[path] = problems
     for path in sorted(folder.glob("*.whl")):
-        if path.name not in found:
-            found[path.name] = (finding("set.manifest", "not in the manifest"),)
+        if path not in found:
+            found[path] = (finding("set.manifest", "not in the manifest"),)
     return found
 
 
