@@ -13,7 +13,7 @@ import shutil
 import signal
 import threading
 import time
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -27,7 +27,7 @@ from rocwheel.errors import BazelError, CommandError
 from rocwheel.lock import locked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rocwheel.bazel.invocation import BazelInvocation, Target
     from rocwheel.console import Console, Progress
@@ -134,9 +134,15 @@ def build(
             read, failure = _run(now, files, warnings, runner=runner, console=console)
         if failure:
             raise failure
+        if not read.last:
+            raise BazelError(
+                f"{files.events}: ends early, what Bazel made cannot be told",
+                hint="is the disk full? build again",
+            )
         outputs = _take(invocation, read, into)
-    spawned = read_spawns(files.spawns) if files.spawns.is_file() else Spawned()
-    files.spawns.unlink(missing_ok=True)
+        spawned = read_spawns(files.spawns) if files.spawns.is_file() else Spawned()
+        files.spawns.unlink(missing_ok=True)
+        details = read_profile(files.profile)
     hits = spawned.cache_hits if read.cache_hits is None else read.cache_hits
     result = BazelResult(
         outputs=outputs,
@@ -148,7 +154,7 @@ def build(
         profile=files.profile,
         bytes_made=read.bytes_made or spawned.bytes_made,
         bytes_cached=spawned.bytes_cached,
-        details=read_profile(files.profile),
+        details=details,
         notes=tuple(notes),
         warnings=tuple(warnings.seen),
     )
@@ -207,7 +213,7 @@ def _run(
             shown.line(text)
 
         try:
-            with _tail(files.events, read, shown.events):
+            with _Tail(files.events, read, shown.events):
                 done = runner.run(command, log=files.log, on_line=line, check=False)
         except BaseException:  # Ctrl-C, a deadline: the client is gone, the server may still work
             shutdown(invocation, runner=runner)
@@ -216,7 +222,9 @@ def _run(
             _redact((files.log, files.events), invocation.remote.secrets)
     if done.returncode == 0:
         return read, None
-    return read, _failure(invocation, read, done.output, files.log)
+    failure = _failure(invocation, read, done.output, files.log)
+    failure.detail = _hidden(failure.detail, invocation.remote.secrets)
+    return read, failure
 
 
 def _own_fault(read: BuildEvents) -> bool:
@@ -229,10 +237,18 @@ def _redact(paths: Sequence[Path], secrets: Sequence[str]) -> None:
     for path in paths if secrets else ():
         if path.is_file():
             text = path.read_text(encoding="utf-8", errors="replace")
-            for secret in secrets:
-                for spelt in (secret, json.dumps(secret)[1:-1], secret.replace("=", "\\u003d")):
-                    text = text.replace(spelt, "[redacted]")
-            path.write_text(text, encoding="utf-8")
+            path.write_text(_hidden(text, secrets), encoding="utf-8")
+
+
+def _hidden(text: str, secrets: Sequence[str]) -> str:
+    """`text` without secrets, as they are and as JSON with HTML escapes spells them."""
+    for secret in secrets:
+        escaped = json.dumps(secret)[1:-1]
+        for mark in "&'<=>":
+            escaped = escaped.replace(mark, f"\\u{ord(mark):04x}")
+        for spelt in (secret, escaped):
+            text = text.replace(spelt, "[redacted]")
+    return text
 
 
 class _Warnings:
@@ -287,36 +303,47 @@ class _Shown:
         self._bar.update(self._read.actions, text=text)
 
 
-@contextmanager
-def _tail(path: Path, read: BuildEvents, changed: Callable[[], None]) -> Iterator[None]:
-    """Feed what is written to `path` to `read`, meanwhile and to its end when the block ends."""
-    over = threading.Event()
+class _Tail(threading.Thread):
+    """Feeds what is written to a file to `BuildEvents`, meanwhile and, when it ends, to its end."""
 
-    def follow() -> None:
-        while not path.exists() and not over.wait(POLL_SECONDS):
+    def __init__(self, path: Path, read: BuildEvents, changed: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self._path, self._read, self._changed = path, read, changed
+        self._over = threading.Event()
+        self._problem: Exception | None = None
+
+    def __enter__(self) -> None:
+        self.start()
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self._over.set()
+        self.join()
+        if self._problem and kind is None:
+            raise self._problem
+
+    def run(self) -> None:
+        try:
+            self._follow()
+        except Exception as exc:  # noqa: BLE001 - raised again in the thread that waits
+            self._problem = exc
+
+    def _follow(self) -> None:
+        while not self._path.exists() and not self._over.wait(POLL_SECONDS):
             pass
-        if not path.exists():  # Bazel did not come that far
+        if not self._path.exists():  # Bazel did not come that far
             return
         pending = ""
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with self._path.open(encoding="utf-8", errors="replace") as file:
             while True:
-                last = over.is_set()  # asked before reading: what was written until then is read
+                last = self._over.is_set()  # asked before reading: what was written is read
                 *lines, pending = (pending + file.read()).split("\n")
                 for line in lines:
-                    read.feed(line)
+                    self._read.feed(line)
                 if lines:
-                    changed()
+                    self._changed()
                 if last:
                     return
-                over.wait(POLL_SECONDS)
-
-    thread = threading.Thread(target=follow, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
+                self._over.wait(POLL_SECONDS)
 
 
 def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[WheelKind, Path]:
