@@ -78,7 +78,8 @@ def test_the_json_form_is_the_state() -> None:
     assert document["meta"]["api-version"] == "1.1"
     assert document["versions"] == ["0.9.2", "0.9.1"]
     newest = document["files"][0]
-    assert newest["core-metadata"] == newest["dist-info-metadata"] == {"sha256": "b" * 64}
+    assert newest["core-metadata"] == {"sha256": "b" * 64}
+    assert "dist-info-metadata" not in newest  # pip 22.3 to 23.0 fail on it
     assert newest["hashes"] == {"sha256": "a" * 64}
     assert (newest["size"], newest["upload-time"]) == (1234, "2026-05-01T12:00:00Z")
     assert (newest["yanked"], document["files"][1]["yanked"]) == ("bad", False)

@@ -59,13 +59,14 @@ class Entry:
             core = {"sha256": self.metadata_sha256}
         document: dict[str, Any] = {
             "filename": self.filename,
-            "url": f"../{quote(self.filename, safe='')}",
+            # pip before 23 checks the hash of a JSON page's file only when it is in the URL.
+            "url": f"../{quote(self.filename, safe='')}#sha256={self.sha256}",
             "hashes": {"sha256": self.sha256},
             "size": self.size,
             "upload-time": self.uploaded,
             "yanked": self.yanked if self.yanked is not None else False,
+            # Not under PEP 658's own name as well: pip 22.3 to 23.0 fail on it (PEP 714).
             "core-metadata": core or False,
-            "dist-info-metadata": core or False,
             PRIVATE: {
                 "version": self.version,
                 "kind": self.kind,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from rocwheel.store import HTML, JSON, TEXT, WHEEL, Headers
+from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Headers
 
 if TYPE_CHECKING:
     from rocwheel.store import Store
@@ -93,7 +93,8 @@ class Place:
 
     @property
     def state_headers(self) -> Headers:
-        return Headers(content_type=JSON, cache_control=self.page_cache)
+        """Installers take JSON only under this type, so a CDN rule need only choose the file."""
+        return Headers(content_type=SIMPLE_JSON, cache_control=self.page_cache)
 
     @property
     def view_headers(self) -> Headers:

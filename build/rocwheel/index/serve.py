@@ -7,9 +7,13 @@ prefers; everything else is the object of that name. For developers and tests: n
 from __future__ import annotations
 
 import posixpath
+import socket
+import sys
+import threading
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from rocwheel import __version__
@@ -22,13 +26,14 @@ if TYPE_CHECKING:
     from rocwheel.store import Info, Store
 
 SIMPLE_HTML: Final = "application/vnd.pypi.simple.v1+html"
-TYPES: Final = {".whl": WHEEL, ".metadata": TEXT, ".json": JSON, ".html": HTML}
+CHANGING: Final = {".json": JSON, ".html": HTML}
+TYPES: Final = {".whl": WHEEL, ".metadata": TEXT, **CHANGING}
 
 
 class Site(ThreadingHTTPServer):
     """Serves a store at the root of `http://host:port/`."""
 
-    daemon_threads = True
+    daemon_threads = False  # closing waits for them, after it ended their connections
 
     def __init__(
         self,
@@ -47,6 +52,8 @@ class Site(ThreadingHTTPServer):
         self.store = store
         self.upstream = upstream.rstrip("/")
         self.say = say
+        self._open: set[socket.socket] = set()
+        self._lock = threading.Lock()
         super().__init__((host, port), _Handler)
 
     @property
@@ -56,13 +63,41 @@ class Site(ThreadingHTTPServer):
         return f"http://{host if isinstance(host, str) else host.decode()}:{port}/"
 
 
+    def opened(self, connection: socket.socket) -> None:
+        with self._lock:
+            self._open.add(connection)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def server_close(self) -> None:
+        """Stop listening and end what clients keep open."""
+        with self._lock:
+            for connection in self._open:
+                with suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+        super().server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no error; anything else is a bug, and its thread ends."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
+
+
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # headers and body are two writes
     server_version = f"rocwheel/{__version__}"
 
     @property
     def site(self) -> Site:
         return cast("Site", self.server)
+
+    def setup(self) -> None:
+        self.site.opened(self.request)
+        super().setup()
 
     def do_GET(self) -> None:
         self._answer(body=True)
@@ -80,7 +115,11 @@ class _Handler(BaseHTTPRequestHandler):
             if not key or key.endswith("/"):
                 self._page(key, body=body)
             elif info := self._info(key):
-                self._object(info, TYPES.get(posixpath.splitext(key)[1], TEXT), body=body)
+                suffix = posixpath.splitext(key)[1]
+                if suffix in CHANGING:
+                    self._small(key, TYPES[suffix], body=body)
+                else:
+                    self._large(info, TYPES.get(suffix, TEXT), body=body)
             elif self._info(f"{key}/index.html"):
                 self._redirect(HTTPStatus.MOVED_PERMANENTLY, f"/{quote(key)}/")
             else:
@@ -93,8 +132,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _page(self, key: str, *, body: bool) -> None:
         content_type = preferred(self.headers.get("Accept", ""))
         name = "index.json" if content_type == SIMPLE_JSON else "index.html"
-        if info := self._info(key + name):
-            self._object(info, content_type, body=body, vary=True)
+        if self._info(key + name):
+            self._small(key + name, content_type, body=body)
         elif self.site.upstream and posixpath.dirname(key.rstrip("/")):
             project = posixpath.basename(key.rstrip("/"))
             target = f"{self.site.upstream}/{quote(project)}/"
@@ -107,24 +146,30 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         return self.site.store.info(key)
 
-    def _object(self, info: Info, content_type: str, *, body: bool, vary: bool = False) -> None:
+    def _small(self, key: str, content_type: str, *, body: bool) -> None:
+        """An object that may change at any moment: its size and content are read as one."""
+        data, info = self.site.store.read(key)
+        if self._head(info, content_type) and body:
+            self.wfile.write(data)
+
+    def _large(self, info: Info, content_type: str, *, body: bool) -> None:
+        """An object that is written once."""
+        if self._head(info, content_type) and body:
+            self.site.store.stream(info.key, self.wfile.write)
+
+    def _head(self, info: Info, content_type: str) -> bool:
+        """Send status and headers; False when the client has this content already."""
         etag = f'"{info.etag}"'
-        if self.headers.get("If-None-Match") == etag:
-            self.send_response(HTTPStatus.NOT_MODIFIED)
-            self.send_header("ETag", etag)
-            self.end_headers()
-            return
-        self.send_response(HTTPStatus.OK)
-        self.send_header("Content-Type", content_type)
-        self.send_header("Content-Length", str(info.size))
+        is_known = self.headers.get("If-None-Match") == etag
+        self.send_response(HTTPStatus.NOT_MODIFIED if is_known else HTTPStatus.OK)
         self.send_header("ETag", etag)
         self.send_header("Cache-Control", "no-cache")
-        if vary:
-            self.send_header("Vary", "Accept")
+        self.send_header("Vary", "Accept")
+        if not is_known:
+            self.send_header("Content-Type", content_type)
+            self.send_header("Content-Length", str(info.size))
         self.end_headers()
-        if body:
-            sent = self.site.store.stream(info.key, self.wfile.write)
-            self.close_connection = self.close_connection or sent.size != info.size
+        return not is_known
 
     def _redirect(self, status: HTTPStatus, target: str) -> None:
         self.send_response(status)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from amdgpu_family_matrix import Family
     from rocwheel.console import Console
     from rocwheel.index.channels import Channel
-    from rocwheel.index.page import Entry
+    from rocwheel.index.page import Entry, Page
     from rocwheel.index.places import Place
     from rocwheel.index.records import FoundVerdict, History
     from rocwheel.manifest import Manifest
@@ -227,7 +227,7 @@ def apply(plan: PromotePlan, *, who: Who, console: Console) -> int:
         plan.copies,
         threads=store.connections,
     )
-    operation.publish(lambda page, files: page.with_files(files, where=release.location))
+    operation.publish(lambda page, files: _listing(page, files, release))
     try:
         operation.finish(evidence=plan.decision.evidence())
     except PromotionError:
@@ -235,6 +235,13 @@ def apply(plan: PromotePlan, *, who: Who, console: Console) -> int:
         operations.withdraw(release, operation.intent.entries)
         raise
     return sum(moved)
+
+
+def _listing(page: Page, files: list[Entry], release: Place) -> Page:
+    """Add the files; the order is checked again, another promotion may have been faster."""
+    new = [item for item in files if page.file(item.filename) is None]
+    wheelset.check_order(page, new)
+    return page.with_files(files, where=release.location)
 
 
 def _staged(staging: Place, manifest: Manifest) -> tuple[Entry, ...]:

@@ -68,8 +68,9 @@ def _accepted(bucket: Bucket, call: Callable[..., object], *args: Any, **conditi
     """Whether the server did what it may decline; failures of other kinds are raised."""
     from botocore.exceptions import ClientError
 
+    key, operation = (args[1], "CopyObject") if call == bucket.copy else (args[0], "PutObject")
     try:
-        with bucket.translated(args[0], "PutObject"):
+        with bucket.translated(key, operation):
             try:
                 call(*args, **condition)
             except ClientError as exc:
