@@ -26,7 +26,7 @@ from rocwheel.errors import ConfigError, StoreError
 from rocwheel.store import differs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sized
 
 API_VERSION: Final = "1.1"
 PRIVATE: Final = "_rocwheel"
@@ -182,7 +182,7 @@ class Page:
         """The page as pip reads it (PEP 503) and as a person does; `index_url` is shown."""
         versions = [(text, list(files)) for text, files in groupby(self.files, _version)]
         parts = [_head(f"{self.project} · {family}", up="../")]
-        count = f"{len(self.files)} files in {len(versions)} versions"
+        count = f"{_count(self.files, 'file')} in {_count(versions, 'version')}"
         parts.append(
             f"<h1>{_text(self.project)}</h1><p>{_text(family)} · {count}, newest first</p>"
         )
@@ -304,6 +304,10 @@ class _Links(HTMLParser):
         )
 
 
+def _count(items: Sized, noun: str) -> str:
+    return f"{len(items)} {noun}{'' if len(items) == 1 else 's'}"
+
+
 def _version(entry: Entry) -> str:
     return entry.version
 
@@ -357,11 +361,12 @@ _STYLE: Final = (
     "p{margin:.25rem 0;color:var(--soft)}a{color:var(--link)}"
     "section{border-top:1px solid var(--line);margin-top:1.25rem;padding-top:1rem}"
     "code{display:block;background:var(--block);border-radius:.4rem;padding:.6rem .8rem;"
-    "margin:.6rem 0;overflow-x:auto;white-space:pre;font-size:.85rem;user-select:all}"
+    "margin:.6rem 0;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.85rem;user-select:all}"
     "table{border-collapse:collapse;width:100%;font-size:.9rem}"
     "th{text-align:left;color:var(--soft);font-weight:500}"
     "th,td{padding:.3rem .8rem .3rem 0;vertical-align:top}"
     "td{border-top:1px solid var(--line);white-space:nowrap}"
+    "th:nth-child(2){width:4rem}th:nth-child(3){width:6rem}th:nth-child(4){width:10rem}"
     "td:first-child{white-space:normal;overflow-wrap:anywhere}"
     ".gfx{display:inline-block;border:1px solid var(--line);border-radius:1rem;"
     "padding:0 .6rem;font-size:.8rem}"

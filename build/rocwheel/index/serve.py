@@ -62,7 +62,6 @@ class Site(ThreadingHTTPServer):
         host, port = self.server_address[:2]
         return f"http://{host if isinstance(host, str) else host.decode()}:{port}/"
 
-
     def opened(self, connection: socket.socket) -> None:
         with self._lock:
             self._open.add(connection)
