@@ -73,14 +73,12 @@ def installed(target: Path) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def clients(tmp_path_factory) -> dict[str, Client]:
     folder = tmp_path_factory.mktemp("clients")
-    old = folder / "old-pip"
-    subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-q", "--target", str(old), f"pip=={OLDEST_PIP}"],
-        check=True,
-    )
+    for name, wanted in (("old-pip", f"pip=={OLDEST_PIP}"), ("new-pip", "pip>=25")):
+        install = ("-m", "pip", "install", "-q", "--target", str(folder / name), wanted)
+        subprocess.run([sys.executable, *install], check=True)
     pip = ("-m", "pip", "--isolated", "--no-cache-dir", "--disable-pip-version-check")
-    newest = Client("newest pip", (sys.executable, *pip), {})
-    oldest = Client("oldest pip", (sys.executable, *pip), {"PYTHONPATH": str(old)})
+    newest = Client("newest pip", (sys.executable, *pip), {"PYTHONPATH": str(folder / "new-pip")})
+    oldest = Client("oldest pip", (sys.executable, *pip), {"PYTHONPATH": str(folder / "old-pip")})
     uv_env = {"UV_NO_CACHE": "1", "UV_NO_CONFIG": "1", "UV_PYTHON": sys.executable}
     return {
         "oldest pip": oldest,

@@ -29,7 +29,7 @@ COMMANDS: Final = {
     ),
     "configure": (
         "rocwheel.cli.bazel:configure",
-        "Write an rc file for running Bazel by hand with the options of a build.",
+        "Write an rc file with the options of a build, and say how to run Bazel by hand.",
     ),
     "dev": (
         "rocwheel.cli.bazel:dev",
@@ -43,9 +43,9 @@ COMMANDS: Final = {
     "stage": ("rocwheel.cli.release:stage", "Upload a wheel set to the staging index."),
     "gate": (
         "rocwheel.cli.gate:gate",
-        "Run a test suite on GPUs against staged wheels; store a verdict.",
+        "Run a suite on this machine's GPUs against staged wheels; store a verdict.",
     ),
-    "skips": ("rocwheel.cli.gate:skips_group", "Look after the lists of tests known not to work."),
+    "skips": ("rocwheel.cli.gate:skips_group", "Look after the skip lists in ci/skips."),
     "promote": (
         "rocwheel.cli.release:promote",
         "Make a staged and gated wheel set installable from the release index.",
