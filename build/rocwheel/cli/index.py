@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from rocwheel.index.places import Place
     from rocwheel.index.serve import Site
 
-PYPI = "https://pypi.org/simple"
-
 
 def where_option(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --staging / --release."""
@@ -46,7 +44,7 @@ def index() -> None:
 @click.option("--resolve", is_flag=True, help="Also let pip resolve each set for each CPython.")
 @click.option(
     "--upstream",
-    default=PYPI,
+    default="",
     show_default=True,
     metavar="URL",
     help="Index for names that are not in a set; only for --resolve.",
@@ -55,6 +53,8 @@ def index() -> None:
 @click.pass_obj
 def check(app: App, /, *, in_staging: bool, resolve: bool, upstream: str, **options: Any) -> int:
     """Download everything an index lists; compare hashes, metadata, links, records, closure."""
+    if resolve and not upstream:
+        raise click.UsageError("--resolve needs --upstream: the index of names that are in no set")
     from rocwheel.console import Unit
     from rocwheel.release import audit, operations
     from rocwheel.release.resolving import resolve as let_pip_resolve
@@ -128,7 +128,7 @@ def adopt(
     "--upstream",
     default="",
     metavar="URL",
-    help="Index that names we do not have are redirected to, such as https://pypi.org/simple.",
+    help="Index that names we do not have are redirected to.",
 )
 @common_options
 @click.pass_obj
