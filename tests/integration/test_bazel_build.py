@@ -15,6 +15,7 @@ from support import bazel_bench, toy
 from support.bazel_bench import SOURCES
 
 from rocwheel import bazel
+from rocwheel.bazel import BazelBinary
 from rocwheel.errors import BazelError, ConfigError
 from rocwheel.model import WheelKind
 
@@ -207,3 +208,26 @@ def wait_for(condition, seconds):
     while not condition():
         assert time.monotonic() < deadline, "nothing happened"
         time.sleep(0.1)
+
+
+def test_events_that_end_early_are_no_success(bench, tmp_path):
+    fake = tmp_path / "bazel"
+    fake.write_text(
+        "#!/bin/sh\n"
+        'for word in "$@"; do case "$word" in --build_event_json_file=*) '
+        'echo \'{"id":{"started":{}}}\' > "${word#*=}";; esac; done\n'
+    )
+    fake.chmod(0o755)
+    cut = BazelBinary(path=fake, version="7.7.0", origin="flag")
+    with pytest.raises(BazelError, match="ends early"):
+        bench.build(bazel=cut)
+
+
+def test_a_bazel_that_does_not_start_says_what_it_said(bench, tmp_path):
+    fake = tmp_path / "bazel"
+    fake.write_text("#!/bin/sh\necho 'FATAL: no room for the server'\nexit 37\n")
+    fake.chmod(0o755)
+    broken = BazelBinary(path=fake, version="7.7.0", origin="flag")
+    with pytest.raises(BazelError, match="Bazel stopped") as caught:
+        bench.build(bazel=broken)
+    assert caught.value.detail == "FATAL: no room for the server"

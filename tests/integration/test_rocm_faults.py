@@ -55,7 +55,8 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
         def begin(*arguments: str) -> subprocess.Popen[str]:
             process = subprocess.Popen(
-                argv(*arguments),
+                # A shell that starts the tests in the background has them ignore Ctrl-C.
+                ["env", "--default-signal=INT", *argv(*arguments)],
                 env=ENV,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

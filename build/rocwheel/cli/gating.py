@@ -198,8 +198,9 @@ def program() -> list[str]:
 def dry_run(app: App, request: Request, host: Host) -> int:
     from rocwheel.gate import run as room
 
+    app.console.info(f"would gate {request.cell}:")
     for line in room.lines(request, host):
-        app.console.info(f"would {line}" if not line.startswith(" ") else line)
+        app.console.info(f"  {line}")
     app.emit({"state": "planned", "cell": request.cell}, f"{request.cell}: planned")
     return 0
 
@@ -265,6 +266,8 @@ def finish(
     counts = {name: number for name, number in vars(results.counts).items() if number}
     numbers = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
     text = f"{results.suite}: {found.state.value}"
+    if results.environment.get("backend") == "cpu":
+        text += " (on the CPU, which says nothing about a GPU)"
     text += f": {found.message}" if found.message else ""
     text += f"\n{numbers or 'no test ran'}\n{output / 'report.html'}"
     document = {

@@ -68,7 +68,6 @@ class _Told:
 
 def lines(request: Request, host: Host) -> Iterator[str]:
     """What a gate would do, for --dry-run; finds devices and files, changes nothing."""
-    yield f"gate {request.cell}"
     try:
         yield f"devices: {devices.choose(request, host)}"
     except RefusedError as exc:

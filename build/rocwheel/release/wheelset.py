@@ -147,6 +147,7 @@ def check_order(page: Page, entries: Iterable[Entry]) -> None:
 
 def entries(manifest: Manifest, metadata: Mapping[str, bytes]) -> tuple[Entry, ...]:
     """The wheels as the index lists them, not uploaded yet."""
+    identity = manifest.sha256  # computed from the whole manifest each time it is asked
     return tuple(
         Entry(
             filename=wheel.filename,
@@ -161,7 +162,7 @@ def entries(manifest: Manifest, metadata: Mapping[str, bytes]) -> tuple[Entry, .
             python=wheel.python,
             gfx_targets=wheel.gfx_targets,
             rocm=manifest.rocm.version,
-            manifest=manifest.sha256,
+            manifest=identity,
         )
         for wheel in manifest.built
     )
