@@ -1,0 +1,131 @@
+"""JAX itself: the smoke suite on the CPU, and published ROCm wheels where no AMD GPU is."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from support import published
+from support.topology import machine, mi300x
+
+import amdgpu_family_matrix as matrix
+from rocwheel import host as machines
+from rocwheel.cli import main
+from rocwheel.gate import install, suites
+from rocwheel.gate import run as room
+from rocwheel.gate.engine import Watcher
+from rocwheel.gate.install import WheelSet
+from rocwheel.gate.request import Device, Host, Request
+from rocwheel.process import HostRunner, base_env
+from rocwheel.report import page
+from rocwheel.verdict import State
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate jax"), pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[2]
+JAX = "0.9.1"
+BOTH = "manylinux_2_27_x86_64.manylinux_2_28_x86_64"
+
+
+@pytest.fixture(scope="module")
+def interpreter():
+    """A CPython that JAX and its ROCm wheels were published for."""
+    found = machines.pythons(os.environ, runner=HostRunner(base_env(os.environ)))
+    usable = [i for i in found if i.version.minor in (11, 12, 13) and not i.version.free_threaded]
+    if not usable:
+        pytest.fail("JAX needs CPython 3.11 or newer: apt-get install python3-venv")
+    return usable[0]
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(
+        runner=HostRunner(base_env(os.environ)),
+        environ=dict(os.environ),
+        root=Path("/"),
+        cwd=tmp_path,
+        cache=tmp_path / "cache",
+        slots=tmp_path / "slots",
+        name="node1",
+        label="linux-test",
+        online=len(os.sched_getaffinity(0)),
+        clock=time.monotonic,
+        sleep=time.sleep,
+        now=lambda: datetime.now(tz=timezone.utc),
+    )
+
+
+def asked(interpreter, tmp_path, *, wheels, device):
+    return Request(
+        suite=suites.load(ROOT, "smoke"),
+        family=matrix.family("gfx94X-dcgpu"),
+        python=interpreter.version,
+        wheels=wheels,
+        manifest=None,
+        checkout=ROOT,
+        output=tmp_path / "out",
+        libraries=suites.libraries(ROOT),
+        device=device,
+        lanes=2,
+        rocm="pip:pytest==8.4.2",  # no ROCm is needed to be refused
+    )
+
+
+def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(
+    interpreter, host, tmp_path, console
+):
+    """Its tests name every ROCm library; on the CPU all of them are nominal."""
+    wheels = WheelSet(manifest="", jax_version=JAX, wheels=())
+    request = asked(interpreter, tmp_path, wheels=wheels, device=Device.CPU)
+    gated = room.run(request, host, console, Watcher())
+    assert gated.found.state is State.PASS, (gated.found, gated.results.failures)
+    assert gated.results.counts.ran >= request.suite.demand.must_run
+    used = {item.name: item for item in page.libraries_of(gated.results, {})}
+    assert set(used) == {library.name for library in request.libraries}
+    assert {item.status for item in used.values()} == {"nominal"}
+    assert all(item.passed for item in used.values())
+
+
+@pytest.fixture(scope="module")
+def rocm_wheels(interpreter, tmp_path_factory):
+    """The published plugin and pjrt, in a folder of their own."""
+    folder = tmp_path_factory.mktemp("wheels")
+    tag = interpreter.version.interpreter
+    for name in (
+        f"jax_rocm7_plugin-{JAX}-{tag}-{tag}-{BOTH}.whl",
+        f"jax_rocm7_pjrt-{JAX}-py3-none-{BOTH}.whl",
+    ):
+        path = published.wheel(name, python=str(interpreter.version))
+        (folder / name).symlink_to(path)
+    return folder
+
+
+def test_real_rocm_wheels_on_a_machine_without_a_gpu_are_no_runner(
+    rocm_wheels, interpreter, tmp_path, monkeypatch, capsys
+):
+    if Path("/dev/kfd").exists():
+        pytest.skip("this machine has an AMD GPU")
+    monkeypatch.chdir(tmp_path)
+    status = main([
+        "gate", "--wheels", str(rocm_wheels), "--family", "gfx94X-dcgpu", "--suite", "smoke",
+        "--python", str(interpreter.version),
+    ])  # fmt: skip
+    assert status == State.NO_RUNNER.exit_code
+    assert "no-runner" in capsys.readouterr().out
+
+
+def test_real_rocm_wheels_that_cannot_start_are_infra_and_never_fall_back_to_the_cpu(
+    rocm_wheels, interpreter, host, tmp_path, console
+):
+    """The machine claims a GPU that does not work, as after a driver's failure."""
+    there = replace(host, root=machine(tmp_path / "machine", *mi300x(1)))
+    wheels = install.of_folder(rocm_wheels, interpreter.version)
+    request = asked(interpreter, tmp_path, wheels=wheels, device=Device.FAMILY)
+    gated = room.run(request, there, console, Watcher())
+    assert gated.found.state is State.INFRA, gated.found
+    assert "gpu0" in gated.found.message
+    assert gated.results.counts.collected == 0, "not one test ran on the CPU"

@@ -1,0 +1,404 @@
+"""The whole gate: staged wheels into a fresh environment, tests, verdict in the store, shards."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from support.report import rich
+from support.topology import Gpu, machine, mi300x
+from support.wheelset import FAMILY, Shop, make_set
+
+from rocwheel import host as machines
+from rocwheel.cli import main
+from rocwheel.errors import ConfigError
+from rocwheel.gate import accelerators, deposit, history, install
+from rocwheel.gate import run as room
+from rocwheel.gate.engine import Watcher
+from rocwheel.gate.gather import Shard
+from rocwheel.gate.judge import Demand
+from rocwheel.gate.merge import merge_results, merge_verdicts
+from rocwheel.gate.request import Choice, Device, Host, Request
+from rocwheel.gate.skips import load
+from rocwheel.gate.slots import Slots
+from rocwheel.gate.suites import Deadlines, Source, Suite
+from rocwheel.index import records
+from rocwheel.process import HostRunner, base_env
+from rocwheel.report import render
+from rocwheel.results import Results
+from rocwheel.verdict import State
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate run")]
+
+TESTS = {
+    "test_a.py": """
+import importlib.metadata, jaxlib, os
+def test_the_installed_wheel_is_used():
+    assert importlib.metadata.version("jaxlib") == jaxlib.version
+def test_no_gpu_is_seen():
+    assert os.environ["HIP_VISIBLE_DEVICES"] == "-1"
+def test_listed(): assert False
+""",
+    "test_b.py": "def test_b(): pass\n",
+}
+
+
+@pytest.fixture(scope="module")
+def interpreter():
+    """The CPython the tests themselves run on is there for certain."""
+    found = machines.pythons(os.environ, runner=HostRunner(base_env(os.environ)))
+    return next(item for item in found if item.version.minor >= 11)
+
+
+@pytest.fixture
+def host(tmp_path):
+    return Host(
+        runner=HostRunner(base_env(os.environ)),
+        environ={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
+        root=Path("/"),
+        cwd=tmp_path,
+        cache=tmp_path / "cache",
+        slots=tmp_path / "slots",
+        name="node1",
+        label="linux-test",
+        online=2,
+        clock=time.monotonic,
+        sleep=time.sleep,
+        now=lambda: datetime.now(tz=timezone.utc),
+    )
+
+
+SUITE = Suite(
+    name="own",
+    about="",
+    source=Source(folder="suites/own", paths=("test_*.py",)),
+    gpus=(0,),
+    with_jax=False,
+    select="",
+    environment={"FROM": "the suite"},
+    requirements=("pytest==8.4.2",),
+    deadlines=Deadlines(test=30, shard=120, suite=120),
+    demand=Demand(must_run=1, may_skip=1, flaky_budget=0),
+    retries=3,
+    trace=False,
+)
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "checkout" / "suites" / "own"
+    folder.mkdir(parents=True)
+    for name, text in TESTS.items():
+        (folder / name).write_text(text)
+    skips = tmp_path / "checkout" / "ci" / "skips"
+    skips.mkdir(parents=True)
+    (skips / "own.yaml").write_text(
+        'skips:\n  - {test: "test_a.py::test_listed", suites: [own], reason: known, '
+        'issue: "https://example.org/1", owner: somebody, expires: "2999-01-01"}\n'
+    )
+    return tmp_path / "checkout"
+
+
+@pytest.fixture
+def staged(tmp_path, console, interpreter):
+    """A set in a staging index: the place, the manifest."""
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    shop.stage(tmp_path / "wh")
+    (sha256,) = records.manifests(shop.staging)
+    return shop.staging, records.find_manifest(shop.staging, sha256)
+
+
+@pytest.fixture
+def request_(staged, checkout, tmp_path, interpreter):
+    place, manifest = staged
+    return Request(
+        suite=SUITE,
+        family=FAMILY,
+        python=interpreter.version,
+        wheels=install.of_manifest(manifest, interpreter.version, place.link),
+        manifest=manifest,
+        checkout=checkout,
+        output=tmp_path / "out",
+        skips=load(checkout, today=datetime.now(tz=timezone.utc).date()),
+        rocm=str(tmp_path / "no-such-rocm"),
+        device=Device.CPU,
+        lanes=1,
+    )
+
+
+def gate(request, host, console):
+    return room.run(request, host, console, Watcher())
+
+
+def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
+    request_, host, console, staged
+):
+    place, manifest = staged
+    gated = gate(request_, host, console)
+    assert gated.found.state is State.PASS, gated
+    assert gated.results.counts.passed == 3
+    assert gated.results.counts.skipped == 1
+    assert list(gated.results.skips.values()) == [1]
+    verdict = gated.verdict
+    assert verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}
+    assert verdict.backend == "", "without JAX there is no backend"
+    assert "pytest==8.4.2" in gated.results.environment["packages"].split()
+    assert not list((host.cache / "gate").glob("gate-*")), "the environment is gone"
+
+    key, stored = deposit.put(place, verdict, render(gated.results, gated.found, {}))
+    (found,) = records.verdicts(place, manifest.sha256)
+    assert (found.key, found.verdict) == (key, stored)
+    assert set(stored.reports) == {"json", "junit", "html"}
+    assert deposit.read(place, key) == (stored, gated.results)
+
+    history.add_to_store(place, "own", gated.results)
+    history.add_to_store(place, "own", gated.results)
+    past = history.read_store(place, "own")
+    assert past.tests["test_b.py::test_b"].outcomes == "pp"
+    assert len(records.verdicts(place, manifest.sha256)) == 1, "the history is no verdict"
+
+
+def test_a_wheel_whose_bytes_are_others_is_never_installed(request_, host, console):
+    bad = tuple(replace(wheel, sha256="0" * 64) for wheel in request_.wheels.wheels)
+    gated = gate(replace(request_, wheels=replace(request_.wheels, wheels=bad)), host, console)
+    assert gated.found.state is State.INFRA
+    assert gated.verdict.wheels == {}
+    assert "DO NOT MATCH" in gated.error.detail.upper()
+
+
+def test_wheels_that_contradict_each_other_are_a_failure(tmp_path, request_, host, console):
+    make_set(tmp_path / "odd", pythons=(str(request_.python),), requires_pjrt="==9.9")
+    wheels = install.of_folder(tmp_path / "odd", request_.python)
+    gated = gate(replace(request_, wheels=wheels, manifest=None), host, console)
+    assert gated.found.state is State.FAIL
+    assert "pip check" in gated.found.message
+    assert gated.verdict is None
+
+
+def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, console, staged):
+    place, manifest = staged
+    for number in (1, 2):
+        part = replace(request_, shard=Shard(number=number, count=2))
+        gated = gate(part, host, console)
+        assert gated.verdict.shard == f"{number}/2"
+        deposit.put(place, gated.verdict, render(gated.results, gated.found, {}))
+        assert records.verdicts(place, manifest.sha256) == (), "a shard is no verdict"
+        found = deposit.shards(place, manifest.sha256, str(request_.python), "own", 2)
+        merged = room.with_unmet_skips(merge_results({n: item[1] for n, item in found.items()}, 2))
+        verdict = merge_verdicts(
+            [item[0] for item in found.values()], merged, room.judge(merged, SUITE.demand)
+        )
+        assert verdict.state is (State.NOT_RUN if number == 1 else State.PASS)
+    assert verdict.counts.passed == 3
+    assert verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}
+    deposit.put(place, verdict, {})
+    assert len(records.verdicts(place, manifest.sha256)) == 1
+
+
+def test_skipped_tests_can_be_tried_and_named_tests_alone(request_, host, console):
+    gated = gate(replace(request_, choice=Choice.SKIPPED), host, console)
+    assert [test.test for test in gated.results.tests] == ["test_a.py::test_listed"]
+    assert gated.found.state is State.FAIL
+    tests = frozenset({"test_b.py::test_b"})
+    gated = gate(replace(request_, choice=Choice.NAMED, tests=tests), host, console)
+    assert [test.test for test in gated.results.tests] == ["test_b.py::test_b"]
+
+
+def test_an_entry_of_the_skip_list_that_meets_nothing_fails_the_suite(
+    request_, host, console, checkout
+):
+    file = checkout / "ci/skips/own.yaml"
+    file.write_text(
+        file.read_text() + file.read_text().partition("\n")[2].replace("listed", "gone")
+    )
+    entries = load(checkout, today=datetime.now(tz=timezone.utc).date())
+    gated = gate(replace(request_, skips=entries), host, console)
+    assert gated.found.state is State.FAIL
+    assert "ci/skips/own.yaml:3: meets no test" in gated.found.message
+
+
+# --- what ends a gate before its first test: no environment is made ------------------------------
+
+
+GPU_SUITE = replace(SUITE, gpus=(1,))
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ((), GPU_SUITE, {}, State.NO_RUNNER, "this machine has no gfx90a; it has no GPU"),
+        (mi300x(1), GPU_SUITE, {}, State.NO_RUNNER, "it has gfx942"),
+        (
+            (Gpu(version=90010, unique_id=7, minor=128),),
+            replace(SUITE, gpus=(8, 4, 2)),
+            {},
+            State.NO_RUNNER,
+            "own needs 2 GPUs, this machine has 1",
+        ),
+        (
+            (Gpu(version=90010, unique_id=7, minor=128),),
+            GPU_SUITE,
+            {"HIP_VISIBLE_DEVICES": ""},
+            State.NO_RUNNER,
+            "HIP_VISIBLE_DEVICES=''",
+        ),
+        (
+            (Gpu(version=90010, unique_id=7, minor=0),),
+            GPU_SUITE,
+            {},
+            State.INFRA,
+            "a GPU without a render node",
+        ),
+    ],
+)
+def test_a_machine_that_will_not_do_is_a_verdict_with_a_reason(
+    request_, host, console, tmp_path, case
+):
+    gpus, suite, environ, state, reason = case
+    there = replace(
+        host, root=machine(tmp_path / "machine", *gpus), environ={**host.environ, **environ}
+    )
+    gated = gate(replace(request_, suite=suite, device=Device.FAMILY), there, console)
+    assert gated.found.state is state
+    assert reason in gated.found.message
+    assert gated.verdict.state is state
+    assert gated.verdict.wheels == {}
+    assert gated.error.exit_code == state.exit_code
+
+
+def test_a_machine_without_the_cpython_is_infra(request_, host, console):
+    bare = replace(host, environ={"PATH": "/nowhere", "HOME": "/nowhere"})
+    gated = gate(request_, bare, console)
+    assert gated.found.state is State.INFRA
+    assert "no CPython" in gated.found.message
+
+
+def test_tests_of_jax_need_a_commit_or_a_checkout(request_, host, console):
+    suite = replace(SUITE, source=Source(folder="", paths=("tests/*.py",)))
+    with pytest.raises(ConfigError, match="name no JAX commit"):
+        gate(replace(request_, suite=suite, manifest=None), host, console)
+
+
+def test_a_signal_while_the_environment_is_made_is_not_run(request_, host, console):
+    def interrupted(command, /, **_options):
+        raise KeyboardInterrupt
+
+    class Runner(HostRunner):
+        run = staticmethod(interrupted)
+
+    gated = gate(replace(request_), replace(host, runner=Runner(base_env(os.environ))), console)
+    assert gated.found.state is State.NOT_RUN
+
+
+def test_a_dry_run_shows_devices_files_and_commands_and_makes_nothing(request_, host, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    text = "\n".join(room.lines(request_, host))
+    assert "--require-hashes" in text
+    assert "2 files below" in text
+    for wheel in request_.wheels.wheels:
+        assert wheel.sha256 in text
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_quarantined_gpu_is_infra(request_, host, console, tmp_path):
+    gpu = Gpu(version=90010, unique_id=7, minor=128)
+    there = replace(host, root=machine(tmp_path / "machine", gpu))
+    (device,) = accelerators.amd(there.root, {}).devices
+    Slots(folder=there.slots, boot=there.boot).quarantine(device, "process 7 cannot be killed")
+    ask = replace(request_, suite=GPU_SUITE, device=Device.FAMILY, rocm="pip:rocm")
+    gated = gate(ask, there, console)
+    assert gated.found.state is State.INFRA
+    assert "process 7 cannot be killed" in gated.found.message
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_the_command_stores_a_verdict_and_ends_with_its_state(
+    at, tmp_path, console, interpreter, capsys
+):
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    shop.stage(tmp_path / "wh")
+    (sha256,) = records.manifests(shop.staging)
+    status = main([
+        "gate", "--manifest", sha256[:12], "--store", (tmp_path / "store").as_uri(),
+        "--single-writer", "--family", FAMILY.name, "--python", str(interpreter.version),
+        "--suite", "smoke", "--json",
+    ])  # fmt: skip
+    assert status == State.NO_RUNNER.exit_code
+    document = json.loads(capsys.readouterr().out)
+    assert document["state"] == "no-runner"
+    (found,) = records.verdicts(shop.staging, sha256)
+    assert found.key == document["verdict"]
+    assert found.verdict.state is State.NO_RUNNER
+    assert Path(document["report"]).is_file()
+
+
+def test_a_gate_without_a_passing_machine_never_exits_zero(at, tmp_path, interpreter, capsys):
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "smoke"]
+    assert main(["gate", "--wheels", "wh", *common]) == State.NO_RUNNER.exit_code
+    assert "no-runner" in capsys.readouterr().out
+
+
+def test_rerun_asks_for_what_failed_with_the_same_packages_and_devices(at, tmp_path, capsys):
+    results = rich()
+    line = f"gate --wheels={tmp_path} --family=gfx90a --python=3.12 --suite=smoke"
+    about = {**results.environment, "command": line, "packages": "numpy==2.0\npytest==8.4.2"}
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before/results.json").write_bytes(replace(results, environment=about).to_bytes())
+    make_set(tmp_path, pythons=("3.12",))
+    assert main(["gate", "rerun", "before"]) == State.NO_RUNNER.exit_code
+    said = capsys.readouterr()
+    assert "--failed-of=" in said.err
+    assert "to run this again:" in said.err
+    assert "no-runner" in said.out
+    kept = Results.from_bytes(
+        (tmp_path / "gate-results/rerun/failed-of.json").read_bytes(), name="r"
+    )
+    assert {test.test for test in kept.failures} == {test.test for test in results.failures}
+
+
+def test_a_program_can_be_given_a_gpu_of_its_own(at, tmp_path, capsys):
+    status = main(["gate", "slot", "--slots", str(tmp_path / "slots"), "--", "true"])
+    assert status == State.NO_RUNNER.exit_code
+    assert "this machine has 0" in capsys.readouterr().err
+
+
+def test_suites_are_listed_for_people_and_programs(at, capsys):
+    assert main(["gate", "list"]) == 0
+    assert "multi_gpu  8 or 4 or 2" in capsys.readouterr().out
+    assert main(["gate", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["suites"]
+    assert {suite["suite"] for suite in listed} >= {"smoke", "unit", "multi_gpu", "e2e"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["gate"], 2),
+        (["gate", "--suite", "smoke", "--python", "3.12", "--family", "gfx90a"], 2),
+        (
+            ["gate", "--suite", "smkoe", "--python", "3.12", "--family", "gfx90a", "--wheels", "."],
+            3,
+        ),
+        (["gate", "merge", "--shards", "2"], 2),
+        (["gate", "rerun", "nowhere"], 3),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused(at, arguments, status):
+    assert main(arguments) == status
