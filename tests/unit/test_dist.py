@@ -9,6 +9,7 @@ import pytest
 
 import amdgpu_family_matrix as matrix
 from rocwheel import dist, source
+from rocwheel.dist import assemble, inputs
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.manifest import Source, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion
@@ -77,7 +78,7 @@ def test_an_upstream_jaxlib_is_in_the_manifest_by_its_hash(tmp_path, runner):
     found = tree(tmp_path, runner)
     assert found.jaxlib_origin == "upstream"
     pythons = (PythonVersion(3, 12), PythonVersion(3, 13))
-    entries = list(dist._upstream_jaxlib(found, pythons))
+    entries = list(assemble._upstream_jaxlib(found, pythons))
     assert [entry.python for entry in entries] == ["3.12", "3.13"]
     assert all(entry.origin == "upstream" and entry.version == "0.9.2" for entry in entries)
     assert all(len(entry.sha256) == 64 and entry.size > 1 << 20 for entry in entries)
@@ -86,7 +87,7 @@ def test_an_upstream_jaxlib_is_in_the_manifest_by_its_hash(tmp_path, runner):
 
 def test_jaxlib_of_a_release_without_pinned_wheels_is_refused(tmp_path, runner):
     with pytest.raises(ConfigError, match="no upstream wheels are pinned") as caught:
-        list(dist._upstream_jaxlib(tree(tmp_path, runner, "0.9.0"), (PythonVersion(3, 12),)))
+        list(assemble._upstream_jaxlib(tree(tmp_path, runner, "0.9.0"), (PythonVersion(3, 12),)))
     assert "--jaxlib built" in caught.value.hint
 
 
@@ -108,7 +109,7 @@ def test_overrides_mark_the_version_whatever_the_suffix(tmp_path, runner, asked,
         )
     wanted = request(tmp_path, wheel_suffix=asked)
     version = RocmVersion.parse("7.10.0a20251120")
-    assert dist._wheel_version(wanted, found, version).suffix == suffix
+    assert inputs._wheel_version(wanted, found, version).suffix == suffix
 
 
 def test_two_wheels_for_one_cell_are_an_error_with_the_list():
@@ -116,6 +117,6 @@ def test_two_wheels_for_one_cell_are_an_error_with_the_list():
         kind="plugin", filename="a.whl", project="p", version="1", tags=("t",), python="3.12",
         size=1, sha256="0" * 64,
     )  # fmt: skip
-    dist._one_per_cell([one, dataclasses.replace(one, filename="b.whl", python="3.13")])
+    assemble._one_per_cell([one, dataclasses.replace(one, filename="b.whl", python="3.13")])
     with pytest.raises(WheelError, match=r"a\.whl, b\.whl"):
-        dist._one_per_cell([one, dataclasses.replace(one, filename="b.whl")])
+        assemble._one_per_cell([one, dataclasses.replace(one, filename="b.whl")])

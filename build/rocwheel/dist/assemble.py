@@ -1,0 +1,279 @@
+"""From the inputs to a wheelhouse: compile, repair, verify, record, publish."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from rocwheel import bazel, wheel, wheelhouse
+from rocwheel.dist.inputs import Inputs, gather
+from rocwheel.errors import ConfigError, WheelError
+from rocwheel.manifest import Manifest, RocmSource, WheelEntry
+from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+    from rocwheel import source
+    from rocwheel.console import Console
+    from rocwheel.dist.request import Plan
+    from rocwheel.process import Runner
+
+RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
+Runs: TypeAlias = "tuple[tuple[bazel.BazelInvocation, bazel.BazelResult], ...]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A finished wheelhouse, and what making it took."""
+
+    wheelhouse: Path
+    manifest: Manifest
+    is_new: bool  # False: the same set was there already
+    rocm_root: Path
+    rocm_number: str
+    bazel: tuple[tuple[bazel.BazelInvocation, bazel.BazelResult], ...]
+    findings: tuple[wheel.Finding, ...]  # warnings; errors end a build
+
+    @property
+    def actions_executed(self) -> int:
+        return sum(done.actions_executed for _, done in self.bazel)
+
+    @property
+    def cache_hits(self) -> int:
+        return sum(done.cache_hits for _, done in self.bazel)
+
+
+def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
+    """Do what the plan says; the wheelhouse appears whole or not at all.
+
+    Raises what the stages raise; every failure names its stage's thing and leaves caches usable.
+    """
+    with wheelhouse.assembling(planned.request.wheelhouse) as scratch:
+        inputs = gather(planned, runner=runner, console=console)
+        runs = _compile(inputs, scratch, runner=runner, console=console)
+        with console.step("Wheels: repair and verify", key="wheels"):
+            entries, findings = _wheels(inputs, runs, scratch, runner=runner, console=console)
+            shutil.rmtree(scratch / RAW)
+        manifest = _manifest(inputs, entries)
+        with console.step("Wheelhouse", key="wheelhouse"):
+            record = _record(inputs, manifest, runs, findings, seconds=console.seconds)
+            folder, is_new = wheelhouse.publish(scratch, manifest, record)
+    return Result(
+        wheelhouse=folder,
+        manifest=manifest,
+        is_new=is_new,
+        rocm_root=inputs.root.root,
+        rocm_number=inputs.spec.rocm_number,
+        bazel=runs,
+        findings=findings,
+    )
+
+
+def _compile(inputs: Inputs, scratch: Path, *, runner: Runner, console: Console) -> Runs:
+    logs = inputs.planned.request.cache / "logs"
+    runs = []
+    for number, invocation in enumerate(bazel.invocations(inputs.spec), 1):
+        with console.step(f"Bazel: {invocation.title}", key="bazel"):
+            done = bazel.build(
+                invocation,
+                folder=logs,
+                into=scratch / RAW / str(number),
+                runner=runner,
+                console=console,
+            )
+            console.info(f"   {done.summary}")
+            for line in done.details.lines():
+                console.detail(f"   {line}")
+            runs.append((invocation, done))
+    return tuple(runs)
+
+
+def _wheels(
+    inputs: Inputs, runs: Runs, scratch: Path, *, runner: Runner, console: Console
+) -> tuple[tuple[WheelEntry, ...], tuple[wheel.Finding, ...]]:
+    """Repair and verify each wheel Bazel made; one per cell, or an error with the list (R19)."""
+    planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
+    version = canonical_version(tree.jax_version, spec.wheel_version.effective)
+    entries: list[WheelEntry] = []
+    findings: list[wheel.Finding] = []
+    for invocation, done in runs:
+        for kind in invocation.kinds:
+            python = invocation.python if kind.per_python else None
+            repaired = wheel.repair(
+                done.outputs[kind],
+                scratch,
+                policy=planned.policy,
+                kind=kind,
+                runner=runner,
+                console=console,
+            )
+            expected = wheel.Expectation(
+                kind=kind,
+                project=project_name(kind, spec.rocm_number),
+                version=version,
+                python=python.interpreter if python else "py3",
+                abi=python.abi if python else "none",
+                gfx_targets=frozenset(planned.gfx_targets if kind.needs_rocm else ()),
+                rocm_sonames=root.sonames if kind.needs_rocm else None,
+                siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
+            )
+            report = wheel.inspect(repaired.path)
+            found = wheel.verify(report, policy=planned.policy, expected=expected)
+            _refuse(repaired.path.name, found)
+            findings += found
+            entries.append(_entry(kind, python, report, repaired))
+            console.info(f"   {repaired.path.name}")
+    _one_per_cell(entries)
+    if WheelKind.JAXLIB not in spec.kinds:
+        entries += _upstream_jaxlib(tree, spec.pythons)
+    return tuple(sorted(entries, key=lambda item: (item.kind, item.python))), tuple(findings)
+
+
+def _refuse(filename: str, findings: tuple[wheel.Finding, ...]) -> None:
+    errors = [item for item in findings if item.severity is wheel.Severity.ERROR]
+    if errors:
+        raise WheelError(
+            f"{filename}: {len(errors)} rules are broken, the first is {errors[0].rule}",
+            hint=errors[0].remedy,
+            detail="\n".join(f"{item.rule}: {item.message}" for item in errors),
+        )
+
+
+def _entry(
+    kind: WheelKind,
+    python: PythonVersion | None,
+    report: wheel.WheelReport,
+    repaired: wheel.RepairResult,
+) -> WheelEntry:
+    return WheelEntry(
+        kind=kind.value,
+        filename=report.path.name,
+        project=report.project,
+        version=report.version,
+        tags=report.tags,
+        python=str(python or ""),
+        size=report.size,
+        sha256=report.sha256,
+        requires_python=report.requires_python,
+        gfx_targets=report.gfx_targets,
+        grafted=repaired.grafted,
+    )
+
+
+def _one_per_cell(entries: list[WheelEntry]) -> None:
+    cells: dict[tuple[str, str], list[str]] = {}
+    for entry in entries:
+        cells.setdefault((entry.kind, entry.python), []).append(entry.filename)
+    double = [", ".join(names) for names in cells.values() if len(names) > 1]
+    if double or len({entry.filename for entry in entries}) != len(entries):
+        raise WheelError(
+            f"more than one wheel for one cell: {'; '.join(double)}",
+            hint="this is a bug in the layout: each label must make exactly one wheel",
+        )
+
+
+def _upstream_jaxlib(
+    tree: source.SourceTree, pythons: tuple[PythonVersion, ...]
+) -> Iterator[WheelEntry]:
+    """Jaxlib from the upstream index, pinned by hash: gated with the set, never staged."""
+    from packaging.utils import parse_wheel_filename
+
+    if tree.pin is None or not tree.pin.jaxlib:
+        raise ConfigError(
+            f"jaxlib {tree.jax_version}: no upstream wheels are pinned for it",
+            hint="build it with --jaxlib built, or add its hashes to ci/pins.yaml",
+        )
+    for python in pythons:
+        pinned = tree.pin.jaxlib[python]
+        _, version, _, tags = parse_wheel_filename(pinned.filename)
+        yield WheelEntry(
+            kind=WheelKind.JAXLIB.value,
+            filename=pinned.filename,
+            project="jaxlib",
+            version=str(version),
+            tags=tuple(sorted(map(str, tags))),
+            python=str(python),
+            size=pinned.size,
+            sha256=pinned.sha256,
+            origin="upstream",
+            requires_python=tree.pin.jaxlib_requires_python,
+        )
+
+
+def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
+    planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
+    request = planned.request
+    compiler = spec.compiler
+    return Manifest(
+        jax_version=tree.jax_version,
+        rocm=RocmSource(
+            version=str(root.version),
+            header_version=root.header_version,
+            sha256=root.sha256,
+            origin=root.origin,
+            name=root.name,
+        ),
+        tool=inputs.tool,
+        jax=tree.jax,
+        xla=tree.xla,
+        builder_image="",
+        bazel_version=spec.bazel.version,
+        gfx_targets=planned.gfx_targets,
+        pythons=tuple(map(str, spec.pythons)),
+        options={
+            "layout": tree.layout.name,
+            "compiler": f"{compiler.kind} {compiler.major}" if compiler.major else compiler.kind,
+            "target_cpu_features": spec.cpu_features,
+            "wheel_type": spec.wheel_version.kind,
+            "wheel_suffix": spec.wheel_version.suffix,
+            "bazel_options": request.bazel_options,
+            "bazel_startup_options": request.bazel_startup_options,
+        },
+        wheels=entries,
+    )
+
+
+def _record(
+    inputs: Inputs,
+    manifest: Manifest,
+    runs: Runs,
+    findings: tuple[wheel.Finding, ...],
+    *,
+    seconds: Mapping[str, float],
+) -> dict[str, Any]:
+    """`build.json`: how, where and how fast; not part of the set's identity."""
+    request, binary = inputs.planned.request, inputs.spec.bazel
+    return {
+        "schema": 1,
+        "manifest": manifest.sha256,
+        "started": request.started,
+        "host": request.host,
+        "executor": "host",
+        "rocm_root": str(inputs.root.root),
+        "source_root": str(inputs.tree.root),
+        "command_line": request.command_line,
+        "bazel": {
+            "path": str(binary.path),
+            "version": binary.version,
+            "invocations": [
+                {
+                    "command": str(invocation.command_line()),
+                    "actions_executed": done.actions_executed,
+                    "cache_hits": done.cache_hits,
+                    "notes": list(done.notes),
+                    "warnings": list(done.warnings),
+                    "critical_path_milliseconds": round(done.details.critical_seconds * 1000),
+                    "milliseconds": round(done.seconds * 1000),
+                }
+                for invocation, done in runs
+            ],
+        },
+        "milliseconds": {name: round(took * 1000) for name, took in seconds.items()},
+        "findings": [
+            {"rule": item.rule, "severity": item.severity.value, "message": item.message}
+            for item in findings
+        ],
+    }

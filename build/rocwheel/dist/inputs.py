@@ -1,0 +1,229 @@
+"""What a build is made from: sources, Bazel, compiler, ROCm, and the specification of it all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from rocwheel import bazel, rocm, source
+from rocwheel.console import silent
+from rocwheel.errors import ConfigError, HostError
+from rocwheel.model import RocmVersion, WheelKind, rocm_number
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+    from rocwheel.console import Console
+    from rocwheel.dist.request import Plan, Request
+    from rocwheel.manifest import Source
+    from rocwheel.process import Runner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs:
+    """What a build is made from, once it is all there and checked."""
+
+    planned: Plan
+    tree: source.SourceTree
+    tool: Source  # rocwheel itself
+    root: rocm.RocmRoot
+    spec: bazel.BuildSpec
+
+
+def gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
+    """Get and check everything a build is made from; Bazel has not been started yet."""
+    request = planned.request
+    with console.step("Sources", key="source"):
+        tree = source.resolve(
+            planned.sources,
+            pins=planned.pins,
+            layouts=planned.layouts,
+            runner=runner,
+            console=console,
+        )
+        tool = source.identify(request.checkout, runner=runner)
+        _refuse_dirty(request, tree, tool)
+        tree.accept(request.pythons)
+    binary = find_bazel(request, tree, runner=runner, console=console)
+    compiler = find_compiler(request, runner=runner)
+    spec = partial(specification, planned, tree, binary=binary, compiler=compiler)
+    if planned.rocm.version:  # what cannot work is refused before gigabytes are fetched
+        bazel.invocations(spec(version=planned.rocm.version, rocm_root=PurePath("/")))
+    with console.step("ROCm", key="rocm"):
+        root = rocm.fetch(
+            planned.rocm,
+            console=console,
+            budget_bytes=request.cache_budget,
+            env=request.environ,
+        )
+    return Inputs(
+        planned=planned,
+        tree=tree,
+        tool=tool,
+        root=root,
+        spec=spec(version=root.version, rocm_root=root.root),
+    )
+
+
+def preview(
+    planned: Plan, *, runner: Runner
+) -> tuple[source.SourceTree, bazel.BuildSpec, tuple[str, ...]]:
+    """The tree and specification `gather` would give, fetching nothing; and what is missing."""
+    request, notes = planned.request, []
+    tree = source.preview(
+        planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner
+    )
+    tree.accept(request.pythons)
+    version, rocm_root = _expected_rocm(planned)
+    try:
+        binary = find_bazel(request, tree, runner=runner)
+        if binary.url:
+            notes.append(f"fetch {binary.url} to {binary.path}")
+    except HostError as exc:
+        notes.append(f"{exc}; {exc.hint}")
+        binary = bazel.BazelBinary(path=PurePath("bazel"), version=tree.bazel, origin="missing")
+    spec = specification(
+        planned,
+        tree,
+        version=version,
+        rocm_root=rocm_root,
+        binary=binary,
+        compiler=find_compiler(request, runner=runner),
+    )
+    return tree, spec, tuple(notes)
+
+
+def _expected_rocm(planned: Plan) -> tuple[RocmVersion, PurePath]:
+    """Version and root of a ROCm that may not be here yet. Raises ConfigError."""
+    if planned.rocm.origin is rocm.Origin.DIRECTORY:
+        root = rocm.fetch(planned.rocm, console=silent())
+        return root.version, root.root
+    if planned.rocm.version is None:
+        raise ConfigError(
+            f"{planned.rocm.name}: its name does not say which ROCm it is",
+            hint="add --rocm-version, which a dry run cannot read from the tree",
+        )
+    return planned.rocm.version, planned.rocm.cached or PurePath("<ROCm root>")
+
+
+def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> None:
+    """R36: what cannot be told again from the manifest is not built by accident."""
+    dirty = [*tree.dirty, *(["rocwheel"] if tool.dirty else [])]
+    if dirty and not request.allow_dirty:
+        raise ConfigError(
+            f"{' and '.join(dirty)}: changes that no commit has",
+            hint="commit them, or add --allow-dirty: the wheels' version will say so",
+        )
+
+
+def find_bazel(
+    request: Request,
+    tree: source.SourceTree,
+    *,
+    runner: Runner,
+    console: Console | None = None,
+) -> bazel.BazelBinary:
+    """The Bazel the user names, else one of the version the tree asks for.
+
+    With a console it may be downloaded. Raises HostError, ConfigError, FetchError.
+    """
+    proxy = request.bazel_proxy
+    env = {**request.environ, **({"http_proxy": proxy, "https_proxy": proxy} if proxy else {})}
+    return bazel.locate(
+        request.bazel_path,
+        wanted=tree.bazel,
+        search_path=request.environ.get("PATH", ""),
+        workspace=tree.workspace,
+        runner=runner,
+        downloads=bazel.Downloads(
+            releases=bazel.load_releases(request.checkout / "ci" / "bazel_binaries.yaml"),
+            folder=request.cache / "bazel-binaries",
+            mirror=request.bazel_mirror,
+            only_verified=request.locked,
+            env=env,
+        ),
+        console=console,
+    )
+
+
+def find_compiler(request: Request, *, runner: Runner) -> bazel.Compiler:
+    """The host compiler asked for. Raises HostError."""
+    from rocwheel import host
+
+    if request.compiler == "hermetic":
+        return bazel.Compiler(kind="hermetic")
+    found = host.compiler(request.compiler, request.compiler_path, request.environ, runner=runner)
+    return bazel.Compiler(kind=request.compiler, cc=found.cc, cxx=found.cxx, major=found.major)
+
+
+def specification(
+    planned: Plan,
+    tree: source.SourceTree,
+    *,
+    version: RocmVersion,
+    rocm_root: PurePath,
+    binary: bazel.BazelBinary,
+    compiler: bazel.Compiler,
+) -> bazel.BuildSpec:
+    """Everything Bazel's command lines follow from."""
+    request = planned.request
+    number = rocm_number(layout=tree.layout.name, jax=_version(tree.jax_version), rocm=version)
+    built_here = (request.jaxlib or tree.jaxlib_origin) == "built"
+    kinds = (WheelKind.PLUGIN, WheelKind.PJRT, *((WheelKind.JAXLIB,) if built_here else ()))
+    return bazel.BuildSpec(
+        bazel=binary,
+        workspace=tree.workspace,
+        layout=tree.layout,
+        version_class=tree.version_class,
+        jax_version=tree.jax_version,
+        kinds=kinds,
+        pythons=request.pythons or tree.pythons,
+        rocm=version,
+        rocm_root=rocm_root,
+        rocm_number=number,
+        gfx_targets=planned.gfx_targets,
+        compiler=compiler,
+        cpu_features=request.cpu_features,
+        wheel_version=_wheel_version(request, tree, version),
+        git_hash=tree.jax.commit,
+        xla_dir=tree.xla_dir,
+        caches=bazel.Caches(
+            output_user_root=request.cache / "bazel",
+            disk=request.cache / "bazel-disk",
+            repository=request.cache / "bazel-repositories",
+        ),
+        remote=request.remote,
+        startup_options=request.bazel_startup_options,
+        options=(*request.machine_options, *request.bazel_options),
+    )
+
+
+def _wheel_version(
+    request: Request, tree: source.SourceTree, version: RocmVersion
+) -> bazel.WheelVersion:
+    """Type, date, hash and suffix; overridden sources show in the local part of the version."""
+    mark, suffix = tree.local_suffix, request.wheel_suffix
+    if request.wheel_type in {"nightly", "snapshot"}:
+        if mark or suffix:
+            raise ConfigError(
+                f"{request.wheel_type} wheels: their version has no room for {suffix or mark}",
+                hint="add --wheel-type custom with --wheel-date",
+            )
+        return bazel.WheelVersion(kind=request.wheel_type, date=request.wheel_date)
+    if suffix is None:
+        suffix = "" if request.wheel_hash else version.wheel_suffix
+    local = "+" in suffix or bool(request.wheel_hash)
+    return bazel.WheelVersion(
+        kind=request.wheel_type,
+        suffix=suffix + (mark if local else mark.replace(".", "+", 1)),
+        date=request.wheel_date,
+        git_hash=request.wheel_hash,
+    )
+
+
+def _version(text: str) -> Version:
+    from packaging.version import Version
+
+    return Version(text)

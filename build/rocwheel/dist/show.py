@@ -1,0 +1,140 @@
+"""A plan and a result as people and programs read them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from rocwheel import bazel, wheelhouse
+from rocwheel.dist.inputs import preview
+from rocwheel.manifest import BUILD_RECORD, MANIFEST
+from rocwheel.model import canonical_version, project_name
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rocwheel.dist.assemble import Result
+    from rocwheel.dist.request import Plan
+    from rocwheel.process import Runner
+
+UPSTREAM: Final = " (upstream, by hash)"
+
+
+def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
+    """Every command `build` would run and every file it would write, as lines to read or paste.
+
+    Looks for Bazel and the compiler; fetches nothing. Sources that are not here yet are taken to
+    be what their pin says.
+    """
+    request = planned.request
+    tree, spec, notes = preview(planned, runner=runner)
+    yield "# ROCm"
+    yield from (f"# {line}" for line in str(planned.rocm).splitlines())
+    yield "# sources"
+    for command in (*planned.sources.commands, *planned.sources.xla_commands(tree)):
+        yield str(command)
+    yield f"# JAX {tree.jax_version} at {tree.root}"
+    yield from (f"# {note}" for note in notes)
+    for invocation in bazel.invocations(spec):
+        yield f"# Bazel: {invocation.title}"
+        yield str(invocation.command_line())
+    yield "# wheels: repair (auditwheel and patchelf where they are needed) and verify"
+    joined = canonical_version(tree.jax_version, spec.wheel_version.effective)
+    folder = request.wheelhouse / f"<first {wheelhouse.IDENTITY_LENGTH} of the manifest's SHA-256>"
+    for kind in spec.kinds:
+        project = project_name(kind, spec.rocm_number).replace("-", "_")
+        for python in spec.pythons if kind.per_python else (None,):
+            tag = f"{python.interpreter}-{python.abi}" if python else "py3-none"
+            yield f"# write {folder}/{project}-{joined}-{tag}-<platform>.whl"
+    for name in (MANIFEST, BUILD_RECORD):
+        yield f"# write {folder}/{name}"
+    yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
+
+
+def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """The result for a program: what `--json` prints."""
+    manifest = result.manifest
+    return {
+        "manifest": str(result.wheelhouse / MANIFEST),
+        "manifest_sha256": manifest.sha256,
+        "build": str(result.wheelhouse / BUILD_RECORD),
+        "wheelhouse": str(result.wheelhouse),
+        "new": result.is_new,
+        "jax_version": manifest.jax_version,
+        "rocm_version": manifest.rocm.version,
+        "wheels": [
+            {
+                "filename": item.filename,
+                "project": item.project,
+                "version": item.version,
+                "kind": item.kind,
+                "python": item.python,
+                "size": item.size,
+                "sha256": item.sha256,
+                "origin": item.origin,
+                "gfx_targets": list(item.gfx_targets),
+            }
+            for item in manifest.wheels
+        ],
+        "bazel": {
+            "invocations": len(result.bazel),
+            "actions_executed": result.actions_executed,
+            "cache_hits": result.cache_hits,
+        },
+        "findings": len(result.findings),
+        "seconds": dict(seconds),
+    }
+
+
+def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
+    """The result for a person: wheels, what Bazel did, how long each stage took."""
+    from rocwheel.console import columns, duration, size
+
+    manifest = result.manifest
+    yield from columns(
+        ("wheel", "size", "sha256"),
+        [
+            (
+                f"{item.filename}{UPSTREAM if item.origin == 'upstream' else ''}",
+                size(item.size),
+                item.sha256[:12],
+            )
+            for item in manifest.wheels
+        ],
+    )
+    yield ""
+    yield from columns(
+        ("stage", "time"), [(name, duration(took)) for name, took in seconds.items()]
+    )
+    yield ""
+    if result.actions_executed:
+        yield (
+            f"Bazel ran {result.actions_executed} actions in {len(result.bazel)} invocations, "
+            f"{result.cache_hits} came from a cache."
+        )
+    else:
+        yield f"Nothing was rebuilt: Bazel ran 0 actions in {len(result.bazel)} invocations."
+    yield (
+        f"ROCm {manifest.rocm.version}, JAX {manifest.jax_version}, "
+        f"gfx targets {', '.join(manifest.gfx_targets)}"
+    )
+    state = "new" if result.is_new else "the same set was there already, nothing changed"
+    yield f"manifest {manifest.sha256} ({state})"
+
+
+def github_outputs(result: Result) -> dict[str, str]:
+    """What later steps of a GitHub Actions job need to know."""
+    import json
+
+    manifest = result.manifest
+    outputs = {
+        "jax_version": manifest.jax_version,
+        "rocm_version": manifest.rocm.version,
+        "manifest": str(result.wheelhouse / MANIFEST),
+        "manifest_sha256": manifest.sha256,
+        "wheelhouse": str(result.wheelhouse),
+        "wheels": json.dumps([item.filename for item in manifest.wheels]),
+    }
+    for item in manifest.wheels:
+        outputs[f"{item.kind}_name"] = item.project
+        outputs[f"{item.kind}_version"] = item.version
+    return outputs
