@@ -182,13 +182,13 @@ def malicious() -> dict[str, tuple[bytes, str]]:
     """Title -> (tarball, what its refusal must say); every one of them starts as sound ROCm."""
     members: dict[str, tuple[list[Raw], str]] = {
         "absolute name": ([Raw(name=b"/etc/cron.d/x", data=b"x")], "/etc/cron.d/x"),
-        "absolute folder": ([Raw(name=b"/tmp/evil/", type=b"5")], "/tmp/evil/"),
+        "absolute folder": ([Raw(name=b"/tmp/evil/", type=b"5")], "/tmp/evil"),
         "parent in the name": ([Raw(name=b"../evil", data=b"x")], "../evil"),
         "parent inside the name": ([Raw(name=b"lib/../../evil", data=b"x")], "lib/../../evil"),
         "parent at the end": ([Raw(name=b"lib/..", type=b"5")], "lib/.."),
         "parent folder, then a file": (
             [Raw(name=b"lib/../", type=b"5"), Raw(name=b"x", data=b"x")],
-            "lib/../",
+            "lib/..",
         ),
         "absolute symlink": ([Raw(name=b"lib/a", type=b"2", link=b"/etc/passwd")], "/etc/passwd"),
         "symlink out of the tree": ([Raw(name=b"lib/a", type=b"2", link=b"../../x")], "lib/a"),
@@ -282,7 +282,7 @@ def malicious() -> dict[str, tuple[bytes, str]]:
             "huge",
         ),
         "negative size": ([Raw(name=b"minus", size=b"\xff" * 11 + b"\xfe")], "minus"),
-        "size that is no number": ([Raw(name=b"nan", size=b"1234567x901\0")], "number"),
+        "size that is no number": ([Raw(name=b"nan", size=b"1234567x901\0")], "no tar header"),
         "wrong header checksum": ([Raw(name=b"sum", data=b"x", checksum=b"000000\0 ")], "header"),
         "component too long": ([_long(b"x" * 256)], "too long"),
         "name too long": ([_long(b"/".join([b"y" * 200] * 11))], "too long"),
@@ -295,12 +295,12 @@ def malicious() -> dict[str, tuple[bytes, str]]:
         "the root as a file": ([Raw(name=b"./.", data=b"x")], "./."),
         "huge name header": (
             [Raw(name=b"L", type=b"L", size=b"%011o\0" % (1 << 28))],
-            "is a header of",
+            "a header of",
         ),
-        "pax header that is not one": ([Raw(name=b"h", type=b"x", data=b"hello")], "pax"),
+        "pax header that is not one": ([Raw(name=b"h", type=b"x", data=b"hello")], "header"),
         "pax record longer than its header": (
             [Raw(name=b"h", type=b"x", data=b"999 path=x\n")],
-            "pax",
+            "header",
         ),
         "pax name that leaves the tree": (
             [Raw(name=b"h", type=b"x", data=pax(path="../../evil")), Raw(name=b"a")],
@@ -310,7 +310,10 @@ def malicious() -> dict[str, tuple[bytes, str]]:
             [Raw(name=b"h", type=b"g", data=pax(path="x")), Raw(name=b"a")],
             "every member",
         ),
-        "header without its member": ([Raw(name=b"h", type=b"x", data=pax(path="x"))], "without"),
+        "header without its member": (
+            [Raw(name=b"h", type=b"x", data=pax(path="x"))],
+            "end of file header",
+        ),
         "sparse map beyond the file": (
             [_sparse((0, 512), (1 << 40, 512), size=1024, data=b"s" * 1024)],
             "sparse map",

@@ -1,9 +1,8 @@
 """Compressed tar archives as a stream: which compression it is, and the members in order.
 
-Formats: POSIX.1-1988 ustar, POSIX.1-2001 pax (`x`, `g`), GNU (long names, base-256 numbers, old
-sparse files) and pax sparse files 0.0, 0.1 and 1.0, as in the GNU tar manual, "Basic Tar Format"
-and "Storing Sparse Files"; compressed with gzip (RFC 1952, also several gzip members), xz or
-zstandard, or not at all. What cannot be right raises FetchError. Nothing here touches the disk.
+Formats: what `tarfile` reads (ustar, pax, GNU, sparse files), compressed with gzip (RFC 1952, also
+several gzip members), xz or zstandard, or not at all. What cannot be right raises FetchError.
+Nothing here touches the disk.
 """
 
 from __future__ import annotations
@@ -12,23 +11,22 @@ import enum
 import io
 import itertools
 import re
+import tarfile
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Final, cast
 
 from rocwheel.errors import FetchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
-BLOCK: Final = 512
 INFLATED: Final = 1 << 20  # bytes handed on at a time: few calls, and still in the CPU's cache
 PACKED: Final = 1 << 18
 # What `zstd -d` and `xz -d` take without being asked for more; bounds memory, not file size.
 WINDOW: Final = 1 << 27
-EXTENSION_BYTES: Final = 1 << 20  # of a long name or a pax header
-SPARSE_ENTRIES: Final = 1 << 16
-_RECORD: Final = re.compile(rb"([0-9]{1,9}) ")
+HEADERS: Final = 1 << 20  # bytes of one member's headers, long names and sparse maps included
 
 
 class Compression(enum.Enum):
@@ -57,7 +55,7 @@ def inflate(packed: Iterable[bytes], *, name: str) -> Iterator[bytes]:
     head = b""
     for block in blocks:
         head += block
-        if len(head) >= BLOCK:
+        if len(head) >= tarfile.BLOCKSIZE:
             break
     compression = Compression.of(head)
     source = _Raw(itertools.chain((head,), blocks))
@@ -191,21 +189,23 @@ class Kind(enum.Enum):
 
 
 _KINDS: Final = {
-    b"0": Kind.FILE,
-    b"\0": Kind.FILE,
-    b"7": Kind.FILE,  # "contiguous": a plain file everywhere but on long-gone systems
-    b"S": Kind.FILE,
-    b"1": Kind.HARDLINK,
-    b"2": Kind.SYMLINK,
-    b"5": Kind.DIRECTORY,
+    tarfile.REGTYPE: Kind.FILE,
+    tarfile.AREGTYPE: Kind.FILE,
+    tarfile.CONTTYPE: Kind.FILE,  # "contiguous": a plain file everywhere but on long-gone systems
+    tarfile.GNUTYPE_SPARSE: Kind.FILE,
+    tarfile.LNKTYPE: Kind.HARDLINK,
+    tarfile.SYMTYPE: Kind.SYMLINK,
+    tarfile.DIRTYPE: Kind.DIRECTORY,
 }
 _REFUSED: Final = {
-    b"3": "a character device",
-    b"4": "a block device",
-    b"6": "a named pipe",
+    tarfile.CHRTYPE: "a character device",
+    tarfile.BLKTYPE: "a block device",
+    tarfile.FIFOTYPE: "a named pipe",
     b"D": "a GNU directory dump",
     b"M": "the rest of another volume",
 }
+_LABEL: Final = b"V"
+_FOR_ONE_MEMBER: Final = re.compile(r"path|linkpath|size|GNU\.sparse\..*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,293 +222,181 @@ class Member:
     sparse: tuple[tuple[int, int], ...] | None = None  # (offset, length) of the data
 
 
-@dataclass(frozen=True, slots=True)
-class _Header:
-    """One header block, as it stands there."""
-
-    name: bytes
-    mode: int
-    size: int
-    mtime: int
-    type: bytes
-    link: bytes
-
-
 class TarReader:
-    """The members of a tar stream, in order, each with its data."""
+    """The members of a tar stream, in order, each with its data.
+
+    `tarfile` reads the headers; data is handed on in the decoder's own blocks. What `tarfile`
+    takes for the end of the archive without a word (a damaged or cut header) is an error here.
+    """
 
     def __init__(self, blocks: Iterable[bytes], *, name: str) -> None:
-        self._blocks = iter(blocks)
+        self._stream = _Forward(blocks, name)
         self._name = name
-        self._block = memoryview(b"")
-        self._at = 0
-        self._left = 0  # data and padding of the current member not yet read
-        self._padding = 0
-        self._sparse: list[tuple[int, int]] = []
-        self.position = 0  # bytes of the tar stream read so far
+        self._left = 0  # bytes of the current member's data not yet read
 
     def members(self) -> Iterator[Member]:
-        """Yield every member up to the end-of-archive block; its data may be left unread."""
-        extended: dict[bytes, bytes] = {}
-        while (header := self._header()) is not None:
-            match header.type:
-                case b"L":
-                    extended[b"path"] = self._text(header)
-                case b"K":
-                    extended[b"linkpath"] = self._text(header)
-                case b"x" | b"X":
-                    extended.update(self._pax(header))
-                case b"g":
-                    self._global(header)
-                case b"V":
-                    self._start(header.size)
-                case _:
-                    yield self._member(header, extended)
-                    extended = {}
-            self._skip()
-        if extended:
-            raise damaged(self._name, "an extended header without its member")
+        """Yield every member up to the end-of-archive block; its data may be left unread.
+
+        Raises FetchError for damage, and for what is no file, folder or link.
+        """
+        try:
+            with tarfile.TarFile(
+                fileobj=cast("IO[bytes]", self._stream), encoding="utf-8", errors="surrogateescape"
+            ) as tar:
+                # Python 3.10 trips over asking an empty archive for more.
+                for info in iter(tar.next, None) if tar.firstmember else ():  # type: ignore[attr-defined]
+                    tar.members.clear()  # type: ignore[attr-defined]  # it keeps every one
+                    self._check_defaults(info, tar.pax_headers)
+                    if info.type != _LABEL:
+                        yield self._member(info, end=tar.offset)
+                    self._stream.expect(HEADERS)
+        except (tarfile.TarError, ArithmeticError, LookupError, ValueError, RecursionError) as exc:
+            raise damaged(self._name, f"{exc} at byte {self._stream.tell()}") from exc
+        self._stream.check_end()
 
     def data(self) -> Iterator[memoryview]:
         """The current member's data in runs; each is valid until the next one."""
         while self._left:
-            run = self._run(self._left)
+            run = self._stream.run(self._left)
             self._left -= len(run)
             yield run
 
     def drain(self) -> None:
         """Read what follows the end-of-archive block, so that its checksums are checked too."""
-        for block in self._blocks:
-            self.position += len(block)
+        self._stream.drain()
 
-    def _member(self, header: _Header, extended: Mapping[bytes, bytes]) -> Member:
-        name = extended.get(b"path", header.name)
-        if header.type in _REFUSED:
-            raise refused(self._name, name, f"is {_REFUSED[header.type]}")
-        kind = _KINDS.get(header.type)
+    def _check_defaults(self, info: tarfile.TarInfo, defaults: Mapping[str, str]) -> None:
+        """Defaults for all members: comments are fine, a name for everything is not."""
+        for key in defaults:
+            if _FOR_ONE_MEMBER.fullmatch(key):
+                raise refused(
+                    self._name, _bytes(info.name), f"has its {key} from a header for every member"
+                )
+
+    def _member(self, info: tarfile.TarInfo, *, end: int) -> Member:
+        """`end` is where the next header starts."""
+        name = _bytes(info.name)
+        if info.type in _REFUSED:
+            raise refused(self._name, name, f"is {_REFUSED[info.type]}")
+        kind = _KINDS.get(info.type)
         if kind is None:
-            raise refused(self._name, name, f"is of the unknown type {header.type!r}")
+            raise refused(self._name, name, f"is of the unknown type {info.type!r}")
         if kind is Kind.FILE and name.endswith(b"/"):
             kind = Kind.DIRECTORY  # as archives of before 1988 say it
-        size = header.size
-        if b"size" in extended:
-            size = self._decimal(extended[b"size"], "size")
-        if kind is not Kind.FILE:
-            size = 0  # POSIX: a size there says nothing about data that follows
-        self._start(size)
-        member = Member(
+        if info.size < 0:
+            raise refused(self._name, name, "has a negative size")
+        size = info.size if kind is Kind.FILE else 0
+        pieces = None
+        packed = size
+        if info.sparse is not None:
+            pieces = self._pieces(info, room=end - info.offset_data)
+            packed = sum(length for _, length in pieces)
+        self._left = packed
+        return Member(
             name=name,
             kind=kind,
-            mode=header.mode,
-            mtime_ns=self._mtime(extended, header),
-            packed=size,
+            mode=info.mode,
+            mtime_ns=_nanoseconds(info),
+            packed=packed,
             size=size,
-            link=extended.get(b"linkpath", header.link),
+            link=_bytes(info.linkname),
+            sparse=pieces,
         )
-        if header.type == b"S":
-            return self._gnu_sparse(member)
-        if b"GNU.sparse.map" in extended or b"GNU.sparse.major" in extended or self._sparse:
-            return self._pax_sparse(member, extended)
-        return member
 
-    def _mtime(self, extended: Mapping[bytes, bytes], header: _Header) -> int:
-        text = extended.get(b"mtime")
-        if text is None:
-            return header.mtime * 1_000_000_000
-        match = re.fullmatch(rb"(-?[0-9]{1,18})(?:\.([0-9]*))?", text)
-        if not match:
-            raise damaged(self._name, f"the time {text!r}")
-        return int(match[1]) * 1_000_000_000 + int((match[2] or b"")[:9].ljust(9, b"0"))
-
-    def _header(self) -> _Header | None:
-        """The next header block; None at the end-of-archive block."""
-        block = self._exactly(BLOCK)
-        total = sum(block)
-        if not total:
-            return None
-        stored = self._number(block[148:156])
-        if stored != total - sum(block[148:156]) + 8 * 0x20:
-            raise damaged(self._name, f"no tar header at byte {self.position - BLOCK}")
-        name = block[:100].split(b"\0", 1)[0]
-        kind = block[156:157]
-        if block[257:265] == b"ustar\x0000" and block[345]:
-            name = block[345:500].split(b"\0", 1)[0] + b"/" + name
-        header = _Header(
-            name=name,
-            mode=self._number(block[100:108]),
-            size=self._number(block[124:136]),
-            mtime=self._number(block[136:148]),
-            type=kind,
-            link=block[157:257].split(b"\0", 1)[0],
-        )
-        if header.size < 0:
-            raise refused(self._name, header.name, "has a negative size")
-        if kind == b"S":
-            self._sparse = self._gnu_map(block)
-        return header
-
-    def _number(self, field: bytes) -> int:
-        """An octal number, or a base-256 one (GNU) where the first bit is set."""
-        if field[0] & 0x80:
-            return int.from_bytes(bytes([field[0] & 0x7F]) + field[1:], "big") - (
-                (1 << (8 * len(field) - 1)) if field[0] & 0x40 else 0
-            )
-        text = field.split(b"\0", 1)[0].strip(b" ")
-        if not text:
-            return 0
-        if not text.isdigit():
-            raise damaged(self._name, f"the number {field!r} at byte {self.position - BLOCK}")
-        try:
-            return int(text, 8)
-        except ValueError as exc:
-            raise damaged(self._name, f"the number {field!r}") from exc
-
-    def _decimal(self, text: bytes, what: str) -> int:
-        if not text.isdigit() or len(text) > 18:  # noqa: PLR2004 - more than any file has
-            raise damaged(self._name, f"the {what} {text[:40]!r}")
-        return int(text)
-
-    # Extended headers.
-
-    def _text(self, header: _Header) -> bytes:
-        return self._extension(header).rstrip(b"\0")
-
-    def _extension(self, header: _Header) -> bytes:
-        if header.size > EXTENSION_BYTES:
-            raise refused(self._name, header.name, f"is a header of {header.size} bytes")
-        self._start(header.size)
-        return b"".join(bytes(run) for run in self.data())
-
-    def _pax(self, header: _Header) -> dict[bytes, bytes]:
-        r"""Records `<length> <key>=<value>\n`; the length counts the whole record."""
-        data = self._extension(header)
-        found: dict[bytes, bytes] = {}
-        offset, start = None, 0
-        while start < len(data):
-            match = _RECORD.match(data, start)
-            end = start + int(match[1]) if match else 0
-            if not match or not match.end() < end <= len(data) or data[end - 1 : end] != b"\n":
-                raise damaged(self._name, "a pax header that is not one")
-            key, separator, value = data[match.end() : end - 1].partition(b"=")
-            if not separator:
-                raise damaged(self._name, "a pax header that is not one")
-            if key == b"GNU.sparse.offset":
-                offset = self._decimal(value, "sparse offset")
-            elif key == b"GNU.sparse.numbytes" and offset is not None:
-                self._sparse.append((offset, self._decimal(value, "sparse length")))
-            found[key] = value
-            start = end
-        return found
-
-    def _global(self, header: _Header) -> None:
-        """Defaults for all members: comments are fine, a name for everything is not."""
-        for key in self._pax(header):
-            if key in (b"path", b"linkpath", b"size") or key.startswith(b"GNU.sparse"):
-                raise refused(self._name, header.name, f"sets {shown(key)} for every member")
-
-    # Sparse files.
-
-    def _gnu_map(self, block: bytes) -> list[tuple[int, int]]:
-        """The map of an old GNU sparse header, and of the extension blocks that follow it."""
-        entries = self._gnu_entries(block[386:482])
-        size = self._number(block[483:495])
-        more = block[482]
-        while more:
-            block = self._exactly(BLOCK)
-            entries += self._gnu_entries(block[:504])
-            more = block[504]
-            if len(entries) > SPARSE_ENTRIES:
-                raise damaged(self._name, "a sparse file of too many pieces")
-        return [*entries, (size, 0)]
-
-    def _gnu_entries(self, area: bytes) -> list[tuple[int, int]]:
-        fields = [area[at : at + 24] for at in range(0, len(area), 24)]
-        return [
-            (self._number(field[:12]), self._number(field[12:])) for field in fields if field[0]
-        ]
-
-    def _gnu_sparse(self, member: Member) -> Member:
-        *entries, (size, _) = self._sparse
-        return self._with_map(member, entries, size)
-
-    def _pax_sparse(self, member: Member, extended: Mapping[bytes, bytes]) -> Member:
-        """Sparse files of pax archives: 0.0 repeats keys, 0.1 has a map, 1.0 begins its data."""
-        size = self._decimal(
-            extended.get(b"GNU.sparse.realsize", extended.get(b"GNU.sparse.size", b"")),
-            "sparse size",
-        )
-        member = replace(member, name=extended.get(b"GNU.sparse.name", member.name))
-        if b"GNU.sparse.map" in extended:
-            numbers = [
-                self._decimal(text, "sparse map")
-                for text in extended[b"GNU.sparse.map"].split(b",")
-            ]
-            return self._with_map(member, zip(numbers[::2], numbers[1::2], strict=False), size)
-        if extended.get(b"GNU.sparse.major") != b"1":
-            return self._with_map(member, self._sparse, size)
-        number = self._lines()
-        count = number()
-        if count > SPARSE_ENTRIES:
-            raise damaged(self._name, "a sparse file of too many pieces")
-        entries = [(number(), number()) for _ in range(count)]
-        return self._with_map(replace(member, packed=self._left), entries, size)
-
-    def _lines(self) -> Callable[[], int]:
-        """Reads decimal lines at the start of the data, whole blocks at a time."""
-        text = b""
-
-        def number() -> int:
-            nonlocal text
-            while b"\n" not in text:
-                if self._left < BLOCK:
-                    raise damaged(self._name, "a sparse map that does not end")
-                self._left -= BLOCK
-                text += self._exactly(BLOCK)
-            line, _, text = text.partition(b"\n")
-            return self._decimal(line, "sparse map")
-
-        return number
-
-    def _with_map(self, member: Member, entries: Iterable[tuple[int, int]], size: int) -> Member:
-        """Check that the pieces lie in order within the file and are exactly the data."""
-        pieces, end, total = tuple(entries), 0, 0
-        self._sparse = []
+    def _pieces(self, info: tarfile.TarInfo, *, room: int) -> tuple[tuple[int, int], ...]:
+        """The map of a sparse file: in order, within the file, and as long as the data."""
+        entries = cast("Iterable[tuple[int, int]]", info.sparse)
+        pieces = tuple((offset, length) for offset, length in entries if length)
+        end = total = 0
         for offset, length in pieces:
             if offset < end or length < 0:
-                raise damaged(self._name, f"the sparse map of {shown(member.name)}")
+                raise damaged(self._name, f"the sparse map of {shown(_bytes(info.name))}")
             end, total = offset + length, total + length
-        if end > size or total != member.packed:
-            raise damaged(self._name, f"the sparse map of {shown(member.name)}")
-        return replace(member, size=size, sparse=pieces)
+        if end > info.size or total + -total % tarfile.BLOCKSIZE != room:
+            raise damaged(self._name, f"the sparse map of {shown(_bytes(info.name))}")
+        return pieces
 
-    # The stream below.
 
-    def _start(self, size: int) -> None:
-        self._left, self._padding = size, -size % BLOCK
+class _Forward:
+    """A stream of blocks as the file that `tarfile` reads headers from: it only goes forward."""
 
-    def _skip(self) -> None:
-        for _ in self.data():
+    def __init__(self, blocks: Iterable[bytes], name: str) -> None:
+        self._blocks = iter(blocks)
+        self._name = name
+        self._block = memoryview(b"")
+        self._at = 0
+        self._position = 0
+        self._headers = HEADERS
+        self._last = b""
+
+    def expect(self, headers: int) -> None:
+        """Another member begins: `headers` bytes may be read for what is not its data."""
+        self._headers = headers
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, position: int) -> None:
+        if position < self._position:
+            raise damaged(self._name, f"a header that points back to byte {position}")
+        while self._position < position:
+            self.run(position - self._position)
+
+    def read(self, count: int) -> bytes:
+        """`count` bytes of headers; fewer only at the end of the stream."""
+        if not 0 <= count <= self._headers:
+            raise damaged(self._name, f"a header of {count} bytes at byte {self._position}")
+        self._headers -= count
+        data = bytearray()
+        while len(data) < count and self._more():
+            data += self._take(count - len(data))
+        self._last = bytes(data)
+        return self._last
+
+    def run(self, count: int) -> memoryview:
+        """At least one and at most `count` bytes. Raises FetchError at the end of the stream."""
+        if not self._more():
+            raise cut(self._name)
+        return self._take(count)
+
+    def drain(self) -> None:
+        for _ in self._blocks:
             pass
-        while self._padding:
-            self._padding -= len(self._run(self._padding))
 
-    def _run(self, count: int) -> memoryview:
-        """At least one and at most `count` bytes."""
+    def check_end(self) -> None:
+        """Raise FetchError unless what was read last is an end-of-archive block."""
+        if len(self._last) < tarfile.BLOCKSIZE:
+            raise cut(self._name)
+        if any(self._last):
+            at = self._position - tarfile.BLOCKSIZE
+            raise damaged(self._name, f"no tar header at byte {at}")
+
+    def close(self) -> None:
+        """Nothing to close: the blocks belong to the caller."""
+
+    def _more(self) -> bool:
         while self._at == len(self._block):
             block = next(self._blocks, None)
             if block is None:
-                raise cut(self._name)
+                return False
             self._block, self._at = memoryview(block), 0
+        return True
+
+    def _take(self, count: int) -> memoryview:
         run = self._block[self._at : self._at + count]
         self._at += len(run)
-        self.position += len(run)
+        self._position += len(run)
         return run
 
-    def _exactly(self, count: int) -> bytes:
-        data = bytes(self._run(count))
-        while len(data) < count:
-            data += self._run(count - len(data))
-        return data
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _nanoseconds(info: tarfile.TarInfo) -> int:
+    """The modification time; a pax record has it to the nanosecond, `info.mtime` is a float."""
+    exact = info.pax_headers.get("mtime")
+    return int((Decimal(exact) if exact else Decimal(info.mtime)) * 10**9)
 
 
 def refused(archive: str, member: bytes, problem: str) -> FetchError:
