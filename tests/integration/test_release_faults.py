@@ -138,7 +138,7 @@ def test_whichever_request_of_a_promotion_fails_the_release_is_whole_and_the_nex
         assert_consistent(again.release, manifest)
         again.promote(manifest)
         assert again.plan(manifest).state == "nothing-to-do"
-        assert audit.check(again.release) == [], where
+        assert audit.check(again.release).problems == (), where
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -162,7 +162,7 @@ def test_whichever_request_of_a_staging_fails_the_next_run_ends_it(
             assert named(fault.hit, base.store.url) in str(failed), fault.hit
         assert_consistent(again.staging, manifest)
         again.stage(tmp_path / "wh")
-        assert audit.check(again.staging) == []
+        assert audit.check(again.staging).problems == ()
 
 
 def named(hit: str, url: str) -> str:
@@ -194,7 +194,7 @@ def test_one_passing_failure_is_retried_and_nobody_notices(
         assert set(listed(shop.staging, PJRT)) == {
             w.filename for w in manifest.built if w.project == PJRT
         }
-        assert audit.check(shop.staging) == []
+        assert audit.check(shop.staging).problems == ()
 
 
 def is_conditional(shop: Shop, tmp_path: Path, front, number: int) -> bool:
@@ -267,7 +267,7 @@ def test_many_promotions_of_one_set_end_as_one(front, servers, tmp_path, console
         list(enumerate(shops)),
         threads=4,
     )
-    assert audit.check(shop.release) == []
+    assert audit.check(shop.release).problems == ()
     history = records.history(shop.release, manifest.sha256)
     assert (len(history.intents), len(history.records)) == (1, 1)
     assert {i.uploaded for i in read_page(shop.release, PLUGIN).files} == {history.intents[0].time}
@@ -294,8 +294,8 @@ def test_promotions_of_different_sets_at_once_lose_nothing(
     assert {i.version for i in read_page(shop.release, PLUGIN).files} == {
         manifest.built[0].version for manifest in manifests
     }
-    assert audit.check(shop.release) == []
-    assert audit.check(shop.staging) == []
+    assert audit.check(shop.release).problems == ()
+    assert audit.check(shop.staging).problems == ()
 
 
 def test_of_two_builds_promoted_at_once_the_lower_is_refused_or_first(tmp_path, console) -> None:
@@ -319,7 +319,7 @@ def test_of_two_builds_promoted_at_once_the_lower_is_refused_or_first(tmp_path, 
         withdraw.plan_rollback(shop.release, manifests[0].sha256),
         who=withdraw.with_reason(WHO, "was too late"),
     )
-    assert audit.check(shop.release) == []
+    assert audit.check(shop.release).problems == ()
 
 
 # kill -9
@@ -421,7 +421,7 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
     assert watcher.looks > 20
     assert watcher.resolutions > 3
     assert any(moment.startswith("open") for moment in moments), moments  # some were really cut
-    assert audit.check(shop.release) == []
+    assert audit.check(shop.release).problems == ()
     print(
         f"{len(moments)} kills: {sorted(moments)}, {watcher.looks} looks, {watcher.resolutions} pips"
     )
@@ -451,4 +451,4 @@ def test_sigterm_ends_a_promotion_in_two_lines_and_the_next_run_completes_it(
         "hint:  run the same command again; it continues from what is complete",
     ]
     shop.promote(manifest)
-    assert audit.check(shop.release) == []
+    assert audit.check(shop.release).problems == ()

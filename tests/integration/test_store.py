@@ -323,7 +323,15 @@ def test_a_bucket_that_does_not_exist_is_named(servers, monkeypatch) -> None:  #
 
 
 @pytest.mark.parametrize(
-    "url", ["s3://", "http://host/x", "file://other-host/x", "s3://b/p?x=1", "store"]
+    "url",
+    [
+        "s3://",
+        "http://host/x",
+        "file://other-host/x",
+        "s3://bucket/p?x=1",
+        "s3://a bucket/x",
+        "store",
+    ],
 )
 def test_a_url_that_is_no_store_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="not a store"):

@@ -58,6 +58,16 @@ class App:
         home = self.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return Path(home) / "rocwheel"
 
+    @property
+    def user(self) -> str:
+        """The user's name, as the system knows it."""
+        import pwd
+
+        try:
+            return pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:  # such as in a container that knows no users
+            return f"uid {os.getuid()}"
+
     def now(self) -> datetime:
         """Current time, UTC."""
         from datetime import datetime, timezone

@@ -61,15 +61,20 @@ def check(app: App, /, *, in_staging: bool, resolve: bool, upstream: str, **opti
 
     target = Target(app, options)
     problems: list[str] = []
+    files = 0
     with app.console.progress("checking", unit=Unit.BYTES) as progress:
         tally = operations.Tally(progress)
         for place in _places(target, in_staging=in_staging):
-            problems += audit.check(place, count=tally)
+            checked = audit.check(place, count=tally)
+            files, problems = files + checked.files, [*problems, *checked.problems]
             if resolve:
                 problems += let_pip_resolve(
                     place, upstream=upstream, python=Path(sys.executable), runner=app.runner
                 )
-    app.emit({"problems": problems}, "\n".join(problems) or "no problem")
+    if not files and not problems:
+        problems.append(f"{target.channel.store}: nothing is listed for {target.family.name}")
+    told = "\n".join(problems) or f"{files} files, no problem"
+    app.emit({"files": files, "problems": problems}, told)
     return StoreError.exit_code if problems else 0
 
 
@@ -89,7 +94,7 @@ def rebuild(app: App, /, *, in_staging: bool, dry_run: bool, **options: Any) -> 
         planned = mend.plan_rebuild(place)
         if not dry_run:
             mend.apply_rebuild(planned)
-        documents.append(planned.to_json())
+        documents.append(planned.to_json(dry_run=dry_run))
         lines += planned.lines()
     app.emit({"places": documents}, "\n".join(lines) or "every page is as the records say")
 
@@ -115,7 +120,7 @@ def adopt(
             planned = mend.plan_adoption(place, count=operations.Tally(progress))
         if planned.entries and not dry_run:
             mend.apply_adoption(planned, who=who(app, by, reason))
-        documents.append(planned.to_json())
+        documents.append(planned.to_json(dry_run=dry_run))
         lines += planned.lines()
     app.emit({"places": documents}, "\n".join(lines) or "no file that a record does not know")
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rocwheel.release.withdraw import Change
     from rocwheel.store import Store
 
+CHANNELS = Path(__file__).resolve().parents[3] / "ci" / "channels.yaml"
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
 
@@ -37,9 +38,7 @@ def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--channels-file",
             type=click.Path(path_type=Path),
-            default=Path("ci/channels.yaml"),
-            show_default=True,
-            help="Where the channels are defined.",
+            help="Where the channels are defined; default: ci/channels.yaml of this checkout.",
         ),
         click.option(
             "--store",
@@ -60,7 +59,7 @@ def person_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         click.option("--reason", default="", metavar="TEXT", help="Why; kept in the record."),
         click.option(
-            "--by", default="", metavar="NAME", help="Who; default: the user, or GitHub's actor."
+            "--by", default="", metavar="NAME", help="Who; default: GitHub's actor, or the user."
         ),
     ):
         command = option(command)
@@ -93,7 +92,9 @@ class Target:
             raise click.UsageError("give --family; `python amdgpu_family_matrix.py` lists them")
         self.family: Family = family_named(family)
         self.channel: Channel = (
-            channels.channel(app.cwd / path, name) if name else channels.of_store(url)
+            channels.channel(app.cwd / path if path else CHANNELS, name)
+            if name
+            else channels.of_store(url)
         )
         if options.pop("single_writer"):
             single = replace(self.channel.options, single_writer=True)
@@ -145,8 +146,8 @@ def who(app: App, by: str, reason: str) -> Who:
     """Who acts: --by, else GitHub's actor, else the user."""
     from rocwheel.release.operations import Who
 
-    names = (by, app.environ.get("GITHUB_ACTOR"), app.environ.get("USER"))
-    return Who(by=next(filter(None, names), ""), now=app.now(), reason=reason)
+    name = by.strip() or app.environ.get("GITHUB_ACTOR") or app.user
+    return Who(by=name, now=app.now(), reason=reason)
 
 
 @click.command("stage")
@@ -218,7 +219,7 @@ def promote(
         target.channel,
         target.store,
         who=person,
-        approvals=_approvals(approve, person),
+        approvals=_approvals(approve, person, named=bool(by or app.environ.get("GITHUB_ACTOR"))),
     )
     _show(app, planned.lines(), dry_run=dry_run)
     document, state = planned.to_json(), planned.state
@@ -349,7 +350,7 @@ def prune(app: App, /, *, by: str, reason: str, dry_run: bool, **options: Any) -
         swept = () if dry_run else retention.apply(planned, who=person)
         for name in swept:
             app.console.info(f"leftover {name}")
-        documents.append({**planned.to_json(), "leftovers": list(swept)})
+        documents.append({**planned.to_json(dry_run=dry_run), "leftovers": list(swept)})
     count = sum(len(item["sets"]) for item in documents)
     app.emit({"places": documents}, f"{count} sets {'to prune' if dry_run else 'pruned'}")
 
@@ -384,10 +385,10 @@ def status(app: App, /, *, older_than: float | None, **options: Any) -> None:
 def _change(app: App, change: Change, person: Who, *, dry_run: bool) -> None:
     from rocwheel.release import withdraw
 
-    document = change.to_json()
     _show(app, change.lines(), dry_run=dry_run)
     if not dry_run and not change.is_done:
         withdraw.apply(change, who=person)
+    document = change.to_json(dry_run=dry_run)
     app.emit({**document, "reason": person.reason}, f"{change.history.set_id} {document['state']}")
 
 
@@ -411,11 +412,13 @@ def family_named(name: str) -> Family:
         raise ConfigError(problem, hint=hint) from exc
 
 
-def _approvals(texts: tuple[str, ...], person: Who) -> tuple[Approval, ...]:
-    """Parse SUITE:CPYTHON. Raises UsageError."""
+def _approvals(texts: tuple[str, ...], person: Who, *, named: bool) -> tuple[Approval, ...]:
+    """Parse SUITE:CPYTHON. Raises UsageError, ConfigError where nobody gave a name or a reason."""
     from rocwheel.release import withdraw
     from rocwheel.release.policy import Approval
 
+    if texts and not named:
+        raise click.UsageError("--approve needs --by: the name that the release record keeps")
     found = []
     for text in texts:
         suite, colon, python = text.partition(":")

@@ -65,6 +65,11 @@ class Channel:
     size_budget: Mapping[WheelKind, int] = field(default_factory=dict)  # bytes per wheel
     policy: tuple[matrix.Rule, ...] = ()
 
+    @property
+    def option(self) -> str:
+        """How a command line names it."""
+        return f"--channel {self.name}" if self.name else f"--store {self.store}"
+
     def open(self, *, probe_key: str = f"{OURS}/probe") -> Store:
         """Open the channel's store; nothing is asked of it yet."""
         return open_store(self.store, dataclasses.replace(self.options, probe_key=probe_key))

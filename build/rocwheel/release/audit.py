@@ -28,19 +28,16 @@ if TYPE_CHECKING:
     from rocwheel.store import Counter
 
 
-def projects(place: Place) -> list[str]:
-    """Every project the list or the records know."""
-    known = {
-        entry.project
-        for history in records.histories(place).values()
-        for intent in history.intents
-        for entry in intent.entries
-    }
-    return sorted(read_root(place).projects | known)
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What a check looked at, and what is wrong: one line per problem."""
+
+    files: int
+    problems: tuple[str, ...]
 
 
-def check(place: Place, *, count: Counter | None = None) -> list[str]:
-    """Download everything the index lists and compare; return one line per problem.
+def check(place: Place, *, count: Counter | None = None) -> Checked:
+    """Download everything the index lists and compare.
 
     Compared: JSON with HTML, what links point to with hash and size, METADATA in the wheel with
     `.metadata` and Requires-Python, pages with records, requirements within each set.
@@ -54,7 +51,8 @@ def check(place: Place, *, count: Counter | None = None) -> list[str]:
     seen: dict[str, Entry] = {}
     metadata: dict[str, bytes] = {}
     root = read_root(place).projects
-    for project in projects(place):
+    known = {e.project for h in histories.values() for i in h.intents for e in i.entries}
+    for project in sorted(root | known):
         page, found = _check_page(place, project)
         problems += found
         if page.files and project not in root:
@@ -73,7 +71,7 @@ def check(place: Place, *, count: Counter | None = None) -> list[str]:
     for name in sorted(set(recorded) - set(seen) - unfinished):
         problems.append(f"{place.location}/{name}: recorded, and not listed")
     problems += _check_sets(place, histories, metadata)
-    return problems
+    return Checked(files=len(seen), problems=tuple(problems))
 
 
 def _check_page(place: Place, project: str) -> tuple[Page, list[str]]:

@@ -48,9 +48,9 @@ class Rebuild:
             lines += [f"remove   {self.place.location}/{project}/: {name}" for name in removed]
         return lines
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         return {
-            "state": "rebuilt",
+            "state": "planned" if dry_run else "rebuilt",
             "changes": {
                 project: {"added": list(added), "removed": list(removed)}
                 for project, (added, removed) in self.changes.items()
@@ -137,9 +137,10 @@ class Adoption:
             for item in self.entries
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, *, dry_run: bool) -> dict[str, Any]:
+        done = "planned" if dry_run else "adopted"
         return {
-            "state": "adopted" if self.entries else "nothing-to-do",
+            "state": done if self.entries else "nothing-to-do",
             "files": [item.filename for item in self.entries],
         }
 

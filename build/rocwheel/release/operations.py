@@ -71,12 +71,13 @@ class Operation:
         URL, show the change.
         """
         action = self.intent.action
-        pages = by_project(item for item in self.intent.entries if item.filename not in sparing)
-        order = list(reversed(pages)) if action.removes else list(pages)
+        pages = in_order(
+            action, (item for item in self.intent.entries if item.filename not in sparing)
+        )
         losing = frozenset(item.filename for item in self.intent.entries if action.removes)
         new = [
             project
-            for project in order
+            for project in pages
             if change_page(
                 self.place,
                 project,
@@ -86,7 +87,7 @@ class Operation:
             )
         ]
         if new or (self.resumed and action.adds):
-            change_root(self.place, order)
+            change_root(self.place, pages)
         await_public(self.place, pages, seconds=PUBLIC_SECONDS, absent=action.removes)
 
     def finish(self, *, evidence: Mapping[str, Any] | None = None, done: bool = True) -> None:
@@ -169,6 +170,12 @@ def by_project(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     for entry in sorted(entries, key=lambda item: (ORDER.get(item.kind, -1), item.project)):
         pages.setdefault(entry.project, []).append(entry)
     return pages
+
+
+def in_order(action: Action, entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    """Entries by project, in the order in which an action changes the pages."""
+    pages = by_project(entries)
+    return dict(reversed(pages.items())) if action.removes else pages
 
 
 class Tally:

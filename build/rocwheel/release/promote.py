@@ -52,6 +52,7 @@ class PromotePlan:
 
     staging: Place
     release: Place
+    channel: Channel
     manifest: Manifest
     history: History  # at the release
     copies: tuple[Copy, ...]
@@ -120,10 +121,12 @@ class PromotePlan:
         first = cells[0]
         more = f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""
         hints = {
-            "flaky": f"approve it by name: --approve {first.suite}:{first.python}, with --reason",
+            "flaky": f"approve it by name: --approve {first.suite}:{first.python}, "
+            "with --by and --reason",
             "no-runner": "get a runner, or set bypass_tests_for_releases of the family",
             "not-run": f"run it: gate --manifest {short(self.manifest.sha256)} "
-            f"--family {self.release.family} --python {first.python} --suite {first.suite}",
+            f"--family {self.release.family} {self.channel.option} --python {first.python} "
+            f"--suite {first.suite}",
         }
         return PromotionError(
             f"{short(self.manifest.sha256)} on {self.release.family}: {first.suite} on CPython "
@@ -172,6 +175,7 @@ def plan(
     return PromotePlan(
         staging=staging,
         release=release,
+        channel=channel,
         manifest=manifest,
         history=history,
         copies=tuple(copies),
@@ -255,7 +259,7 @@ def _staged(staging: Place, manifest: Manifest) -> tuple[Entry, ...]:
             raise PromotionError(
                 f"{staging.location}: {short(manifest.sha256)} is not "
                 f"{'staged any more: it was pruned' if gone else 'staged'}: {wheel.filename}",
-                hint="stage its wheelhouse: stage WHEELHOUSE --family " + staging.family,
+                hint=f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}",
             )
         if (entry.sha256, entry.size) != (wheel.sha256, wheel.size):
             raise replaced(staging.link(wheel.filename), entry.sha256, wheel.sha256)

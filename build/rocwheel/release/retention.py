@@ -59,9 +59,10 @@ class PrunePlan:
             for entry in item.leaving
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, *, dry_run: bool) -> dict[str, Any]:
+        done = "planned" if dry_run else "pruned"
         return {
-            "state": "pruned" if self.expired else "nothing-to-do",
+            "state": done if self.expired else "nothing-to-do",
             "sets": [
                 {
                     "set": item.history.set_id,

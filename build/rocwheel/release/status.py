@@ -39,7 +39,7 @@ class SetStatus:
     """Where one set stands."""
 
     set_id: str
-    state: str  # staged, released, rolled back, pruned, foreign
+    last: Action | None  # the last operation that was completed
     jax: str
     rocm: str
     pythons: tuple[str, ...]
@@ -50,6 +50,14 @@ class SetStatus:
     yanked: int
     open: str  # an operation that was cut short: "promote by … at …"
     decision: Decision | None  # of a staged set that is not released
+
+    @property
+    def state(self) -> str:
+        """Released, gated (staged, and may be promoted), staged, rolled back, pruned, foreign."""
+        if self.last is None:
+            return "incomplete"
+        may = self.last is Action.STAGE and self.decision and not self.blocked_by
+        return "gated" if may else STATES[self.last]
 
     @property
     def blocked_by(self) -> str:
@@ -65,7 +73,6 @@ class SetStatus:
 
     def row(self) -> tuple[str, ...]:
         yanked = f", {self.yanked} yanked" if self.yanked else ""
-        waits = self.decision is not None and not self.blocked_by
         return (
             short(self.set_id),
             self.state,
@@ -74,7 +81,7 @@ class SetStatus:
             " ".join(self.pythons),
             duration(self.age.total_seconds()),
             f"{self.files}{yanked}",
-            self.blocked_by or ("may be promoted" if waits else ""),
+            self.blocked_by or ("may be promoted" if self.state == "gated" else ""),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -119,7 +126,7 @@ def read(
 def waiting(found: list[SetStatus], *, hours: float) -> list[SetStatus]:
     """Sets that were staged longer ago than this and are not released."""
     limit = timedelta(hours=hours)
-    return [item for item in found if item.state == "staged" and item.age > limit]
+    return [item for item in found if item.last in {Action.STAGE, None} and item.age > limit]
 
 
 def _decision(
@@ -144,7 +151,7 @@ def _status(
     live = leading.live.values()
     return SetStatus(
         set_id=leading.set_id,
-        state=STATES[leading.last] if leading.last else "incomplete",
+        last=leading.last,
         jax=first.jax or ("-" if leading.set_id == ADOPTED else ""),
         rocm=first.rocm,
         pythons=first.pythons,

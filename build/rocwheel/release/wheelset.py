@@ -83,11 +83,14 @@ def check_family(manifest: Manifest, family: Family) -> None:
 
 def check_complete(manifest: Manifest) -> None:
     """Every CPython has a jaxlib and a plugin, and there is one pjrt. Raises WheelError."""
+    cells: dict[tuple[str, str], list[WheelEntry]] = {}
+    for wheel in manifest.wheels:
+        cells.setdefault((wheel.kind, wheel.python), []).append(wheel)
     for python in ("", *manifest.pythons):
         for kind in WheelKind:
             if kind.per_python == (python == ""):
                 continue
-            found = [w for w in manifest.wheels if (w.kind, w.python) == (kind.value, python)]
+            found = cells.get((kind.value, python), [])
             if len(found) != 1:
                 names = ", ".join(item.filename for item in found) or "none"
                 where = f"CPython {python}" if python else "all CPythons"
@@ -110,8 +113,12 @@ def check_closed(manifest: Manifest, metadata: Mapping[str, bytes]) -> None:
             raise WheelError(
                 f"{wheel.filename}: METADATA says {said[0]} {said[1]}", hint="build it again"
             )
-    for python in manifest.pythons:
-        cell = {w.project: w for w in manifest.wheels if w.python in {"", python}}
+    shared = {w.project: w for w in manifest.wheels if not w.python}
+    cells = {python: dict(shared) for python in manifest.pythons}
+    for wheel in manifest.wheels:
+        if wheel.python in cells:
+            cells[wheel.python][wheel.project] = wheel
+    for python, cell in cells.items():
         for wheel in cell.values():
             if wheel.filename not in parsed:
                 continue  # upstream's own, which is pinned and not ours

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError
 from rocwheel.index import records
@@ -26,6 +26,14 @@ if TYPE_CHECKING:
     from rocwheel.release.operations import Who
 
 
+DONE: Final = {
+    Action.YANK: "yanked",
+    Action.UNYANK: "unyanked",
+    Action.ROLLBACK: "rolled-back",
+    Action.RESTORE: "restored",
+}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Change:
     """One operation on files that are, or were, in the index."""
@@ -40,7 +48,7 @@ class Change:
 
     def lines(self) -> list[str]:
         """The plan for people: every file and page."""
-        act = self.action.value
+        act, pages = self.action.value, operations.in_order(self.action, self.entries)
         lines = [
             f"{act:9}{self.place.store.locate(self.place.key(item.filename))}"
             for item in self.entries
@@ -48,15 +56,13 @@ class Change:
         ]
         return [
             *lines,
-            *(
-                f"page     {self.place.location}/{project}/"
-                for project in operations.by_project(self.entries)
-            ),
+            *(f"page     {self.place.location}/{project}/" for project in pages),
         ]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, *, dry_run: bool) -> dict[str, Any]:
+        done = "nothing-to-do" if self.is_done else DONE[self.action]
         return {
-            "state": "nothing-to-do" if self.is_done else self.action.value,
+            "state": "planned" if dry_run and not self.is_done else done,
             "set": self.history.set_id,
             "family": self.place.family,
             "files": [item.filename for item in self.entries],

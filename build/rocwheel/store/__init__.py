@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 import threading
 import time
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
@@ -197,7 +198,8 @@ def open_store(url: str, options: Options | None = None) -> Store:
         from rocwheel.store.file import FileStore
 
         return FileStore(Path(unquote(parts.path)))
-    if parts.scheme == "s3" and parts.netloc and not (parts.query or parts.fragment):
+    plain = not (parts.query or parts.fragment)
+    if parts.scheme == "s3" and re.fullmatch(r"[A-Za-z0-9._-]{3,63}", parts.netloc) and plain:
         from rocwheel.store.s3 import S3Store
 
         return S3Store(parts.netloc, parts.path.strip("/"), options)
