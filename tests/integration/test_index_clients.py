@@ -28,7 +28,7 @@ from support.wheelset import FAMILY, WHO, Shop, make_set, make_wheel, pass_gate
 
 from rocwheel.cli import main
 from rocwheel.errors import StoreError
-from rocwheel.index.page import links
+from rocwheel.index.page import UNFOLDED, links
 from rocwheel.index.publish import await_public, read_page
 from rocwheel.index.serve import Site
 from rocwheel.release import mend, resolving, withdraw
@@ -172,6 +172,23 @@ def test_the_link_of_any_version_leads_to_its_object(world, tmp_path, version: s
     assert hashlib.sha256(data).hexdigest() == link.sha256
     with urllib.request.urlopen(urljoin(page, f"{link.url}.metadata")) as answer:
         assert hashlib.sha256(answer.read()).hexdigest() == link.metadata_sha256
+
+
+@pytest.mark.parametrize("world", ["folder"], indirect=True)
+def test_a_version_that_is_folded_away_for_people_is_there_for_installers(
+    world, tmp_path, clients
+) -> None:
+    shop, url = world
+    for number in range(UNFOLDED + 2):
+        wheel = make_wheel(
+            tmp_path, project=PJRT, version=f"1.{number}", tag="py3-none-any", module="pjrt"
+        )
+        shop.store.create(shop.release.key(wheel.name), wheel, headers=shop.release.wheel_headers)
+    mend.apply_adoption(mend.plan_adoption(shop.release), who=WHO)
+    for client in clients.values():
+        done = client.install(f"{url}{shop.release.root}/", tmp_path / "target", f"{PJRT}==1.0")
+        assert done.returncode == 0, f"{client.name}: {done.stderr}"
+        assert installed(tmp_path / "target") == {PJRT: "1.0"}
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from html.parser import HTMLParser
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from rocwheel.errors import ObjectDiffersError, StoreError
-from rocwheel.index.page import Entry, Page, Root, is_ours, links, version_of
+from rocwheel.index.page import UNFOLDED, Entry, Page, Root, is_ours, links, version_of
 from rocwheel.index.serve import SIMPLE_HTML, preferred
 from rocwheel.store import HTML, SIMPLE_JSON
 
@@ -190,6 +191,12 @@ def test_pages_are_plain_and_complete_in_themselves(what: str) -> None:
     assert is_ours(data)
     # Every link on a project page is a file: installers read no others (PEP 503).
     assert outline.seen.count("a") == 2
+
+
+def test_the_newest_versions_are_shown_and_older_ones_open_on_a_click() -> None:
+    files = tuple(entry(f"0.{number}") for number in range(UNFOLDED + 4))
+    text = html_of(Page(project="jaxlib", files=files)).decode()
+    assert re.findall("<details( open)?>", text) == [" open"] * UNFOLDED + [""] * 4
 
 
 def test_the_copyable_line_names_project_version_and_index() -> None:

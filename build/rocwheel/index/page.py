@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 API_VERSION: Final = "1.1"
 PRIVATE: Final = "_rocwheel"
 GENERATOR: Final = "rocwheel"
+UNFOLDED: Final = 3  # versions shown at once; the others open on a click
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,12 +183,11 @@ class Page:
         """The page as pip reads it (PEP 503) and as a person does; `index_url` is shown."""
         versions = [(text, list(files)) for text, files in groupby(self.files, _version)]
         parts = [_head(f"{self.project} · {family}", up="../")]
-        count = f"{_count(self.files, 'file')} in {_count(versions, 'version')}"
-        parts.append(
-            f"<h1>{_text(self.project)}</h1><p>{_text(family)} · {count}, newest first</p>"
-        )
-        for version, files in versions:
-            parts.append(self._version_html(version, files, index_url))
+        count = f"{_count(self.files, 'file')} in {_count(versions, 'version')}, newest first"
+        parts.append(f"<h1>{_text(self.project)}</h1><p class=told>{_text(family)} · {count}</p>")
+        for number, (version, files) in enumerate(versions):
+            unfolded = " open" if number < UNFOLDED else ""
+            parts.append(f"<details{unfolded}>{self._version_html(version, files, index_url)}")
         if not versions:
             parts.append("<p>No files now.</p>")
         parts.append(_FOOT)
@@ -195,17 +195,18 @@ class Page:
 
     def _version_html(self, version: str, files: list[Entry], index_url: str) -> str:
         targets = sorted({target for item in files for target in item.gfx_targets})
-        facts = [_text(files[0].uploaded[:10])]
-        if files[0].rocm:
-            facts.append(f"ROCm {_text(files[0].rocm)}")
-        facts += [f"<span class=gfx>{_text(target)}</span>" for target in targets]
+        facts = [files[0].uploaded[:10], *([f"ROCm {files[0].rocm}"] if files[0].rocm else ())]
+        told = _text(" · ".join(facts))
+        if all(item.yanked is not None for item in files):
+            told += " · <b class=yanked>yanked</b>"
+        chips = "".join(f"<span class=gfx>{_text(target)}</span> " for target in targets)
         line = f"pip install '{self.project}=={version}' --extra-index-url {index_url}"
         rows = "".join(_row(item) for item in files)
         return (
-            f"<section><h2>{_text(version)}</h2><p>{' '.join(facts)}</p>"
-            f"<code tabindex=0>{_text(line)}</code>"
+            f"<summary><h2>{_text(version)}</h2> <span>{told}</span></summary>"
+            f"{chips and f'<p>{chips}</p>'}<code tabindex=0>{_text(line)}</code>"
             "<table><thead><tr><th>File<th>Python<th>Size<th>Uploaded (UTC)</thead>"
-            f"<tbody>{rows}</tbody></table></section>\n"
+            f"<tbody>{rows}</tbody></table></details>\n"
         )
 
 
@@ -357,9 +358,11 @@ _STYLE: Final = (
     "--paper:#15181c;--block:#20252b;--link:#7db4ff;--warn:#ff9d76}}"
     "body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);"
     "max-width:70rem;margin:0 auto;padding:1.25rem}"
-    "h1{font-size:1.6rem;margin:.2rem 0}h2{font-size:1.1rem;margin:0;overflow-wrap:anywhere}"
-    "p{margin:.25rem 0;color:var(--soft)}a{color:var(--link)}"
-    "section{border-top:1px solid var(--line);margin-top:1.25rem;padding-top:1rem}"
+    "h1{font-size:1.6rem;margin:.2rem 0}"
+    "h2{font-size:1.1rem;margin:0;display:inline;overflow-wrap:anywhere}"
+    "p{margin:.25rem 0;color:var(--soft)}.told{margin-bottom:1rem}a{color:var(--link)}"
+    "details{border-top:1px solid var(--line);padding:.6rem 0}details[open]{padding-bottom:1.2rem}"
+    "summary{cursor:pointer}summary span{color:var(--soft);margin-left:.4rem}"
     "code{display:block;background:var(--block);border-radius:.4rem;padding:.6rem .8rem;"
     "margin:.6rem 0;white-space:pre-wrap;overflow-wrap:anywhere;font-size:.85rem;user-select:all}"
     "table{border-collapse:collapse;width:100%;font-size:.9rem}"

@@ -83,8 +83,8 @@ def change_page(
     def render(page: Page) -> bytes:
         return page.to_html(family=place.family, index_url=place.url)
 
-    after, is_new = _change(place, project, parse, apply, render, adopting=adopting)
-    _see(place, project, after)
+    after, body, is_new = _change(place, project, parse, apply, render, adopting=adopting)
+    _see(place, project, after, body)
     return is_new
 
 
@@ -174,8 +174,8 @@ def _change(
     render: Callable[[Any], bytes],
     *,
     adopting: bool,
-) -> tuple[Any, bool]:
-    """Swap state and views; return the new state and whether there was none before."""
+) -> tuple[Any, bytes, bool]:
+    """Swap state and views; return the new state, its view, and whether there was none before."""
     keys = place.views(project, folder_keys=place.store.abilities().folder_keys)
     for failures in range(1, ATTEMPTS + 1):
         views = [_Stored.read(place, key) for key in reversed(keys)]  # served last, changed last
@@ -191,18 +191,18 @@ def _change(
         except ObjectStaleError:
             pause(min(failures, 6))
             continue
-        return after, state.data is None
+        return after, body, state.data is None
     raise ObjectStaleError(
         f"{place.store.locate(place.state(project))}: changed by others {ATTEMPTS} times in a row",
         hint="run the same command again",
     )
 
 
-def _see(place: Place, project: str, page: Page) -> None:
-    """Read what is served: it lists exactly what was written, or somebody changed it since."""
+def _see(place: Place, project: str, page: Page, body: bytes) -> None:
+    """Read what is served: it is the view that was written, or somebody changed it since."""
     key = place.views(project, folder_keys=place.store.abilities().folder_keys)[0]
     data, _ = place.store.read(key)
-    if data == page.to_html(family=place.family, index_url=place.url):
+    if data == body:
         return
     shown = {(item.filename, item.sha256) for item in links(data)}
     now = read_page(place, project)
