@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,11 @@ def large(tmp_path_factory) -> Path:
     name = "jax_rocm7_plugin/data{}.bin"
     data = {name.format(n): File(os.urandom(1 << 20) * 64, method=0) for n in range(4)}
     return made.but(files={**made.files, **data}).write(tmp_path_factory.mktemp("large"))
+
+
+@pytest.fixture(scope="module")
+def sibling(tmp_path_factory) -> Path:
+    return wheels.pjrt().write(tmp_path_factory.mktemp("sibling"))
 
 
 def start(*arguments: object, **options) -> subprocess.Popen[str]:
@@ -59,19 +66,33 @@ def test_an_interrupted_repair_leaves_nothing(large, tmp_path, delay: float) -> 
     assert names(out) == ["jax_rocm7_plugin-0.9.1-cp312-cp312-manylinux_2_27_x86_64.whl"]
 
 
-def test_a_killed_run_leaves_no_wheel_under_its_final_name(large, tmp_path) -> None:
+def test_a_killed_run_leaves_nothing_at_all(large, sibling, tmp_path) -> None:
+    """Killed while it writes, alone and as one of a set: what has no name yet is gone with it."""
     out = tmp_path / "out"
-    process = start("retag", large, "--platform-tag", "manylinux_2_28_x86_64", "--output", out)
-    deadline = time.monotonic() + 20
-    while not names(out) and process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.001)
-    process.kill()
-    finished(process)
-    made = [name for name in names(out) if name.endswith(".whl")]
-    for name in made:  # it was quicker than the signal: then it is whole
-        assert (out / name).stat().st_size > 256 << 20
-    again = start("retag", large, "--platform-tag", "manylinux_2_28_x86_64", "--output", out)
-    assert finished(again)[0] == 0
+    for command in (
+        ("retag", large, "--platform-tag", "manylinux_2_28_x86_64"),
+        ("reversion", large, sibling, "--post-release", "1"),
+        ("reversion", sibling, large, "--post-release", "1"),
+    ):
+        process = start(*command, "--output", out)
+        while process.poll() is None and not writing(process.pid, out):
+            pass
+        process.kill()
+        status, _ = finished(process)
+        assert status == -signal.SIGKILL
+        assert names(out) == []
+        assert finished(start(*command, "--output", out))[0] == 0
+        assert len(names(out)) == len([item for item in command if isinstance(item, Path)])
+        shutil.rmtree(out)
+
+
+def writing(pid: int, folder: Path) -> bool:
+    """Whether a process has a file without a name open in the folder."""
+    with suppress(OSError):  # descriptors come and go
+        for item in Path(f"/proc/{pid}/fd").iterdir():
+            if str(item.readlink()).startswith(f"{folder}/"):
+                return True
+    return False
 
 
 def test_a_full_disk_is_the_hosts_fault_and_leaves_nothing(large, tmp_path) -> None:

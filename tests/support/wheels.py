@@ -420,6 +420,7 @@ class Zip:
     gap: bytes = b""  # between the members and the directory
     after_directory: bytes = b""
     end_twice: bool = False
+    order: Sequence[int] | None = None  # in which the directory lists the entries
 
     def to_bytes(self) -> bytes:
         out = bytearray(self.prefix)
@@ -430,6 +431,8 @@ class Zip:
             local, record = _entry(entry, offset)
             out += local
             listed.append(record)
+        if self.order:
+            listed = [listed[number] for number in self.order]
         records = b"".join(listed)
         out += self.gap
         at = len(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import zipfile
 from pathlib import Path
@@ -53,7 +54,19 @@ def archives(draw) -> Zip:
                 member_comment=draw(st.sampled_from((b"", b"a note"))),
             )
         )
-    return Zip(entries, comment=draw(st.binary(max_size=20)), zip64=draw(st.booleans()))
+    order = range(len(entries))
+    return Zip(
+        entries,
+        comment=draw(st.binary(max_size=20)),
+        zip64=draw(st.booleans()),
+        order=draw(st.one_of(st.just(order), st.permutations(order))),
+    )
+
+
+def places(archive: Archive) -> list[int]:
+    """Which member lies first, second …: the directory may list them in another order."""
+    starts = [item.start for item in archive.members]
+    return sorted(range(len(starts)), key=starts.__getitem__)
 
 
 every_shape = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -100,7 +113,7 @@ def test_what_is_not_renamed_or_rewritten_keeps_every_property(made, data, tmp_p
                 parts.append(Kept(archive=archive, member=item, name=name))
         box.write("a.zip", parts, archive)
     with Archive(path) as old, Archive(folder / "out" / "a.zip") as new:
-        assert len(old.members) == len(new.members)
+        assert places(old) == places(new)
         for before, after, part in zip(old.members, new.members, parts, strict=True):
             assert after.name == part.name
             assert (after.mode, after.stamp, after.method) == (
@@ -142,6 +155,31 @@ def test_more_than_65535_members_get_zip64_records(tmp_path: Path) -> None:
     with Archive(tmp_path / "out" / "a.zip") as ours:
         assert ours.directory.end64
         assert len(ours.members) == 65_600
+
+
+def test_a_file_system_without_nameless_files_gets_hidden_ones(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "O_TMPFILE", 0)  # as a kernel that does not know the flag takes it
+    path = Wheel().write(tmp_path)
+    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+        box.write("a.whl", kept(archive), archive)
+        (hidden,) = (tmp_path / "out").iterdir()
+        assert hidden.name.startswith(".a.whl.")
+    assert [item.name for item in (tmp_path / "out").iterdir()] == ["a.whl"]
+    monkeypatch.setattr(os, "link", _no_links)
+    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+        box.write("b.whl", kept(archive), archive)
+    assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["a.whl", "b.whl"]
+    with (  # other bytes under that name stay
+        pytest.raises(WheelError, match=r"a\.whl: exists"),
+        Archive(path) as archive,
+        Outbox(tmp_path / "out") as box,
+    ):
+        box.write("a.whl", kept(archive)[:1], archive)
+    assert (tmp_path / "out" / "a.whl").read_bytes() == path.read_bytes()
+
+
+def _no_links(*_: object, **__: object) -> None:
+    raise OSError(errno.EPERM, "no hard links")
 
 
 def test_copying_works_where_the_kernel_cannot_copy(tmp_path: Path, monkeypatch) -> None:

@@ -37,10 +37,32 @@ def test_inspect_shows_what_a_person_asks_first(plugin: str, capsys) -> None:
     run("inspect", plugin)
     out = capsys.readouterr().out
     assert "project        jax-rocm7-plugin 0.9.1" in out
-    assert "gfx targets    gfx1100, gfx942" in out
     assert "requires       jax-rocm7-pjrt==0.9.1" in out
-    sizes = [line.split()[0] for line in out.splitlines() if line.startswith("  jax_rocm7_plugin")]
-    assert sizes[0] == "jax_rocm7_plugin/_linalg.so"  # the largest first
+    assert "\n  gfx1100     1             8 B\n  gfx942      1             8 B\n" in out
+    lines = out.splitlines()
+    first = lines[next(n for n, line in enumerate(lines) if line.endswith("  member")) + 1]
+    assert first.endswith("  jax_rocm7_plugin/_linalg.so")  # the largest first
+    assert "    symbols   GLIBC 2.17" in lines
+    assert "    NEEDED    libhipblas.so.3 libamdhip64.so.7 libc.so.6" in lines
+    assert "    RUNPATH   $ORIGIN/../rocm/lib $ORIGIN/../../rocm/lib /opt/rocm/lib" in lines
+    assert "    GPU code  1 bundle for 2 targets" in lines
+
+
+def test_inspect_fits_a_narrow_terminal(pjrt: str, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "72")
+    made = wheels.pjrt()
+    needed = tuple(f"librocm_library_number_{number}.so.1" for number in range(30))
+    long = ":".join(f"$ORIGIN/../folder-{number}" for number in range(79))
+    content = make_elf(needed=needed, runpath=long, exports=("GetPjrtApi",), soname="libx.so.1")
+    files = {**made.files, "jax_plugins/xla_rocm7/xla_rocm_plugin.so": File(content)}
+    path = made.but(files=files, version="0.9.2").write(tmp_path)
+    run("inspect", path.name)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines[1:])) <= 82  # SHA-256 is as long as it is
+    assert "    SONAME    libx.so.1" in lines
+    assert "    RUNPATH   79 entries, first $ORIGIN/../folder-0" in lines
+    assert "    exports   GetPjrtApi, the PJRT API" in lines
+    assert " ".join(lines).count("librocm_library_number_") == len(needed)
 
 
 def test_inspect_gives_everything_as_one_document(plugin: str, pjrt: str, capsys) -> None:
@@ -50,6 +72,10 @@ def test_inspect_gives_everything_as_one_document(plugin: str, pjrt: str, capsys
     assert first["elf"][0]["needed"] == ["libhipblas.so.3", "libamdhip64.so.7", "libc.so.6"]
     assert first["elf"][0]["highest"]["GLIBC"] == "2.17"
     assert first["elf"][0]["bundles"][0]["targets"] == ["gfx942", "gfx1100"]
+    assert first["gpu_code"] == {
+        "gfx1100": {"objects": 1, "bytes": 8},
+        "gfx942": {"objects": 1, "bytes": 8},
+    }
     assert first["provenance"]["git"] == "a1" * 20
     assert second["elf"][0]["exports_pjrt"]
     assert second["entry_points"] == {"jax_plugins": ["xla_rocm7 = jax_plugins.xla_rocm7"]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import random
 import zlib
 from pathlib import Path
 
@@ -19,6 +21,14 @@ BASE = {
     "imports": ("memcpy",),
     "bundles": (pack_bundle(make_bundle(("gfx942", "gfx90a"))),),
 }
+
+
+def code(content: bytes) -> str:
+    """A code object as a difference shows it."""
+    return f"{len(content)} bytes, {hashlib.sha256(content).hexdigest()[:12]}"
+
+
+CODE = code(b"\x7fELF gpu")
 
 
 def differences(folder: Path, first: Wheel, second: Wheel) -> list[str]:
@@ -61,8 +71,8 @@ def test_two_writes_of_one_input_differ_in_nothing(tmp_path: Path) -> None:
         (
             {"bundles": (pack_bundle(make_bundle(("gfx942", "gfx90a"), code=b"longer code")),)},
             [
-                "code object gfx90a of bundle 0: 8 bytes -> 11 bytes",
-                "code object gfx942 of bundle 0: 8 bytes -> 11 bytes",
+                f"code object gfx90a of bundle 0: {CODE} -> {code(b'longer code')}",
+                f"code object gfx942 of bundle 0: {CODE} -> {code(b'longer code')}",
             ],
         ),
         ({"bundles": BASE["bundles"] * 2}, ["GPU code bundles: 1 -> 2"]),
@@ -73,6 +83,36 @@ def test_a_shared_object_is_compared_by_what_it_means(changes, expected, tmp_pat
     found = differences(tmp_path, module(), module(**changes))
     own = [line.removeprefix("demo/x.so: ") for line in found if line.startswith("demo/x.so")]
     assert [line for line in own if not line.startswith("bytes: ")] == expected
+
+
+@pytest.mark.parametrize("method", ["", "zlib", "zstd"])
+def test_the_code_object_that_changed_is_named(method: str, tmp_path: Path) -> None:
+    """One byte in the second bundle, for one target; every size stays."""
+
+    def bundle(code: bytes = b"\x7fELF gpu") -> bytes:
+        plain = make_bundle(("gfx90a", "gfx942:xnack+"))
+        at = plain.rindex(b"\x7fELF gpu")
+        plain = plain[:at] + code + plain[at + len(code) :]
+        return pack_bundle(plain, method=method, version=2) if method else plain
+
+    found = differences(
+        tmp_path,
+        module(bundles=(bundle(), bundle())),
+        module(bundles=(bundle(), bundle(b"\x7fELF GPU"))),
+    )
+    objects = [line for line in found if "code object" in line]
+    new = code(b"\x7fELF GPU")
+    assert objects == [f"demo/x.so: code object gfx942:xnack+ of bundle 1: {CODE} -> {new}"]
+
+
+def test_a_damaged_bundle_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
+    whole = pack_bundle(
+        make_bundle(("gfx942",), code=random.Random(1).randbytes(300_000)), method="zlib"
+    )
+    broken = whole[:-40] + bytes(40)
+    found = differences(tmp_path, module(bundles=(whole,)), module(bundles=(broken,)))
+    (line,) = (line for line in found if "code object" in line)
+    assert line.endswith("-> 300000 bytes")
 
 
 def test_texts_are_compared_by_line(tmp_path: Path) -> None:
@@ -137,3 +177,8 @@ def test_a_bumped_version_is_compared_member_by_member(tmp_path: Path) -> None:
     found = differences(tmp_path, wheels.pjrt(), wheels.pjrt(version="0.9.2"))
     assert found[0] == "version: 0.9.1 -> 0.9.2"
     assert not any(line.startswith("member: ") for line in found)
+    record = [line for line in found if line.startswith("*.dist-info/RECORD: line")]
+    assert [line.split(",")[0].partition("line: ")[2] for line in record] == [
+        "- *.dist-info/METADATA", "+ *.dist-info/METADATA",
+    ]  # fmt: skip
+    assert not any(": bytes: " in line for line in found)  # the lines say it

@@ -10,7 +10,7 @@ import click
 from rocwheel.cli.app import App, common_options, dry_run_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rocwheel.wheel.findings import Finding
     from rocwheel.wheel.policy import WheelPolicy
@@ -46,13 +46,17 @@ def wheel() -> None:
 @common_options
 @click.pass_obj
 def inspect(app: App, wheels: tuple[Path, ...]) -> None:
-    """Show what is in wheels: names, sizes, ELF facts, GPU code, provenance."""
+    """Show names, sizes, shared objects, GPU code, provenance."""
+    import shutil
+
     from rocwheel.wheel.report import inspect as read
+    from rocwheel.wheel.show import document, lines
 
     reports = [_with_manifest(read(app.cwd / path)) for path in wheels]
+    width = shutil.get_terminal_size().columns
     app.emit(
-        {"wheels": [report_document(report) for report in reports]},
-        "\n\n".join("\n".join(_report_lines(report)) for report in reports),
+        {"wheels": [document(report) for report in reports]},
+        "\n\n".join("\n".join(lines(report, width=width)) for report in reports),
     )
 
 
@@ -76,15 +80,16 @@ def verify(
     gfx_targets: str | None,
     rocm_root: Path | None,
 ) -> int:
-    """Judge wheels, or a wheelhouse by its manifest; exit status 0 says they may ship.
+    """Say whether wheels or a wheelhouse may ship, and why not.
 
-    Wheels that are given together are judged as a set: their pins must hold within it.
+    Exit status 0 says that they may, 6 that they may not. A wheelhouse is judged by its manifest;
+    wheels that are given together are judged as a set: their pins must hold within it.
     """
     from collections import Counter
 
     from rocwheel.errors import WheelError
-    from rocwheel.wheel.findings import Severity
     from rocwheel.wheel.rules import Expectation
+    from rocwheel.wheel.show import ships, verdict_document, verdict_lines
 
     expected = Expectation(
         gfx_targets=frozenset(gfx_targets.split(",")) if gfx_targets else None,
@@ -96,20 +101,8 @@ def verify(
         path.name if names[path.name] == 1 else str(path): findings
         for path, findings in by_path.items()
     }
-    errors = sum(
-        item.severity is Severity.ERROR for findings in found.values() for item in findings
-    )
-    app.emit(
-        {
-            "ships": not errors,
-            "wheels": {
-                name: [_finding_document(item) for item in findings]
-                for name, findings in found.items()
-            },
-        },
-        "\n".join(_finding_lines(found)),
-    )
-    return WheelError.exit_code if errors else 0
+    app.emit(verdict_document(found), "\n".join(verdict_lines(found)))
+    return 0 if ships(found) else WheelError.exit_code
 
 
 @wheel.command()
@@ -133,7 +126,10 @@ def retag(
     output: Path,
     dry_run: bool,
 ) -> None:
-    """Give wheels other tags; everything but WHEEL and RECORD is copied as it is."""
+    """Give wheels other tags.
+
+    Everything but WHEEL and RECORD is copied as it is compressed.
+    """
     from rocwheel.wheel.surgery import plan_retag
 
     if not (python_tag or abi_tag or platform_tag):
@@ -166,7 +162,10 @@ def reversion(
     output: Path,
     dry_run: bool,
 ) -> None:
-    """Give wheels of a set another version, with the pins among them; all or none."""
+    """Give wheels of a set another version; all or none.
+
+    The pins of the wheels on each other follow; everything else is copied as it is compressed.
+    """
     from rocwheel.wheel.surgery import Change, plan_reversion
 
     if (bool(version), post_release is not None, bool(local)).count(True) != 1:
@@ -199,7 +198,11 @@ def repair(
     library_path: tuple[Path, ...],
     dry_run: bool,
 ) -> None:
-    """Make wheels fit to ship: the platform tag that holds, RUNPATH, allowed grafts."""
+    """Make wheels fit to ship: tag, RUNPATH, allowed grafts.
+
+    The platform tag becomes the oldest manylinux level that holds. A wheel that lacks nothing is
+    copied.
+    """
     from rocwheel.wheel.mend import apply, plan_repair
 
     rules = _load_policy(app, policy)
@@ -253,7 +256,10 @@ def repair(
 @common_options
 @click.pass_obj
 def diff(app: App, *, first: Path, second: Path, exit_code: bool) -> int:
-    """Show what differs between two wheels, down to symbols and GPU code objects."""
+    """Show what differs, down to symbols and GPU code objects.
+
+    Prints nothing for two builds of one input.
+    """
     from dataclasses import asdict
 
     from rocwheel.errors import WheelError
@@ -358,150 +364,3 @@ def _rename(app: App, plans: tuple[Rename, ...], folder: Path, *, dry_run: bool)
         return
     made = apply(plans, folder)
     app.emit({"wheels": documents}, "\n".join(map(str, made)))
-
-
-def report_document(report: WheelReport) -> dict[str, Any]:
-    """A report as JSON has it."""
-    return {
-        "path": str(report.path),
-        "filename": report.path.name,
-        "project": report.project,
-        "version": report.version,
-        "tags": report.tags,
-        "size": report.size,
-        "sha256": report.sha256,
-        "requires": report.requires,
-        "requires_python": report.requires_python,
-        "entry_points": report.entry_points,
-        "gfx_targets": report.gfx_targets,
-        "grafted": report.grafted,
-        "provenance": report.provenance,
-        "members": [
-            {
-                "name": item.name,
-                "size": item.size,
-                "compressed": item.compressed,
-                "mode": f"{item.mode & 0o7777:04o}",
-            }
-            for item in report.members
-        ],
-        "elf": [
-            {
-                "path": item.path,
-                "machine": item.machine,
-                "soname": item.soname,
-                "needed": item.needed,
-                "rpath": item.rpath,
-                "runpath": item.runpath,
-                "highest": {
-                    prefix: _dotted(item.highest(prefix))
-                    for prefix in ("GLIBC", "GLIBCXX", "CXXABI")
-                },
-                "versions": item.versions,
-                "exports": item.exports,
-                "exports_pjrt": item.exports_pjrt,
-                "gfx_targets": item.gfx_targets,
-                "bundles": [
-                    {
-                        "offset": bundle.offset,
-                        "size": bundle.size,
-                        "unpacked": bundle.unpacked,
-                        "compression": bundle.compression,
-                        "targets": [entry.target + entry.features for entry in bundle.objects],
-                    }
-                    for bundle in item.bundles
-                ],
-            }
-            for item in report.elf
-        ],
-    }
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(map(str, version))
-
-
-def _report_lines(report: WheelReport) -> Iterable[str]:
-    from rocwheel.console import columns, size
-
-    unpacked = sum(item.size for item in report.members)
-    yield report.path.name
-    for label, value in (
-        ("project", f"{report.project} {report.version}"),
-        ("tags", ", ".join(report.tags)),
-        ("size", f"{size(report.size)} ({report.size} bytes), {size(unpacked)} unpacked"),
-        ("sha256", report.sha256),
-        ("python", report.requires_python),
-        ("requires", ", ".join(report.requires)),
-        (
-            "entry points",
-            ", ".join(
-                f"{group}: {line}" for group, lines in report.entry_points.items() for line in lines
-            ),
-        ),
-        ("gfx targets", ", ".join(report.gfx_targets)),
-        ("grafted", ", ".join(report.grafted)),
-        *((f"made from {name}", value) for name, value in sorted(report.provenance.items())),
-    ):
-        if value:
-            yield f"  {label:<14} {value}"
-    by_name = {item.path: item for item in report.elf}
-    rows = []
-    for member in sorted(report.members, key=lambda item: (-item.size, item.name)):
-        item = by_name.get(member.name)
-        rows.append(
-            (
-                member.name,
-                size(member.size),
-                size(member.compressed),
-                *(_elf_cells(item) if item else ("",) * 6),
-            )
-        )
-    header = (
-        *("member", "size", "packed", "GLIBC", "GLIBCXX", "CXXABI"),
-        *("RUNPATH", "GPU code", "needs"),
-    )
-    yield ""
-    yield from (f"  {line}" for line in columns(header, rows))
-
-
-def _elf_cells(item: Any) -> tuple[str, ...]:
-    system = ("libc.", "libm.", "libdl.", "libpthread.", "librt.", "libstdc++.", "libgcc_s.", "ld-")
-    needed = [name for name in item.needed if not name.startswith(system)]
-    return (
-        _dotted(item.highest("GLIBC")),
-        _dotted(item.highest("GLIBCXX")),
-        _dotted(item.highest("CXXABI")),
-        f"{len(item.runpath)} entries" if item.runpath else "",
-        f"{len(item.bundles)} x {len(item.gfx_targets)} targets" if item.bundles else "",
-        " ".join(needed),
-    )
-
-
-def _finding_document(item: Finding) -> dict[str, str]:
-    return {
-        "rule": item.rule,
-        "severity": item.severity.value,
-        "message": item.message,
-        "remedy": item.remedy,
-    }
-
-
-def _outcome(findings: tuple[Finding, ...]) -> str:
-    from rocwheel.wheel.findings import Severity
-
-    errors = sum(item.severity is Severity.ERROR for item in findings)
-    counts = [
-        f"{count} {word}{'s' if count > 1 else ''}"
-        for count, word in ((errors, "error"), (len(findings) - errors, "warning"))
-        if count
-    ]
-    return ", ".join(["may not ship" if errors else "may ship", *counts])
-
-
-def _finding_lines(found: Mapping[str, tuple[Finding, ...]]) -> Iterable[str]:
-    for name, findings in found.items():
-        yield f"{name}: {_outcome(findings)}"
-        for item in findings:
-            yield f"  {item.severity.value} {item.rule}: {item.message}"
-            yield f"    {item.remedy}"

@@ -7,10 +7,13 @@ member with the old one: `*.dist-info/` and `*.data/` count as the same folder i
 from __future__ import annotations
 
 import difflib
+import hashlib
 import itertools
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from rocwheel.wheel import hip
 from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
 from rocwheel.wheel.metadata import WheelName
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 TEXT: Final = 1 << 20  # bytes up to which two texts are compared line by line
 LINES: Final = 200  # of one text's differences
+FOLDERS: Final = (".dist-info/", ".data/")  # named like the wheel, with its version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +84,7 @@ def _archives(old: Archive, new: Archive) -> Iterator[Difference]:
         yield Difference(member="", aspect="grafted library", before=name, after="")
     for name in sorted(grafts[1] - grafts[0]):
         yield Difference(member="", aspect="grafted library", before="", after=name)
-    for name in olds.keys() - news.keys():
+    for name in sorted(olds.keys() - news.keys()):
         yield Difference(member="", aspect="member", before=name, after="")
     for name in sorted(news.keys() - olds.keys()):
         yield Difference(member="", aspect="member", before="", after=name)
@@ -106,7 +110,7 @@ def _members(archive: Archive) -> dict[str, Member]:
     stem = WheelName.parse(archive.path.name).stem
     return {
         f"*{member.name[len(stem) :]}"
-        if member.name.startswith((f"{stem}.dist-info/", f"{stem}.data/"))
+        if member.name.startswith(tuple(stem + ending for ending in FOLDERS))
         else member.name: member
         for member in archive.members
     }
@@ -148,14 +152,20 @@ def _contents(
             after=str(after.compressed),
         )
         return
-    facts = _facts(old, before), _facts(new, after)
-    found: list[Difference] = []
-    if facts[0] and facts[1]:
-        found = list(_elf(name, facts[0], facts[1]))
+    olds, news = _facts(old, before), _facts(new, after)
+    texts: list[Difference] = []
+    if olds and news:
+        yield from _elf(name, olds, news)
+        yield from _bundles(name, olds.bundles, news.bundles)
+        yield from _code_objects(
+            name,
+            _code_digests(olds.bundles, old.stream(before)),
+            _code_digests(news.bundles, new.stream(after)),
+        )
     elif max(before.size, after.size) <= TEXT:
-        found = list(_lines(name, old.read(before.name), new.read(after.name)))
-    yield from found
-    if not found or before.size != after.size:
+        texts = list(_lines(name, _text(old, before), _text(new, after)))
+    yield from texts
+    if not texts:
         yield Difference(
             member=name, aspect="bytes", before=_identity(before), after=_identity(after)
         )
@@ -186,6 +196,16 @@ def _facts(archive: Archive, member: Member) -> ElfFacts | None:
         return scan(member.name, member.size, lambda: archive.stream(member))
     except ElfError as exc:
         archive.refuse(f"{member.name}: a broken ELF file: {exc}")
+
+
+def _text(archive: Archive, member: Member) -> bytes:
+    """A text; RECORD's without the version in the names of the folders that have it."""
+    content = archive.read(member.name)
+    if member.name.endswith(".dist-info/RECORD"):
+        stem = WheelName.parse(archive.path.name).stem.encode()
+        for ending in FOLDERS:
+            content = content.replace(stem + ending.encode(), b"*" + ending.encode())
+    return content
 
 
 def _lines(name: str, old: bytes, new: bytes) -> Iterator[Difference]:
@@ -221,7 +241,6 @@ def _elf(name: str, old: ElfFacts, new: ElfFacts) -> Iterator[Difference]:
             yield Difference(member=name, aspect=aspect, before=item, after="")
         for item in sorted(afters - befores):
             yield Difference(member=name, aspect=aspect, before="", after=item)
-    yield from _bundles(name, old, new)
 
 
 def _versions(facts: ElfFacts) -> set[str]:
@@ -232,32 +251,57 @@ def _targets(facts: ElfFacts) -> set[str]:
     return {target for bundle in facts.bundles for target in bundle.targets}
 
 
-def _bundles(name: str, old: ElfFacts, new: ElfFacts) -> Iterator[Difference]:
-    """Code objects of bundles that stand at the same place in the order."""
-    if len(old.bundles) != len(new.bundles):
+def _bundles(
+    name: str, olds: tuple[hip.Bundle, ...], news: tuple[hip.Bundle, ...]
+) -> Iterator[Difference]:
+    """Number and compression of bundles; those at the same place in the order belong together."""
+    if len(olds) != len(news):
         yield Difference(
-            member=name,
-            aspect="GPU code bundles",
-            before=str(len(old.bundles)),
-            after=str(len(new.bundles)),
+            member=name, aspect="GPU code bundles", before=str(len(olds)), after=str(len(news))
         )
-    for number, (before, after) in enumerate(zip(old.bundles, new.bundles, strict=False)):
-        sizes = [
-            {item.target + item.features: item.size for item in bundle.objects}
-            for bundle in (before, after)
-        ]
-        for target in sorted(sizes[0].keys() & sizes[1].keys()):
-            if sizes[0][target] != sizes[1][target]:
-                yield Difference(
-                    member=name,
-                    aspect=f"code object {target} of bundle {number}",
-                    before=f"{sizes[0][target]} bytes",
-                    after=f"{sizes[1][target]} bytes",
-                )
-        if before.compression != after.compression:
+    for number, (old, new) in enumerate(zip(olds, news, strict=False)):
+        if old.compression != new.compression:
             yield Difference(
                 member=name,
                 aspect=f"compression of bundle {number}",
-                before=before.compression or "none",
-                after=after.compression or "none",
+                before=old.compression or "none",
+                after=new.compression or "none",
             )
+
+
+def _code_objects(
+    name: str, olds: list[dict[str, str]], news: list[dict[str, str]]
+) -> Iterator[Difference]:
+    for number, (old, new) in enumerate(zip(olds, news, strict=False)):
+        for target in sorted(old.keys() & new.keys()):
+            if old[target] != new[target]:
+                yield Difference(
+                    member=name,
+                    aspect=f"code object {target} of bundle {number}",
+                    before=old[target],
+                    after=new[target],
+                )
+
+
+def _code_digests(bundles: tuple[hip.Bundle, ...], stream: Iterator[bytes]) -> list[dict[str, str]]:
+    """Code object -> size and digest, bundle by bundle, from one pass over the file's bytes."""
+    source = hip.Source(stream)
+    return [_bundle_digests(bundle, source) for bundle in bundles]
+
+
+def _bundle_digests(bundle: hip.Bundle, source: hip.Source) -> dict[str, str]:
+    digests = [(item, hashlib.sha256()) for item in bundle.objects]
+    at = 0
+    with suppress(ValueError):  # damaged: then it is shorter than it says
+        if source.range(bundle.offset, bundle.size):
+            for piece in hip.unpacked(bundle, source):
+                view = memoryview(piece)
+                for item, digest in digests:
+                    start, end = item.offset - at, item.offset + item.size - at
+                    digest.update(view[max(start, 0) : max(end, 0)])
+                at += len(piece)
+    whole = at == bundle.unpacked
+    return {
+        str(item): f"{item.size} bytes" + (f", {digest.hexdigest()[:12]}" if whole else "")
+        for item, digest in digests
+    }

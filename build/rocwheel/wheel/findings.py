@@ -34,7 +34,7 @@ RULES: Final = {
     "record.row": (
         Severity.ERROR,
         "RECORD lists every file once, and nothing else.",
-        "let `wheel repair` or the wheel's builder write RECORD; never add files by hand",
+        "build the wheel again; never add, remove or rename files by hand",
     ),
     "record.hash": (
         Severity.ERROR,

@@ -2,9 +2,9 @@
 
 A bundle is clang's offload bundle (`__CLANG_OFFLOAD_BUNDLE__`, then a table of entries), alone or
 inside a compressed wrapper (`CCOB`, versions 1 to 3, zlib or zstd). The table stands at the front,
-so a compressed bundle of gigabytes is known after its first block. Format: clang's
-ClangOffloadBundler and HIPSupport documents; `hipv4-` is clang's prefix up to AMD clang 23, `hip-`
-the one after.
+so a compressed bundle of gigabytes is known after its first block; `unpacked` gives all of it in
+pieces. Format: clang's ClangOffloadBundler and HIPSupport documents; `hipv4-` is clang's prefix up
+to AMD clang 23, `hip-` the one after.
 """
 
 from __future__ import annotations
@@ -13,13 +13,18 @@ import re
 import struct
 import zlib
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ALIGNMENT: Final = 4096  # of every bundle in a .hip_fatbin section
 PLAIN: Final = b"__CLANG_OFFLOAD_BUNDLE__"
 PACKED: Final = b"CCOB"
 INITIALS: Final = frozenset({PLAIN[0], PACKED[0]})
 FRONT: Final = 192 << 10  # bytes that hold the first zstd block (128 KiB at most) and its header
+READ: Final = 128 << 10  # bytes of compressed input at a time
+UNPACKED: Final = 1 << 20  # bytes of unpacked output at a time
 TABLE: Final = 64 << 10  # bytes of inner table that are unpacked; 27 targets need 2 KiB
 MAX_ENTRIES: Final = 512
 _ENTRY: Final = struct.Struct("<QQQ")
@@ -40,7 +45,11 @@ class CodeObject:
 
     target: str
     features: str
+    offset: int  # in the unpacked bundle
     size: int
+
+    def __str__(self) -> str:
+        return self.target + self.features
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +98,72 @@ def parse(front: bytes, *, offset: int) -> Bundle | None:
     return _bundle(offset, size, unpacked, "zstd" if method else "zlib", _table(inner))
 
 
+class Source:
+    """Bytes that come in pieces, read like a file that only goes forward."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self._pieces = pieces
+        self._rest = memoryview(b"")
+        self._at = 0
+        self._end = 0
+
+    def range(self, start: int, size: int) -> bool:
+        """Go to a range and end there; False where it has passed, or the bytes end before it."""
+        self._end = start
+        while self.read(UNPACKED):
+            pass
+        self._end = start + size
+        return self._at == start
+
+    def read(self, size: int) -> bytes:
+        """At most `size` bytes; none at the end of the range, or of all."""
+        if not self._rest:
+            self._rest = memoryview(next(self._pieces, b""))
+        size = max(0, min(size, self._end - self._at))
+        piece, self._rest = bytes(self._rest[:size]), self._rest[size:]
+        self._at += len(piece)
+        return piece
+
+
+def unpacked(bundle: Bundle, source: Source) -> Iterator[bytes]:
+    """The bytes of a plain bundle, from a source that was set to the bundle's range.
+
+    Raises ValueError where the compressed bytes are damaged.
+    """
+    if bundle.compression:
+        version = int.from_bytes(source.read(8)[4:6], "little")
+        source.read(_WRAPPERS[version].size)
+    return _UNPACK[bundle.compression](source)
+
+
+def _plain(source: Source) -> Iterator[bytes]:
+    return iter(lambda: source.read(UNPACKED), b"")
+
+
+def _zlib(source: Source) -> Iterator[bytes]:
+    inflate = zlib.decompressobj()
+    try:
+        while piece := inflate.decompress(inflate.unconsumed_tail or source.read(READ), UNPACKED):
+            yield piece
+    except zlib.error as exc:
+        raise ValueError(str(exc)) from exc
+
+
+def _zstd(source: Source) -> Iterator[bytes]:
+    import zstandard
+
+    try:
+        yield from zstandard.ZstdDecompressor().read_to_iter(
+            source,  # type: ignore[arg-type]  # of a file it uses read() only
+            write_size=UNPACKED,
+        )
+    except zstandard.ZstdError as exc:
+        raise ValueError(str(exc)) from exc
+
+
+_UNPACK: Final = {"": _plain, "zlib": _zlib, "zstd": _zstd}
+
+
 def _bundle(
     offset: int, size: int, unpacked: int, compression: str, objects: tuple[CodeObject, ...]
 ) -> Bundle | None:
@@ -132,9 +207,11 @@ def _entries(front: bytes) -> list[tuple[int, int, str]]:
 
 
 def _table(front: bytes) -> tuple[CodeObject, ...]:
-    found = ((size, _DEVICE.match(name)) for _, size, name in _entries(front))
+    found = ((offset, size, _DEVICE.match(name)) for offset, size, name in _entries(front))
     return tuple(
-        CodeObject(target=match[1], features=match[2], size=size) for size, match in found if match
+        CodeObject(target=match[1], features=match[2], offset=offset, size=size)
+        for offset, size, match in found
+        if match
     )
 
 

@@ -101,13 +101,19 @@ class WheelReport:
         return "".join(self.metadata["Requires-Python"][:1])
 
     @property
+    def gpu_code(self) -> dict[str, tuple[int, int]]:
+        """How many code objects there are for each gfx target, and their bytes unpacked."""
+        found: dict[str, tuple[int, int]] = {}
+        for item in (entry for elf in self.elf for each in elf.bundles for entry in each.objects):
+            if item.size:
+                count, total = found.get(item.target, (0, 0))
+                found[item.target] = count + 1, total + item.size
+        return dict(sorted(found.items()))
+
+    @property
     def gfx_targets(self) -> tuple[str, ...]:
         """Every gfx target that some bundle has code for, sorted."""
-        return tuple(
-            sorted(
-                {target for file in self.elf for item in file.bundles for target in item.targets}
-            )
-        )
+        return tuple(self.gpu_code)
 
     @property
     def parsed_version(self) -> Version:

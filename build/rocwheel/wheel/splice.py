@@ -47,6 +47,8 @@ ZIP64_VERSION: Final = 45  # "version needed to extract" of a record with 64-bit
 _NO_KERNEL_HELP: Final = frozenset({
     errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF,
 })  # fmt: skip
+_NO_NAMELESS: Final = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOSYS})
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +93,15 @@ def write(parts: Iterable[Part], archive: Archive, target: int) -> None:
     except OSError as exc:
         if exc.errno not in _NO_KERNEL_HELP:
             raise
+    listed = list(parts)
+    placed = listed
+    starts = [member.start for member in archive.members]
+    if starts != sorted(starts):  # the directory lists members in another order than they lie in
+        placed = sorted(listed, key=lambda part: _member(part).start)
     writer = _Writer(target)
-    for run in _runs(parts):
+    for run in _runs(placed):
         writer.add(run)
-    writer.finish(archive.directory)
+    writer.finish(listed, archive.directory)
 
 
 def _runs(parts: Iterable[Part]) -> Iterator[tuple[Part, ...]]:
@@ -126,7 +133,7 @@ class _Writer:
     def __init__(self, target: int) -> None:
         self._target = target
         self._at = 0
-        self._central: list[bytes] = []
+        self._central: dict[str, bytes] = {}
 
     def add(self, run: Sequence[Part]) -> None:
         """Append parts that lie one after the other in one archive, or a single part."""
@@ -178,15 +185,15 @@ class _Writer:
         return sizes
 
     def _list(self, like: Member, name: str, sizes: _Sizes, offset: int) -> None:
-        self._central.append(_central(like, name, sizes, offset))
+        self._central[name] = _central(like, name, sizes, offset)
 
-    def finish(self, like: Directory) -> None:
-        """Write the central directory and the end records, those in the form that `like` has.
+    def finish(self, parts: Iterable[Part], like: Directory) -> None:
+        """Write the central directory, in the order of `parts`, and end records as `like` has them.
 
         What stood in 64 bits, and what the short record left to the long one, stays so.
         """
         offset = self._at
-        records = b"".join(self._central)
+        records = b"".join(self._central[part.name] for part in parts)
         self._write(records)
         count, size = len(self._central), len(records)
         if like.end64 or count >= U16 or max(size, offset) >= U32:
@@ -339,11 +346,15 @@ def _extras(raw: bytes) -> list[tuple[int, bytes]]:
 
 
 class Outbox:
-    """Files that appear in a folder together when the block ends well, or not at all."""
+    """Files that appear in a folder together when the block ends well, or not at all.
+
+    Until then they have no name where the file system allows that, so that not even a run that was
+    killed leaves anything behind.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._drafts: dict[str, Path] = {}
+        self._drafts: dict[str, _DraftFile] = {}
 
     def __enter__(self) -> Outbox:  # noqa: PYI034
         try:
@@ -360,7 +371,7 @@ class Outbox:
                 self._publish()
         finally:
             for draft in self._drafts.values():
-                draft.unlink(missing_ok=True)
+                draft.discard()
 
     def write(self, name: str, parts: Iterable[Part], archive: Archive) -> Path:
         """Write one wheel aside; it gets its name when the block ends. Raises HostError."""
@@ -368,14 +379,9 @@ class Outbox:
             raise WheelError(
                 f"{name}: two of the wheels would get this name", hint="give each wheel once"
             )
-        draft = self.folder / f".{name}.{os.getpid()}.unfinished"
-        self._drafts[name] = draft
         try:
-            target = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-            try:
-                write(parts, archive, target)
-            finally:
-                os.close(target)
+            draft = self._drafts[name] = _DraftFile(self.folder, name)
+            write(parts, archive, draft.descriptor)
         except OSError as exc:
             raise self._unwritable(exc) from exc
         return self.folder / name
@@ -385,7 +391,7 @@ class Outbox:
         try:
             for name, draft in self._drafts.items():
                 final = self.folder / name
-                if _create(draft, final):
+                if draft.publish(final):
                     made.append(final)
         except BaseException:
             for final in made:
@@ -400,27 +406,51 @@ class Outbox:
         )
 
 
-def _create(draft: Path, final: Path) -> bool:
-    """Give a complete file its name; False where the same bytes already have it.
+class _DraftFile:
+    """A file being written, without a name or, where that cannot be, with a hidden one."""
 
-    Raises WheelError where other bytes have the name, HostError where it cannot be created.
-    """
-    try:
-        os.link(draft, final)
-    except FileExistsError:
-        if _same(draft, final):
-            return False
-        raise WheelError(
-            f"{final}: exists with other content",
-            hint="choose another folder with --output; wheels are never overwritten",
-        ) from None
-    except OSError as exc:
-        if exc.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK):
-            raise HostError(f"{final}: {exc.strerror}", hint="check the folder") from exc
-        if final.exists():
-            raise WheelError(f"{final}: exists", hint="choose another folder") from exc
-        draft.rename(final)  # a file system without hard links
-    return True
+    def __init__(self, folder: Path, name: str) -> None:
+        self._hidden: Path | None = None
+        flags = os.O_RDWR | os.O_CLOEXEC
+        try:
+            self.descriptor = os.open(folder, flags | os.O_TMPFILE, 0o666)
+        except OSError as exc:
+            if exc.errno not in _NO_NAMELESS:
+                raise
+            self._hidden = folder / f".{name}.{os.getpid()}.unfinished"
+            self.descriptor = os.open(self._hidden, flags | os.O_CREAT | os.O_TRUNC, 0o666)
+
+    @property
+    def _path(self) -> Path:
+        return self._hidden or Path(f"/proc/self/fd/{self.descriptor}")
+
+    def publish(self, final: Path) -> bool:
+        """Give the file its name; False where a file of the same bytes has it already.
+
+        Raises WheelError where other bytes have the name, HostError where it cannot be given.
+        """
+        try:
+            # Only with a descriptor for the source does link() follow the link in /proc.
+            os.link(self._path, final, src_dir_fd=None if self._hidden else self.descriptor)
+        except FileExistsError:
+            if _same(self._path, final):
+                return False
+            raise WheelError(
+                f"{final}: exists with other content",
+                hint="choose another folder with --output; wheels are never overwritten",
+            ) from None
+        except OSError as exc:
+            if self._hidden is None or exc.errno not in _NO_LINKS:
+                raise HostError(f"{final}: {exc.strerror}", hint="check the folder") from exc
+            if final.exists():
+                raise WheelError(f"{final}: exists", hint="choose another folder") from exc
+            self._hidden.rename(final)
+        return True
+
+    def discard(self) -> None:
+        os.close(self.descriptor)
+        if self._hidden:
+            self._hidden.unlink(missing_ok=True)
 
 
 def _same(first: Path, second: Path) -> bool:

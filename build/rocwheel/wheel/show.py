@@ -1,0 +1,210 @@
+"""Wheels and findings as people and programs read them."""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any, Final
+
+from rocwheel.console import columns, size
+from rocwheel.wheel.findings import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rocwheel.wheel.elf import ElfFacts
+    from rocwheel.wheel.findings import Finding
+    from rocwheel.wheel.report import WheelReport
+
+PREFIXES: Final = ("GLIBC", "GLIBCXX", "CXXABI")
+FEW: Final = 4  # entries of a list that are all shown; of a longer one, its length and its first
+
+
+def document(report: WheelReport) -> dict[str, Any]:
+    """A report as JSON has it: sizes in bytes, versions as dotted numbers."""
+    return {
+        "path": str(report.path),
+        "filename": report.path.name,
+        "project": report.project,
+        "version": report.version,
+        "tags": report.tags,
+        "size": report.size,
+        "sha256": report.sha256,
+        "requires": report.requires,
+        "requires_python": report.requires_python,
+        "entry_points": report.entry_points,
+        "gfx_targets": report.gfx_targets,
+        "gpu_code": {
+            target: {"objects": count, "bytes": total}
+            for target, (count, total) in report.gpu_code.items()
+        },
+        "grafted": report.grafted,
+        "provenance": report.provenance,
+        "members": [
+            {
+                "name": item.name,
+                "size": item.size,
+                "compressed": item.compressed,
+                "mode": f"{item.mode & 0o7777:04o}",
+            }
+            for item in report.members
+        ],
+        "elf": [_elf_document(item) for item in report.elf],
+    }
+
+
+def lines(report: WheelReport, *, width: int) -> Iterator[str]:
+    """A report as a person reads it: what the wheel is, then members and libraries by size."""
+    unpacked = sum(item.size for item in report.members)
+    points = report.entry_points.items()
+    yield report.path.name
+    yield from _fields(
+        (
+            ("project", [f"{report.project} {report.version}"]),
+            ("tags", report.tags),
+            ("size", [f"{size(report.size)} ({report.size} bytes), {size(unpacked)} unpacked"]),
+            ("sha256", [report.sha256]),
+            ("python", [report.requires_python] if report.requires_python else []),
+            ("requires", report.requires),
+            ("entry points", [f"{group}: {item}" for group, items in points for item in items]),
+            ("grafted", report.grafted),
+            ("made from", [f"{name} {text}" for name, text in sorted(report.provenance.items())]),
+        )
+    )
+    members = [
+        (size(item.size), size(item.compressed), item.name)
+        for item in sorted(report.members, key=lambda item: (-item.size, item.name))
+    ]
+    yield from _table(("size", "packed", "member"), members)
+    if report.gpu_code:
+        code = [
+            (target, str(count), size(total)) for target, (count, total) in report.gpu_code.items()
+        ]
+        yield from _table(("gfx target", "code objects", "size unpacked"), code)
+    if report.elf:
+        yield ""
+        yield "  shared objects"
+    for item in sorted(report.elf, key=lambda item: (-item.size, item.path)):
+        yield f"  {item.path}"
+        yield from _elf_lines(item, width)
+
+
+def verdict_document(found: Mapping[str, tuple[Finding, ...]]) -> dict[str, Any]:
+    """What was found, wheel by wheel, and whether all of them may ship."""
+    return {
+        "ships": ships(found),
+        "wheels": {
+            name: [
+                {
+                    "rule": item.rule,
+                    "severity": item.severity.value,
+                    "message": item.message,
+                    "remedy": item.remedy,
+                }
+                for item in findings
+            ]
+            for name, findings in found.items()
+        },
+    }
+
+
+def verdict_lines(found: Mapping[str, tuple[Finding, ...]]) -> Iterator[str]:
+    """The same for a person: each finding with its remedy below."""
+    for name, findings in found.items():
+        yield f"{name}: {_outcome(findings)}"
+        for item in findings:
+            yield f"  {item.severity.value} {item.rule}: {item.message}"
+            yield f"    {item.remedy}"
+
+
+def ships(found: Mapping[str, tuple[Finding, ...]]) -> bool:
+    return not any(_errors(findings) for findings in found.values())
+
+
+def _errors(findings: tuple[Finding, ...]) -> int:
+    return sum(item.severity is Severity.ERROR for item in findings)
+
+
+def _outcome(findings: tuple[Finding, ...]) -> str:
+    errors = _errors(findings)
+    counts = [
+        f"{count} {word}{'s' if count > 1 else ''}"
+        for count, word in ((errors, "error"), (len(findings) - errors, "warning"))
+        if count
+    ]
+    return ", ".join(["may not ship" if errors else "may ship", *counts])
+
+
+def _elf_document(item: ElfFacts) -> dict[str, Any]:
+    return {
+        "path": item.path,
+        "size": item.size,
+        "machine": item.machine,
+        "soname": item.soname,
+        "needed": item.needed,
+        "rpath": item.rpath,
+        "runpath": item.runpath,
+        "highest": {prefix: _dotted(item.highest(prefix)) for prefix in PREFIXES},
+        "versions": item.versions,
+        "exports": item.exports,
+        "exports_pjrt": item.exports_pjrt,
+        "gfx_targets": item.gfx_targets,
+        "bundles": [
+            {
+                "offset": bundle.offset,
+                "size": bundle.size,
+                "unpacked": bundle.unpacked,
+                "compression": bundle.compression,
+                "targets": [entry.target + entry.features for entry in bundle.objects],
+            }
+            for bundle in item.bundles
+        ],
+    }
+
+
+def _elf_lines(item: ElfFacts, width: int) -> Iterator[str]:
+    highest = [
+        f"{prefix} {_dotted(item.highest(prefix))}" for prefix in PREFIXES if item.highest(prefix)
+    ]
+    bundles = f"{len(item.bundles)} bundle{'s' if len(item.bundles) > 1 else ''}"
+    for label, text in (
+        ("machine", "" if item.machine == "x86_64" else item.machine),
+        ("SONAME", item.soname),
+        ("symbols", ", ".join(highest)),
+        ("NEEDED", " ".join(item.needed)),
+        ("RPATH", _few(item.rpath)),
+        ("RUNPATH", _few(item.runpath)),
+        ("exports", "GetPjrtApi, the PJRT API" if item.exports_pjrt else ""),
+        ("GPU code", f"{bundles} for {len(item.gfx_targets)} targets" if item.bundles else ""),
+    ):
+        if text:
+            yield from textwrap.wrap(
+                text,
+                width=max(width, 60),
+                initial_indent=f"    {label:<9} ",
+                subsequent_indent=" " * 14,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+
+
+def _few(items: tuple[str, ...]) -> str:
+    """A list that may have 79 entries; `--json` has them all."""
+    return " ".join(items) if len(items) <= FEW else f"{len(items)} entries, first {items[0]}"
+
+
+def _fields(fields: Iterable[tuple[str, Iterable[str]]]) -> Iterator[str]:
+    """One value a line, the label before the first."""
+    for name, values in fields:
+        label = name
+        for value in values:
+            yield f"  {label:<14} {value}"
+            label = ""
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield ""
+    yield from (f"  {line}" for line in columns(header, rows))
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))
