@@ -60,7 +60,7 @@ def test_debians_bazel_does_not_know_its_version_and_is_taken_all_the_same(place
 
 def test_another_version_than_the_tree_wants_is_shown_and_refused(place, tmp_path, runner):
     path = place("bazel", "echo bazel 6.5.0")
-    with pytest.raises(HostError, match=rf"Bazel 7\.7\.0: {path} is 6\.5\.0") as caught:
+    with pytest.raises(HostError, match=rf"Bazel 7\.7\.0: none .*: {path} is 6\.5\.0") as caught:
         locate(tmp_path, runner, wanted="7.7.0")
     assert "--bazel" in caught.value.hint
 
@@ -75,6 +75,29 @@ def test_bazelisk_is_taken_where_bazel_is_not_the_wanted_one(place, tmp_path, ru
     place("bazel", "echo bazel no_version")
     path = place("bazelisk", "echo bazel 7.7.0")
     assert locate(tmp_path, runner, wanted="7.7.0").path == path
+
+
+def test_debians_bazel_where_the_tree_asks_for_another_is_passed_over(downloads, find, tmp_path):
+    """Its wrapper reads `.bazelversion` itself and refuses to say which Bazel it is."""
+    real = shutil.which("bazel")
+    assert real
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/bazel").symlink_to(real)
+    (tmp_path / "WORKSPACE").touch()
+    (tmp_path / ".bazelversion").write_text("9.9.9\n")
+    found = find(downloads())
+    assert found.origin == "download"
+    (why,) = found.passed_over
+    assert "requires Bazel 9.9.9" in why
+    assert "\x1b" not in why
+    with pytest.raises(HostError, match="requires Bazel 9"):
+        find(downloads(), flag="bazel")
+
+
+def test_the_bazel_that_is_used_is_shown(place, downloads, find, talk):
+    path = place("bazel", "echo bazel 9.9.9")
+    find(downloads())
+    assert talk.getvalue() == f"Bazel 9.9.9: {path} (PATH)\n"
 
 
 def test_a_program_that_is_no_bazel_is_refused(place, tmp_path, runner):
@@ -127,9 +150,9 @@ def downloads(site, tmp_path):
 
 @pytest.fixture
 def find(tmp_path, runner, console):
-    def run(downloads, *, wanted="9.9.9", console=console):
+    def run(downloads, *, flag=None, wanted="9.9.9", console=console):
         return bazel.locate(
-            None,
+            flag,
             wanted=wanted,
             search_path=str(tmp_path / "bin"),
             workspace=tmp_path,

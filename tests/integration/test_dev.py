@@ -25,15 +25,7 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.jax = toy.make(folder / "jax")
-        self.rocm = folder / "rocm"
-        for name, item in tarballs.rocm_files().items():
-            path = self.rocm / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            if isinstance(item, tarballs.Link):
-                path.symlink_to(item.target)
-            else:
-                path.write_bytes(item.data)
-                path.chmod(item.mode)
+        self.rocm = tarballs.rocm_folder(folder / "rocm")
         self.environment = folder / "venv"
         subprocess.run([sys.executable, "-m", "venv", self.environment], check=True)
         site = next((self.environment / "lib").glob("python3*/site-packages"))

@@ -21,14 +21,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture
 def request_(tmp_path):
     """A request to build a toy JAX and a local XLA against a ROCm directory."""
-    for name, item in tarballs.rocm_files().items():
-        path = tmp_path / "rocm" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(item, tarballs.Link):
-            path.symlink_to(item.target)
-        else:
-            path.write_bytes(item.data)
-            path.chmod(item.mode)
+    tarballs.rocm_folder(tmp_path / "rocm")
     repository(tmp_path / "jax", toy.FILES)
     repository(tmp_path / "xla", {"xla/BUILD": ""})
     return dist.Request(

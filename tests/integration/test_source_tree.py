@@ -247,6 +247,10 @@ def test_a_branch_that_does_not_exist_is_named(bench):
         ({"xla_dir": Path("/x"), "xla_ref": "main"}, "an XLA folder and an XLA repository"),
         ({"xla_repository": "https://example.org/xla"}, "which commit"),
         ({"jax_version": "0.9.11"}, "no pin in"),
+        (
+            {"xla_repository": "https://me:secret@example.org/xla", "xla_ref": "main"},
+            r"^https://example\.org/xla: an XLA repository with a password",
+        ),
     ],
 )
 def test_contradictions_are_refused(bench, asked, problem):
@@ -280,6 +284,7 @@ def test_the_users_own_options_are_warned_of(bench, talk):
         ("jax/version.py", '_version = "next"\n', "'next' is no version"),
         ("jax/version.py", '_version = "0.5.0"\n', r"JAX 0\.5\.0 has no class"),
         ("third_party/xla/revision.bzl", "X = 1\n", "no file says which XLA"),
+        ("jaxlib/tools/BUILD.bazel", "x = 1\n", "has no target jaxlib_wheel, which the upstream"),
     ],
 )
 def test_a_tree_that_contradicts_its_layout_is_refused(bench, name, text, problem):

@@ -14,6 +14,7 @@ import zstandard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
 NAME = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
 MTIME = 1_700_000_000
@@ -52,6 +53,19 @@ def rocm_files(version: str = "7.10.0", *, info: str | None = None) -> dict[str,
         "lib/rocm_sysdeps/lib/librocm_sysdeps_z.so.1": File(data=b"\x7fELF z", mode=0o755),
         "bin/hipcc": Link(target="../lib/llvm/bin/clang"),
     }
+
+
+def rocm_folder(root: Path) -> Path:
+    """The same tree as a folder."""
+    for name, item in rocm_files().items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(item, Link):
+            path.symlink_to(item.target)
+        else:
+            path.write_bytes(item.data)
+            path.chmod(item.mode)
+    return root
 
 
 def filler(size: int, *, seed: int = 1) -> dict[str, File | Link]:

@@ -65,6 +65,10 @@ def refusal(**changes: object) -> str:
         ({"rocm": None}, "plugin and pjrt need a ROCm"),
         ({"rocm": RocmVersion.parse("10.1.0")}, "ROCm 10.1.0: JAX 0.11.0 needs ROCm <10,>=7.1"),
         ({"rocm": RocmVersion.parse("7.0.2")}, "ROCm 7.0.2: JAX 0.11.0 needs ROCm <10,>=7.1"),
+        ({"jax": "0.9.2", "rocm": RocmVersion.parse("6.4.1")}, "JAX 0.9.2 needs ROCm <10,>=7"),
+        ({"jax": "0.9.1", "rocm": RocmVersion.parse("10.1.0")}, "JAX 0.9.1 needs ROCm <10"),
+        (OLD | {"rocm": RocmVersion.parse("10.1.0")}, "JAX 0.9.1 needs ROCm <10"),
+        ({"wheel_version": WheelVersion(suffix="post3")}, "PEP 440 spells it"),
         ({"wheel_version": WheelVersion(kind="nightly")}, "nightly wheels need a date"),
         ({"wheel_version": WheelVersion(kind="dev")}, "'dev': unknown wheel type"),
         (OLD | {"kinds": (WheelKind.JAXLIB,)}, "does not build it"),
@@ -158,6 +162,43 @@ def test_a_downstream_suffix_that_is_no_rocm_suffix_is_refused():
         wheel_version=WheelVersion(suffix=".post1"),
     )
     assert "only makes +rocm suffixes" in reason
+
+
+@pytest.mark.parametrize(
+    ("layout", "kind", "major", "newer", "old"),
+    [
+        ("upstream", "clang", 15, False, True),
+        ("upstream", "clang", 18, True, True),
+        ("upstream", "clang", 19, True, False),
+        ("downstream", "clang", 18, True, True),
+        ("downstream", "gcc", 12, False, True),
+        ("downstream", "gcc", 13, False, False),
+    ],
+)
+def test_what_a_compiler_is_told_follows_its_version(layout, kind, major, newer, old):
+    compiler = Compiler(kind=kind, cc=PurePosixPath("/cc"), cxx=PurePosixPath("/c+"), major=major)
+    planned = bazel.invocations(spec(jax="0.9.1", layout=layout, compiler=compiler))[0]
+    assert ("--config=clang" in planned.options) == newer
+    assert ("--define=xnn_enable_avxvnniint8=false" in planned.options) == old
+    assert "--repo_env=CC=/cc" in planned.options
+
+
+@pytest.mark.parametrize(
+    ("features", "config"),
+    [("release", "avx_posix"), ("native", "native_arch_posix"), ("default", None)],
+)
+@pytest.mark.parametrize("layout", ["upstream", "downstream"])
+def test_cpu_features_are_one_config_or_none(layout, features, config):
+    changes = {**OLD, "layout": layout, "cpu_features": features}
+    planned = bazel.invocations(spec(**changes))[0]
+    given = {"--config=avx_posix", "--config=native_arch_posix"} & set(planned.options)
+    assert given == ({f"--config={config}"} if config else set())
+
+
+def test_own_startup_options_come_last_before_the_command():
+    (planned, _) = bazel.invocations(spec(startup_options=("--host_jvm_args=-Xmx8g",)))
+    argv = planned.command_line().argv
+    assert argv[argv.index("build") - 1] == "--host_jvm_args=-Xmx8g"
 
 
 def test_free_threading_needs_the_version_and_the_flag():

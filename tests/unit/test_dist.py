@@ -86,8 +86,11 @@ def test_an_upstream_jaxlib_is_in_the_manifest_by_its_hash(tmp_path, runner):
 
 
 def test_jaxlib_of_a_release_without_pinned_wheels_is_refused(tmp_path, runner):
-    with pytest.raises(ConfigError, match="no upstream wheels are pinned") as caught:
-        list(assemble._upstream_jaxlib(tree(tmp_path, runner, "0.9.0"), (PythonVersion(3, 12),)))
+    asked = dist.plan(
+        request(tmp_path, jax_version="0.8.1", jaxlib="upstream", compiler="hermetic")
+    )
+    with pytest.raises(ConfigError, match=r"jaxlib 0\.8\.1 for CPython .*: no upstream") as caught:
+        dist.preview(asked, runner=runner)
     assert "--jaxlib built" in caught.value.hint
 
 

@@ -88,7 +88,7 @@ def test_an_unknown_version_is_answered_with_the_nearest():
             r"does not start with jaxlib-0\.9\.1-cp312",
             "",
         ),
-        ("{origin: built}", "{origin: built, wheels: {}}", r"a built jaxlib has none", "remove"),
+        ("{origin: built}", "{origin: built, wheels: {}}", "'requires_python' is missing", "add"),
         (
             '"0.8.0":',
             '"0.7.0":',

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 UNKNOWN: Final = "unknown"
 NAMES: Final = ("bazel", "bazelisk")
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 DEBIAN: Final = "apt-get install bazel-bootstrap bazel-rules-java bazel-rules-proto bazel-skylib"
 
 
@@ -32,6 +33,10 @@ class BazelBinary:
     version: str
     origin: str  # "flag", "PATH", "cache" or "download"
     url: str = ""  # where a downloaded one comes from
+    passed_over: tuple[str, ...] = ()  # others that were found, and why they were not taken
+
+    def __str__(self) -> str:
+        return f"Bazel {self.version}: {self.path} ({self.origin})"
 
     @property
     def release(self) -> tuple[int, ...]:
@@ -59,29 +64,56 @@ def locate(
     """
     say = console or silent()
     if flag:
-        path = shutil.which(flag, path=search_path)
-        if path is None:
-            raise HostError(f"{flag}: no such program", hint="name Bazel by its full path")
-        version = identity(path, workspace, runner)
-        if wanted not in {"", version}:
-            say.warn(f"{path}: is Bazel {version}, this tree asks for {wanted}")
-        return BazelBinary(path=_absolute(path), version=version, origin="flag")
+        found = _named(flag, search_path, workspace, runner)
+        if wanted not in {"", found.version}:
+            say.warn(f"{found.path}: is Bazel {found.version}, this tree asks for {wanted}")
+    else:
+        taken, others = _search(wanted, search_path, workspace, runner)
+        for other in others:
+            say.info(f"not used: {other}")
+        if taken is None:
+            if not (wanted and downloads):
+                raise _missing(wanted, others)
+            taken = _release(wanted, downloads, console)
+        found = replace(taken, passed_over=others)
+    say.info(str(found))
+    return found
+
+
+def _named(flag: str, search_path: str, workspace: Path, runner: Runner) -> BazelBinary:
+    path = shutil.which(flag, path=search_path)
+    if path is None:
+        raise HostError(f"{flag}: no such program", hint="name Bazel by its full path")
+    version = identity(path, workspace, runner)
+    return BazelBinary(path=_absolute(path), version=version, origin="flag")
+
+
+def _search(
+    wanted: str, search_path: str, workspace: Path, runner: Runner
+) -> tuple[BazelBinary | None, tuple[str, ...]]:
+    """The wanted Bazel on the search path, and why those before it are not the one."""
     others = []
     for path in filter(None, (shutil.which(name, path=search_path) for name in NAMES)):
-        version = identity(path, workspace, runner)
+        try:
+            version = identity(path, workspace, runner)
+        except HostError as exc:  # a wrapper without the version that `.bazelversion` asks for
+            others.append(str(exc))
+            continue
         if wanted in {"", version}:
-            return BazelBinary(path=_absolute(path), version=version, origin="PATH")
-        others.append(f"{path} is {version}")
-    for other in others:
-        say.info(f"not used: {other}, this tree asks for {wanted}")
-    if wanted and downloads:
-        return _release(wanted, downloads, console)
-    if others:
-        raise HostError(
-            f"Bazel {wanted}: {', '.join(others)}",
-            hint=f"install Bazel {wanted} (bazelisk brings it), or insist with --bazel-path",
-        )
-    raise HostError("bazel: no such program", hint=f"{DEBIAN}, or give --bazel-path")
+            found = BazelBinary(path=_absolute(path), version=version, origin="PATH")
+            return found, tuple(others)
+        others.append(f"{path} is {version}, this tree asks for {wanted}")
+    return None, tuple(others)
+
+
+def _missing(wanted: str, others: tuple[str, ...]) -> HostError:
+    if not others:
+        return HostError("bazel: no such program", hint=f"{DEBIAN}, or give --bazel-path")
+    name = f"Bazel {wanted}" if wanted else "Bazel"
+    return HostError(
+        f"{name}: none that can be used: {'; '.join(others)}",
+        hint=f"install {name} (bazelisk brings it), or insist with --bazel-path",
+    )
 
 
 def _release(wanted: str, downloads: Downloads, console: Console | None) -> BazelBinary:
@@ -107,15 +139,16 @@ def identity(path: str, workspace: Path, runner: Runner) -> str:
     """
     cwd = workspace if workspace.is_dir() else None  # a dry run may not have it yet
     try:
-        said = runner.capture(Command(argv=(path, "--version"), cwd=cwd, timeout=120))
+        said = runner.capture(Command(argv=(path, "--version"), cwd=cwd, timeout=120)).strip()
     except CommandError as exc:
+        why = _COLOURS.sub("", exc.detail).strip().partition("\n")[0] or str(exc)
         raise HostError(
-            f"{path}: does not run: {exc}", hint="name another with --bazel-path"
+            f"{path}: does not run: {why}", hint="name another with --bazel-path"
         ) from exc
-    match = re.match(r"bazel (\S+)", said.strip())
+    match = re.match(r"bazel (\S+)", said)
     if match is None:
         raise HostError(
-            f"{path}: is no Bazel, it says {said.strip()!r}", hint="name another with --bazel"
+            f"{path}: is no Bazel, it says {said!r}", hint="name another with --bazel-path"
         )
     return UNKNOWN if match[1] == "no_version" else match[1]
 

@@ -181,13 +181,8 @@ def _upstream_jaxlib(
     """Jaxlib from the upstream index, pinned by hash: gated with the set, never staged."""
     from packaging.utils import parse_wheel_filename
 
-    if tree.pin is None or not tree.pin.jaxlib:
-        raise ConfigError(
-            f"jaxlib {tree.jax_version}: no upstream wheels are pinned for it",
-            hint="build it with --jaxlib built, or add its hashes to ci/pins.yaml",
-        )
     for python in pythons:
-        pinned = tree.pin.jaxlib[python]
+        pinned = tree.upstream_jaxlib(python)
         _, version, _, tags = parse_wheel_filename(pinned.filename)
         yield WheelEntry(
             kind=WheelKind.JAXLIB.value,
@@ -199,7 +194,7 @@ def _upstream_jaxlib(
             size=pinned.size,
             sha256=pinned.sha256,
             origin="upstream",
-            requires_python=tree.pin.jaxlib_requires_python,
+            requires_python=pinned.requires_python,
         )
 
 

@@ -79,6 +79,8 @@ def preview(
     version, rocm_root = _expected_rocm(planned)
     try:
         binary = find_bazel(request, tree, runner=runner)
+        notes += [f"not used: {other}" for other in binary.passed_over]
+        notes.append(str(binary))
         if binary.url:
             notes.append(f"fetch {binary.url} to {binary.path}")
     except HostError as exc:
@@ -172,6 +174,10 @@ def specification(
     number = rocm_number(layout=tree.layout.name, jax=_version(tree.jax_version), rocm=version)
     built_here = (request.jaxlib or tree.jaxlib_origin) == "built"
     kinds = (WheelKind.PLUGIN, WheelKind.PJRT, *((WheelKind.JAXLIB,) if built_here else ()))
+    pythons = request.pythons or tree.pythons
+    if not built_here:
+        for python in pythons:
+            tree.upstream_jaxlib(python)  # or nothing is built: it would lack its jaxlib
     return bazel.BuildSpec(
         bazel=binary,
         workspace=tree.workspace,
@@ -179,7 +185,7 @@ def specification(
         version_class=tree.version_class,
         jax_version=tree.jax_version,
         kinds=kinds,
-        pythons=request.pythons or tree.pythons,
+        pythons=pythons,
         rocm=version,
         rocm_root=rocm_root,
         rocm_number=number,

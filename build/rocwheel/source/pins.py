@@ -35,6 +35,7 @@ class UpstreamWheel:
     filename: str
     size: int
     sha256: str
+    requires_python: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,9 +51,8 @@ class Pin:
     bazel: str
     pythons: tuple[PythonVersion, ...]
     default: bool
-    jaxlib_origin: str  # "built" or "upstream"
-    jaxlib_requires_python: str  # of upstream wheels, else ""
-    jaxlib: Mapping[PythonVersion, UpstreamWheel]  # empty when built
+    jaxlib_origin: str  # "built" or "upstream": what is done unless somebody says otherwise
+    jaxlib: Mapping[PythonVersion, UpstreamWheel]  # of the Python package index
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def _pin(version: str, entry: Field, layouts: Layouts) -> Pin:
             hint="add one to ci/layouts.yaml",
         )
     accepted = _pythons(fields["pythons"])
-    origin, requires_python, wheels = _jaxlib(version, fields["jaxlib"], accepted)
+    origin, wheels = _jaxlib(version, fields["jaxlib"], accepted)
     return Pin(
         version=version,
         repository=fields["repository"].string(),
@@ -130,41 +130,37 @@ def _pin(version: str, entry: Field, layouts: Layouts) -> Pin:
         pythons=accepted,
         default=fields["default"].boolean() if "default" in fields else False,
         jaxlib_origin=origin,
-        jaxlib_requires_python=requires_python,
         jaxlib=wheels,
     )
 
 
 def _jaxlib(
     version: str, field: Field, accepted: tuple[PythonVersion, ...]
-) -> tuple[str, str, dict[PythonVersion, UpstreamWheel]]:
+) -> tuple[str, dict[PythonVersion, UpstreamWheel]]:
+    """A built jaxlib may have upstream wheels too: a layout that builds none takes those."""
     fields = field.record(required=("origin",), optional=("requires_python", "wheels"))
     origin = fields["origin"].choice(("built", "upstream"))
-    if origin == "built":
-        for name in fields.keys() - {"origin"}:
-            fields[name].fail(
-                "a built jaxlib has none", hint="remove it, or write origin: upstream"
-            )
-        return origin, "", {}
+    if origin == "built" and fields.keys() == {"origin"}:
+        return origin, {}
     fields = field.record(required=("origin", "requires_python", "wheels"))
+    requires_python = fields["requires_python"].string()
     wheels = fields["wheels"].record(required=tuple(map(str, accepted)))
-    found = {
-        python: _wheel(wheels[str(python)], version=version, python=python) for python in accepted
-    }
-    return origin, fields["requires_python"].string(), found
-
-
-def _wheel(field: Field, *, version: str, python: PythonVersion) -> UpstreamWheel:
-    fields = field.record(required=("filename", "size", "sha256"))
-    filename = fields["filename"].string()
-    start = f"jaxlib-{version}-{python.interpreter}-{python.abi}-"
-    if not (filename.startswith(start) and filename.endswith(".whl")):
-        fields["filename"].fail(f"{filename} does not start with {start}", hint="compare the two")
-    return UpstreamWheel(
-        filename=filename,
-        size=fields["size"].integer(),
-        sha256=_hex(fields["sha256"], _SHA256, "64"),
-    )
+    found = {}
+    for python in accepted:
+        entry = wheels[str(python)].record(required=("filename", "size", "sha256"))
+        filename = entry["filename"].string()
+        start = f"jaxlib-{version}-{python.interpreter}-{python.abi}-"
+        if not (filename.startswith(start) and filename.endswith(".whl")):
+            entry["filename"].fail(
+                f"{filename} does not start with {start}", hint="compare the two"
+            )
+        found[python] = UpstreamWheel(
+            filename=filename,
+            size=entry["size"].integer(),
+            sha256=_hex(entry["sha256"], _SHA256, "64"),
+            requires_python=requires_python,
+        )
+    return origin, found
 
 
 def _hex(field: Field, pattern: re.Pattern[str], digits: str) -> str:

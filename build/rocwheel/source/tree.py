@@ -10,13 +10,15 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.manifest import Source
-from rocwheel.model import CPYTHONS, PythonVersion
+from rocwheel.model import CPYTHONS, PythonVersion, WheelKind
 from rocwheel.source.git import COMMIT, Checkout, ask_ref, checkout, identify, resolve_ref
+from rocwheel.web import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from rocwheel.layout import Assignment, Layout, VersionClass
     from rocwheel.process import Command, Runner
     from rocwheel.source.layouts import Layouts
-    from rocwheel.source.pins import Pin, Pins
+    from rocwheel.source.pins import Pin, Pins, UpstreamWheel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +84,7 @@ class SourceTree:
     jax: Source
     xla: Source  # all empty for a tree that builds no XLA
     xla_dir: Path | None  # when it overrides the tree's own
-    pin: Pin | None  # the release with this version
+    release: Pin | None  # the pin of this JAX version, whatever its layout
     warnings: tuple[str, ...] = ()
 
     @property
@@ -92,8 +94,18 @@ class SourceTree:
         return tuple(name for name, source in named if source.dirty)
 
     @property
+    def pin(self) -> Pin | None:
+        """The pin this tree may be a checkout of."""
+        return self.release if self.release and self.release.layout == self.layout.name else None
+
+    @property
     def jaxlib_origin(self) -> str:
-        """The pin's word for the pinned commit itself; any other tree has a jaxlib of its own."""
+        """The pin's word for the pinned commit itself; any other tree has a jaxlib of its own.
+
+        A layout that cannot build one takes it from upstream.
+        """
+        if WheelKind.JAXLIB not in self.layout.targets:
+            return "upstream"
         if self.pin and self.jax.commit == self.pin.commit and not self.jax.dirty:
             return self.pin.jaxlib_origin
         return "built"
@@ -109,6 +121,19 @@ class SourceTree:
         if self.dirty:
             parts.append("dirty")
         return "".join(f".{part}" for part in parts)
+
+    def upstream_jaxlib(self, python: PythonVersion) -> UpstreamWheel:
+        """The pinned jaxlib of the Python package index. Raises ConfigError if there is none."""
+        found = self.release.jaxlib.get(python) if self.release else None
+        if found is None:
+            or_build = "build it with --jaxlib built, or " * (
+                WheelKind.JAXLIB in self.layout.targets
+            )
+            raise ConfigError(
+                f"jaxlib {self.jax_version} for CPython {python}: no upstream wheel is pinned",
+                hint=f"{or_build}add its SHA-256 to ci/pins.yaml",
+            )
+        return found
 
     def accept(self, pythons: Sequence[PythonVersion]) -> None:
         """Refuse a CPython the tree has no lock file for. Raises ConfigError."""
@@ -131,6 +156,12 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
     if request.xla_dir and (request.xla_repository or request.xla_ref):
         raise ConfigError(
             f"{request.xla_dir}: an XLA folder and an XLA repository were given", hint="drop one"
+        )
+    parts = urlsplit(request.xla_repository)
+    if parts.password or (parts.username and parts.scheme in {"http", "https"}):
+        raise ConfigError(
+            f"{without_secrets(request.xla_repository)}: an XLA repository with a password in it",
+            hint="leave it out; git's credential helper gives it (git help credentials)",
         )
     if request.xla_repository and not request.xla_ref:
         raise ConfigError(
@@ -156,6 +187,7 @@ def resolve(
         raise SourceError(f"{root}: no such folder", hint="name the top of a JAX checkout")
     layout = layouts[planned.pin.layout] if planned.pin else _layout(root, layouts)
     _check_markers(root, layout)
+    _check_labels(root / layout.workspace, layout)
     version = _version(root, layout.version)
     version_class = _class(root, layout, version)
     workspace = root / layout.workspace
@@ -183,7 +215,7 @@ def resolve(
         jax=identify(root, runner=runner),
         xla=xla,
         xla_dir=xla_dir,
-        pin=pin if pin and pin.layout == layout.name else None,
+        release=pin,
         warnings=tuple(
             f"{root / name}: your own Bazel options are part of this build"
             for name in layout.personal
@@ -219,7 +251,7 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
             jax=Source(repository=pin.repository, commit=pin.commit),
             xla=Source(repository=layout.xla.repository, commit=pin.xla_commit),
             xla_dir=request.xla_dir,
-            pin=pin,
+            release=pin,
         )
     if not request.xla_ref:
         return tree
@@ -274,6 +306,29 @@ def _check_markers(root: Path, layout: Layout) -> None:
             )
 
 
+def _check_labels(workspace: Path, layout: Layout) -> None:
+    """Each wheel's target must stand in its package's BUILD file, where a rename shows at once.
+
+    Bazel itself would say so only when it comes to that wheel, which may be an hour later.
+    """
+    for label in layout.targets.values():
+        package, _, name = label.removeprefix("//").partition(":")
+        files = [workspace / package / file for file in ("BUILD.bazel", "BUILD")]
+        text = next((_text(file) for file in files if file.is_file()), "")
+        if f'"{name}"' not in text:
+            raise SourceError(
+                f"{files[0]}: has no target {name}, which the {layout.name} layout builds",
+                hint="correct the label in ci/layouts.yaml",
+            )
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as exc:
+        raise SourceError(f"{path}: {exc}", hint="check the checkout") from exc
+
+
 def _class(root: Path, layout: Layout, version: Version) -> VersionClass:
     found = layout.version_class(version)
     if found is None:
@@ -301,12 +356,8 @@ def _version(root: Path, where: Assignment) -> Version:
 
 def _assigned(path: Path, variable: str) -> str | None:
     """The text assigned to a variable at the start of a line, without running the file."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
-        raise SourceError(f"{path}: {exc}", hint="check the checkout") from exc
     pattern = rf"^{re.escape(variable)}\s*=\s*([\"'])(?P<value>[^\"']*)\1"
-    match = re.search(pattern, text, re.MULTILINE)
+    match = re.search(pattern, _text(path), re.MULTILINE)
     return match["value"] if match else None
 
 
