@@ -22,7 +22,8 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
 LAYOUTS = source.load_layouts(ROOT / "ci" / "layouts.yaml")
 TABLE = json.loads((DATA / "jax_options.json").read_text())
-DIFFERENCES = yaml.safe_load((DATA / "jax_differences.yaml").read_text())
+_LISTED = yaml.safe_load((DATA / "jax_differences.yaml").read_text())
+TRAPS, DIFFERENCES = _LISTED["traps"], _LISTED["differences"]
 
 # What the recorded sources say about themselves.
 VERSIONS = {
@@ -180,7 +181,13 @@ def compare(request: str, ref: str, result: dict) -> tuple[list[str], set[int]]:
     if len(bazel.invocations(spec)) == 2:  # `run`: one target each, the same options
         ours = ours[: len(ours) // 2]
     theirs = [_default_targets(option, recorded, spec) for option in result["options"]]
-    problems, used = [], set()
+    startup = bazel.invocations(spec)[0].startup
+    problems = [
+        f"only jax, before the command: {option}"
+        for option in result["startup"]
+        if option not in startup
+    ]
+    used: set[int] = set()
     extra, lacking = Counter(ours) - Counter(theirs), Counter(theirs) - Counter(ours)
     for only, options in (("rocwheel", extra), ("jax", lacking)):
         for option in options:
@@ -239,6 +246,19 @@ def test_every_listed_difference_is_one():
             used |= compare(request, ref, result)[1]
     stale = [entry["option"] for number, entry in enumerate(DIFFERENCES) if number not in used]
     assert stale == []
+
+
+def test_every_difference_mends_a_known_trap_and_every_trap_is_mended_somewhere():
+    mended = {entry["trap"] for entry in DIFFERENCES}
+    assert mended == {name for name, trap in TRAPS.items() if isinstance(trap, str)}
+    tests = "".join(path.read_text() for path in (ROOT / "tests").glob("*/test_*.py"))
+    for trap in TRAPS.values():
+        assert isinstance(trap, str) or f"def {trap['test']}(" in tests
+
+
+def test_no_config_that_names_internal_servers_is_given():
+    text = (ROOT / "ci" / "layouts.yaml").read_text()
+    assert not re.search("rbe|single_gpu|multi_gpu", text)
 
 
 @pytest.mark.parametrize(("request_id", "ref", "result"), CASES, ids=IDS)

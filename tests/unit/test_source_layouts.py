@@ -19,21 +19,21 @@ LAYOUTS = layouts.load(FILE)
 
 
 @pytest.mark.parametrize(
-    ("version", "startup", "configs"),
+    ("version", "startup", "config"),
     [
-        ("0.8.0", (), ("rocm_base", "rocm")),
-        ("0.9.1", (), ("rocm_base", "rocm")),
-        ("0.9.2", ("build/rocm/rocm.bazelrc",), ("rocm_base", "rocm")),
-        ("0.10.2", ("build/rocm/rocm.bazelrc",), ("rocm",)),
-        ("0.11.0.dev20260701", ("build/rocm/rocm.bazelrc",), ("rocm",)),
-        ("0.13.0", ("build/rocm/rocm.bazelrc",), ("rocm",)),
+        ("0.8.0", (), "rocm"),
+        ("0.9.1", (), "rocm"),
+        ("0.9.2", ("build/rocm/rocm.bazelrc",), "rocm_release_wheel"),
+        ("0.10.2", ("build/rocm/rocm.bazelrc",), "rocm_clang_local"),
+        ("0.11.0.dev20260701", ("build/rocm/rocm.bazelrc",), "rocm_clang_local"),
+        ("0.13.0", ("build/rocm/rocm.bazelrc",), "rocm_clang_local"),
     ],
 )
-def test_a_version_finds_its_class(version, startup, configs):
+def test_a_version_finds_its_class(version, startup, config):
     found = LAYOUTS["upstream"].version_class(Version(version))
     assert found is not None
     assert found.startup_files == startup
-    assert found.values["rocm_configs"] == configs
+    assert found.values["clang_rocm_config"] == (config,)
 
 
 def test_a_version_too_old_has_no_class():
