@@ -62,6 +62,7 @@ class Console:
         self._lock = threading.Lock()
         self._depth = 0
         self._above: Callable[[str], None] | None = None  # prints above a live bar
+        self._told: set[str] = set()
 
     def info(self, text: str) -> None:
         if self.verbosity >= 0:
@@ -77,9 +78,18 @@ class Console:
             _annotation("warning", text) if self.mode is Mode.GITHUB else f"warning: {text}"
         )
 
+    def tell(self, detail: str) -> None:
+        """Show at once what a failure will have as its detail; `fail` does not repeat it.
+
+        On GitHub it does: what is told within a step is folded away there.
+        """
+        self._print(detail)
+        if self.mode is not Mode.GITHUB:
+            self._told.add(detail)
+
     def fail(self, error: RocwheelError) -> None:
         """Show a failure: what the failing part printed, what happened, what to do."""
-        if error.detail:
+        if error.detail and error.detail not in self._told:
             self._print(error.detail)
         if self.mode is Mode.GITHUB:
             self._print(_annotation("error", f"{error}\n{error.hint}".strip()))

@@ -38,8 +38,6 @@ POLL_SECONDS: Final = 0.2
 RUNNER_COUNTS_SINCE: Final = (5,)  # Bazel that counts cache hits in its build metrics
 SHOWN_LINES: Final = 60  # of a failed action's output
 WARNINGS: Final = 20  # kept of one invocation
-# JAX's build gives `rocm` beside a config that holds it, and so do we.
-EXPECTED: Final = "The following configs were expanded more than once"
 OWN_FAILURES: Final = frozenset({"NON_ZERO_EXIT", "TIMEOUT", ""})
 
 
@@ -206,7 +204,7 @@ def _run(
         console.info(f"   last time: {last}")
     read = BuildEvents()
     with console.progress("Bazel's actions") as bar:
-        shown = _Shown(read, bar, console, live="--keep_going" in invocation.options)
+        shown = _Shown(read, bar, console, invocation.remote.secrets)
 
         def line(text: str) -> None:
             warnings.line(text)
@@ -269,8 +267,6 @@ class _Warnings:
             self._add(line.removeprefix("WARNING: "))
 
     def _add(self, text: str) -> None:
-        if text.startswith(EXPECTED):
-            return
         if text not in self.seen and len(self.seen) < WARNINGS:
             self.seen.append(text)
             self._console.warn(f"Bazel: {text}")
@@ -279,8 +275,10 @@ class _Warnings:
 class _Shown:
     """What is seen while Bazel runs: actions from its events, what is running in its own words."""
 
-    def __init__(self, read: BuildEvents, bar: Progress, console: Console, *, live: bool) -> None:
-        self._read, self._bar, self._console, self._live = read, bar, console, live
+    def __init__(
+        self, read: BuildEvents, bar: Progress, console: Console, secrets: Sequence[str]
+    ) -> None:
+        self._read, self._bar, self._console, self._secrets = read, bar, console, secrets
         self._explained = 0
         self._status = ""
 
@@ -291,10 +289,11 @@ class _Shown:
             self._update()
 
     def events(self) -> None:
-        if self._live:  # without --keep_going Bazel ends at once, and the error explains
-            for action in self._read.failed[self._explained :]:
-                self._console.info(explain(action))
-            self._explained = len(self._read.failed)
+        """Tell of a failed action at once: Bazel may wait for others before it ends."""
+        for action in self._read.failed[self._explained :]:
+            if action.code in OWN_FAILURES:
+                self._console.tell(_hidden(explain(action), self._secrets))
+        self._explained = len(self._read.failed)
         self._update()
 
     def _update(self) -> None:
