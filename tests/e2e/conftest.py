@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,7 +79,16 @@ class World:
 
     def processes(self) -> list[str]:
         """Command lines of processes that work below this folder, Bazel servers included."""
-        found = []
+        return list(self._running().values())
+
+    def kill(self) -> None:
+        """End what an interrupted run left behind."""
+        for pid in self._running():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def _running(self) -> dict[int, str]:
+        found = {}
         for entry in Path("/proc").iterdir():
             try:
                 line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
@@ -85,7 +96,7 @@ class World:
             except (OSError, UnicodeDecodeError):
                 continue
             if str(self.folder) in line and state != "Z" and entry.name != str(os.getpid()):
-                found.append(line[:200])
+                found[int(entry.name)] = line[:200]
         return found
 
 

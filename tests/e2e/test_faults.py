@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from e2e.conftest import ROOT, World, stop_servers
+from e2e.conftest import ROOT, World
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),
@@ -187,10 +187,12 @@ def test_two_runs_at_once_share_one_cache_and_one_wheelhouse(world):
 def slow_compiler(folder: Path) -> Path:
     """A clang that takes a minute when it compiles something."""
     folder.mkdir()
+    (folder / "sleep").symlink_to("/bin/sleep")
     for name in ("clang", "clang++"):
         script = folder / name
         script.write_text(
-            f'#!/bin/sh\ncase "$*" in *" -c "*) sleep 60;; esac\nexec /usr/bin/{name}-19 "$@"\n'
+            f'#!/bin/sh\ncase "$*" in *" -c "*) {folder}/sleep 60;; esac\n'
+            f'exec /usr/bin/{name}-19 "$@"\n'
         )
         script.chmod(0o755)
     return folder / "clang"
@@ -203,7 +205,7 @@ def test_ctrl_c_while_bazel_compiles_leaves_no_process_and_no_wheel(demo, tmp_pa
     world = World(tmp_path)
     compiler = slow_compiler(tmp_path / "slow")
     process = world.start(*arguments(shared, WORKSPACE), f"--compiler-path={compiler}")
-    wait_for(lambda: any("sleep 60" in line for line in sleeping()), process)
+    wait_for(lambda: compiling(world), process)
     process.send_signal(number)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -213,9 +215,8 @@ def test_ctrl_c_while_bazel_compiles_leaves_no_process_and_no_wheel(demo, tmp_pa
     nothing_made(world)
 
 
-def sleeping() -> list[str]:
-    shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True)
-    return shown.stdout.splitlines()
+def compiling(world: World) -> bool:
+    return any("slow/sleep 60" in line for line in world.processes())
 
 
 def wait_for(condition, process, seconds=90) -> None:
@@ -245,11 +246,10 @@ def test_kill_9_leaves_a_folder_nobody_takes_for_a_result(demo, tmp_path):
     world = World(tmp_path)
     compiler = slow_compiler(tmp_path / "slow")
     process = world.start(*arguments(shared, WORKSPACE), f"--compiler-path={compiler}")
-    wait_for(lambda: any("sleep 60" in line for line in sleeping()), process)
+    wait_for(lambda: compiling(world), process)
     process.kill()
     process.communicate()
     left = [path.name for path in world.wheelhouse.iterdir()]
     assert all(name.startswith(".unfinished-") for name in left)
     assert not list(world.wheelhouse.rglob("*.whl"))
-    stop_servers(world)
-    subprocess.run(["pkill", "-f", str(tmp_path / "slow")], check=False)
+    world.kill()

@@ -55,8 +55,7 @@ def start() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
         def begin(*arguments: str) -> subprocess.Popen[str]:
             process = subprocess.Popen(
-                # A shell that starts the tests in the background has them ignore Ctrl-C.
-                ["env", "--default-signal=INT", *argv(*arguments)],
+                argv(*arguments),
                 env=ENV,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
