@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""The gate's engine beside `pytest -n 2` on a synthetic suite: makespan, overhead, a crash's cost.
+"""The gate's engine beside `pytest -n 2` on synthetic suites: makespan, overhead, a crash's cost.
 
-    python3 benchmarks/gate.py [--repeat 3]
+    python3 benchmarks/gate.py [--repeat 3] [--small]
 
-40 files with skewed durations on 2 slots. The lower bound is half of all test time, or the
-longest test. No JAX is imported: what is measured is the engine and not the tests.
+Prints a table for the README and ends with 1 when a limit is broken. Two suites on 2 slots: 40
+files with skewed durations, and one whose longest file is the smallest, so that only recorded
+durations put it first. The lower bound is half of all test time, or the longest test. Runs
+alternate, figures are medians. No JAX is imported: what is measured is the engine, not the tests.
 """
 
 from __future__ import annotations
@@ -18,96 +20,179 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support import gate  # noqa: E402
 
+from rocwheel.gate.board import Estimates  # noqa: E402
 from rocwheel.gate.history import History  # noqa: E402
 
-FILES, SLOTS, SEED = 40, 2, 7
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+SLOTS, SEED = 2, 7
+ENV = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # as in the environment that a gate makes
+EMPTY = "def test(): pass\n"
+CRASH = "import os\ndef test_a(): pass\ndef test_b(): {}\ndef test_c(): pass\n"
 
 
-def skewed() -> tuple[dict[str, str], float, float]:
-    """Files of sleeping tests; all test seconds, and the longest test's."""
+@dataclass(frozen=True)
+class Suite:
+    """Files as text, with the seconds that their tests sleep."""
+
+    files: dict[str, str]
+    seconds: float
+    longest: float
+
+    @property
+    def bound(self) -> float:
+        """Seconds below which no schedule on the slots can be."""
+        return max(self.seconds / SLOTS, self.longest)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {name: len(text) for name, text in self.files.items()}
+
+
+def of_sleeps(sleeps: dict[str, list[float]], padding: Callable[[str], int]) -> Suite:
+    files = {
+        name: "import time\n"
+        + "".join(f"def test_{n}(): time.sleep({s:.4f})\n" for n, s in enumerate(found))
+        + "#" * padding(name)
+        for name, found in sleeps.items()
+    }
+    every = [seconds for found in sleeps.values() for seconds in found]
+    return Suite(files, sum(every), max(every))
+
+
+def skewed(files: int) -> Suite:
     source = random.Random(SEED)
-    files, total, longest = {}, 0.0, 0.0
-    for number in range(FILES):
-        lines = ["import time"]
-        for test in range(source.randint(1, 12)):
-            seconds = min(3.0, 0.04 * source.paretovariate(1.1))
-            lines.append(f"def test_{test}(): time.sleep({seconds:.4f})")
-            total, longest = total + seconds, max(longest, seconds)
-        files[f"test_{number:02d}.py"] = "\n".join(lines) + "\n"
-    return files, total, longest
+    return of_sleeps(
+        {
+            f"test_{number:02d}.py": [
+                min(3.0, 0.04 * source.paretovariate(1.1)) for _ in range(source.randint(1, 12))
+            ]
+            for number in range(files)
+        },
+        lambda _name: 0,
+    )
 
 
-def xdist(root: Path) -> float:
-    argv = [sys.executable, "-m", "pytest", "-q", "-n", str(SLOTS), "-c", os.devnull]
-    argv += [f"--rootdir={root}", "-p", "no:cacheprovider", str(root)]
+def misleading(seconds: float) -> Suite:
+    """Eight large files of one unit each, and a small one, last by name and size, of four."""
+    sleeps = {f"test_{number}.py": [seconds / 4] * 4 for number in range(8)}
+    return of_sleeps(
+        {**sleeps, "test_long.py": [4 * seconds]}, lambda name: 1000 * ("l" not in name[5:9])
+    )
+
+
+def ours(root: Path, suite: Suite, past: History | None = None) -> gate.Run:
+    estimates = past.estimates(suite.sizes) if past else Estimates(sizes=suite.sizes)
+    return gate.run(root, suite.files, lanes=gate.lanes(SLOTS), estimates=estimates)
+
+
+def theirs(root: Path, processes: int = SLOTS) -> float:
+    """Seconds of pytest-xdist on what lies in `root`, as one process."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", str(processes)]
+    argv += ["-c", os.devnull, f"--rootdir={root}", "-p", "no:cacheprovider", str(root)]
     started = time.monotonic()
-    subprocess.run(argv, check=True, capture_output=True, cwd=root)
+    subprocess.run(argv, capture_output=True, cwd=root, env={**os.environ, **ENV}, check=False)
     return time.monotonic() - started
 
 
-def measure(folder: Path, repeat: int) -> dict[str, float]:
-    files, total, longest = skewed()
-    bound = max(total / SLOTS, longest)
-    first, later, other = [], [], []
-    for turn in range(repeat):
+def engine(root: Path, text: str) -> float:
+    return gate.run(root, {"test_a.py": text}, retry_limit=0).seconds
+
+
+def per_turn(repeat: int, measure: Callable[[int], tuple[float, ...]]) -> tuple[float, ...]:
+    """Medians of each figure over the turns."""
+    turns: Iterable[tuple[float, ...]] = [measure(turn) for turn in range(repeat)]
+    return tuple(statistics.median(found) for found in zip(*turns, strict=True))
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of the table; `limit` is what rocwheel's figure may not exceed."""
+
+    what: str
+    unit: str
+    rocwheel: float
+    pytest: float
+    limit: float
+    why: str  # what the limit is
+
+    @property
+    def passed(self) -> bool:
+        return self.rocwheel <= self.limit
+
+
+def measure(folder: Path, repeat: int, *, small: bool) -> list[Line]:
+    skew, mislead = skewed(8 if small else 40), misleading(0.1 if small else 1.0)
+    number = 200 if small else 2000
+    many = "".join(f"def test_{n}(): pass\n" for n in range(number))
+
+    def makespan(turn: int) -> tuple[float, ...]:
         root = folder / f"skewed-{turn}"
-        cold = gate.run(root, files, lanes=gate.lanes(SLOTS))
-        estimates = History().with_results(cold.results).estimates({})
-        warm = gate.run(root, files, lanes=gate.lanes(SLOTS), estimates=estimates)
-        first.append(cold.seconds)
-        later.append(warm.seconds)
-        other.append(xdist(root))
-    many = "".join(f"def test_{n}(): pass\n" for n in range(2000))
-    empty = statistics.median(
-        gate.run(folder / f"empty-{turn}", {"test_a.py": "def test(): pass\n"}).seconds
-        for turn in range(repeat)
-    )
-    busy = statistics.median(
-        gate.run(folder / f"many-{turn}", {"test_a.py": many}).seconds for turn in range(repeat)
-    )
-    crash = "import os\ndef test_a(): pass\ndef test_b(): {}\ndef test_c(): pass\n"
-    calm, crashed = (
-        statistics.median(
-            gate.run(
-                folder / f"{name}-{turn}", {"test_a.py": crash.format(code)}, retry_limit=0
-            ).seconds
-            for turn in range(repeat)
-        )
-        for name, code in (("calm", "pass"), ("crash", "os.abort()"))
-    )
-    return {
-        "test seconds": total,
-        "lower bound": bound,
-        "first run": statistics.median(first),
-        "later run": statistics.median(later),
-        "pytest -n 2": statistics.median(other),
-        "first run / bound": statistics.median(first) / bound,
-        "later run / bound": statistics.median(later) / bound,
-        "ms per empty test": 1000 * (busy - empty) / 2000,
-        "seconds per crash": crashed - calm,
-    }
+        return ours(root, skew).seconds, theirs(root)
+
+    def order(turn: int) -> tuple[float, ...]:
+        root = folder / f"misleading-{turn}"
+        first = ours(root, mislead)
+        past = History().with_results(first.results)
+        return first.seconds, ours(root, mislead, past).seconds, theirs(root)
+
+    def overhead(turn: int) -> tuple[float, ...]:
+        one, all_ = folder / f"one-{turn}", folder / f"many-{turn}"
+        mine = engine(all_, many) - engine(one, EMPTY)
+        return 1000 * mine / number, 1000 * (theirs(all_, 1) - theirs(one, 1)) / number
+
+    def crash(turn: int) -> tuple[float, ...]:
+        calm, bad = folder / f"calm-{turn}", folder / f"crash-{turn}"
+        mine = engine(bad, CRASH.format("os.abort()")) - engine(calm, CRASH.format("pass"))
+        return mine, theirs(bad, 1) - theirs(calm, 1)
+
+    gate_skewed, xdist_skewed = per_turn(repeat, makespan)
+    first, later, xdist_order = per_turn(repeat, order)
+    gate_test, xdist_test = per_turn(repeat, overhead)
+    gate_crash, xdist_crash = per_turn(repeat, crash)
+    bound = f"of {skew.bound:.1f} s"
+    return [
+        Line("40 skewed files, over the lower bound " + bound, "x", gate_skewed / skew.bound,
+             xdist_skewed / skew.bound, 1.15, "1.15"),
+        Line("40 skewed files", "s", gate_skewed, xdist_skewed, xdist_skewed, "`pytest -n 2`"),
+        Line("longest file smallest, first run", "s", first, xdist_order, 1.1 * xdist_order,
+             "1.1 x `pytest -n 2`"),
+        Line("the same with recorded durations", "s", later, xdist_order, first, "the first run"),
+        Line("overhead per empty test", "ms", gate_test, xdist_test, 10.0, "10 ms"),
+        Line("one crash, beyond the test itself", "s", gate_crash, xdist_crash, 2.0, "2 s"),
+    ]  # fmt: skip
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument(
+        "--small", action="store_true", help="a quick look, its figures mean little"
+    )
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="gate-bench-") as folder:
-        found = measure(Path(folder), arguments.repeat)
+        lines = measure(Path(folder), arguments.repeat, small=arguments.small)
     if arguments.json:
-        print(json.dumps(found, indent=2))
-        return
-    for name, value in found.items():
-        print(f"{name:20} {value:8.2f}")
+        print(json.dumps([{**asdict(line), "passed": line.passed} for line in lines], indent=2))
+    else:
+        print("| | rocwheel | `pytest -n` | at most | |\n| --- | --- | --- | --- | --- |")
+        for line in lines:
+            mine, other = (f"{value:.2f} {line.unit}" for value in (line.rocwheel, line.pytest))
+            verdict = "pass" if line.passed else "FAIL"
+            print(f"| {line.what} | {mine} | {other} | {line.why} | {verdict} |")
+    return 0 if all(line.passed for line in lines) else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

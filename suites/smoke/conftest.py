@@ -23,10 +23,6 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def backend() -> str:
     """`rocm`, `cuda` or `cpu`: JAX's own name for both makers is `gpu`."""
-    return backend_name()
-
-
-def backend_name() -> str:
     for name in ("rocm", "cuda"):
         try:
             jax.devices(name)

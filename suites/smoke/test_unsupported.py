@@ -6,11 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from conftest import backend_name, rocm_version
+from conftest import rocm_version
 from documented import UNSUPPORTED, Unsupported
 from near import near, numbers, wide
-from packaging.specifiers import SpecifierSet
-from packaging.version import Version
 
 
 def tf32(backend: str) -> None:
@@ -56,18 +54,9 @@ def sparsify(backend: str) -> None:
 TRIES = {"tf32": tf32, "rnn": rnn, "int4": int4, "sparsify": sparsify}
 
 
-def expected_to_fail(feature: Unsupported) -> bool:
-    """On ROCm only, and only in the versions the table says."""
-    return (
-        backend_name() == "rocm"
-        and SpecifierSet(feature.rocm).contains(Version(rocm_version()), prereleases=True)
-        and SpecifierSet(feature.jax).contains(Version(jax.__version__), prereleases=True)
-    )
-
-
 @pytest.mark.parametrize("feature", UNSUPPORTED, ids=lambda feature: feature.name)
 def test_feature(feature: Unsupported, backend: str, request: pytest.FixtureRequest) -> None:
-    if expected_to_fail(feature):
-        mark = pytest.mark.xfail(reason=f"{feature.feature}: not supported by ROCm", strict=True)
-        request.applymarker(mark)
+    if feature.fails_on(backend, rocm=rocm_version(), jax_version=jax.__version__):
+        reason = f"{feature.feature}: not on ROCm {feature.rocm} (suites/smoke/documented.py)"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     TRIES[feature.name](backend)

@@ -541,6 +541,14 @@ def test_libraries_are_seen_in_the_process_or_in_a_trace(root):
     assert untraced["test_a.py::test_not_called"].evidence == ("traced",), "it is mapped"
 
 
+def test_logs_of_an_earlier_run_are_not_shown_again(root):
+    crash = "import ctypes\ndef test_first(): ctypes.string_at(0)\n"
+    first = gate.run(root, {"test_a.py": crash}, retry_limit=0)
+    assert "test_first" in first["test_a.py::test_first"].attempts[0].detail
+    second = gate.run(root, {"test_a.py": "import os\ndef test_x(): os._exit(3)\n"}, retry_limit=0)
+    assert second["test_a.py::test_x"].attempts[0].detail == ""
+
+
 def test_unittest_subtests_and_setup_errors_are_one_outcome_each(root):
     run = gate.run(
         root,

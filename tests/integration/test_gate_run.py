@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -10,11 +11,13 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from support import tarballs
 from support.report import rich
 from support.topology import Gpu, machine, mi300x
 from support.wheelset import FAMILY, Shop, make_set
 
 from rocwheel import host as machines
+from rocwheel import rocm
 from rocwheel.cli import main
 from rocwheel.errors import ConfigError
 from rocwheel.gate import accelerators, deposit, history, install
@@ -31,7 +34,7 @@ from rocwheel.index import records
 from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render
 from rocwheel.results import Results
-from rocwheel.verdict import State
+from rocwheel.verdict import RocmBrought, State
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate run")]
 
@@ -87,6 +90,9 @@ SUITE = Suite(
     retries=3,
     trace=False,
 )
+
+
+GPU_SUITE = replace(SUITE, gpus=(1,))
 
 
 @pytest.fixture
@@ -164,6 +170,59 @@ def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
     assert len(records.verdicts(place, manifest.sha256)) == 1, "the history is no verdict"
 
 
+GPU_TESTS = """
+import json, os, sys, sysconfig
+from pathlib import Path
+SEEN = Path(os.environ["SEEN"])
+def test_rocm_lies_where_the_wheels_look_for_it():
+    root = Path(sysconfig.get_path("platlib"), "rocm")
+    assert root.samefile(os.environ["ROCM_PATH"])
+    assert (root / "lib/libamdhip64.so").is_file()
+    assert os.environ["ROCWHEEL_ROCM_VERSION"] == "7.10.0"
+def test_one_gpu_is_seen():
+    SEEN.joinpath(os.environ["HIP_VISIBLE_DEVICES"]).touch()
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+"""
+
+
+def test_two_gpus_get_a_process_each_and_rocm_comes_by_the_manifests_digest(
+    request_, host, console, tmp_path, checkout
+):
+    """No GPU is here: the suite looks at what a process on one would be given."""
+    name = f"therock-dist-linux-{FAMILY.name}-7.10.0.tar.gz"
+    (tmp_path / name).write_bytes(data := tarballs.rocm_tarball())
+    fetched = rocm.plan(name, sha256=None, version=None, cache=host.cache, cwd=tmp_path)
+    rocm.fetch(fetched, console=console, env=host.environ)  # so that nobody asks the network
+    sha256 = hashlib.sha256(data).hexdigest()
+    source = replace(request_.manifest.rocm, name=name, sha256=sha256)
+    for number in (1, 2):
+        (checkout / f"suites/own/test_{number}.py").write_text(GPU_TESTS)
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    gpus = [Gpu(version=90010, unique_id=n, minor=128 + n) for n in (7, 8)]
+    there = replace(host, root=machine(tmp_path / "machine", *gpus))
+    asked = replace(
+        request_,
+        suite=replace(GPU_SUITE, environment={"SEEN": str(seen)}, source=Source(
+            folder="suites/own", paths=("test_[12].py",)
+        )),
+        manifest=replace(request_.manifest, rocm=source),
+        device=Device.FAMILY,
+        rocm="",
+        skips=(),
+        lanes=0,
+    )  # fmt: skip
+    assert sha256 in "\n".join(room.lines(asked, there))
+    gated = gate(asked, there, console)
+    assert gated.found.state is State.PASS, gated
+    assert {path.name for path in seen.iterdir()} == {"0", "1"}, "each lane has a GPU of its own"
+    verdict = gated.verdict
+    assert [device.target for device in verdict.devices] == ["gfx90a", "gfx90a"]
+    assert verdict.rocm == RocmBrought(origin="tarball", version="7.10.0", sha256=sha256, name=name)
+    assert (verdict.host, verdict.runner) == ("node1", "linux-test")
+    assert len(list(there.slots.glob("rocm-*.lock"))) == 2
+
+
 def test_a_wheel_whose_bytes_are_others_is_never_installed(request_, host, console):
     bad = tuple(replace(wheel, sha256="0" * 64) for wheel in request_.wheels.wheels)
     gated = gate(replace(request_, wheels=replace(request_.wheels, wheels=bad)), host, console)
@@ -224,9 +283,6 @@ def test_an_entry_of_the_skip_list_that_meets_nothing_fails_the_suite(
 
 
 # --- what ends a gate before its first test: no environment is made ------------------------------
-
-
-GPU_SUITE = replace(SUITE, gpus=(1,))
 
 
 @pytest.mark.parametrize(

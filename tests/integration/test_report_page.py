@@ -72,12 +72,12 @@ def test_filters_narrow_by_name_outcome_and_library(shown):
 def test_a_failure_opens_with_every_attempt(shown):
     shown.write("#search", "test_bad")
     shown.click("#table tbody details summary")
-    (detail,) = shown.texts("#table tr.detail")
+    (detail,) = shown.wait("#table tr.detail", 1)
     assert "the traceback" in detail
     assert "window.broken = true" in detail, "printed markup is text"
     assert "gpu1" in detail
     shown.click("#table tbody details summary")
-    assert shown.texts("#table tr.detail") == []
+    shown.wait("#table tr.detail", 0)
 
 
 def test_the_first_failure_is_seen_without_scrolling_far(shown):

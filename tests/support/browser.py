@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import re
 import subprocess
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,14 @@ class Browser:
     def texts(self, selector: str) -> list[str]:
         script = f"return [...document.querySelectorAll({selector!r})].map(e => e.innerText.trim())"
         return list(self.run(script))
+
+    def wait(self, selector: str, count: int) -> list[str]:
+        """Texts of a selector once it finds `count` elements: events come a little later."""
+        until = time.monotonic() + 10
+        while len(found := self.texts(selector)) != count:
+            assert time.monotonic() < until, f"{selector}: {found}"
+            time.sleep(0.02)
+        return found
 
     def size(self, width: int, height: int) -> None:
         """Give the page this size, as a phone's emulation does."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import importlib.util
 import re
+import sys
+from collections import defaultdict
 from datetime import date
 from pathlib import Path
 
@@ -104,6 +108,65 @@ def test_every_library_of_the_page_says_how_it_is_seen():
     for library in found.values():
         assert library.mapped or library.note
         assert all("{file}" in text or text for text in library.trace.values())
+
+
+# --- the smoke suite's table of names ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table():
+    """`suites/smoke/documented.py`, which needs no JAX."""
+    spec = importlib.util.spec_from_file_location("documented", ROOT / "suites/smoke/documented.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        del sys.modules[spec.name]
+
+
+def test_every_name_of_the_page_stands_in_the_table(table):
+    page = defaultdict(set)  # section -> names
+    with (ROOT / "tests/data/jax_compatibility.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            page[row["section"]].add(row["name"])
+    listed = {
+        library: {row.documented for row in rows} for library, rows in table.LIBRARIES.items()
+    }
+    modules = page.pop("module")
+    features = page.pop("unsupported")
+    assert set(listed) == set(page)
+    for library, names in page.items():
+        assert names <= listed[library], library
+    assert {row.documented for row in table.MODULES} == modules | {"jax.experimental.sparsify"}
+    assert {feature.feature for feature in table.UNSUPPORTED} == features
+
+
+@pytest.mark.parametrize("jax", ["0.8.0", "0.9.1", "0.10.0", "0.12.0", "0.13.0.dev20261120"])
+def test_a_name_without_an_api_in_some_jax_says_why(table, jax):
+    rows = [*table.MODULES, *(row for rows in table.LIBRARIES.values() for row in rows)]
+    assert [row.documented for row in rows if not row.name(jax) and not row.missing] == []
+    gone = {row.documented for row in rows if not row.name(jax)}
+    sparse = {"jax.numpy.matmul", "jax.experimental.sparse.NM"}  # of hipSPARSELt
+    assert gone == {"jax_triton"} | (set() if jax in ("0.8.0", "0.9.1") else sparse)
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "rocm", "fails"),
+    [
+        ("int4", "rocm", "7.10.0a20251120", True),
+        ("int4", "cuda", "7.10.0", False),
+        ("int4", "cpu", "7.10.0", False),
+        ("sparsify", "rocm", "6.3.1", True),
+        ("sparsify", "rocm", "7.0.0", False),
+    ],
+)
+def test_an_unsupported_feature_fails_on_rocm_only_and_in_its_versions(
+    table, name, backend, rocm, fails
+):
+    feature = next(item for item in table.UNSUPPORTED if item.name == name)
+    assert feature.fails_on(backend, rocm=rocm, jax_version="0.9.1") is fails
 
 
 # --- skip lists ----------------------------------------------------------------------------------

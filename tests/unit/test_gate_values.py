@@ -131,6 +131,8 @@ def test_a_folder_of_wheels_needs_no_manifest(tmp_path):
     assert all(wheel.url.startswith("file:///") for wheel in wheels.wheels)
     with pytest.raises(WheelError, match=r"0 plugin wheels for CPython 3\.13"):
         install.of_folder(tmp_path, PythonVersion.parse("3.13"))
+    with pytest.raises(WheelError, match="no such folder"):
+        install.of_folder(tmp_path / "nowhere", PYTHON)
 
 
 WHEELS = WheelSet(

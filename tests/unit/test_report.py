@@ -93,6 +93,33 @@ def test_the_timeline_joins_short_tests_and_shows_every_bad_one():
     assert all(0 <= bar.left <= page.WIDTH for bar in bars)
 
 
+def test_a_run_on_other_hardware_never_reads_like_one_on_the_familys_gpus():
+    there = rich()
+    here = replace(there, environment={**there.environment, "backend": "cpu"})
+    passed = Fault(state=State.PASS, message="")
+    assert page.verdict_text(there, passed) == "smoke on gfx94X-dcgpu, CPython 3.12.1: pass"
+    assert page.verdict_text(here, passed) == (
+        "smoke on the CPU, not gfx94X-dcgpu, CPython 3.12.1: pass"
+    )
+    assert "says nothing about a GPU" in page.render(here, passed, {}).decode()
+    assert "says nothing about a GPU" not in page.render(there, passed, {}).decode()
+
+
+def test_every_state_is_explained_to_who_sees_it_for_the_first_time():
+    assert set(page.MEANINGS) == set(State)
+    for state in State:
+        text = page.render(rich(), Fault(state=state, message=""), {}).decode()
+        assert page.MEANINGS[state] in text
+
+
+def test_of_many_failures_the_first_are_shown_with_their_reasons_and_the_rest_counted():
+    bad = next(test for test in rich().tests if "test_bad" in test.test)
+    many = replace(rich(), tests=tuple(replace(bad, test=f"a.py::t{n}") for n in range(500)))
+    text = page.render(many, FOUND, {}).decode()
+    assert text.count('class="why">assert 1 == 2<') == page.SHOWN
+    assert f"{500 - page.SHOWN} more are in the" in text
+
+
 def test_a_run_that_ended_before_its_tests_has_a_page_too():
     empty = Results(suite="smoke", shard="", files=(), suite_files=(), tests=())
     found = Fault(state=State.NO_RUNNER, message="no GPU here")

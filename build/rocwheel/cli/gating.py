@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from rocwheel.cli.dist import CHECKOUT
 from rocwheel.cli.release import Target, family_named
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from rocwheel.verdict import Verdict
 
 NAME_WIDTH = 40  # of a test in the progress line
+VERDICT = "verdict.json"  # beside the reports
 
 
 def app_of(ctx: click.Context) -> App:
@@ -170,13 +172,14 @@ def this_host(app: App, slots: Path, label: str) -> Host:
 
 
 def _command_line(app: App, options: dict[str, Any]) -> str:
-    """The options as a line that means the same anywhere; without what `rerun` adds."""
+    """The options that were given, as a line that means the same anywhere; without `rerun`'s."""
     paths = {"wheels", "jax_tests", "channels_file", "slots"}
     maybe = {"manifest", "rocm"}
     names = {"store_url": "store", "requirements": "with", "tests": "test"}
-    words = ["gate"]
+    words, context = ["gate"], click.get_current_context()
     for name, value in sorted(options.items()):
-        if not value or name in {"failed_of", "output", "keep"}:
+        default = context.get_parameter_source(name) is ParameterSource.DEFAULT
+        if not value or default or name in {"failed_of", "output", "keep"}:
             continue
         option = f"--{names.get(name, name).replace('_', '-')}"
         if value is True:
@@ -207,7 +210,10 @@ def dry_run(app: App, request: Request, host: Host) -> int:
 
 def run(app: App, request: Request, host: Host) -> Gated:
     from rocwheel.gate import run as room
+    from rocwheel.report import FILES
 
+    for name in (*FILES, VERDICT):  # a run that is killed must not leave those of an earlier one
+        (request.output / name).unlink(missing_ok=True)
     app.console.info(f"gate {request.cell}")
     with _watching(app) as watcher:
         return room.run(request, host, app.console, watcher)
@@ -250,6 +256,7 @@ def finish(
     """Write the reports, store them and the verdict, say the result; return its exit status."""
     from rocwheel.gate import deposit, suites
     from rocwheel.report import render
+    from rocwheel.report.page import verdict_text
 
     notes = {library.name: library.note for library in suites.libraries(CHECKOUT)}
     reports = render(results, found, notes)
@@ -261,14 +268,11 @@ def finish(
         key, verdict = deposit.put(place, verdict, reports)
         app.console.info(f"stored {place.store.locate(key)}")
     if verdict:
-        (output / "verdict.json").write_bytes(verdict.to_bytes())
+        (output / VERDICT).write_bytes(verdict.to_bytes())
     _tell_github(app, results, found)
     counts = {name: number for name, number in vars(results.counts).items() if number}
     numbers = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
-    text = f"{results.suite}: {found.state.value}"
-    if results.environment.get("backend") == "cpu":
-        text += " (on the CPU, which says nothing about a GPU)"
-    text += f": {found.message}" if found.message else ""
+    text = verdict_text(results, found) + (f": {found.message}" if found.message else "")
     text += f"\n{numbers or 'no test ran'}\n{output / 'report.html'}"
     document = {
         "state": found.state.value,
@@ -325,7 +329,7 @@ def shard_folder(folder: Path) -> tuple[int, tuple[Verdict | None, Results]]:
     from rocwheel.verdict import Verdict
 
     results = Results.from_bytes(read(folder / "results.json"), name=str(folder))
-    file = folder / "verdict.json"
+    file = folder / VERDICT
     verdict = Verdict.from_bytes(read(file), name=str(file)) if file.is_file() else None
     return Shard.parse(results.shard or "1/1").number, (verdict, results)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -45,7 +46,7 @@ def bring(request: Request, host: Host, console: Console) -> Brought:
         return Brought(record=RocmBrought(origin="none"))
     if request.rocm.startswith(PIP):
         text = request.rocm.removeprefix(PIP)
-        record = RocmBrought(origin="pip", name=text)
+        record = RocmBrought(origin="pip", name=text, version=_pinned(text))
         return Brought(record=record, requirements=tuple(text.split(",")))
     tree = rocm.fetch(_plan(request, host), console=console, env=host.environ)
     is_tarball = tree.origin == "tarball"
@@ -60,9 +61,14 @@ def bring(request: Request, host: Host, console: Console) -> Brought:
 
 def environment(brought: Brought) -> dict[str, str]:
     """What a test process must know of ROCm; the wheels find its libraries by themselves."""
-    if brought.root is None:
-        return {}
-    return {"ROCM_PATH": str(brought.root), "ROCWHEEL_ROCM_VERSION": brought.record.version}
+    known = {"ROCM_PATH": str(brought.root or ""), "ROCWHEEL_ROCM_VERSION": brought.record.version}
+    return {name: value for name, value in known.items() if value}
+
+
+def _pinned(requirements: str) -> str:
+    """The version of `rocm[libraries]==7.10.0`, the first of requirements; "" when it is open."""
+    match = re.match(r"[^,=]*==([^,;*]+)(?:,|$)", requirements)
+    return match[1].strip() if match else ""
 
 
 def _needless(request: Request) -> bool:

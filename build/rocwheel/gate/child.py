@@ -55,6 +55,8 @@ class Child:
         """Start it; `name` names its log. Raises HostError when the interpreter is missing."""
         self.log = spec.logs / f"{name}.log"
         self.stacks = spec.logs / f"{name}.stacks"
+        for stale in (self.log, self.stacks):  # of an earlier run with the same output
+            stale.unlink(missing_ok=True)
         self.collected: set[str] = set()
         libraries, tracing = _watched(spec, name)
         commands, self._commands = os.pipe()

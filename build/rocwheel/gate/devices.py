@@ -98,6 +98,6 @@ def _allotment(request: Request, host: Host) -> Allotment:
         missing = request.serials - {device.serial for device in kept}
         raise InfraError(
             f"device {', '.join(sorted(missing))}: not on this machine",
-            hint="run it on the machine of the first run, or without --device-serial",
+            hint="run it on the machine of the first run, or name the tests with --test",
         )
     return Allotment(devices=kept, masks=found.masks)

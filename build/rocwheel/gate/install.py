@@ -82,6 +82,8 @@ def of_manifest(manifest: Manifest, python: PythonVersion, link: Callable[[str],
 
 def of_folder(folder: Path, python: PythonVersion) -> WheelSet:
     """The wheels in a folder without a manifest. Raises WheelError when none is for `python`."""
+    if not folder.is_dir():
+        raise WheelError(f"{folder}: no such folder", hint="check --wheels")
     found = []
     for path in sorted(folder.glob("*.whl")):
         project, version, _, tags = parse_wheel_filename(path.name)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 JSON: Final = "results.json"
 JUNIT: Final = "junit.xml"
 HTML: Final = "report.html"
+FILES: Final = (JSON, JUNIT, HTML)
 
 
 def render(results: Results, found: Fault, libraries: Mapping[str, str]) -> dict[str, bytes]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.console import duration
 from rocwheel.results import Outcome
+from rocwheel.verdict import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,6 +22,22 @@ if TYPE_CHECKING:
 
 WIDTH: Final = 1000.0  # of the timeline, in units of its own
 LONG: Final = ("packages",)  # shown folded
+SHOWN: Final = 50  # failures that are listed; the table below holds all of them
+ELSEWHERE: Final = {"cpu": "the CPU", "cuda": "an NVIDIA GPU"}  # by JAX's backend
+
+MEANINGS: Final = {
+    State.PASS: "enough tests ran, and none went wrong",
+    State.FLAKY: "everything passed, but more tests needed a second try than the suite allows",
+    State.FAIL: "a test failed twice, or the wheels are not what their manifest says",
+    State.CRASH: "a test, or the import of the wheels, ended its process",
+    State.TIMEOUT: "a test, or the whole suite, ran past its deadline",
+    State.COLLECT_ERROR: "a file of tests could not be imported",
+    State.NOTHING_RAN: "no test was collected",
+    State.TOO_FEW_RAN: "fewer tests ran than must, or more were skipped than may be",
+    State.NO_RUNNER: "this machine has no GPU of the family, or too few; no test ran",
+    State.INFRA: "the machine is not well; this says nothing about the wheels",
+    State.NOT_RUN: "the run was cut short, or a shard is missing",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +87,10 @@ def render(results: Results, found: Fault, libraries: Mapping[str, str]) -> byte
         found=found,
         counts=[(name, number) for name, number in vars(results.counts).items() if number],
         first=first_failure(results),
+        meaning=MEANINGS[found.state],
+        elsewhere=elsewhere(results),
         failures=results.failures,
+        shown=SHOWN,
         flaky=[test for test in results.tests if test.outcome is Outcome.FLAKY],
         left=_left(results),
         libraries=libraries_of(results, libraries),
@@ -88,8 +108,15 @@ def verdict_text(results: Results, found: Fault) -> str:
     about = results.environment
     shard = f" shard {results.shard}" if results.shard else ""
     where = f" on {about['family']}" if about.get("family") else ""
+    if elsewhere(results):
+        where = f" on {elsewhere(results)}{where.replace(' on', ', not', 1)}"
     python = f", CPython {about['python']}" if about.get("python") else ""
     return f"{results.suite}{shard}{where}{python}: {found.state.value}"
+
+
+def elsewhere(results: Results) -> str:
+    """What the tests ran on instead of the family's GPUs, "" when it was those."""
+    return ELSEWHERE.get(results.environment.get("backend", ""), "")
 
 
 def first_failure(results: Results) -> TestResult | None:
