@@ -46,6 +46,7 @@ PYTEST = ("-m", "pytest", "-n", "2", "--dist", "loadgroup")
 
 def main(arguments: list[str]) -> int:
     """Return 0 when everything passes."""
+    sys.stdout.reconfigure(line_buffering=True)  # in a log, too, a line shows when it is said
     try:
         debian.ensure(
             PACKAGES, runner=HostRunner(base_env(os.environ)), root=os.geteuid() == 0, say=print
@@ -61,10 +62,10 @@ def main(arguments: list[str]) -> int:
     failed = 0
     for check in checks:
         started = time.monotonic()
-        print("+ python", *check, flush=True)
+        print("+ python", *check)
         done = subprocess.run([str(python), *check], cwd=ROOT, env=env, check=False)
         failed = done.returncode or failed
-        print(f"  {time.monotonic() - started:.1f} s", flush=True)
+        print(f"  {time.monotonic() - started:.1f} s")
     return failed
 
 
