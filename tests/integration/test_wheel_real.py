@@ -378,7 +378,7 @@ def test_two_releases_are_compared_down_to_the_code_objects(published) -> None:
 
 def test_memory_stays_flat_however_large_the_wheel_is(tmp_path, published) -> None:
     """Peak memory of whole processes on 130 MB and on 1.1 GiB of another kind of content."""
-    path = large_wheel(tmp_path)
+    path = wheels.write_large(tmp_path, stored=700, deflated=400)
     assert path.stat().st_size > 700 << 20
     for command, limit in (
         (("inspect",), 64), (("verify",), 64), (("retag", "--platform-tag", "x_1"), 40),
@@ -393,33 +393,6 @@ def test_memory_stays_flat_however_large_the_wheel_is(tmp_path, published) -> No
         assert max(peaks) < limit << 10, (command, peaks)
         assert peaks[1] < peaks[0] * 1.25 + 4096, (command, peaks)
     assert len(list(tmp_path.glob("*/*.whl"))) == 4
-
-
-def large_wheel(folder: Path) -> Path:
-    """A sound pjrt wheel with 700 MiB of stored and 400 MiB of deflated data, never in memory."""
-    made = wheels.pjrt()
-    members = made.members()
-    record = f"{made.dist_info}/RECORD"
-    rows = members.pop(record).content.decode()
-    path = folder / made.name
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, count, method in (("random.bin", 700, 0), ("half.bin", 400, 8)):
-            block = os.urandom(1 << 18) + bytes((1 << 20) - (1 << 18))
-            info = zipfile.ZipInfo(f"jax_plugins/xla_rocm7/{name}")
-            info.compress_type = method
-            info.external_attr = 0o100644 << 16
-            digest = hashlib.sha256()
-            with archive.open(info, "w", force_zip64=True) as sink:
-                for _ in range(count):
-                    sink.write(block)
-                    digest.update(block)
-            raw = base64.urlsafe_b64encode(digest.digest()).rstrip(b"=").decode()
-            rows = f"{info.filename},sha256={raw},{count << 20}\n{rows}"
-        for name, file in {**members, record: wheels.File(rows.encode())}.items():
-            info = zipfile.ZipInfo(name)
-            info.external_attr = (file.mode | 0o100000) << 16
-            archive.writestr(info, file.content)
-    return path
 
 
 PEAK = """

@@ -6,6 +6,7 @@ import base64
 import csv
 import hashlib
 import io
+import os
 import struct
 import zipfile
 import zlib
@@ -322,6 +323,33 @@ def pjrt(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
         },
     )
     return made.but(**changes)
+
+
+def write_large(folder: Path, *, stored: int, deflated: int) -> Path:
+    """A sound pjrt wheel with that many MiB of stored and of deflated data, never in memory."""
+    made = pjrt()
+    members = made.members()
+    record = f"{made.dist_info}/RECORD"
+    rows = members.pop(record).content.decode()
+    path = folder / made.name
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, count, method in (("random.bin", stored, 0), ("quarter.bin", deflated, 8)):
+            block = os.urandom(1 << 18) + bytes((1 << 20) - (1 << 18))
+            info = zipfile.ZipInfo(f"jax_plugins/xla_rocm7/{name}")
+            info.compress_type = method
+            info.external_attr = 0o100644 << 16
+            sha256 = hashlib.sha256()
+            with archive.open(info, "w", force_zip64=True) as sink:
+                for _ in range(count):
+                    sink.write(block)
+                    sha256.update(block)
+            raw = base64.urlsafe_b64encode(sha256.digest()).rstrip(b"=").decode()
+            rows = f"{info.filename},sha256={raw},{count << 20}\n{rows}"
+        for name, file in {**members, record: File(rows.encode())}.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = (file.mode | 0o100000) << 16
+            archive.writestr(info, file.content)
+    return path
 
 
 def manifest(*paths: Path) -> Manifest:

@@ -106,6 +106,13 @@ BROKEN = {
     "other tags in WHEEL": (
         PLUGIN.but(tags=("cp312-cp312-linux_x86_64",)), None, "tag.agree", "linux_x86_64",
     ),
+    "a build number in WHEEL only": (
+        PLUGIN.but(wheel=WHEEL + b"Build: 2\n"), None, "tag.agree", "Build is 2",
+    ),
+    "a build number in the file name only": (
+        PLUGIN.but(filename=PLUGIN.name.replace("0.9.1-", "0.9.1-2-")),
+        None, "tag.agree", "Build is absent",
+    ),
     "another CPython than asked for": (
         PLUGIN, Expectation(python="cp313"), "tag.expected", "cp313",
     ),

@@ -18,6 +18,7 @@ from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.report import LIBRARIES, graft_name
+from rocwheel.wheel.splice import same_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,7 +51,7 @@ class Difference:
 def diff(first: Path, second: Path) -> tuple[Difference, ...]:
     """Compare two wheels. Raises WheelError where one of them is not sound."""
     with Archive(first) as old, Archive(second) as new:
-        if old.size == new.size and _same(old.raw(0, old.size), new.raw(0, new.size)):
+        if old.size == new.size and same_bytes(old.raw(0, old.size), new.raw(0, new.size)):
             same_name = first.name == second.name
             return () if same_name else tuple(_names(first.name, second.name))
         size = Difference(
@@ -137,12 +138,12 @@ def _time(stamp: tuple[int, int]) -> str:
 def _contents(
     name: str, old: Archive, before: Member, new: Archive, after: Member
 ) -> Iterator[Difference]:
-    if _same(
+    if same_bytes(
         old.raw(before.data, before.data + before.compressed),
         new.raw(after.data, after.data + after.compressed),
     ) and (before.method, before.crc) == (after.method, after.crc):
         return
-    if (before.crc, before.size) == (after.crc, after.size) and _same(
+    if (before.crc, before.size) == (after.crc, after.size) and same_bytes(
         old.stream(before), new.stream(after)
     ):
         yield Difference(
@@ -173,20 +174,6 @@ def _contents(
 
 def _identity(member: Member) -> str:
     return f"{member.size} (CRC {member.crc:08x})"
-
-
-def _same(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
-    """Whether two streams have the same bytes, in whatever pieces they come."""
-    left = right = b""
-    while True:
-        left = left or next(first, b"")
-        right = right or next(second, b"")
-        length = min(len(left), len(right))
-        if not length:
-            return left == right
-        if left[:length] != right[:length]:
-            return False
-        left, right = left[length:], right[length:]
 
 
 def _facts(archive: Archive, member: Member) -> ElfFacts | None:

@@ -63,7 +63,7 @@ RULES: Final = {
     ),
     "tag.agree": (
         Severity.ERROR,
-        "WHEEL lists exactly the tags that the file name stands for (PEP 425).",
+        "WHEEL has exactly the tags and the build number of the file name (PEP 425, 427).",
         "use `wheel retag`, never rename by hand",
     ),
     "tag.expected": (

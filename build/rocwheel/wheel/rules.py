@@ -267,6 +267,12 @@ class _Judge:
                 "tag.agree",
                 f"WHEEL lists {', '.join(listed)}; the file name {', '.join(report.tags)}",
             )
+        build = "".join(report.wheel["Build"])
+        if build != name.build.lstrip("-"):
+            yield finding(
+                "tag.agree",
+                f"WHEEL: Build is {build or 'absent'}, the file name has {name.build or 'none'}",
+            )
         if len(name.platforms) > 1:
             yield finding("tag.single", f"platform tags {', '.join(name.platforms)}")
         for what, values, meant in (

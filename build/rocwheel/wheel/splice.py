@@ -8,7 +8,6 @@ and moved there when it is complete, never over a file with other bytes (`Outbox
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import struct
 import zlib
@@ -272,6 +271,20 @@ def pieces(content: bytes | Path) -> Iterator[bytes]:
             yield piece
 
 
+def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
+    """Whether two streams have the same bytes, in whatever pieces they come."""
+    left = right = b""
+    while True:
+        left = left or next(first, b"")
+        right = right or next(second, b"")
+        length = min(len(left), len(right))
+        if not length:
+            return left == right
+        if left[:length] != right[:length]:
+            return False
+        left, right = left[length:], right[length:]
+
+
 def _renamed(member: Member, name: str) -> bytes:
     """The member's local header with another name."""
     *fields, length, extra = LOCAL.unpack_from(member.local)
@@ -433,7 +446,7 @@ class _DraftFile:
             # Only with a descriptor for the source does link() follow the link in /proc.
             os.link(self._path, final, src_dir_fd=None if self._hidden else self.descriptor)
         except FileExistsError:
-            if _same(self._path, final):
+            if same_bytes(pieces(self._path), pieces(final)):
                 return False
             raise WheelError(
                 f"{final}: exists with other content",
@@ -451,8 +464,3 @@ class _DraftFile:
         os.close(self.descriptor)
         if self._hidden:
             self._hidden.unlink(missing_ok=True)
-
-
-def _same(first: Path, second: Path) -> bool:
-    pairs = itertools.zip_longest(pieces(first), pieces(second))
-    return all(left == right for left, right in pairs)
