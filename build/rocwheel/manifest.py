@@ -11,6 +11,7 @@ import dataclasses
 import hashlib
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.errors import ConfigError
@@ -84,7 +85,7 @@ class Manifest:
         """Canonical JSON: the bytes whose SHA-256 is the identity of the set."""
         return canonical_json(dataclasses.asdict(self))
 
-    @property
+    @cached_property
     def sha256(self) -> str:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""A proxy before an S3 server that makes the k-th request fail in one of several ways."""
+"""A proxy before an S3 server that counts, and makes the k-th request fail in one of several ways."""
 
 from __future__ import annotations
 
@@ -40,12 +40,14 @@ class Faults:
 
     fault: Fault | None = None
     seen: list[str] = field(default_factory=list)
+    answered: int = 0  # bytes of bodies that went to the client
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def arm(self, fault: Fault | None) -> Fault | None:
         """Count from one again."""
         with self.lock:
             self.seen.clear()
+            self.answered = 0
             self.fault = fault
         return fault
 
@@ -122,6 +124,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 return
             self.wfile.write(data)
+            with self.server.faults.lock:
+                self.server.faults.answered += len(data)
         finally:
             connection.close()
 

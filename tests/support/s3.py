@@ -154,7 +154,7 @@ def rclone(folder: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def seaweedfs(folder: Path) -> Iterator[Server]:
+def seaweedfs(folder: Path, *, anonymous: tuple[str, ...] = ("Read",)) -> Iterator[Server]:
     kept = folder / "seaweedfs"
     kept.mkdir(parents=True, exist_ok=True)
 
@@ -163,7 +163,7 @@ def seaweedfs(folder: Path) -> Iterator[Server]:
         return {"name": name, "actions": actions, "credentials": credentials}
 
     identities = [
-        identity("anonymous", ["Read"]),
+        identity("anonymous", list(anonymous)),
         identity("owner", ["Admin", "Read", "Write", "List", "Tagging"], KEY, SECRET),
         identity("reader", ["Read", "List"], READER, READER_SECRET),
     ]

@@ -231,7 +231,7 @@ def apply(plan: PromotePlan, *, who: Who, console: Console) -> int:
         plan.copies,
         threads=store.connections,
     )
-    operation.publish(lambda page, files: _listing(page, files, release))
+    operation.publish(lambda page, files: listing(page, files, release))
     try:
         operation.finish(evidence=plan.decision.evidence())
     except PromotionError:
@@ -241,7 +241,7 @@ def apply(plan: PromotePlan, *, who: Who, console: Console) -> int:
     return sum(moved)
 
 
-def _listing(page: Page, files: list[Entry], release: Place) -> Page:
+def listing(page: Page, files: list[Entry], release: Place) -> Page:
     """Add the files; the order is checked again, another promotion may have been faster."""
     new = [item for item in files if page.file(item.filename) is None]
     wheelset.check_order(page, new)

@@ -154,7 +154,6 @@ def check_order(page: Page, entries: Iterable[Entry]) -> None:
 
 def entries(manifest: Manifest, metadata: Mapping[str, bytes]) -> tuple[Entry, ...]:
     """The wheels as the index lists them, not uploaded yet."""
-    identity = manifest.sha256  # computed from the whole manifest each time it is asked
     return tuple(
         Entry(
             filename=wheel.filename,
@@ -169,7 +168,7 @@ def entries(manifest: Manifest, metadata: Mapping[str, bytes]) -> tuple[Entry, .
             python=wheel.python,
             gfx_targets=wheel.gfx_targets,
             rocm=manifest.rocm.version,
-            manifest=identity,
+            manifest=manifest.sha256,
         )
         for wheel in manifest.built
     )
