@@ -59,6 +59,16 @@ def test_its_programs_write_wheels_that_are_taken(request_, runner, console, tmp
     assert inputs.tree.upstream_jaxlib(PythonVersion(3, 12)).filename.startswith("jaxlib-0.9.1-")
 
 
+def test_a_jaxlib_that_nobody_pinned_is_missed_before_bazel_starts(request_, runner):
+    version = request_.jax_source_dir / "jax_rocm_plugin/pjrt/python/version.py"
+    version.write_text('_version = "0.9.99"\n')
+    with pytest.raises(
+        ConfigError, match=r"jaxlib 0\.9\.99 for CPython 3\.12: no upstream"
+    ) as caught:
+        list(dist.dry_run(dist.plan(request_), runner=runner))
+    assert caught.value.hint == "add its SHA-256 to ci/pins.yaml"
+
+
 def test_a_program_that_writes_nothing_is_an_error(request_, runner, console, tmp_path):
     program = request_.jax_source_dir / "jax_rocm_plugin/program.bzl"
     program.write_text(program.read_text().replace("python3 pack.py", "true"))

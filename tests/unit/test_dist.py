@@ -85,15 +85,6 @@ def test_an_upstream_jaxlib_is_in_the_manifest_by_its_hash(tmp_path, runner):
     assert entries[0].tags == ("cp312-cp312-manylinux_2_27_x86_64",)
 
 
-def test_jaxlib_of_a_release_without_pinned_wheels_is_refused(tmp_path, runner):
-    asked = dist.plan(
-        request(tmp_path, jax_version="0.8.1", jaxlib="upstream", compiler="hermetic")
-    )
-    with pytest.raises(ConfigError, match=r"jaxlib 0\.8\.1 for CPython .*: no upstream") as caught:
-        dist.preview(asked, runner=runner)
-    assert "--jaxlib built" in caught.value.hint
-
-
 @pytest.mark.parametrize(
     ("asked", "xla", "suffix"),
     [

@@ -137,12 +137,8 @@ def _pin(version: str, entry: Field, layouts: Layouts) -> Pin:
 def _jaxlib(
     version: str, field: Field, accepted: tuple[PythonVersion, ...]
 ) -> tuple[str, dict[PythonVersion, UpstreamWheel]]:
-    """A built jaxlib may have upstream wheels too: a layout that builds none takes those."""
-    fields = field.record(required=("origin",), optional=("requires_python", "wheels"))
-    origin = fields["origin"].choice(("built", "upstream"))
-    if origin == "built" and fields.keys() == {"origin"}:
-        return origin, {}
     fields = field.record(required=("origin", "requires_python", "wheels"))
+    origin = fields["origin"].choice(("built", "upstream"))
     requires_python = fields["requires_python"].string()
     wheels = fields["wheels"].record(required=tuple(map(str, accepted)))
     found = {}
