@@ -20,7 +20,7 @@ from rocwheel.process import Command
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from rocwheel.bazel import BazelInvocation, BazelResult
+    from rocwheel.bazel import BazelInvocation
     from rocwheel.console import Console
     from rocwheel.process import Runner
 
@@ -54,17 +54,9 @@ class Loop:
 class Turn:
     """What a turn did."""
 
-    runs: tuple[tuple[BazelInvocation, BazelResult], ...]
+    bazel: bazel.Runs
     installed: tuple[str, ...]  # file names, of wheels that had changed
     tested: bool
-
-    @property
-    def actions_executed(self) -> int:
-        return sum(done.actions_executed for _, done in self.runs)
-
-    @property
-    def cache_hits(self) -> int:
-        return sum(done.cache_hits for _, done in self.runs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,30 +75,24 @@ def turn(loop: Loop, *, runner: Runner, console: Console) -> Turn:
     """
     python, hashes = _about(loop.environment, runner)
     inputs = dist.gather(_plan(loop, python), runner=runner, console=console)
-    runs = []
-    for invocation in bazel.invocations(_spec(loop, python, inputs.spec)):
-        with console.step(f"Bazel: {invocation.title}", key="bazel"):
-            done = bazel.build(
-                invocation,
-                folder=loop.request.cache / "logs",
-                into=loop.request.cache / "dev" / inputs.spec.output_base.name,
-                runner=runner,
-                console=console,
-            )
-            console.info(f"   {done.summary}")
-            runs.append((invocation, done))
-    made = [path for _, done in runs for path in done.outputs.values()]
+    runs = bazel.build_all(
+        bazel.invocations(_spec(loop, python, inputs.spec)),
+        folder=loop.request.cache / "logs",
+        into=loop.request.cache / "dev" / inputs.spec.output_base.name,
+        runner=runner,
+        console=console,
+    )
     with console.step("Install", key="install"):
-        changed = [path for path in made if loop.editable or _digest(path) not in hashes]
+        changed = [path for path in runs.outputs if loop.editable or _digest(path) not in hashes]
         for command in _install(loop, changed):
             runner.run(command)
-        console.info(f"   {len(changed)} of {len(made)} had changed")
+        console.info(f"   {len(changed)} of {len(runs.outputs)} had changed")
     if loop.tests:
         library = inputs.root.root / "lib"
         with console.step("Test", key="test"):
             runner.run(_test(loop, library), on_line=console.info)
     return Turn(
-        runs=tuple(runs),
+        bazel=runs,
         installed=tuple(path.name for path in changed),
         tested=bool(loop.tests),
     )

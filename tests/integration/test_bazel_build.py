@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from support.bazel_bench import SOURCES
 
 from rocwheel import bazel
 from rocwheel.bazel import BazelBinary
+from rocwheel.bazel.build import Files
 from rocwheel.errors import BazelError, ConfigError
 from rocwheel.model import WheelKind
 
@@ -123,21 +127,42 @@ def test_a_label_without_a_wheel_is_an_error(bench):
         bench.build(2)
 
 
-def test_a_failure_is_seen_at_once_when_bazel_keeps_going(bench, talk):
+@pytest.mark.parametrize("options", [(), ("--keep_going",)])
+def test_a_failure_is_seen_within_the_second_in_which_bazel_prints_it(bench, talk, options):
     bench.write("kernels.txt", "FAIL\n")
     bench.write("pjrt.txt", f"SLEEP 3 {time.time()}\n")
-    seen: list[float] = []
+    log = Files.of(bench.invocation(options=options), bench.folder / "logs").log
+    log.unlink(missing_ok=True)
+    seen: dict[str, float] = {}
 
-    def watch():
-        while "told to fail" not in talk.getvalue():
-            time.sleep(0.05)
-        seen.append(time.monotonic())
+    def watch(name: str, text: Callable[[], str]) -> None:
+        while "told to fail" not in text():
+            time.sleep(0.01)
+        seen[name] = time.monotonic()
 
-    threading.Thread(target=watch, daemon=True).start()
+    texts = {"printed": lambda: log.read_text() if log.exists() else "", "seen": talk.getvalue}
+    watchers = [threading.Thread(target=watch, args=item, daemon=True) for item in texts.items()]
+    for thread in watchers:
+        thread.start()
     with pytest.raises(BazelError):
-        bench.build(options=("--keep_going",))
-    assert seen
-    assert time.monotonic() - seen[0] > 1.5  # it stood there while the other action still ran
+        bench.build(options=options)
+    ended = time.monotonic()
+    for thread in watchers:
+        thread.join(10)
+    assert seen["seen"] - seen["printed"] < 1
+    if options:  # the other action still ran
+        assert ended - seen["seen"] > 1.5
+
+
+def test_what_was_seen_of_a_failure_is_not_said_again(bench, talk):
+    bench.write("kernels.txt", "FAIL\n")
+    with pytest.raises(BazelError) as caught:
+        bench.build()
+    bench.console.fail(caught.value)
+    shown = talk.getvalue()
+    assert shown.count("kernels.txt: error: told to fail") == 1
+    assert shown.index("told to fail") < shown.index("the command was:") < shown.index("error: //")
+    assert shown.rstrip().endswith(".log")
 
 
 def test_what_the_last_run_took_is_told(bench, talk):
@@ -156,6 +181,32 @@ def test_the_profile_tells_the_critical_path_and_the_slowest_actions(bench):
     assert done.details.slowest[0].name.startswith("Compiling jaxlib/tools/src/pjrt.txt")
     assert 1.0 <= done.details.slowest[0].seconds <= 3.0
     assert done.details.critical_seconds >= 1.0
+
+
+def test_all_invocations_together_tell_what_was_slow_and_where_to_read_more(bench):
+    bench.write("pjrt.txt", f"SLEEP 0.6 {time.time()}\n")
+    bench.write("host.txt", f"SLEEP 0.9 {time.time()}\n")
+    runs = bazel.build_all(
+        [bench.invocation(0), bench.invocation(2)],
+        folder=bench.folder / "logs",
+        into=bench.folder / "out",
+        runner=bench.runner,
+        console=bench.console,
+    )
+    first, *lines = runs.lines()
+    assert re.match(
+        r"Bazel ran \d+ actions in 2 invocations, 0 came from a cache \(0 %\), \d", first
+    )
+    assert "src/host.txt" in lines[1]
+    assert "src/pjrt.txt" in lines[2]
+    assert lines[-1] == f"logs and profiles: {bench.folder / 'logs'}"
+    assert runs.document["slowest_actions"][0]["milliseconds"] >= 900
+    record = runs.records[1]
+    assert record["critical_path"]
+    assert record["bytes_made"] > 0
+    assert Path(record["profile"]).is_file()
+    assert Path(record["log"]).is_file()
+    json.dumps([runs.document, runs.records])
 
 
 INTERRUPTED = """

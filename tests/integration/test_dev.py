@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -94,10 +93,12 @@ def test_one_command_builds_installs_and_tests_the_next_only_what_changed(desk):
     assert (nothing["bazel"]["actions_executed"], nothing["installed"]) == (0, [])
     assert "nothing to rebuild" in desk.talk
     assert "0 of 3 had changed" in desk.talk
+    assert "Nothing was rebuilt: Bazel ran 0 actions in 2 invocations." in desk.talk
 
     (desk.jax / SOURCES / "kernels.txt").write_text("kernels = 2\n")
     touched = desk.dev()
     assert touched["bazel"]["actions_executed"] == 2
+    assert "slowest actions:" in desk.talk
     assert [name.partition("-")[0] for name in touched["installed"]] == ["jax_rocm7_plugin"]
     assert desk.says("__import__('jax_rocm7_plugin').kernels") == "2"
 
@@ -126,15 +127,13 @@ def test_a_failing_test_fails_the_command_after_the_install(desk):
     assert "Traceback" not in done.stderr
 
 
-def test_a_compile_error_is_on_the_screen_while_bazel_ends(desk):
+def test_a_compile_error_is_the_first_thing_to_read_and_read_once(desk):
     (desk.jax / SOURCES / "kernels.txt").write_text("FAIL\n")
-    started = time.monotonic()
     done = desk.ci_build("dev", f"--environment={desk.environment}", *desk.sources, check=False)
     (desk.jax / SOURCES / "kernels.txt").write_text("kernels = 3\n")
     assert done.returncode == 12
-    assert "kernels.txt: error: told to fail" in done.stderr
+    assert done.stderr.count("kernels.txt: error: told to fail") == 1
     assert "//jaxlib/tools:kernels: ToyCompile failed" in done.stderr
-    assert time.monotonic() - started < 20
 
 
 def test_an_environment_that_is_none_is_named(desk):

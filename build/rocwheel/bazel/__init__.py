@@ -15,6 +15,7 @@ from rocwheel.bazel.invocation import (
 )
 from rocwheel.bazel.releases import Downloads, load_releases
 from rocwheel.bazel.remote import Remote, read_remote
+from rocwheel.bazel.runs import Runs, build_all
 
 __all__ = [
     "COMPILERS",
@@ -28,8 +29,10 @@ __all__ = [
     "Compiler",
     "Downloads",
     "Remote",
+    "Runs",
     "WheelVersion",
     "build",
+    "build_all",
     "invocations",
     "load_releases",
     "locate",

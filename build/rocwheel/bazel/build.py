@@ -281,6 +281,7 @@ class _Shown:
         self._read, self._bar, self._console, self._secrets = read, bar, console, secrets
         self._explained = 0
         self._status = ""
+        self._started = time.monotonic()
 
     def line(self, line: str) -> None:
         """Keep Bazel's status line to show it; nothing is concluded from it."""
@@ -298,7 +299,8 @@ class _Shown:
 
     def _update(self) -> None:
         targets = f"{len(self._read.completed)} of {len(self._read.targets)} targets"
-        text = ", ".join(filter(None, (targets, self._status)))
+        elapsed = duration(time.monotonic() - self._started)
+        text = ", ".join(filter(None, (elapsed, targets, self._status)))
         self._bar.update(self._read.actions, text=text)
 
 

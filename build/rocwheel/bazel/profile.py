@@ -33,14 +33,11 @@ class Summary:
     def critical_seconds(self) -> float:
         return round(sum(item.seconds for item in self.critical_path), 3)
 
-    def lines(self) -> Iterator[str]:
-        """The summary for people; nothing when nothing ran."""
+    def critical_lines(self) -> Iterator[str]:
+        """The critical path for people; nothing when nothing ran."""
         if self.critical_path:
             yield f"critical path {self.critical_seconds:.1f} s:"
             yield from (f"  {item.seconds:7.1f} s  {item.name}" for item in self.critical_path)
-        if self.slowest:
-            yield "slowest actions:"
-            yield from (f"  {item.seconds:7.1f} s  {item.name}" for item in self.slowest)
 
 
 def read_profile(path: Path) -> Summary:

@@ -118,16 +118,16 @@ def dev(
         return
     done = loop.turn(asked, runner=app.runner, console=app.console)
     document = {
-        "bazel": {
-            "invocations": len(done.runs),
-            "actions_executed": done.actions_executed,
-            "cache_hits": done.cache_hits,
-        },
+        "bazel": done.bazel.document,
         "installed": list(done.installed),
         "tested": done.tested,
         "seconds": dict(app.console.seconds),
     }
-    app.emit(document, f"{done.actions_executed} actions, {len(done.installed)} wheels installed")
+    for line in done.bazel.lines():
+        app.console.info(line)
+    app.emit(
+        document, f"{done.bazel.actions_executed} actions, {len(done.installed)} wheels installed"
+    )
 
 
 def _show(app: App, lines: Iterator[str]) -> None:

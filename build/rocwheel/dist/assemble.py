@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import bazel, wheel, wheelhouse
 from rocwheel.dist.inputs import Inputs, gather
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rocwheel.process import Runner
 
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
-Runs: TypeAlias = "tuple[tuple[bazel.BazelInvocation, bazel.BazelResult], ...]"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,16 +33,8 @@ class Result:
     is_new: bool  # False: the same set was there already
     rocm_root: Path
     rocm_number: str
-    bazel: tuple[tuple[bazel.BazelInvocation, bazel.BazelResult], ...]
+    bazel: bazel.Runs
     findings: tuple[wheel.Finding, ...]  # warnings; errors end a build
-
-    @property
-    def actions_executed(self) -> int:
-        return sum(done.actions_executed for _, done in self.bazel)
-
-    @property
-    def cache_hits(self) -> int:
-        return sum(done.cache_hits for _, done in self.bazel)
 
 
 def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
@@ -53,7 +44,13 @@ def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
     """
     with wheelhouse.assembling(planned.request.wheelhouse) as scratch:
         inputs = gather(planned, runner=runner, console=console)
-        runs = _compile(inputs, scratch, runner=runner, console=console)
+        runs = bazel.build_all(
+            bazel.invocations(inputs.spec),
+            folder=planned.request.cache / "logs",
+            into=scratch / RAW,
+            runner=runner,
+            console=console,
+        )
         with console.step("Wheels: repair and verify", key="wheels"):
             entries, findings = _wheels(inputs, runs, scratch, runner=runner, console=console)
             shutil.rmtree(scratch / RAW)
@@ -72,34 +69,15 @@ def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
     )
 
 
-def _compile(inputs: Inputs, scratch: Path, *, runner: Runner, console: Console) -> Runs:
-    logs = inputs.planned.request.cache / "logs"
-    runs = []
-    for number, invocation in enumerate(bazel.invocations(inputs.spec), 1):
-        with console.step(f"Bazel: {invocation.title}", key="bazel"):
-            done = bazel.build(
-                invocation,
-                folder=logs,
-                into=scratch / RAW / str(number),
-                runner=runner,
-                console=console,
-            )
-            console.info(f"   {done.summary}")
-            for line in done.details.lines():
-                console.detail(f"   {line}")
-            runs.append((invocation, done))
-    return tuple(runs)
-
-
 def _wheels(
-    inputs: Inputs, runs: Runs, scratch: Path, *, runner: Runner, console: Console
+    inputs: Inputs, runs: bazel.Runs, scratch: Path, *, runner: Runner, console: Console
 ) -> tuple[tuple[WheelEntry, ...], tuple[wheel.Finding, ...]]:
     """Repair and verify each wheel Bazel made; one per cell, or an error with the list (R19)."""
     planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
     version = canonical_version(tree.jax_version, spec.wheel_version.effective)
     entries: list[WheelEntry] = []
     findings: list[wheel.Finding] = []
-    for invocation, done in runs:
+    for invocation, done in runs.done:
         for kind in invocation.kinds:
             python = invocation.python if kind.per_python else None
             repaired = wheel.repair(
@@ -234,7 +212,7 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
 def _record(
     inputs: Inputs,
     manifest: Manifest,
-    runs: Runs,
+    runs: bazel.Runs,
     findings: tuple[wheel.Finding, ...],
     *,
     seconds: Mapping[str, float],
@@ -253,18 +231,7 @@ def _record(
         "bazel": {
             "path": str(binary.path),
             "version": binary.version,
-            "invocations": [
-                {
-                    "command": str(invocation.command_line()),
-                    "actions_executed": done.actions_executed,
-                    "cache_hits": done.cache_hits,
-                    "notes": list(done.notes),
-                    "warnings": list(done.warnings),
-                    "critical_path_milliseconds": round(done.details.critical_seconds * 1000),
-                    "milliseconds": round(done.seconds * 1000),
-                }
-                for invocation, done in runs
-            ],
+            "invocations": runs.records,
         },
         "milliseconds": {name: round(took * 1000) for name, took in seconds.items()},
         "findings": [

@@ -75,11 +75,7 @@ def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
             }
             for item in manifest.wheels
         ],
-        "bazel": {
-            "invocations": len(result.bazel),
-            "actions_executed": result.actions_executed,
-            "cache_hits": result.cache_hits,
-        },
+        "bazel": result.bazel.document,
         "findings": len(result.findings),
         "seconds": dict(seconds),
     }
@@ -106,13 +102,7 @@ def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
         ("stage", "time"), [(name, duration(took)) for name, took in seconds.items()]
     )
     yield ""
-    if result.actions_executed:
-        yield (
-            f"Bazel ran {result.actions_executed} actions in {len(result.bazel)} invocations, "
-            f"{result.cache_hits} came from a cache."
-        )
-    else:
-        yield f"Nothing was rebuilt: Bazel ran 0 actions in {len(result.bazel)} invocations."
+    yield from result.bazel.lines()
     yield (
         f"ROCm {manifest.rocm.version}, JAX {manifest.jax_version}, "
         f"gfx targets {', '.join(manifest.gfx_targets)}"
