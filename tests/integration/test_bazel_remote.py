@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support import bazel_bench, cache_server, grid, toy
+from support import bazel_bench, cache_server, certificates, grid, toy
 
 from rocwheel.bazel import Remote, read_remote
-from rocwheel.errors import ConfigError
+from rocwheel.bazel.remote import ask
+from rocwheel.errors import BazelError, ConfigError
 
 pytestmark = [pytest.mark.needs("bazel"), pytest.mark.xdist_group("bazel")]
 
@@ -89,6 +90,15 @@ def test_a_cache_that_is_down_is_left_out_and_told(bench):
     assert built.notes == (f"remote cache not used: http://127.0.0.1:{port}: Connection refused",)
 
 
+def test_a_wheel_that_was_left_in_the_cache_is_missed(bench, cache):
+    """All of it is a remote hit, and with the user's option no file comes to this disk."""
+    remote = Remote(cache=cache.url, upload=True)
+    bench.build(JAXLIB, remote=remote)
+    bench.wipe()
+    with pytest.raises(BazelError, match="Bazel says it made this file, but it is not there"):
+        bench.build(JAXLIB, remote=remote, options=("--remote_download_minimal",))
+
+
 def test_a_cache_that_turns_bad_between_two_builds_spoils_no_wheel(bench, cache):
     good = bench.build(JAXLIB, remote=Remote(cache=cache.url, upload=True))
     wheel = next(iter(good.outputs.values())).read_bytes()
@@ -126,6 +136,33 @@ def test_a_real_executor_runs_the_actions_and_the_outputs_are_here(bench, tmp_pa
         again = bench.build(JAXLIB, remote=remote)
         assert (again.actions_executed, again.cache_hits) == (0, ACTIONS)
         assert len(server.actions) == ACTIONS
+
+
+@pytest.mark.needs("nginx", "openssl")
+def test_a_cache_with_tls_is_asked_with_the_files_that_were_given(bench, tmp_path):
+    """Debian's Bazel cannot use them: it ignores them for https and crashes over grpcs."""
+    ours, others = (certificates.make(tmp_path / name) for name in ("ours", "others"))
+    with cache_server.nginx(tmp_path / "nginx", ours) as url:
+        remote = read_remote(
+            cache=url,
+            tls_ca=ours.authority,
+            tls_certificate=ours.client,
+            tls_key=ours.client_key,
+            upload=True,
+            workspaces=[bench.workspace],
+        )
+        assert ask(remote, (7, 7, 0)).notes == ()
+        (note,) = ask(replace(remote, tls_ca=others.authority), (7, 7, 0)).notes
+        assert "certificate verify failed" in note
+        (note,) = ask(replace(remote, tls_certificate=None), (7, 7, 0)).notes
+        assert note == f"remote cache not used: {url}: answers 400 Bad Request"
+        built = bench.build(JAXLIB, remote=remote)
+        assert built.notes == (
+            f"remote cache not used: {url}: Bazel before 6 ignores TLS files for https",
+        )
+    assert {f"--tls_{name}" for name in ("certificate", "client_certificate", "client_key")} < {
+        option.partition("=")[0] for option in remote.options
+    }
 
 
 @pytest.mark.slow
@@ -210,6 +247,9 @@ def test_credentials_below_a_workspace_are_refused(tmp_path):
             read_remote(header_file=path, workspaces=[tmp_path / "ws"])
     with pytest.raises(ConfigError, match="belong together"):
         read_remote(tls_key=key)
+    with pytest.raises(ConfigError, match="no PKCS #8 key") as caught:
+        read_remote(tls_key=key, tls_certificate=key)
+    assert caught.value.hint.startswith("openssl pkcs8 -topk8")
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from support.certificates import Certificates
+
 _NGINX = """
 {user}
 daemon off;
@@ -26,7 +28,7 @@ http {{
   uwsgi_temp_path {folder}/uwsgi;
   scgi_temp_path {folder}/scgi;
   server {{
-    listen 127.0.0.1:{port};
+    listen 127.0.0.1:{port}{tls};
     client_max_body_size 0;
     location / {{
       root {folder}/store;
@@ -37,21 +39,33 @@ http {{
 }}
 """
 
+_TLS = """ ssl;
+    ssl_certificate {certificates.server};
+    ssl_certificate_key {certificates.server_key};
+    ssl_client_certificate {certificates.authority};
+    ssl_verify_client on"""
+# A test that is killed takes its servers with it.
+DIES_WITH_US = ("setpriv", "--pdeathsig", "TERM")
+
 
 @contextmanager
-def nginx(folder: Path) -> Iterator[str]:
-    """A real HTTP cache: nginx with DAV; yields its URL. Entries lie in `folder/store`."""
+def nginx(folder: Path, certificates: Certificates | None = None) -> Iterator[str]:
+    """A real HTTP cache: nginx with DAV; yields its URL. Entries lie in `folder/store`.
+
+    With certificates it speaks https, and wants to see a client's.
+    """
     (folder / "store").mkdir(parents=True)
     port = free_port()
     user = "user root;" if os.geteuid() == 0 else ""  # else its workers cannot see our folder
-    (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, port=port, user=user))
+    tls = _TLS.format(certificates=certificates) if certificates else ""
+    (folder / "nginx.conf").write_text(_NGINX.format(folder=folder, port=port, user=user, tls=tls))
     process = subprocess.Popen(
-        ["nginx", "-c", str(folder / "nginx.conf"), "-p", str(folder)],
+        [*DIES_WITH_US, "nginx", "-c", str(folder / "nginx.conf"), "-p", str(folder)],
         env={"PATH": os.environ["PATH"] + ":/usr/sbin"},
     )
     try:
         wait_for_port(port)
-        yield f"http://127.0.0.1:{port}"
+        yield f"{'https' if certificates else 'http'}://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait(10)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.cache_server import free_port, wait_for_port
+from support.cache_server import DIES_WITH_US, free_port, wait_for_port
 
 REQUIREMENTS = (
     "BuildGrid==0.0.97",
@@ -96,7 +96,10 @@ class Grid:
 
     def _start(self, *argv: object) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
-            list(map(str, argv)), stdout=self._log, stderr=subprocess.STDOUT, cwd=self._folder
+            [*DIES_WITH_US, *map(str, argv)],
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            cwd=self._folder,
         )
 
 
@@ -119,8 +122,8 @@ def environment() -> Path:
     with folder.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-            install = [python, "-m", "pip", "install", "--quiet", *REQUIREMENTS]
-            subprocess.run(install, check=True)
+            uv = [sys.executable, "-m", "uv", "--quiet"]
+            subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, folder], check=True)
+            subprocess.run([*uv, "pip", "install", "--python", python, *REQUIREMENTS], check=True)
             (folder / "complete").touch()
     return python

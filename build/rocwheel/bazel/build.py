@@ -118,7 +118,7 @@ def build(
     waiting = partial(console.info, "   waiting for another build of this tree")
     with locked(base.with_name(base.name + ".lock"), waiting=waiting):
         warnings = _Warnings(console)
-        usable = ask(invocation.remote)
+        usable = ask(invocation.remote, invocation.bazel.release)
         notes = list(usable.notes)
         now = replace(invocation, remote=usable.remote)
         write_headers(now.remote, base.parent)
@@ -126,7 +126,8 @@ def build(
             console.warn(note)
         read, failure = _run(now, files, warnings, runner=runner, console=console)
         if failure and now.remote.options and not _own_fault(read):
-            notes.append(f"built again without remote cache and executor: {failure}")
+            why = failure.detail.strip().rpartition("\n")[2]
+            notes.append(f"built again without remote cache and executor: {failure}: {why}")
             console.warn(notes[-1])
             now = replace(invocation, remote=LOCAL)
             read, failure = _run(now, files, warnings, runner=runner, console=console)

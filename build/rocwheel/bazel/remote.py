@@ -30,6 +30,7 @@ PROBE: Final = b"rocwheel asks whether this cache keeps what it is given\n"
 CACHE_SCHEMES: Final = ("http", "https", "grpc", "grpcs")
 EXECUTOR_SCHEMES: Final = ("grpc", "grpcs")
 PORTS: Final = {"http": 80, "https": 443, "grpc": 80, "grpcs": 443}
+HTTPS_TLS_SINCE: Final = (6,)  # https://github.com/bazelbuild/bazel/pull/14398
 OK: Final = range(200, 300)
 NOT_FOUND: Final = 404
 
@@ -141,6 +142,11 @@ def read_remote(
             "a client certificate and its key belong together",
             hint="give --remote-tls-certificate and --remote-tls-key",
         )
+    if tls_key and "BEGIN PRIVATE KEY" not in tls_key.read_text(encoding="utf-8", errors="replace"):
+        raise ConfigError(
+            f"{tls_key}: no PKCS #8 key, and Bazel reads no other",
+            hint=f"openssl pkcs8 -topk8 -nocrypt -in {tls_key} -out <another file>",
+        )
     return Remote(
         cache=cache or "",
         executor=executor or "",
@@ -153,12 +159,15 @@ def read_remote(
     )
 
 
-def ask(remote: Remote) -> Usable:
-    """Try cache and executor with requests of a few bytes; keep what works."""
+def ask(remote: Remote, release: tuple[int, ...] = ()) -> Usable:
+    """Try cache and executor with requests of a few bytes; keep what works.
+
+    `release` is Bazel's, () when it is not known.
+    """
     notes: list[str] = []
     cache, upload, executor = remote.cache, remote.upload, remote.executor
     if cache:
-        problem, can_write = _ask_cache(remote)
+        problem, can_write = _ask_cache(remote, release)
         if problem:
             notes.append(f"remote cache not used: {problem}")
             cache, upload = "", False
@@ -220,10 +229,12 @@ def _headers(path: Path) -> tuple[tuple[str, str], ...]:
     return tuple(found)
 
 
-def _ask_cache(remote: Remote) -> tuple[str, str]:
+def _ask_cache(remote: Remote, release: tuple[int, ...]) -> tuple[str, str]:
     """What keeps the cache from being used, and from being written; "" for nothing."""
     if urlsplit(remote.cache).scheme.startswith("grpc"):
         return _connect(remote.cache), ""
+    if (remote.tls_ca or remote.tls_certificate) and release < HTTPS_TLS_SINCE:
+        return f"{remote.cache}: Bazel before 6 ignores TLS files for https", ""
     import requests
 
     with requests.Session() as session:
