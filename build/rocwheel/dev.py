@@ -32,7 +32,9 @@ installed = {}
 for item in importlib.metadata.distributions():
     origin = json.loads(item.read_text("direct_url.json") or "{}")
     name = item.metadata["Name"].lower().replace("_", "-")
-    installed[name] = origin.get("archive_info", {}).get("hashes", {}).get("sha256", "")
+    archive = origin.get("archive_info", {})
+    old = archive.get("hash", "").rpartition("sha256=")[2]  # as pip before 23.1 writes it
+    installed[name] = archive.get("hashes", {}).get("sha256", old)
 free = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
 print(json.dumps({"python": "%d.%d%s" % (*sys.version_info[:2], free), "installed": installed}))
 """
@@ -83,8 +85,11 @@ def turn(loop: Loop, *, runner: Runner, console: Console) -> Turn:
         console=console,
     )
     with console.step("Install", key="install"):
-        changed = [path for path in runs.outputs if loop.editable or _digest(path) not in hashes]
-        for command in _install(loop, changed):
+        made = {path: "" if loop.editable else _digest(path) for path in runs.outputs}
+        changed = {path: digest for path, digest in made.items() if digest not in hashes}
+        # pip before 23.1 remembers a digest only when it was told one.
+        what = [f"{path.as_uri()}#sha256={digest}" for path, digest in changed.items()]
+        for command in _install(loop, list(map(str, changed)) if loop.editable else what):
             runner.run(command)
         console.info(f"   {len(changed)} of {len(runs.outputs)} had changed")
     if loop.tests:
@@ -109,7 +114,7 @@ def preview_turn(loop: Loop, *, runner: Runner) -> Iterator[str]:
     for invocation in bazel.invocations(_spec(loop, python, spec)):
         yield str(invocation.command_line())
     yield "# then, for the wheels that changed:"
-    yield from map(str, _install(loop, [loop.request.cache / "dev" / "<wheels>"]))
+    yield from map(str, _install(loop, [str(loop.request.cache / "dev" / "<wheels>")]))
     if loop.tests:
         yield str(_test(loop, Path(str(spec.rocm_root)) / "lib"))
 
@@ -230,19 +235,19 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _install(loop: Loop, changed: Sequence[Path]) -> list[Command]:
+def _install(loop: Loop, changed: Sequence[str]) -> list[Command]:
     """pip, once, without dependencies or an index: the wheels are all that is wanted."""
     if not changed:
         return []
     how = ("--no-build-isolation",) if loop.editable else ("--no-index", "--force-reinstall")
-    what = [word for path in changed for word in (("-e",) * loop.editable, (str(path),))]
+    what = [word for item in changed for word in (*("-e",) * loop.editable, item)]
     return [
         Command(
             argv=(
                 str(loop.environment / "bin" / "python"),
                 *("-m", "pip", "install", "--quiet", "--no-deps", "--disable-pip-version-check"),
                 *how,
-                *(word for words in what for word in words),
+                *what,
             )
         )
     ]

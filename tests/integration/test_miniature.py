@@ -11,7 +11,6 @@ import re
 import shutil
 import struct
 import subprocess
-import tarfile
 import zipfile
 from dataclasses import dataclass
 from email.parser import HeaderParser
@@ -137,8 +136,8 @@ class Bazel:
 
 
 def unpack(tarball, folder):
-    with tarfile.open(tarball) as archive:
-        archive.extractall(folder, filter="tar")
+    folder.mkdir()
+    subprocess.run(["tar", "-xf", tarball, "-C", folder], check=True)
     return folder
 
 
