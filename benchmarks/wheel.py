@@ -41,7 +41,7 @@ INFLATE = """
 import hashlib, sys, zipfile
 from isal import igzip_lib
 path, hashed = sys.argv[1], len(sys.argv) > 2
-digests = [hashlib.sha256(), hashlib.sha256()]
+whole, content = hashlib.sha256(), hashlib.sha256()
 with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
     for info in archive.infolist():
         file.seek(info.header_offset + 26)
@@ -52,11 +52,13 @@ with zipfile.ZipFile(path) as archive, open(path, "rb") as file:
         while left:
             packed = file.read(min(left, 1 << 18))
             left -= len(packed)
-            piece = inflate.decompress(packed, 1 << 20)
-            while piece:
-                hashed and digests[1].update(piece)
-                piece = b"" if inflate.needs_input else inflate.decompress(b"", 1 << 20)
-            hashed and digests[0].update(packed)
+            pieces = [inflate.decompress(packed, 1 << 20)]
+            while not (inflate.eof or inflate.needs_input):
+                pieces.append(inflate.decompress(b"", 1 << 20))
+            if hashed:
+                whole.update(packed)
+                for piece in pieces:
+                    content.update(piece)
 """
 LARGE = """
 import sys

@@ -71,6 +71,7 @@ def test_a_killed_run_leaves_nothing_at_all(large, sibling, tmp_path) -> None:
     out = tmp_path / "out"
     for command in (
         ("retag", large, "--platform-tag", "manylinux_2_28_x86_64"),
+        ("repair", large),
         ("reversion", large, sibling, "--post-release", "1"),
         ("reversion", sibling, large, "--post-release", "1"),
     ):

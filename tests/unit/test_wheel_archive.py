@@ -163,7 +163,7 @@ def test_a_file_system_without_nameless_files_gets_hidden_ones(tmp_path: Path, m
     with Archive(path) as archive, Outbox(tmp_path / "out") as box:
         box.write("a.whl", kept(archive), archive)
         (hidden,) = (tmp_path / "out").iterdir()
-        assert hidden.name.startswith(".a.whl.")
+        assert hidden.name.startswith(".unfinished-")
     assert [item.name for item in (tmp_path / "out").iterdir()] == ["a.whl"]
     monkeypatch.setattr(os, "link", _no_links)
     with Archive(path) as archive, Outbox(tmp_path / "out") as box:

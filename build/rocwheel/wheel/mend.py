@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -137,12 +138,14 @@ def apply(
     patchelf fail, HostError when `out` cannot be written.
     """
     report = plan.report
-    with (
-        Outbox(out) as box,
-        tempfile.TemporaryDirectory(prefix=".repair-", dir=out) as scratch,
-        Archive(report.path) as archive,
-    ):
-        bench = _Bench(archive, plan, Path(scratch), runner, interpreter)
+    with ExitStack() as stack:
+        box = stack.enter_context(Outbox(out))
+        scratch = out
+        if plan.graft or plan.runpaths:  # the tools want files with names
+            folder = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out)
+            scratch = Path(stack.enter_context(folder))
+        archive = stack.enter_context(Archive(report.path))
+        bench = _Bench(archive, plan, scratch, runner, interpreter)
         grafted: tuple[str, ...] = ()
         if plan.graft:
             console.detail(f"   auditwheel grafts {', '.join(plan.graft)}")

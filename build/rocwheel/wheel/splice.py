@@ -430,7 +430,7 @@ class _DraftFile:
         except OSError as exc:
             if exc.errno not in _NO_NAMELESS:
                 raise
-            self._hidden = folder / f".{name}.{os.getpid()}.unfinished"
+            self._hidden = folder / f".unfinished-{os.getpid()}-{name}"
             self.descriptor = os.open(self._hidden, flags | os.O_CREAT | os.O_TRUNC, 0o666)
 
     @property
