@@ -267,6 +267,7 @@ def test_skipped_tests_can_be_tried_and_named_tests_alone(request_, host, consol
     tests = frozenset({"test_b.py::test_b"})
     gated = gate(replace(request_, choice=Choice.NAMED, tests=tests), host, console)
     assert [test.test for test in gated.results.tests] == ["test_b.py::test_b"]
+    assert gated.results.files == ("test_b.py",), "no other file was imported"
 
 
 def test_an_entry_of_the_skip_list_that_meets_nothing_fails_the_suite(

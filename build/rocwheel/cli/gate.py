@@ -71,7 +71,7 @@ def run_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Path(path_type=str),
             help="Only what failed in these results, with the same packages and devices.",
         ),
-        click.option("--test", "tests", multiple=True, metavar="ID", help="Only this test."),
+        click.option("--test", "tests", multiple=True, metavar="ID", help="Only this test, or file of tests."),
         click.option("--shard", cls=Once, default="1/1", metavar="I/N", help="One part of N."),
         click.option(
             "--with",

@@ -143,9 +143,13 @@ def _failed_of(
         return (), frozenset(), ()
     file = app.cwd / path
     results = Results.from_bytes(read(file), name=str(file))
-    tests = tuple(t.test for t in results.tests if t.outcome.bad or t.outcome is Outcome.FLAKY)
+    again = (Outcome.FLAKY, Outcome.NOT_RUN)
+    tests = tuple(t.test for t in results.tests if t.outcome.bad or t.outcome in again)
+    tests += tuple(error.file for error in results.collect_errors)
     if not tests:
-        raise ConfigError(f"{file}: nothing failed there", hint="name results with failures")
+        raise ConfigError(
+            f"{file}: no test failed there", hint="run the whole gate again, not `gate rerun`"
+        )
     devices = (device for lane in results.lanes for device in lane.devices)
     serials = frozenset(device.serial for device in devices if device.target != "cpu")
     return tests, serials, tuple(results.environment.get("packages", "").split())

@@ -155,7 +155,7 @@ class Engine:
         self._plan, self._machine, self._watcher = plan, machine, watcher
         self._board = Board(plan.files, plan.estimates)
         self._ledger = Ledger(retry_limit=plan.retry_limit)
-        self._workers = [_Worker(lane=lane) for lane in plan.lanes]
+        self._workers = [_Worker(lane=lane, since=machine.clock()) for lane in plan.lanes]
         self._selector = selectors.DefaultSelector()
         self._faults: list[Fault] = []
         self._processes: list[ProcessRecord] = []

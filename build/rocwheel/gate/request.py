@@ -60,7 +60,7 @@ class Request:
     constraints: tuple[str, ...] = ()  # versions to hold other packages to
     lanes: int = 0  # most processes at once; 0 for as many as there are devices
     choice: Choice = Choice.ALL
-    tests: frozenset[str] = frozenset()  # for Choice.NAMED
+    tests: frozenset[str] = frozenset()  # node ids or files, for Choice.NAMED
     serials: frozenset[str] = frozenset()  # devices to keep to; all when empty
     deadline: float = 0.0  # seconds for everything; 0 for the suite's and half an hour
     patience: float = 3600.0  # seconds to wait for devices others hold

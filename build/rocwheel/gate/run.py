@@ -33,7 +33,7 @@ from rocwheel.source import git
 from rocwheel.verdict import Attempts, RocmBrought, State, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from rocwheel.console import Console
     from rocwheel.gate.bring import Brought
@@ -336,9 +336,10 @@ def _run(plan: Plan, request: Request, host: Host, watcher: Watcher, told: _Told
     if request.choice is Choice.ALL:
         plan = replace(plan, skip=listed)
     elif request.choice is Choice.SKIPPED:
-        plan = replace(plan, wanted=lambda test: bool(listed(test)))
+        plan = _only(plan, {entry.pattern for entry in entries}, lambda test: bool(listed(test)))
     else:
-        plan = replace(plan, wanted=lambda test: test in request.tests)
+        named = request.tests  # a file stands for all of its tests
+        plan = _only(plan, named, lambda test: bool(named & {test, test.partition("::")[0]}))
     slots = _slots(host)
     machine = Machine(
         starter=host.runner,
@@ -351,6 +352,13 @@ def _run(plan: Plan, request: Request, host: Host, watcher: Watcher, told: _Told
     results = Engine(plan, machine, watcher).run()
     results = replace(results, skips={entry.where: met[entry.where] for entry in entries})
     return results if plan.shard or not request.whole else with_unmet_skips(results)
+
+
+def _only(plan: Plan, names: Iterable[str], wanted: Callable[[str], bool]) -> Plan:
+    """Keep to some tests; other files than theirs are not even imported."""
+    files = {name.partition("::")[0] for name in names}
+    kept = tuple(file for file in plan.files if file in files)
+    return replace(plan, files=kept, wanted=wanted)
 
 
 def with_unmet_skips(results: Results) -> Results:
