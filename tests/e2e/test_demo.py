@@ -70,6 +70,17 @@ def test_bazel_is_asked_once_for_plugin_and_pjrt_and_pjrt_once_in_all(demo):
     assert not any("ROCM" in line or "config=rocm" in line for line in jaxlib)
 
 
+def test_the_gate_lets_the_demos_wheels_through(demo):
+    world, done = demo
+    gated = world.run(
+        "gate", "--json", "--wheels=wheelhouse/current", "--suite=miniature",
+        "--family=gfx94X-dcgpu", f"--python={done.document['installed'][0]['python']}",
+    )  # fmt: skip
+    assert gated.returncode == 0, gated.stderr[-4000:]
+    assert gated.document["state"] == "pass"
+    assert gated.document["counts"]["passed"] == 6
+
+
 def test_a_second_run_rebuilds_nothing_and_says_so(demo):
     world, first = demo
     again = world.run("--json", "demo")

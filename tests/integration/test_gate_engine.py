@@ -13,7 +13,7 @@ import pytest
 from support import gate
 
 from rocwheel.gate.accelerators import Accelerator
-from rocwheel.gate.engine import Watcher
+from rocwheel.gate.plan import Watcher
 from rocwheel.gate.suites import Library
 from rocwheel.process import Command
 from rocwheel.results import Outcome, Results

@@ -21,9 +21,10 @@ from rocwheel.console import Console
 from rocwheel.gate import gather, install, suites
 from rocwheel.gate import run as room
 from rocwheel.gate.child import WorkerSpec
-from rocwheel.gate.engine import Engine, Plan, Watcher
+from rocwheel.gate.engine import Engine
 from rocwheel.gate.install import WheelSet
 from rocwheel.gate.judge import judge
+from rocwheel.gate.plan import Plan, Watcher
 from rocwheel.gate.request import Device, Host, Request
 from rocwheel.process import HostRunner, base_env
 from rocwheel.report import page

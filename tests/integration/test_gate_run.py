@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import time
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -22,10 +24,10 @@ from rocwheel.cli import main
 from rocwheel.errors import ConfigError
 from rocwheel.gate import accelerators, deposit, history, install
 from rocwheel.gate import run as room
-from rocwheel.gate.engine import Watcher
 from rocwheel.gate.gather import Shard
 from rocwheel.gate.judge import Demand
 from rocwheel.gate.merge import merge_results, merge_verdicts
+from rocwheel.gate.plan import Watcher
 from rocwheel.gate.request import Choice, Device, Host, Request
 from rocwheel.gate.skips import load
 from rocwheel.gate.slots import Slots
@@ -37,6 +39,8 @@ from rocwheel.results import Results
 from rocwheel.verdict import RocmBrought, State
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate run")]
+
+ROOT = Path(__file__).parents[2]
 
 TESTS = {
     "test_a.py": """
@@ -270,6 +274,49 @@ def test_skipped_tests_can_be_tried_and_named_tests_alone(request_, host, consol
     assert gated.results.files == ("test_b.py",), "no other file was imported"
 
 
+def test_jaxs_tests_come_from_the_commit_that_the_wheels_were_built_of(
+    request_, host, console, tmp_path
+):
+    """Its sources lie beside its tests: imported is what was installed."""
+    repository = tmp_path / "jax"
+    for name, text in {
+        "tests/a_test.py": "import jaxlib\ndef test_wheel(): assert 'site-packages' in jaxlib.__file__\n"
+        "def test_support(): import helper\n",
+        "tests/helper.py": "",
+        "tests/gone_test.py": "def test_old(): assert False\n",
+        "jaxlib/__init__.py": "raise ImportError('the sources, not the wheel')\n",
+        "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['tests']\n",
+    }.items():
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(text)
+    git = ("git", "-C", str(repository), "-c", "user.name=t", "-c", "user.email=t@example.org")
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    for arguments in (("add", "-A"), ("commit", "-qm", "one"), ("tag", "jax-v0.9.1")):
+        subprocess.run([*git, *arguments], check=True)
+    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    source = replace(
+        request_.manifest.jax, repository=repository.as_uri(), commit=done.stdout.strip()
+    )
+    suite = replace(
+        SUITE,
+        source=Source(
+            folder="",
+            paths=("tests/*_test.py",),
+            exclude=("tests/gone*",),
+            support=("pyproject.toml", "tests/**"),
+        ),
+    )
+    manifest = replace(request_.manifest, jax=source)
+    asked = replace(request_, suite=suite, manifest=manifest, skips=())
+    assert "git" in "\n".join(room.lines(asked, host))
+    gated = gate(asked, host, console)
+    assert gated.found.state is State.PASS, gated
+    assert [test.test for test in gated.results.tests] == [
+        "tests/a_test.py::test_wheel",
+        "tests/a_test.py::test_support",
+    ]
+
+
 def test_an_entry_of_the_skip_list_that_meets_nothing_fails_the_suite(
     request_, host, console, checkout
 ):
@@ -353,6 +400,14 @@ def test_a_signal_while_the_environment_is_made_is_not_run(request_, host, conso
     assert gated.found.state is State.NOT_RUN
 
 
+def test_a_machine_whose_disk_will_not_do_is_infra(request_, host, console, tmp_path):
+    (tmp_path / "file").touch()
+    gated = gate(request_, replace(host, cache=tmp_path / "file"), console)
+    assert gated.found.state is State.INFRA
+    assert "Not a directory" in gated.found.message
+    assert gated.verdict.state is State.INFRA
+
+
 def test_a_dry_run_shows_devices_files_and_commands_and_makes_nothing(request_, host, tmp_path):
     before = sorted(tmp_path.rglob("*"))
     text = "\n".join(room.lines(request_, host))
@@ -405,6 +460,19 @@ def test_the_command_stores_a_verdict_and_ends_with_its_state(
     assert Path(document["report"]).is_file()
 
 
+def test_reports_of_an_earlier_run_do_not_survive_the_start_of_another(at, interpreter, capsys):
+    make_set(at / "wh", pythons=(str(interpreter.version),))
+    (at / "wh/manifest.json").unlink()
+    (at / "out").mkdir()
+    (at / "out/verdict.json").write_text("of another set")
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "smoke"]
+    status = main(["gate", "--wheels", "wh", "--output", "out", *common])
+    assert status == State.NO_RUNNER.exit_code
+    assert {path.name for path in (at / "out").iterdir()} == {
+        "junit.xml", "report.html", "results.json"
+    }  # fmt: skip
+
+
 def test_a_gate_without_a_passing_machine_never_exits_zero(at, tmp_path, interpreter, capsys):
     make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
     common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "smoke"]
@@ -434,6 +502,122 @@ def test_a_program_can_be_given_a_gpu_of_its_own(at, tmp_path, capsys):
     status = main(["gate", "slot", "--slots", str(tmp_path / "slots"), "--", "true"])
     assert status == State.NO_RUNNER.exit_code
     assert "this machine has 0" in capsys.readouterr().err
+
+
+SMI = """#!/bin/sh
+printf '0, GPU-aaa1, 9.0, 81559, NVIDIA H100\\n1, GPU-bbb2, 9.0, 81559, NVIDIA H100\\n'
+"""
+CHILD = "import os, sys; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); sys.stdin.read()"
+
+
+def test_programs_share_the_gpus_of_a_machine_and_wait_for_none_forever(tmp_path):
+    """Without a GPU here, a script answers for nvidia-smi; locks and processes are real."""
+    smi = tmp_path / "bin/nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(SMI)
+    smi.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{smi.parent}:{os.environ['PATH']}"}
+    slot = [sys.executable, ROOT / "build/ci_build", "gate", "slot", "--nvidia", "--patience=0"]
+    slot += ["--slots", tmp_path / "slots", "--", sys.executable, "-c", CHILD]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    holders = []
+
+    def once():
+        return subprocess.run(
+            slot, env=environ, input="", capture_output=True, text=True, check=False
+        )
+
+    try:
+        for _ in range(2):
+            holders.append(subprocess.Popen(slot, env=environ, **pipes))
+            # one after the other: the second must find the first's lock
+            holders[-1].seen = holders[-1].stdout.readline().strip()
+        assert {holder.seen for holder in holders} == {"GPU-aaa1", "GPU-bbb2"}
+        third = once()
+        assert third.returncode == State.INFRA.exit_code
+        assert "0 of 1 devices came free within 0 s" in third.stderr
+        holders[0].communicate(timeout=30)
+        again = once()
+        assert again.stdout.strip() == holders[0].seen, "the lock ended with its program"
+        environ["CUDA_VISIBLE_DEVICES"] = "1"
+        holders[1].communicate(timeout=30)
+        masked = once()
+        assert masked.stdout.strip() == "GPU-bbb2", "an inherited mask is never widened"
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.communicate()
+
+
+def shard_folder(folder, number, *, passing=150):
+    results = rich(passing=passing)
+    tests = tuple(
+        replace(test, test=f"test_{number}.py::{n}", libraries=())
+        for n, test in enumerate(results.tests[:passing])
+    )
+    whole = replace(
+        results, shard=f"{number}/2", tests=tests, collect_errors=(), faults=(),
+        files=(f"test_{number}.py",), suite_files=("test_1.py", "test_2.py"),
+    )  # fmt: skip
+    folder.mkdir()
+    (folder / "results.json").write_bytes(whole.to_bytes())
+
+
+def test_shards_become_one_result_and_a_missing_one_is_not_run(at, capsys):
+    shard_folder(at / "one", 1)
+    shard_folder(at / "two", 2)
+    assert main(["gate", "merge", "--shards", "2", "one", "two"]) == 0
+    assert "300 passed" in capsys.readouterr().out
+    assert (at / "gate-results/merged/report.html").is_file()
+    assert main(["gate", "merge", "--shards", "2", "two"]) == State.NOT_RUN.exit_code
+    assert "shard 1 of 2 has no results" in capsys.readouterr().out
+    assert main(["gate", "merge", "--shards", "3", "one", "two"]) == 3, "cut in another way"
+
+
+def test_a_suite_without_skips_has_nothing_to_verify(at, tmp_path, interpreter, capsys):
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "miniature"]
+    assert main(["skips", "verify", "--wheels", "wh", *common]) == 0
+    assert "no entry for the suite miniature" in capsys.readouterr().out
+
+
+def test_sigterm_ends_the_command_with_not_run_and_its_reports(tmp_path, interpreter):
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    rocm_tree = tmp_path / "therock-dist-linux-gfx90a-7.10.0.tar.gz"
+    rocm_tree.write_bytes(tarballs.rocm_tarball())
+    gate_ = subprocess.Popen(
+        [
+            sys.executable, ROOT / "build/ci_build", "gate", "--wheels=wh", "--suite=miniature",
+            f"--rocm={rocm_tree}", f"--family={FAMILY.name}", f"--python={interpreter.version}",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    said = ""
+    for line in gate_.stderr:
+        said += line
+        if "A fresh environment" in line:
+            gate_.terminate()
+            break
+    said += gate_.communicate(timeout=60)[1]
+    assert gate_.returncode == State.NOT_RUN.exit_code, said
+    results = (tmp_path / f"gate-results/miniature-{interpreter.version}/results.json").read_bytes()
+    assert Results.from_bytes(results, name="r").faults[0].state is State.NOT_RUN
+    assert not list((tmp_path / "cache/rocwheel/gate").glob("gate-*"))
+
+
+def test_github_gets_outputs_summary_and_annotation(at, tmp_path, interpreter, monkeypatch, capsys):
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "smoke"]
+    assert main(["gate", "--wheels", "wh", *common]) == State.NO_RUNNER.exit_code
+    assert "state=no-runner" in (tmp_path / "GITHUB_OUTPUT").read_text()
+    assert ": no-runner" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
+    assert "::error title=smoke on gfx90a" in capsys.readouterr().err
 
 
 def test_suites_are_listed_for_people_and_programs(at, capsys):

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from rocwheel.gate.accelerators import Accelerator, Maker
 from rocwheel.gate.child import WorkerSpec
-from rocwheel.gate.engine import Engine, Lane, Machine, Plan, Watcher
+from rocwheel.gate.engine import Engine
 from rocwheel.gate.judge import Demand, judge
+from rocwheel.gate.plan import Lane, Machine, Plan, Watcher
 from rocwheel.process import HostRunner, base_env
 
 if TYPE_CHECKING:

@@ -15,11 +15,11 @@ from support.wheelset import make_set
 from rocwheel.errors import ConfigError, SourceError, WheelError
 from rocwheel.gate import gather, install, preflight
 from rocwheel.gate.accelerators import Accelerator, Maker
-from rocwheel.gate.engine import Lane
 from rocwheel.gate.gather import Shard
 from rocwheel.gate.history import KEPT, History
 from rocwheel.gate.install import Wheel, WheelSet
 from rocwheel.gate.merge import merge_results
+from rocwheel.gate.plan import Lane
 from rocwheel.gate.refused import BrokenError, InfraError, UnfitError
 from rocwheel.gate.run import with_unmet_skips
 from rocwheel.gate.suites import Source

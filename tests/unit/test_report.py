@@ -135,15 +135,27 @@ def test_the_summary_names_state_failures_and_libraries():
 
 
 def test_annotations_are_escaped_and_few():
-    lines = list(summary.workflow_commands(rich(), "suites/smoke"))
+    lines = list(summary.workflow_commands(rich(), FOUND, "suites/smoke"))
     assert lines[0] == (
         "::error file=suites/smoke/test_b.py,line=7,"
         "title=test_b.py%3A%3ACase%3A%3Atest_bad[a%3A%3Ab]::assert 1 == 2"
     )
     bad = next(test for test in rich().tests if "test_bad" in test.test)
     many = replace(rich(), tests=tuple(replace(bad, test=f"a.py::t{n}") for n in range(50)))
-    assert len(list(summary.workflow_commands(many, ""))) == summary.ANNOTATED
+    assert len(list(summary.workflow_commands(many, FOUND, ""))) == summary.ANNOTATED
     assert "30 more" in summary.markdown(many, FOUND)
+
+
+def test_a_bad_state_without_a_failing_test_is_annotated_as_well():
+    few = replace(rich(), tests=rich().tests[:30])
+    found = Fault(state=State.TOO_FEW_RAN, message="tests that ran: 30, must: 220")
+    (line,) = summary.workflow_commands(few, found, "suites/smoke")
+    assert line == (
+        "::error title=smoke on gfx94X-dcgpu%2C CPython 3.12.1%3A too-few-ran"
+        "::tests that ran: 30, must: 220"
+    )
+    passed = Fault(state=State.PASS, message="")
+    assert list(summary.workflow_commands(few, passed, "suites/smoke")) == []
 
 
 def test_the_nasty_text_is_really_nasty():

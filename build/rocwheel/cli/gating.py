@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from amdgpu_family_matrix import Family
     from rocwheel.cli.app import App
-    from rocwheel.gate.engine import Snapshot, Watcher
     from rocwheel.gate.install import WheelSet
+    from rocwheel.gate.plan import Snapshot, Watcher
     from rocwheel.gate.request import Choice, Host, Request
     from rocwheel.gate.run import Gated
     from rocwheel.index.places import Place
@@ -226,7 +226,7 @@ def run(app: App, request: Request, host: Host) -> Gated:
 @contextmanager
 def _watching(app: App) -> Iterator[Watcher]:
     """Show a run as it goes: a bar, and every failure at once."""
-    from rocwheel.gate.engine import Watcher
+    from rocwheel.gate.plan import Watcher
 
     class Shown(Watcher):
         def progress(self, snapshot: Snapshot) -> None:
@@ -301,7 +301,7 @@ def _tell_github(app: App, results: Results, found: Fault) -> None:
             file.write(summary.markdown(results, found))
     if app.console.mode is Mode.GITHUB:
         folder = suites.load(CHECKOUT, results.suite).source.folder
-        for line in summary.workflow_commands(results, folder):
+        for line in summary.workflow_commands(results, found, folder):
             app.console.info(line)
 
 

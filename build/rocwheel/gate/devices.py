@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rocwheel.gate import accelerators, limits
 from rocwheel.gate.accelerators import Allotment, Maker
-from rocwheel.gate.engine import Lane
+from rocwheel.gate.plan import Lane
 from rocwheel.gate.refused import InfraError, NoRunnerError
 from rocwheel.gate.request import Device, Host, Request
 

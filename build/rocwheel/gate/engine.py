@@ -10,7 +10,6 @@ after a crash.
 from __future__ import annotations
 
 import enum
-import os
 import selectors
 import signal
 import subprocess
@@ -19,9 +18,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel.gate.board import Board, Estimates, Step
+from rocwheel.gate import exits
+from rocwheel.gate.board import Board, Step
 from rocwheel.gate.child import Child, describe
 from rocwheel.gate.ledger import STREAK, Episode, Ledger
+from rocwheel.gate.plan import Snapshot
 from rocwheel.results import (
     Attempt,
     CollectError,
@@ -34,10 +35,9 @@ from rocwheel.results import (
 from rocwheel.verdict import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable
 
-    from rocwheel.gate.accelerators import Accelerator
-    from rocwheel.gate.child import Starter, WorkerSpec
+    from rocwheel.gate.plan import Lane, Machine, Plan, Watcher
     from rocwheel.process import Command
 
 TICK: Final = 0.05  # seconds between looks at deadlines
@@ -45,66 +45,6 @@ DUMP_SECONDS: Final = 0.5  # for a stuck process to write its stacks
 END_SECONDS: Final = 60.0  # for a worker to tear down and exit
 START_SECONDS: Final = 120.0  # for an interpreter with pytest to come up
 START_ATTEMPTS: Final = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lane:
-    """Where processes run: their devices, the environment that gives them, how to ask if well."""
-
-    name: str
-    devices: tuple[Accelerator, ...]
-    env: Mapping[str, str]
-    probe: Command | None = None  # exits 0 while the devices answer
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What to run. Seconds throughout."""
-
-    suite: str
-    shard: str
-    files: tuple[str, ...]
-    suite_files: tuple[str, ...]
-    worker: WorkerSpec
-    lanes: tuple[Lane, ...]
-    test_deadline: float
-    deadline: float  # of the whole run
-    retry_limit: int
-    backend: str = ""  # that JAX must have used, where a worker used JAX
-    modules: str = ""  # folder that watched modules must have come from
-    estimates: Estimates = field(default_factory=Estimates)
-    wanted: Callable[[str], bool] = lambda _test: True  # whether a test is looked at at all
-    skip: Callable[[str], str] = lambda _test: ""  # the reason not to run a test
-    kill_deadline: float = 10.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class Machine:
-    """What the engine needs of the world around it."""
-
-    starter: Starter
-    clock: Callable[[], float]
-    killpg: Callable[[int, int], None] = os.killpg
-    oom_kills: Callable[[], int] = lambda: 0
-    quarantine: Callable[[Accelerator, str], object] = lambda _device, _reason: None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Snapshot:
-    """How far a run is."""
-
-    done: int
-    total: int  # as far as it is known
-    bad: int
-    lanes: tuple[tuple[str, str, float], ...]  # name, what it does, for how many seconds
-
-
-class Watcher:
-    """Is told how a run goes; does nothing by itself."""
-
-    def progress(self, snapshot: Snapshot) -> None: ...
-
-    def failed(self, test: str, attempt: Attempt) -> None: ...
 
 
 class _Mode(enum.Enum):
@@ -527,27 +467,17 @@ class Engine:
 
     def _check_exit(self, worker: _Worker, how: str, status: int, *, killed: bool) -> None:
         """Hold what a worker reported against how it ended."""
-        last = f", after {worker.ran[-1]}" if worker.ran else ""
-        name = f"process {worker.number} on {worker.lane.name}"
-        if killed or worker.bye is None:
-            state = State.TIMEOUT if killed else State.CRASH
-            self._fault(state, f"{name} ended badly{last}: {how}")
-        elif status != int(worker.failed > 0) or worker.bye["failed"] != worker.failed:
-            state = State.CRASH if status < 0 else State.FAIL
-            heard = f"{worker.failed} failures heard of, {worker.bye['failed']} counted there"
-            self._fault(state, f"{name}: {how}{last}, but {heard}")
-        if worker.bye:
-            self._check_imports(name, worker.bye)
-
-    def _check_imports(self, name: str, bye: dict[str, Any]) -> None:
-        """What a worker imported must be what was installed, its backend the one that was meant."""
-        backend, folder = self._plan.backend, self._plan.modules
-        if backend and bye["backends"] and backend not in bye["backends"]:
-            used = ", ".join(bye["backends"])
-            self._fault(State.INFRA, f"{name} ran on {used}, not on {backend}")
-        for module, path in bye["modules"].items():
-            if folder and not path.startswith(f"{folder}{os.sep}"):
-                self._fault(State.INFRA, f"{name} imported {module} from {path}, not from {folder}")
+        end = exits.End(
+            process=f"process {worker.number} on {worker.lane.name}",
+            last=worker.ran[-1] if worker.ran else "",
+            how=how,
+            status=status,
+            killed=killed,
+            failed=worker.failed,
+            bye=worker.bye,
+        )
+        self._faults += exits.contradictions(end)
+        self._faults += exits.strangers(end, self._plan.backend, self._plan.modules)
 
     def _abandon(self, worker: _Worker) -> None:
         """Give up a process that SIGKILL does not end; its devices stay with it."""

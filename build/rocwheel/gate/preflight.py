@@ -21,8 +21,8 @@ from rocwheel.process import Command
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from rocwheel.gate.engine import Lane
     from rocwheel.gate.install import WheelSet
+    from rocwheel.gate.plan import Lane
     from rocwheel.process import Runner
 
 SCRIPT: Final = "gate/inject/preflight.py"

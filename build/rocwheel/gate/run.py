@@ -16,21 +16,21 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
-from rocwheel import __version__
 from rocwheel import host as machines
 from rocwheel.errors import ConfigError, RocwheelError
-from rocwheel.gate import bring, devices, gather, install, limits, preflight, skips
+from rocwheel.gate import bring, devices, gather, install, limits, preflight, record, skips
 from rocwheel.gate.accelerators import Accelerator, Maker
 from rocwheel.gate.board import Estimates
 from rocwheel.gate.child import WorkerSpec
-from rocwheel.gate.engine import Engine, Machine, Plan
+from rocwheel.gate.engine import Engine
 from rocwheel.gate.judge import judge
+from rocwheel.gate.plan import Machine, Plan
 from rocwheel.gate.refused import InfraError, RefusedError
 from rocwheel.gate.request import Choice, Device, Host, Request
 from rocwheel.gate.slots import Patience, Slots
 from rocwheel.results import Fault, Results
 from rocwheel.source import git
-from rocwheel.verdict import Attempts, RocmBrought, State, Verdict
+from rocwheel.verdict import RocmBrought, State, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from rocwheel.console import Console
     from rocwheel.gate.bring import Brought
     from rocwheel.gate.devices import Allotted
-    from rocwheel.gate.engine import Lane, Watcher
     from rocwheel.gate.gather import Tests
     from rocwheel.gate.install import Environment
+    from rocwheel.gate.plan import Lane, Watcher
     from rocwheel.gate.preflight import Facts
 
 WATCHED: Final = ("jax", "jaxlib")
@@ -54,16 +54,6 @@ class Gated:
     found: Fault  # the state and its reason
     verdict: Verdict | None  # None for wheels without a manifest
     error: RocwheelError | None = None  # why it ended before its tests
-
-
-@dataclass(kw_only=True)
-class _Told:
-    """What is known so far; a gate may end anywhere."""
-
-    brought: RocmBrought
-    facts: Facts | None = None
-    environment: Environment | None = None
-    lanes: tuple[Lane, ...] = ()
 
 
 def lines(request: Request, host: Host) -> Iterator[str]:
@@ -95,7 +85,7 @@ def lines(request: Request, host: Host) -> Iterator[str]:
 def run(request: Request, host: Host, console: Console, watcher: Watcher) -> Gated:
     """Run it. Raises ConfigError for what was asked wrongly; everything else is a verdict."""
     started = host.now()
-    told = _Told(brought=RocmBrought(origin="none"))
+    told = record.Told(brought=RocmBrought(origin="none"))
     error: RocwheelError | None = None
     with ExitStack() as stack:
         try:
@@ -103,14 +93,17 @@ def run(request: Request, host: Host, console: Console, watcher: Watcher) -> Gat
         except ConfigError:
             raise
         except RefusedError as exc:
-            error, results = exc, _empty(request, exc.state, str(exc))
+            error, results = exc, record.empty(request, exc.state, str(exc))
         except RocwheelError as exc:
-            error, results = exc, _empty(request, State.INFRA, str(exc))
+            error, results = exc, record.empty(request, State.INFRA, str(exc))
+        except OSError as exc:
+            error = InfraError(str(exc), hint="check disk space and permissions of this machine")
+            results = record.empty(request, State.INFRA, str(exc))
         except KeyboardInterrupt:
-            results = _empty(request, State.NOT_RUN, "cut short by a signal")
-    results = replace(results, environment=_about(request, host, told))
+            results = record.empty(request, State.NOT_RUN, "cut short by a signal")
+    results = replace(results, environment=record.about(request, host, told))
     found = judge(results, request.suite.demand)
-    verdict = _verdict(request, host, told, results, found)
+    verdict = record.verdict(request, host, told, results, found)
     if verdict:
         verdict = replace(verdict, started=started.isoformat(), ended=host.now().isoformat())
     return Gated(results=results, found=found, verdict=verdict, error=error)
@@ -119,7 +112,7 @@ def run(request: Request, host: Host, console: Console, watcher: Watcher) -> Gat
 def _results(
     request: Request,
     host: Host,
-    told: _Told,
+    told: record.Told,
     stack: ExitStack,
     *,
     console: Console,
@@ -284,7 +277,7 @@ def _said(facts: Facts) -> str:
 # --- the tests -----------------------------------------------------------------------------------
 
 
-def _plan_run(request: Request, tests: Tests, told: _Told, seconds: float) -> Plan:
+def _plan_run(request: Request, tests: Tests, told: record.Told, seconds: float) -> Plan:
     environment, facts = told.environment, told.facts
     if environment is None or facts is None:
         raise ValueError("the environment comes first")
@@ -317,7 +310,7 @@ def _plan_run(request: Request, tests: Tests, told: _Told, seconds: float) -> Pl
     )
 
 
-def _run(plan: Plan, request: Request, host: Host, watcher: Watcher, told: _Told) -> Results:
+def _run(plan: Plan, request: Request, host: Host, watcher: Watcher, told: record.Told) -> Results:
     """Run the plan with the skip list that applies to it."""
     context = skips.Context(
         suite=request.suite.name,
@@ -371,81 +364,6 @@ def with_unmet_skips(results: Results) -> Results:
         if not count
     )
     return replace(results, faults=(*results.faults, *unmet))
-
-
-# --- what comes of it ----------------------------------------------------------------------------
-
-
-def _empty(request: Request, state: State, message: str) -> Results:
-    """The results of a gate that ended before its first test."""
-    return Results(
-        suite=request.suite.name,
-        shard=str(request.shard),
-        files=(),
-        suite_files=(),
-        tests=(),
-        faults=(Fault(state=state, message=message),),
-    )
-
-
-def _about(request: Request, host: Host, told: _Told) -> dict[str, str]:
-    """Where and with what it ran, for the report and for whoever runs it again."""
-    rocm = told.brought
-    packages = told.environment.packages if told.environment else ()
-    devices_ = {d.serial: d for lane in told.lanes for d in lane.devices}
-    return {
-        "command": request.command,
-        "wheels": "\n".join(wheel.filename for wheel in request.wheels.wheels),
-        "manifest": request.wheels.manifest,
-        "family": request.family.name,
-        "python": told.facts.python if told.facts else str(request.python),
-        "jax": request.wheels.jax_version if request.suite.with_jax else "",
-        "backend": told.facts.backend if told.facts else "",
-        "rocm": " ".join(filter(None, (rocm.origin, rocm.name, rocm.version, rocm.sha256))),
-        "devices": "\n".join(f"{d.target} {d.serial} {d.name}".strip() for d in devices_.values()),
-        "host": host.name,
-        "runner": host.label,
-        "packages": "\n".join(packages),
-        "tool": __version__,
-    }
-
-
-def _verdict(
-    request: Request, host: Host, told: _Told, results: Results, found: Fault
-) -> Verdict | None:
-    if not request.wheels.manifest:
-        return None
-    failures = results.failures
-    first = failures[0].test if failures else ""
-    if not first and results.collect_errors:
-        first = results.collect_errors[0].file
-    wheels = {wheel.filename: wheel.sha256 for wheel in request.wheels.wheels}
-    return Verdict(
-        manifest=request.wheels.manifest,
-        family=request.family.name,
-        python=str(request.python),
-        suite=request.suite.name,
-        state=found.state,
-        reason=" ".join(found.message.split()),
-        counts=results.counts,
-        wheels=wheels if told.environment else {},
-        backend=told.facts.backend if told.facts else "",
-        runner=host.label,
-        host=host.name,
-        devices=tuple(dict.fromkeys(d.device for lane in told.lanes for d in lane.devices)),
-        rocm=told.brought,
-        jax_version=request.wheels.jax_version,
-        started="",
-        ended="",
-        tool=__version__,
-        first_failure=first,
-        attempts=tuple(
-            Attempts(test=test.test, outcomes=tuple(item.outcome.value for item in test.attempts))
-            for test in results.tests
-            if len(test.attempts) > 1
-        ),
-        shard=results.shard,
-    )
 
 
 def _log(request: Request, name: str) -> Path:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rocwheel.console import duration
 from rocwheel.report.page import libraries_of, verdict_text
 from rocwheel.results import Outcome
+from rocwheel.verdict import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,8 +48,13 @@ def markdown(results: Results, found: Fault) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def workflow_commands(results: Results, folder: str) -> Iterator[str]:
-    """Workflow commands for the first failures; `folder` is where the suite's files lie."""
+def workflow_commands(results: Results, found: Fault, folder: str) -> Iterator[str]:
+    """Workflow commands for the first failures, or for a bad state without one.
+
+    `folder` is where the suite's files lie.
+    """
+    if found.state is not State.PASS and not results.failures:
+        yield f"::error title={_property(verdict_text(results, found))}::{_data(found.message)}"
     for test in results.failures[:ANNOTATED]:
         why = test.reason or (test.worst.message if test.worst else "")
         where = f"file={_property(f'{folder}/{test.file}'.lstrip('/'))},line={test.line or 1}"
