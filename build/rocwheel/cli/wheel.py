@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from rocwheel.wheel.findings import Finding
     from rocwheel.wheel.policy import WheelPolicy
-    from rocwheel.wheel.report import WheelReport
     from rocwheel.wheel.surgery import Rename
 
 POLICY = Path(__file__).resolve().parents[3] / "ci" / "wheel_policy.yaml"
@@ -50,9 +49,10 @@ def inspect(app: App, wheels: tuple[Path, ...]) -> None:
     import shutil
 
     from rocwheel.wheel.report import inspect as read
+    from rocwheel.wheel.report import with_manifest
     from rocwheel.wheel.show import document, lines
 
-    reports = [_with_manifest(read(app.cwd / path)) for path in wheels]
+    reports = [with_manifest(read(app.cwd / path)) for path in wheels]
     width = shutil.get_terminal_size().columns
     app.emit(
         {"wheels": [document(report) for report in reports]},
@@ -204,49 +204,23 @@ def repair(
     copied.
     """
     from rocwheel.wheel.mend import apply, plan_repair
+    from rocwheel.wheel.show import plan_document, result_document
 
     rules = _load_policy(app, policy)
     plans = [plan_repair(app.cwd / path, policy=rules) for path in wheels]
     if dry_run:
-        documents = [
-            {
-                "source": str(plan.report.path),
-                "platform": plan.platform,
-                "graft": plan.graft,
-                "runpaths": plan.runpaths,
-            }
-            for plan in plans
-        ]
+        documents = [plan_document(plan) for plan in plans]
         app.emit(
             {"dry_run": True, "wheels": documents}, "\n".join(f"would repair {p}" for p in plans)
         )
         return
+    folders = tuple(app.cwd / folder for folder in library_path)
     results = [
-        apply(
-            plan,
-            app.cwd / output,
-            runner=app.runner,
-            console=app.console,
-            library_path=tuple(app.cwd / folder for folder in library_path),
-        )
+        apply(plan, app.cwd / output, runner=app.runner, console=app.console, library_path=folders)
         for plan in plans
     ]
-    app.emit(
-        {
-            "wheels": [
-                {
-                    "source": str(plan.report.path),
-                    "path": str(result.path),
-                    "platform": result.platform,
-                    "grafted": result.grafted,
-                    "patched": result.patched,
-                    "changed": result.changed,
-                }
-                for plan, result in zip(plans, results, strict=True)
-            ]
-        },
-        "\n".join(str(result.path) for result in results),
-    )
+    documents = [result_document(*both) for both in zip(plans, results, strict=True)]
+    app.emit({"wheels": documents}, "\n".join(str(result.path) for result in results))
 
 
 @wheel.command()
@@ -271,41 +245,6 @@ def diff(app: App, *, first: Path, second: Path, exit_code: bool) -> int:
         "\n".join(map(str, differences)) if differences else None,
     )
     return WheelError.exit_code if differences and exit_code else 0
-
-
-def _with_manifest(report: WheelReport) -> WheelReport:
-    """Add what the wheelhouse says a wheel was made from, where it lies in one of its own."""
-    from dataclasses import replace
-
-    from rocwheel.manifest import MANIFEST, Manifest
-
-    folder = report.path.parent
-    if not (folder / MANIFEST).exists():
-        return report
-    manifest = Manifest.load(folder)
-    if all(entry.sha256 != report.sha256 for entry in manifest.wheels):
-        return report
-    sources = {"jax": manifest.jax, "xla": manifest.xla, "rocwheel": manifest.tool}
-    known = {
-        "manifest": manifest.sha256,
-        "ROCm": f"{manifest.rocm.version}, SHA-256 {manifest.rocm.sha256}",
-        "builder image": manifest.builder_image or "none",
-        "Bazel": manifest.bazel_version,
-        **{
-            name: " ".join(
-                filter(
-                    None,
-                    (
-                        source.repository,
-                        source.commit or source.digest,
-                        "with changes" if source.dirty else "",
-                    ),
-                )
-            )
-            for name, source in sources.items()
-        },
-    }
-    return replace(report, provenance={**report.provenance, **known})
 
 
 def _load_policy(app: App, path: Path | None) -> WheelPolicy:

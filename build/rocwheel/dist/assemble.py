@@ -98,11 +98,11 @@ def _wheels(
                 rocm_sonames=root.sonames if kind.needs_rocm else None,
                 siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
             )
-            report = wheel.inspect(repaired.path)
+            report = wheel.inspect(repaired.path, hashes=True)
             found = wheel.verify(report, policy=planned.policy, expected=expected)
             _refuse(repaired.path.name, found)
             findings += found
-            entries.append(_entry(kind, python, report, repaired))
+            entries.append(_entry(kind, python, report))
             console.info(f"   {repaired.path.name}")
     _one_per_cell(entries)
     if WheelKind.JAXLIB not in spec.kinds:
@@ -121,10 +121,7 @@ def _refuse(filename: str, findings: tuple[wheel.Finding, ...]) -> None:
 
 
 def _entry(
-    kind: WheelKind,
-    python: PythonVersion | None,
-    report: wheel.WheelReport,
-    repaired: wheel.RepairResult,
+    kind: WheelKind, python: PythonVersion | None, report: wheel.WheelReport
 ) -> WheelEntry:
     return WheelEntry(
         kind=kind.value,
@@ -137,7 +134,7 @@ def _entry(
         sha256=report.sha256,
         requires_python=report.requires_python,
         gfx_targets=report.gfx_targets,
-        grafted=repaired.grafted,
+        grafted=report.grafted,
     )
 
 

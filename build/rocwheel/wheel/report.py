@@ -12,10 +12,11 @@ import itertools
 import queue
 import re
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import WheelError
+from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import WheelKind
 from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import TracebackType
 
-    from packaging.version import Version
-
+    from rocwheel.manifest import Source
     from rocwheel.wheel.archive import Member
 
 LIBRARIES: Final = ".libs"  # ending of the folder that auditwheel grafts into
@@ -115,10 +115,6 @@ class WheelReport:
         """Every gfx target that some bundle has code for, sorted."""
         return tuple(self.gpu_code)
 
-    @property
-    def parsed_version(self) -> Version:
-        return self.filename.version
-
 
 METADATA_FIELDS: Final = (
     "Metadata-Version", "Name", "Version", "Summary", "Requires-Dist", "Requires-Python",
@@ -180,6 +176,35 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         provenance=provenance,
         findings=findings,
     )
+
+
+def with_manifest(report: WheelReport) -> WheelReport:
+    """Add what the manifest beside a wheel says it was made from (R36), where it lists the wheel.
+
+    Raises ConfigError for a manifest that cannot be read.
+    """
+    folder = report.path.parent
+    manifest = Manifest.load(folder) if (folder / MANIFEST).exists() else None
+    if manifest is None or all(entry.sha256 != report.sha256 for entry in manifest.wheels):
+        return report
+    sources = {"jax": manifest.jax, "xla": manifest.xla, "rocwheel": manifest.tool}
+    known = {
+        "manifest": manifest.sha256,
+        "ROCm": f"{manifest.rocm.version}, SHA-256 {manifest.rocm.sha256}",
+        "builder image": manifest.builder_image or "none",
+        "Bazel": manifest.bazel_version,
+        **{name: _source(item) for name, item in sources.items()},
+    }
+    return replace(report, provenance={**report.provenance, **known})
+
+
+def _source(source: Source) -> str:
+    words = (
+        source.repository,
+        source.commit or source.digest,
+        "with changes" if source.dirty else "",
+    )
+    return " ".join(filter(None, words))
 
 
 class _Background:

@@ -213,15 +213,15 @@ class _Judge:
             yield finding("name.agree", f"METADATA: Name is {own!r}, the file says {name.project}")
         version = "".join(report.metadata["Version"][:1])
         try:
-            if Version(version) != report.parsed_version:
+            if Version(version) != report.filename.version:
                 yield finding(
                     "name.agree", f"METADATA: Version is {version}, the file says {report.version}"
                 )
         except InvalidVersion:
             yield finding("metadata.field", f"METADATA: Version {version!r} is not PEP 440")
-        if report.version != str(report.parsed_version):
+        if report.version != str(report.filename.version):
             yield finding(
-                "name.canonical", f"{report.version}, in normal form {report.parsed_version}"
+                "name.canonical", f"{report.version}, in normal form {report.filename.version}"
             )
         for what, value, meant in (
             ("project", report.project, self.expected.project),
@@ -357,7 +357,7 @@ class _Judge:
                 )
 
     def _runpaths(self) -> Iterator[Finding]:
-        templates = self.policy.runpaths(self.report.parsed_version)
+        templates = self.policy.runpaths(self.report.filename.version)
         for item in self.report.elf:
             if item.rpath:
                 yield finding("elf.rpath", f"{item.path}: RPATH {':'.join(item.rpath)}")

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from rocwheel.wheel.elf import ElfFacts
     from rocwheel.wheel.findings import Finding
+    from rocwheel.wheel.mend import RepairPlan, RepairResult
     from rocwheel.wheel.report import WheelReport
 
 PREFIXES: Final = ("GLIBC", "GLIBCXX", "CXXABI")
@@ -86,6 +87,28 @@ def lines(report: WheelReport, *, width: int) -> Iterator[str]:
     for item in sorted(report.elf, key=lambda item: (-item.size, item.path)):
         yield f"  {item.path}"
         yield from _elf_lines(item, width)
+
+
+def plan_document(plan: RepairPlan) -> dict[str, Any]:
+    """What a repair would do."""
+    return {
+        "source": str(plan.report.path),
+        "platform": plan.platform,
+        "graft": plan.graft,
+        "runpaths": plan.runpaths,
+    }
+
+
+def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
+    """What a repair did."""
+    return {
+        "source": str(plan.report.path),
+        "path": str(result.path),
+        "platform": result.platform,
+        "grafted": result.grafted,
+        "patched": result.patched,
+        "changed": result.changed,
+    }
 
 
 def verdict_document(found: Mapping[str, tuple[Finding, ...]]) -> dict[str, Any]:
