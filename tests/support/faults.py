@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -25,10 +26,14 @@ class Fault:
     number: int
     kind: str
     sticky: bool = True
+    only: str = ""  # a pattern: other requests do not count
     hit: str = ""  # "PUT /bucket/key" once it happened
 
-    def matches(self, number: int, name: str) -> bool:
-        if number == self.number:
+    def matches(self, seen: list[str]) -> bool:
+        """Whether the newest of these requests fails."""
+        name = seen[-1]
+        counts = bool(re.match(self.only, name))
+        if counts and sum(1 for item in seen if re.match(self.only, item)) == self.number:
             self.hit = name
             return True
         return self.sticky and name == self.hit
@@ -55,7 +60,7 @@ class Faults:
         with self.lock:
             self.seen.append(name)
             fault = self.fault
-            return fault if fault and fault.matches(len(self.seen), name) else None
+            return fault if fault and fault.matches(self.seen) else None
 
 
 class Proxy(ThreadingHTTPServer):

@@ -13,6 +13,7 @@ import html
 import json
 import posixpath
 from dataclasses import dataclass, field
+from functools import lru_cache
 from html.parser import HTMLParser
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
@@ -114,7 +115,7 @@ class Page:
     def __post_init__(self) -> None:
         """Keep the order that every publisher renders alike."""
         ordered = sorted(self.files, key=lambda file: file.filename)
-        ordered.sort(key=lambda file: Version(file.version), reverse=True)
+        ordered.sort(key=lambda file: parsed(file.version), reverse=True)
         object.__setattr__(self, "files", tuple(ordered))
 
     def file(self, filename: str) -> Entry | None:
@@ -256,6 +257,12 @@ class Link:
     requires_python: str
     yanked: str | None  # the reason; None when it is not
     url: str  # as written, without the fragment
+
+
+@lru_cache(maxsize=1 << 16)
+def parsed(version: str) -> Version:
+    """A version to compare with; pages compare the same ones again and again."""
+    return Version(version)
 
 
 def links(data: bytes) -> tuple[Link, ...]:

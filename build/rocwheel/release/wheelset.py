@@ -8,15 +8,15 @@ In order: nothing sorts below what is released already, or installers would keep
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import Version
 
 from rocwheel.errors import ConfigError, PromotionError, WheelError
-from rocwheel.index.page import Entry
+from rocwheel.index.page import Entry, parsed
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind
 from rocwheel.store import each, sha256_of
@@ -133,18 +133,18 @@ def check_order(page: Page, entries: Iterable[Entry]) -> None:
     Raises PromotionError with the remedies.
     """
     for entry in entries:
-        version = Version(entry.version)
+        version, major = parsed(entry.version), _major(entry.rocm)
         for other in page.files:
             if other.yanked is not None or other.version == entry.version:
                 continue
-            if _major(other) and _major(entry) and _major(other) != _major(entry):
+            if major and _major(other.rocm) not in {0, major}:
                 raise PromotionError(
-                    f"{entry.filename}: {page.project} is for ROCm {_major(other)} here, "
+                    f"{entry.filename}: {page.project} is for ROCm {_major(other.rocm)} here, "
                     f"{other.version} for one",
                     hint="give this ROCm major prefixes of its own in ci/channels.yaml",
                 )
-            there = Version(other.version)
-            if there.public == version.public and there > version:
+            there = parsed(other.version)
+            if there > version and there.public == version.public:
                 raise PromotionError(
                     f"{entry.filename}: sorts below {other.version}, which is released already: "
                     "installers would not take it",
@@ -184,8 +184,10 @@ def requires_python(metadata: bytes, *, name: str) -> str:
     return Headers(metadata, name=f"{name}: METADATA").get("Requires-Python")
 
 
-def _major(entry: Entry) -> int:
-    return RocmVersion.parse(entry.rocm).major if entry.rocm else 0
+@lru_cache(maxsize=1 << 10)
+def _major(rocm: str) -> int:
+    """The major of a ROCm version, 0 where none is known."""
+    return RocmVersion.parse(rocm).major if rocm else 0
 
 
 def _check_python(metadata: Headers, python: str) -> None:
