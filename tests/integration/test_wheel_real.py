@@ -39,6 +39,7 @@ WHEELS = {
     "jaxlib 0.9.1": "jaxlib-0.9.1-cp312-cp312-manylinux_2_27_x86_64.whl",
     "pjrt 0.12.0": "jax_rocm7_pjrt-0.12.0-py3-none-manylinux_2_27_x86_64.whl",
     "plugin 0.12.0": "jax_rocm7_plugin-0.12.0-cp312-cp312-manylinux_2_27_x86_64.whl",
+    "plugin 0.10.2": "jax_rocm7_plugin-0.10.2-cp312-cp312-manylinux_2_27_x86_64.whl",
     "plugin 0.9.0": (
         "jax_rocm7_plugin-0.9.0-cp312-cp312-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
     ),
@@ -132,6 +133,7 @@ def test_verify_says_what_is_wrong_with_each(reports) -> None:
     assert rules("jaxlib 0.9.1") == []
     assert rules("plugin 0.9.1", gfx_targets=GENERIC) == ["tag.single"]
     assert rules("pjrt 0.9.1", gfx_targets=GENERIC) == ["tag.manylinux", "tag.single"]
+    assert rules("plugin 0.10.2") == ["elf.runpath-leak"] * 8
     assert rules("plugin 0.9.0") == ["record.hash", "pin.sibling", "tag.single"]
     assert "gfx.targets" in rules("pjrt 0.12.0", gfx_targets=ALL_27 - {"gfx1250"})
     assert "gfx.targets" in rules("pjrt 0.12.0", gfx_targets=ALL_27 | {"gfx1251"})
@@ -146,6 +148,24 @@ def test_a_broken_release_is_neither_repaired_nor_given_another_version(
     with pytest.raises(WheelError, match="METADATA: differs from RECORD"):
         plan_reversion([path], Change(post=1))
     assert not (tmp_path / "out").exists()
+
+
+def test_a_release_that_looks_into_a_build_folder_is_repaired(
+    published, tmp_path, runner, console
+) -> None:
+    """RUNPATH of its eight libraries becomes the template; nothing else of them changes."""
+    path = published["plugin 0.10.2"]
+    result = wheel.repair(path, tmp_path, policy=POLICY, runner=runner, console=console)
+    assert len(result.patched) == 8
+    after = wheel.inspect(result.path, hashes=True)
+    assert wheel.verify(after, policy=POLICY) == ()
+    assert {item.runpath for item in after.elf} == {POLICY.runpath_templates["pip"]}
+    found = [item for item in diff(path, result.path) if item.member]
+    assert {(item.member, item.aspect) for item in found} == {
+        *((name, aspect) for name in result.patched for aspect in ("RUNPATH", "bytes")),
+        ("*.dist-info/RECORD", "line"),
+    }
+    agree_with_auditwheel(after, tmp_path)
 
 
 @pytest.mark.parametrize("title", WHEELS)

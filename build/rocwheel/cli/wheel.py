@@ -63,7 +63,9 @@ def inspect(app: App, wheels: tuple[Path, ...]) -> None:
 @wheel.command()
 @_wheels
 @_policy
-@click.option("--gfx-targets", metavar="LIST", help="gfx targets it must have code for.")
+@click.option(
+    "--gfx-targets", metavar="LIST", help="gfx targets there must be GPU code for, and no others."
+)
 @click.option(
     "--rocm-root",
     metavar="DIR",
