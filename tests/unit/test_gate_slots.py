@@ -109,6 +109,17 @@ def test_a_quarantined_device_is_left_alone_until_the_next_boot(slots):
     assert rebooted.quarantined(one) == ""
 
 
+def test_a_folder_that_cannot_be_written_is_infra_and_says_what_helps():
+    slots = Slots(folder=Path("/proc/slots"), boot="boot-1")  # not even root can make it
+    wait = Time().patience(0)
+    with (
+        pytest.raises(InfraError, match="/proc/slots: No such file") as caught,
+        slots.take(gpus(1), least=1, most=1, patience=wait),
+    ):
+        pytest.fail("taken")
+    assert "--sandbox_writable_path" in caught.value.hint
+
+
 def test_an_unreadable_quarantine_counts_as_one(slots):
     path = slots.quarantine(gpus(1)[0], "x")
     path.write_text("{")

@@ -106,7 +106,8 @@ class Slots:
 
     def _lock(self, device: Accelerator, locks: ExitStack, *, inheritable: bool) -> bool:
         # never deleted: a lock on a file that has lost its name would protect nothing
-        descriptor = os.open(self._path(device, "lock"), os.O_RDWR | os.O_CREAT, 0o666)
+        with self._writing():
+            descriptor = os.open(self._path(device, "lock"), os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -122,5 +123,18 @@ class Slots:
     def _prepare(self) -> None:
         """Make the folder, writable for every user of the host, as /tmp is."""
         if not self.folder.is_dir():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            self.folder.chmod(0o1777)
+            with self._writing():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self.folder.chmod(0o1777)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn an OSError into an InfraError."""
+        try:
+            yield
+        except OSError as exc:
+            raise InfraError(
+                f"{self.folder}: {exc.strerror}",
+                hint="name a folder that can be written, --slots; where Bazel's sandbox is in the "
+                f"way, make it and add --sandbox_writable_path={self.folder}",
+            ) from exc
