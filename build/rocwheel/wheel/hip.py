@@ -124,6 +124,16 @@ class Source:
         self._at += len(piece)
         return piece
 
+    def exactly(self, size: int) -> bytes:
+        """The next `size` bytes, whatever pieces they come in. Raises ValueError at the end."""
+        data = b""
+        while len(data) < size:
+            piece = self.read(size - len(data))
+            if not piece:
+                raise ValueError("cut short")
+            data += piece
+        return data
+
 
 def unpacked(bundle: Bundle, source: Source) -> Iterator[bytes]:
     """The bytes of a plain bundle, from a source that was set to the bundle's range.
@@ -131,8 +141,8 @@ def unpacked(bundle: Bundle, source: Source) -> Iterator[bytes]:
     Raises ValueError where the compressed bytes are damaged.
     """
     if bundle.compression:
-        version = int.from_bytes(source.read(8)[4:6], "little")
-        source.read(_WRAPPERS[version].size)
+        front = source.exactly(8)
+        source.exactly(_WRAPPERS[int.from_bytes(front[4:6], "little")].size)
     return _UNPACK[bundle.compression](source)
 
 
@@ -143,7 +153,11 @@ def _plain(source: Source) -> Iterator[bytes]:
 def _zlib(source: Source) -> Iterator[bytes]:
     inflate = zlib.decompressobj()
     try:
-        while piece := inflate.decompress(inflate.unconsumed_tail or source.read(READ), UNPACKED):
+        while not inflate.eof:
+            packed = inflate.unconsumed_tail or source.read(READ)
+            piece = inflate.decompress(packed, UNPACKED)
+            if not (packed or piece):
+                return  # cut short
             yield piece
     except zlib.error as exc:
         raise ValueError(str(exc)) from exc
