@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 # What a step may depend on; a version class adds its own `features`.
 CONDITIONS: Final = frozenset({
+    "bazel-6-or-newer",  # the first with modules
     "clang",  # a local clang compiles host code
     "clang-16-or-newer",
     "clang-before-19",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from e2e.conftest import ROOT, World
+from support.git_server import repository
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),
@@ -143,9 +145,23 @@ def test_dirty_sources_need_a_word(demo, world, tmp_path):
     failed = world.run(*line)
     assert failed.returncode == 3
     assert "changes that no commit has" in error_of(failed)
-    made = world.run(*line, "--allow-dirty", "--json")
+    xla = repository(tmp_path / "xla", {"xla/BUILD": ""})
+    made = world.run(*line, "--allow-dirty", f"--xla-source-dir={tmp_path / 'xla'}", "--json")
     assert made.returncode == 0, made.stderr[-2000:]
-    assert all(".dirty-" in wheel["filename"] for wheel in made.document["wheels"])
+    mark = f".xla{xla[:9]}.dirty-"
+    assert all(mark in wheel["filename"] for wheel in made.document["wheels"])
+    sources = json.loads(Path(made.document["manifest"]).read_bytes())
+    assert (sources["jax"]["dirty"], sources["xla"]["dirty"]) == (True, False)
+    assert sources["xla"]["commit"] == xla
+
+
+def test_a_remote_cache_that_is_down_costs_a_note_that_is_kept(world):
+    made = world.run(*world.arguments, "--remote-cache=http://127.0.0.1:9", "--json")
+    assert made.returncode == 0, made.stderr[-2000:]
+    note = "remote cache not used: http://127.0.0.1:9: Connection refused"
+    assert f"warning: {note}" in made.stderr
+    record = json.loads(Path(made.document["build"]).read_bytes())
+    assert all(run["notes"] == [note] for run in record["bazel"]["invocations"])
 
 
 def test_a_suffix_that_is_not_canonical_is_refused_before_bazel_starts(world):

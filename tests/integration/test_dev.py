@@ -24,6 +24,8 @@ class Desk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.jax = toy.make(folder / "jax")
+        self.xla = folder / "xla"
+        (self.xla / "xla").mkdir(parents=True)
         self.rocm = tarballs.rocm_folder(folder / "rocm")
         self.environment = folder / "venv"
         subprocess.run([sys.executable, "-m", "venv", self.environment], check=True)
@@ -59,6 +61,7 @@ class Desk:
         return (
             f"--therock-path={self.rocm}",
             f"--jax-source-dir={self.jax}",
+            f"--xla-source-dir={self.xla}",
             "--gfx-targets=gfx942",
             "--compiler=hermetic",
         )

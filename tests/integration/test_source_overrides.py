@@ -72,7 +72,13 @@ def test_changes_without_a_commit_are_refused_unless_allowed(request_, runner, c
         dist.gather(planned, runner=runner, console=console)
 
 
-def test_the_overriding_folder_is_what_bazel_is_told(request_, runner):
-    shown = "\n".join(dist.dry_run(dist.plan(request_), runner=runner))
-    for option in ("--override_repository=xla=", "--override_module=xla="):
-        assert f"{option}{request_.xla_source_dir}" in shown
+@pytest.mark.parametrize(("version", "module"), [("7.7.0", True), ("no_version", False)])
+def test_the_overriding_folder_is_what_bazel_is_told(request_, runner, tmp_path, version, module):
+    """As a repository; also as a module where Bazel knows what that is."""
+    program = tmp_path / "a-bazel"
+    program.write_text(f"#!/bin/sh\necho bazel {version}\n")
+    program.chmod(0o755)
+    planned = dist.plan(replace(request_, bazel_path=str(program)))
+    shown = "\n".join(dist.dry_run(planned, runner=runner))
+    assert f"--override_repository=xla={request_.xla_source_dir}" in shown
+    assert (f"--override_module=xla={request_.xla_source_dir}" in shown) == module

@@ -35,6 +35,7 @@ COMPILERS: Final = ("clang", "gcc", "hermetic")
 CPU_FEATURES: Final = ("release", "native", "default")
 WHEEL_TYPES: Final = ("release", "nightly", "custom", "snapshot")
 IDLE_SECONDS: Final = 900  # a server waits this long for the next build, then frees its memory
+BAZEL_WITH_MODULES: Final = (6,)
 CLANG_WITH_CONFIG: Final = 16
 CLANG_WITH_AVXVNNIINT8: Final = 19
 GCC_WITH_AVXVNNIINT8: Final = 13
@@ -330,6 +331,7 @@ def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozen
     compiler, wheel = spec.compiler, spec.wheel_version
     clang, gcc = compiler.kind == "clang", compiler.kind == "gcc"
     holds = {
+        "bazel-6-or-newer": spec.bazel.release >= BAZEL_WITH_MODULES,
         "clang": clang,
         "clang-16-or-newer": clang and compiler.major >= CLANG_WITH_CONFIG,
         "clang-before-19": clang and compiler.major < CLANG_WITH_AVXVNNIINT8,
