@@ -175,6 +175,7 @@ class Unsupported:
 
     feature: str
     name: str  # what is tried
+    library: str
     rocm: str = ">=5"
     jax: str = ALWAYS
 
@@ -188,9 +189,9 @@ class Unsupported:
 
 
 UNSUPPORTED: tuple[Unsupported, ...] = (
-    Unsupported("Mixed Precision with TF32", "tf32"),
-    Unsupported("RNN support", "rnn"),
-    Unsupported("XLA int4 support", "int4"),
+    Unsupported("Mixed Precision with TF32", "tf32", "hipBLASLt"),
+    Unsupported("RNN support", "rnn", "MIOpen"),
+    Unsupported("XLA int4 support", "int4", "hipBLASLt"),
     # a transformation of Python functions; JAX's own tests of it leave out no ROCm since 7
-    Unsupported("jax.experimental.sparsify", "sparsify", rocm=">=5,<7"),
+    Unsupported("jax.experimental.sparsify", "sparsify", "hipSPARSE", rocm=">=5,<7"),
 )

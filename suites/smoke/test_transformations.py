@@ -16,6 +16,7 @@ def test_grad_equals_the_derivative_known_on_paper():
     near(jax.vmap(jax.grad(lambda t: jnp.sin(t) * t**2))(x), np.cos(x) * x**2 + 2 * x * np.sin(x))
 
 
+@pytest.mark.rocm("hipBLAS")
 def test_higher_derivatives_and_jacobians():
     near(jax.grad(jax.grad(jax.grad(lambda t: t**4)))(2.0), 48.0)
     a = numbers(6, 6)
@@ -50,6 +51,7 @@ def test_jit_with_static_arguments_and_donation():
     near(scale(jnp.ones(8), 3), 3 * np.ones(8))
 
 
+@pytest.mark.rocm("hipBLAS")
 def test_vmap_equals_a_loop():
     a, b = numbers(12, 5, 7), numbers(12, 7, seed=1)
     near(jax.vmap(jnp.dot)(a, b), np.einsum("bij,bj->bi", a, b), steps=7)

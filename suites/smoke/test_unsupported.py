@@ -54,7 +54,13 @@ def sparsify(backend: str) -> None:
 TRIES = {"tf32": tf32, "rnn": rnn, "int4": int4, "sparsify": sparsify}
 
 
-@pytest.mark.parametrize("feature", UNSUPPORTED, ids=lambda feature: feature.name)
+@pytest.mark.parametrize(
+    "feature",
+    [
+        pytest.param(item, id=item.name, marks=pytest.mark.rocm(item.library))
+        for item in UNSUPPORTED
+    ],
+)
 def test_feature(feature: Unsupported, backend: str, request: pytest.FixtureRequest) -> None:
     if feature.fails_on(backend, rocm=rocm_version(), jax_version=jax.__version__):
         reason = f"{feature.feature}: not on ROCm {feature.rocm} (suites/smoke/documented.py)"

@@ -31,6 +31,48 @@ def root(tmp_path):
 
 # --- each state has a suite of its own ----------------------------------------------------------
 
+FLAKY = """
+from pathlib import Path
+def test_flaky(tmp_path_factory):
+    seen = Path(__file__).with_name("seen")
+    first = not seen.exists()
+    seen.touch()
+    assert not first, "the first time"
+"""
+
+POISON = """
+    state = {"poisoned": False}
+    def test_before(): pass
+    def test_poison(): state["poisoned"] = True
+    def test_victim_1(): assert not state["poisoned"]
+    def test_victim_2(): assert not state["poisoned"]
+    def test_victim_3(): assert not state["poisoned"]
+"""
+
+SLEEP = "import time\ndef test_x(): time.sleep(1000)\n"
+SKIP = "import pytest\n@pytest.mark.skip\ndef test_x(): pass\n"
+CONTRACT = {  # what a suite does: (its file, how it is run, state, exit code)
+    "passes": (TWO, {}, State.PASS, 0),
+    "needs a second try": (FLAKY, {}, State.FLAKY, 21),
+    "fails": ("def test_x(): assert False\n", {}, State.FAIL, 22),
+    "poisons its worker": (POISON, {}, State.FAIL, 22),
+    "crashes": ("import os\ndef test_x(): os.abort()\n", {}, State.CRASH, 23),
+    "hangs": (SLEEP, {"test_deadline": 1.0, "retry_limit": 0}, State.TIMEOUT, 24),
+    "cannot be collected": ("import no_such_module\n", {}, State.COLLECT_ERROR, 25),
+    "has no test": ("", {}, State.NOTHING_RAN, 26),
+    "skips everything": (SKIP, {"may_skip": 9}, State.TOO_FEW_RAN, 27),
+    "runs too few": (TWO, {"must_run": 3}, State.TOO_FEW_RAN, 27),
+}  # SIGTERM, 30, is below; no-runner, 28, and infra, 29, need no suite: test_gate_run
+
+
+@pytest.mark.parametrize("case", CONTRACT.values(), ids=CONTRACT)
+def test_whatever_a_suite_does_has_its_state_and_exit_code(root, case):
+    text, options, state, code = case
+    run = gate.run(root, {"test_a.py": text}, **options)
+    assert run.verdict.state is state
+    assert run.verdict.state.exit_code == code
+    assert bool(run.verdict.message) is (state is not State.PASS)
+
 
 def test_a_suite_that_passes_is_a_pass(root):
     run = gate.run(root, {"test_a.py": TWO})
@@ -189,16 +231,6 @@ def test_too_few_tests_or_too_many_skips_are_too_few_ran(root):
     assert gate.run(root, files, must_run=2, may_skip=1).verdict.state is State.PASS
 
 
-FLAKY = """
-from pathlib import Path
-def test_flaky(tmp_path_factory):
-    seen = Path(__file__).with_name("seen")
-    first = not seen.exists()
-    seen.touch()
-    assert not first, "the first time"
-"""
-
-
 def test_a_pass_on_the_second_try_is_flaky_and_has_a_budget(root):
     run = gate.run(root, {"test_a.py": FLAKY})
     assert run.verdict.state is State.FLAKY
@@ -208,16 +240,6 @@ def test_a_pass_on_the_second_try_is_flaky_and_has_a_budget(root):
     within = gate.run(root, {"test_a.py": FLAKY}, flaky_budget=1)
     assert within.verdict.state is State.PASS
     assert within.results.counts.flaky == 1
-
-
-POISON = """
-    state = {"poisoned": False}
-    def test_before(): pass
-    def test_poison(): state["poisoned"] = True
-    def test_victim_1(): assert not state["poisoned"]
-    def test_victim_2(): assert not state["poisoned"]
-    def test_victim_3(): assert not state["poisoned"]
-"""
 
 
 def test_a_poisoned_worker_is_replaced_and_the_poisoner_named(root):
@@ -608,9 +630,11 @@ def test_progress_counts_up_and_failures_are_told_at_once(root):
         root,
         {"test_a.py": "import time\ndef test_slow(): time.sleep(0.5)\ndef test_bad(): assert 0\n"},
         watcher=seen,
+        lanes=gate.lanes(2),
     )
     assert seen.snapshots[-1].done == seen.snapshots[-1].total == 2
     assert any("test_slow" in text for s in seen.snapshots for _, text, _ in s.lanes)
+    assert all(0 <= seconds < 60 for s in seen.snapshots for _, _, seconds in s.lanes)
     assert seen.failures[0][0] == "test_a.py::test_bad"
 
 

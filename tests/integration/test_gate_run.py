@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,9 +15,9 @@ from pathlib import Path
 
 import pytest
 from support import tarballs
-from support.report import rich
+from support.report import FOUND, rich
 from support.topology import Gpu, machine, mi300x
-from support.wheelset import FAMILY, Shop, make_set
+from support.wheelset import FAMILY, Shop, make_set, make_verdict
 
 from rocwheel import host as machines
 from rocwheel import rocm
@@ -495,6 +496,10 @@ def test_rerun_asks_for_what_failed_with_the_same_packages_and_devices(at, tmp_p
     kept = Results.from_bytes(
         (tmp_path / "gate-results/rerun/failed-of.json").read_bytes(), name="r"
     )
+    capsys.readouterr()
+    shutil.rmtree(tmp_path / "gate-results")
+    assert main(["gate", "rerun", "before", "--dry-run"]) == 0
+    assert not (tmp_path / "gate-results").exists()
     assert {test.test for test in kept.failures} == {test.test for test in results.failures}
 
 
@@ -549,29 +554,50 @@ def test_programs_share_the_gpus_of_a_machine_and_wait_for_none_forever(tmp_path
             holder.communicate()
 
 
-def shard_folder(folder, number, *, passing=150):
-    results = rich(passing=passing)
+def shard(number):
+    """Results of one of two shards of the smoke suite, all passing."""
+    results = rich(passing=150)
     tests = tuple(
         replace(test, test=f"test_{number}.py::{n}", libraries=())
-        for n, test in enumerate(results.tests[:passing])
+        for n, test in enumerate(results.tests[:150])
     )
-    whole = replace(
+    return replace(
         results, shard=f"{number}/2", tests=tests, collect_errors=(), faults=(),
         files=(f"test_{number}.py",), suite_files=("test_1.py", "test_2.py"),
     )  # fmt: skip
-    folder.mkdir()
-    (folder / "results.json").write_bytes(whole.to_bytes())
 
 
 def test_shards_become_one_result_and_a_missing_one_is_not_run(at, capsys):
-    shard_folder(at / "one", 1)
-    shard_folder(at / "two", 2)
+    for number, name in ((1, "one"), (2, "two")):
+        (at / name).mkdir()
+        (at / name / "results.json").write_bytes(shard(number).to_bytes())
     assert main(["gate", "merge", "--shards", "2", "one", "two"]) == 0
     assert "300 passed" in capsys.readouterr().out
     assert (at / "gate-results/merged/report.html").is_file()
     assert main(["gate", "merge", "--shards", "2", "two"]) == State.NOT_RUN.exit_code
     assert "shard 1 of 2 has no results" in capsys.readouterr().out
     assert main(["gate", "merge", "--shards", "3", "one", "two"]) == 3, "cut in another way"
+
+
+def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
+    shop = Shop((at / "store").as_uri(), console)
+    make_set(at / "wh")
+    shop.stage(at / "wh")
+    (sha256,) = records.manifests(shop.staging)
+    manifest = records.find_manifest(shop.staging, sha256)
+    merging = [
+        "gate", "merge", "--shards=2", f"--manifest={sha256[:8]}", "--suite=smoke", "--python=3.12",
+        f"--store={(at / 'store').as_uri()}", "--single-writer", f"--family={FAMILY.name}",
+    ]  # fmt: skip
+    for number, state in ((1, State.NOT_RUN), (2, State.PASS)):
+        verdict = make_verdict(manifest, shard=f"{number}/2")
+        deposit.put(shop.staging, verdict, render(shard(number), FOUND, {}))
+        assert main([*merging, "--dry-run"]) == 0
+        assert len(records.verdicts(shop.staging, sha256)) == number - 1, "nothing was stored"
+        assert main(merging) == state.exit_code
+        newest = records.verdicts(shop.staging, sha256)[-1].verdict
+        assert (newest.state, newest.shard) == (state, "")
+    assert newest.counts.passed == 300
 
 
 def test_a_suite_without_skips_has_nothing_to_verify(at, tmp_path, interpreter, capsys):

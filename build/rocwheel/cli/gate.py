@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -263,20 +265,26 @@ def rerun(
     if options["channel"] or options["store_url"]:
         results = gating.stored_results(app, options, verdict)
     else:
-        path = app.cwd / verdict
-        path = path / "results.json" if path.is_dir() else path.with_name("results.json")
+        path = app.cwd / verdict  # the folder, or a file in it
+        if not path.exists():
+            raise ConfigError(f"{path}: no such folder", hint="name what `gate` left in --output")
+        path = (path if path.is_dir() else path.parent) / "results.json"
         results = Results.from_bytes(gating.read(path), name=str(path))
     line = shlex.split(results.environment.get("command", ""))
     if not line:
         raise ConfigError(f"{verdict}: does not say how it was made", hint="name a gate's results")
-    target.mkdir(parents=True, exist_ok=True)
-    of = target / "failed-of.json"
-    of.write_bytes(results.to_bytes())
-    arguments = [*line[1:], f"--failed-of={of}", f"--output={target}"]
-    app.console.info(f"to run this again: {shlex.join([*gating.program(), 'gate', *arguments])}")
-    result = gate.main(
-        [*arguments, *(["--dry-run"] if dry_run else [])], standalone_mode=False, obj=app
-    )
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(TemporaryDirectory())) if dry_run else target
+        folder.mkdir(parents=True, exist_ok=True)
+        of = folder / "failed-of.json"
+        of.write_bytes(results.to_bytes())
+        arguments = [*line[1:], f"--failed-of={of}", f"--output={target}"]
+        if dry_run:
+            arguments.append("--dry-run")
+        else:
+            again = shlex.join([*gating.program(), "gate", *arguments])
+            app.console.info(f"to run this again: {again}")
+        result = gate.main(arguments, standalone_mode=False, obj=app)
     return result if isinstance(result, int) else None
 
 

@@ -6,6 +6,7 @@ reports, where nobody takes it for the verdict of the suite.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
@@ -34,7 +35,7 @@ def put(place: Place, verdict: Verdict, reports: Mapping[str, bytes]) -> tuple[s
 
     Raises StoreError; run again, it stores what is missing.
     """
-    folder = _run(verdict)
+    folder = _run(verdict, reports.get(RESULTS) or verdict.to_bytes())
     keys = {}
     for name, body in sorted(reports.items()):
         kind, content_type = KINDS[name]
@@ -74,9 +75,14 @@ def read(place: Place, key: str) -> tuple[Verdict, Results]:
     return verdict, Results.from_bytes(store.read(name)[0], name=store.locate(name))
 
 
-def _run(verdict: Verdict) -> str:
-    """A folder of this run's own; sorts by time within its shard."""
+def _run(verdict: Verdict, results: bytes) -> str:
+    """A folder of this run's own; sorts by time within its shard.
+
+    Shards that are merged again once the missing one is there began when they first were merged,
+    so the name holds a part of the results' digest.
+    """
     time = re.sub(r"[^0-9T]", "", verdict.started.partition(".")[0].partition("+")[0])
     host = re.sub(r"[^A-Za-z0-9.-]", "-", verdict.host) or "host"
     number, _, count = verdict.shard.partition("/")
-    return f"shards/{number}-of-{count}/{time}-{host}" if count else f"runs/{time}-{host}"
+    name = f"{time}-{host}-{hashlib.sha256(results).hexdigest()[:8]}"
+    return f"shards/{number}-of-{count}/{name}" if count else f"runs/{name}"
