@@ -490,6 +490,13 @@ def test_a_device_that_does_not_answer_after_a_crash_is_infra(root):
     assert run.results.counts.passed == 2
 
 
+def test_the_last_test_runs_also_when_its_process_must_be_a_new_one(root):
+    crash = "import os\ndef test_crash(): os.abort()\ndef test_last(): pass\n"
+    good = Command(argv=(sys.executable, "-c", ""))
+    run = gate.run(root, {"test_a.py": crash}, lanes=gate.lanes(1, probe=good), retry_limit=0)
+    assert run.outcomes() == {"test_a.py::test_crash": "crashed", "test_a.py::test_last": "passed"}
+
+
 def test_tests_that_fail_on_one_device_only_are_blamed_on_the_device(root):
     tests = "import os, time\n" + "".join(
         f"def test_{n}():\n    time.sleep(0.05)\n    assert os.environ['LANE'] != '1'\n"

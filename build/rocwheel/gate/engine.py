@@ -144,7 +144,7 @@ class Engine:
             self._advance(worker)
         if self._over():
             return
-        self._selector.select(TICK) if self._selector.get_map() else None
+        self._selector.select(TICK)
         for worker in self._workers:
             self._look(worker)
         now = self._machine.clock()
@@ -159,7 +159,8 @@ class Engine:
         if modes == {_Mode.LOST}:
             self._stop = "no device is left"
             return True
-        return modes <= {_Mode.FREE, _Mode.LOST} and self._board.empty and not self._ledger.waiting
+        idle = modes <= {_Mode.FREE, _Mode.LOST} and not any(item.step for item in self._workers)
+        return idle and self._board.empty and not self._ledger.waiting
 
     # --- work ------------------------------------------------------------------------------------
 
