@@ -86,9 +86,8 @@ def skewed(files: int) -> Suite:
 def misleading(seconds: float) -> Suite:
     """Eight large files of one unit each, and a small one, last by name and size, of four."""
     sleeps = {f"test_{number}.py": [seconds / 4] * 4 for number in range(8)}
-    return of_sleeps(
-        {**sleeps, "test_long.py": [4 * seconds]}, lambda name: 1000 * ("l" not in name[5:9])
-    )
+    sleeps["test_long.py"] = [4 * seconds]
+    return of_sleeps(sleeps, lambda name: 0 if name == "test_long.py" else 1000)
 
 
 def ours(root: Path, suite: Suite, past: History | None = None) -> gate.Run:

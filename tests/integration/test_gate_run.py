@@ -31,7 +31,7 @@ from rocwheel.gate.merge import merge_results, merge_verdicts
 from rocwheel.gate.plan import Watcher
 from rocwheel.gate.request import Choice, Device, Host, Request
 from rocwheel.gate.skips import load
-from rocwheel.gate.slots import Slots
+from rocwheel.gate.slots import Patience, Slots
 from rocwheel.gate.suites import Deadlines, Source, Suite
 from rocwheel.index import records
 from rocwheel.process import HostRunner, base_env
@@ -97,6 +97,7 @@ SUITE = Suite(
 )
 
 
+GPU = Gpu(version=90010, unique_id=7, minor=128)
 GPU_SUITE = replace(SUITE, gpus=(1,))
 
 
@@ -419,9 +420,35 @@ def test_a_dry_run_shows_devices_files_and_commands_and_makes_nothing(request_, 
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_deadlines_nest_up_to_the_whole_gate(request_, host, console):
+    part = replace(request_, shard=Shard(number=1, count=2))
+    suite = replace(SUITE, deadlines=Deadlines(test=1, shard=2, suite=3))
+    assert replace(part, suite=suite).run_seconds == 2
+    assert replace(request_, suite=suite).run_seconds == 3
+    assert replace(request_, suite=suite).seconds == 1803
+    started = time.monotonic()
+    gated = gate(replace(request_, deadline=0.1), host, console)
+    assert gated.found.state is State.INFRA, "no environment within a second"
+    assert "no end after 1 s" in gated.found.message
+    assert time.monotonic() - started < 60
+
+
+def test_a_gate_waits_for_devices_no_longer_than_its_own_deadline(
+    request_, host, console, tmp_path
+):
+    there = replace(host, root=machine(tmp_path / "machine", GPU))
+    (device,) = accelerators.amd(there.root, {}).devices
+    slots = Slots(folder=there.slots, boot=there.boot)
+    waiting = Patience(seconds=0, clock=there.clock, sleep=there.sleep)
+    ask = replace(request_, suite=GPU_SUITE, device=Device.FAMILY, rocm="pip:rocm", deadline=0.1)
+    with slots.take((device,), least=1, most=1, patience=waiting):
+        gated = gate(ask, there, console)
+    assert gated.found.state is State.INFRA
+    assert "0 of 1 devices came free" in gated.found.message
+
+
 def test_a_quarantined_gpu_is_infra(request_, host, console, tmp_path):
-    gpu = Gpu(version=90010, unique_id=7, minor=128)
-    there = replace(host, root=machine(tmp_path / "machine", gpu))
+    there = replace(host, root=machine(tmp_path / "machine", GPU))
     (device,) = accelerators.amd(there.root, {}).devices
     Slots(folder=there.slots, boot=there.boot).quarantine(device, "process 7 cannot be killed")
     ask = replace(request_, suite=GPU_SUITE, device=Device.FAMILY, rocm="pip:rocm")

@@ -7,7 +7,7 @@ that no LD_LIBRARY_PATH hides a wrong one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from packaging.utils import parse_wheel_filename
@@ -160,20 +160,30 @@ class Environment:
     packages: tuple[str, ...]  # name==version
 
 
-def make(planned: InstallPlan, *, runner: Runner, rocm: Path | None, log: Path) -> Environment:
-    """Apply a plan. Raises InfraError, or UnfitError where requirements contradict."""
+def make(
+    planned: InstallPlan,
+    *,
+    runner: Runner,
+    rocm: Path | None,
+    log: Path,
+    left: Callable[[], float],
+) -> Environment:
+    """Apply a plan; `left` says how many seconds there still are.
+
+    Raises InfraError, or UnfitError where requirements contradict.
+    """
     for path, text in planned.files:
         path.write_text(text, encoding="utf-8")
     *steps, check = planned.commands
     for command in steps:
         try:
-            runner.run(command, log=log)
+            runner.run(replace(command, timeout=left()), log=log)
         except CommandError as exc:
             raise InfraError(
                 f"the environment could not be made: {exc}", hint=exc.hint, detail=exc.detail
             ) from exc
     try:
-        runner.run(check, log=log)
+        runner.run(replace(check, timeout=left()), log=log)
     except CommandError as exc:
         raise UnfitError(
             f"pip check: {_first(exc.detail)}",

@@ -119,6 +119,10 @@ def _results(
     watcher: Watcher,
 ) -> Results:
     until = host.clock() + request.seconds
+
+    def left() -> float:
+        return max(1.0, until - host.clock())
+
     allotted = devices.choose(request, host)
     interpreter = _interpreter(request, host)
     work = Path(tempfile.mkdtemp(prefix="gate-", dir=_folder(host.cache / "gate"))).resolve()
@@ -129,19 +133,18 @@ def _results(
     with console.step("ROCm", key="rocm"):
         brought = bring.bring(request, host, console)
         told.brought = brought.record
-    taken = _take(request, host, allotted, stack)
+    taken = _take(host, allotted, stack, patience=min(request.patience, left()))
     with console.step("A fresh environment", key="environment"):
         planned = _plan_install(request, interpreter, work, brought.requirements)
-        planned = _within(planned, until - host.clock())
         told.environment = install.make(
-            planned, runner=host.runner, rocm=brought.root, log=_log(request, "install")
+            planned, runner=host.runner, rocm=brought.root, log=_log(request, "install"), left=left
         )
     env = _environment(request, allotted, brought)
     told.lanes = tuple(devices.lanes(allotted, taken, env))
     with console.step("Preflight", key="preflight"):
         told.lanes, told.facts = _preflight(request, host, told.environment, told.lanes, work)
         console.info(f"   {_said(told.facts)}")
-    plan = _plan_run(request, tests, told, until - host.clock())
+    plan = _plan_run(request, tests, told, left())
     with console.step(f"{len(tests.files)} files on {len(told.lanes)} lanes", key="run"):
         return _run(plan, request, host, watcher, told)
 
@@ -210,14 +213,8 @@ def _plan_install(
     )
 
 
-def _within(planned: install.InstallPlan, seconds: float) -> install.InstallPlan:
-    """Give every command what is left of the gate's deadline."""
-    commands = tuple(replace(item, timeout=max(1.0, seconds)) for item in planned.commands)
-    return replace(planned, commands=commands)
-
-
 def _take(
-    request: Request, host: Host, allotted: Allotted, stack: ExitStack
+    host: Host, allotted: Allotted, stack: ExitStack, *, patience: float
 ) -> tuple[Accelerator, ...]:
     """Lock the devices until the gate ends."""
     found = allotted.allotment.devices
@@ -228,7 +225,7 @@ def _take(
             found,
             least=allotted.per_process,
             most=allotted.per_process * allotted.most,
-            patience=Patience(seconds=request.patience, clock=host.clock, sleep=host.sleep),
+            patience=Patience(seconds=patience, clock=host.clock, sleep=host.sleep),
         )
     )
 
