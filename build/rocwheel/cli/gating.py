@@ -236,10 +236,13 @@ def _watching(app: App) -> Iterator[Watcher]:
             bar.update(snapshot.done, total=snapshot.total, text=f"{snapshot.bad} bad | {lanes}")
 
         def failed(self, test: str, attempt: Attempt) -> None:
+            again = " again" if test in told else ""
+            told.add(test)
             app.console.info(
-                f"   {attempt.outcome.value} on {attempt.lane}: {test}: {attempt.message}"
+                f"   {attempt.outcome.value}{again} on {attempt.lane}: {test}: {attempt.message}"
             )
 
+    told: set[str] = set()
     with app.console.progress("tests") as bar:
         yield Shown()
 
