@@ -338,6 +338,21 @@ def test_jaxlib_keeps_the_runpath_it_has(tmp_path, libraries, console) -> None:
     assert elf(result.path, "jaxlib/_x.so").runpath == ("$ORIGIN/../_solib_x86_64/x",)
 
 
+def test_verify_and_repair_know_a_library_inside_by_its_soname(tmp_path, console) -> None:
+    """Under another file name: whoever loads it first makes it known to the others."""
+    made = wheels.plugin()
+    needy = wheels.make_elf(
+        needed=("libinner.so.1",), runpath=":".join(SHORT), exports=("PyInit__linalg",)
+    )
+    inner = wheels.make_elf(
+        soname="libinner.so.1", runpath=":".join(SHORT), exports=("PyInit_inner",)
+    )
+    files = {MODULE: File(needy), "jax_rocm7_plugin/inner.so": File(inner)}
+    path = made.but(files=files).write(tmp_path)
+    assert wheel.verify(path, policy=GRAFTING) == ()
+    assert not repair(path, tmp_path / "out", NoRunner(), console).changed
+
+
 def test_files_for_two_machines_are_refused(tmp_path, console) -> None:
     made = wheels.plugin()
     files = {**made.files, "jax_rocm7_plugin/_arm.so": File(wheels.make_elf(machine=183))}

@@ -172,13 +172,10 @@ def _missing(
 ) -> dict[str, tuple[str, ...]]:
     """Member -> libraries to graft for it. Raises WheelError for one that may not be."""
     rules = policy.kinds[kind] if kind else None
-    inside = {member.name.rpartition("/")[2] for member in report.members}
-    outside = policy.platform_libraries | (
-        policy.rocm_libraries if kind and kind.needs_rocm else frozenset()
-    )
+    known = report.provides | policy.outside(kind)
     found: dict[str, tuple[str, ...]] = {}
     for item in report.elf:
-        names = tuple(name for name in item.needed if name not in inside | outside)
+        names = tuple(name for name in item.needed if name not in known)
         for name in names:
             if rules is None or not rules.may_graft(name):
                 raise WheelError(

@@ -81,6 +81,12 @@ class WheelPolicy:
     runpath_uses: tuple[RunpathUse, ...]
     kinds: Mapping[WheelKind, KindPolicy]
 
+    def outside(self, kind: WheelKind | None) -> frozenset[str]:
+        """SONAMEs of the libraries that wheels of a kind may need from outside."""
+        if kind is None or not kind.needs_rocm:
+            return self.platform_libraries
+        return self.platform_libraries | self.rocm_libraries
+
     def runpaths(self, version: Version) -> tuple[tuple[str, ...], ...]:
         """RUNPATHs that ROCm wheels of this version may have, the one to set first."""
         from packaging.version import Version

@@ -101,6 +101,14 @@ class WheelReport:
         return "".join(self.metadata["Requires-Python"][:1])
 
     @property
+    def provides(self) -> frozenset[str]:
+        """What NEEDED may name inside: file names, and the SONAMEs of libraries once loaded."""
+        return frozenset(
+            {member.name.rpartition("/")[2] for member in self.members}
+            | {item.soname for item in self.elf if item.soname}
+        )
+
+    @property
     def gpu_code(self) -> dict[str, tuple[int, int]]:
         """How many code objects there are for each gfx target, and their bytes unpacked."""
         found: dict[str, tuple[int, int]] = {}

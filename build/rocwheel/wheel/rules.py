@@ -380,17 +380,16 @@ class _Judge:
                 yield finding("elf.runpath", f"{item.path}: {_difference(runpath, templates)}")
 
     def _needed(self) -> Iterator[Finding]:
-        inside = {member.name.rpartition("/")[2] for member in self.report.members}
-        inside |= {item.soname for item in self.report.elf if item.soname}
-        allowed = self.policy.rocm_libraries if self._needs_rocm else frozenset[str]()
+        without_rocm = self.report.provides | self.policy.platform_libraries
+        expected = self.policy.outside(self.kind)
         present = self.expected.rocm_sonames
         for item in self.report.elf:
             for name in item.needed:
-                if name in inside or name in self.policy.platform_libraries:
+                if name in without_rocm:
                     continue
                 if name.startswith("libpython"):
                     yield finding("elf.python", f"{item.path}: needs {name}")
-                elif name not in allowed:
+                elif name not in expected:
                     yield finding("elf.needed", f"{item.path}: needs {name}")
                 elif present is not None and name not in present:
                     yield finding("elf.needed-rocm", f"{item.path}: needs {name}")
