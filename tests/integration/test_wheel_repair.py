@@ -338,6 +338,17 @@ def test_jaxlib_keeps_the_runpath_it_has(tmp_path, libraries, console) -> None:
     assert elf(result.path, "jaxlib/_x.so").runpath == ("$ORIGIN/../_solib_x86_64/x",)
 
 
+def test_every_library_that_is_not_allowed_is_named(tmp_path, console) -> None:
+    made = wheels.plugin()
+    needy = wheels.make_elf(needed=("libX11.so.6", "libc.so.6", "libfoo.so.1", "libhsa.so.9"))
+    path = made.but(files={MODULE: File(needy)}).write(tmp_path)
+    with pytest.raises(WheelError) as refusal:
+        repair(path, tmp_path / "out", NoRunner(), console)
+    assert f"{MODULE} needs libX11.so.6, {MODULE} needs libhsa.so.9: the policy" in str(
+        refusal.value
+    )
+
+
 def test_verify_and_repair_know_a_library_inside_by_its_soname(tmp_path, console) -> None:
     """Under another file name: whoever loads it first makes it known to the others."""
     made = wheels.plugin()

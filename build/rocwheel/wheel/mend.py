@@ -174,17 +174,22 @@ def _missing(
     rules = policy.kinds[kind] if kind else None
     known = report.provides | policy.outside(kind)
     found: dict[str, tuple[str, ...]] = {}
+    refused: list[str] = []
     for item in report.elf:
         names = tuple(name for name in item.needed if name not in known)
-        for name in names:
-            if rules is None or not rules.may_graft(name):
-                raise WheelError(
-                    f"{report.path}: {item.path} needs {name}, which the policy neither expects"
-                    " on the system nor in ROCm nor allows to graft",
-                    hint="link the right library, or allow this one in ci/wheel_policy.yaml",
-                )
+        refused += [
+            f"{item.path} needs {name}"
+            for name in names
+            if rules is None or not rules.may_graft(name)
+        ]
         if names:
             found[item.path] = names
+    if refused:
+        raise WheelError(
+            f"{report.path}: {', '.join(refused)}: the policy neither expects that on the system"
+            " nor in ROCm nor allows to graft it",
+            hint="link the right library, or allow this one in ci/wheel_policy.yaml",
+        )
     return found
 
 
