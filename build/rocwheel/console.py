@@ -196,6 +196,11 @@ def size(count: float) -> str:
     return f"{count:.2f} GiB"
 
 
+def count(number: int, noun: str) -> str:
+    """`1 action`, `2 actions`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def duration(seconds: float) -> str:
     """Seconds as people read them: 75 is `1 min 15 s`."""
     minutes, rest = divmod(round(seconds), 60)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawns
 from rocwheel.bazel.profile import Summary, read_profile
 from rocwheel.bazel.remote import LOCAL, ask, write_headers
-from rocwheel.console import duration, size
+from rocwheel.console import count, duration, size
 from rocwheel.errors import BazelError, CommandError
 from rocwheel.lock import locked
 
@@ -66,7 +66,7 @@ class BazelResult:
             return f"nothing to rebuild: 0 actions, {took}"
         total = self.actions_executed + self.cache_hits
         parts = [
-            f"{self.actions_executed} actions executed",
+            f"{count(self.actions_executed, 'action')} executed",
             f"{self.cache_hits} from a cache ({100 * self.cache_hits // total} %)",
         ]
         if self.bytes_made:
@@ -441,7 +441,9 @@ def _last(path: Path) -> str:
     """What the last run of the same build that rebuilt something took; "" when there is none."""
     try:
         figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        return f"{figures['actions']} actions in {duration(figures['milliseconds'] / 1000)}"
+        return (
+            f"{count(figures['actions'], 'action')} in {duration(figures['milliseconds'] / 1000)}"
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocwheel.bazel.build import BazelResult, build
 from rocwheel.bazel.profile import SLOWEST
-from rocwheel.console import size
+from rocwheel.console import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -45,13 +45,14 @@ class Runs:
 
     def lines(self) -> Iterator[str]:
         """For a person: what was rebuilt, what took longest, where to read more."""
+        invocations = count(len(self.done), "invocation")
         if not self.actions_executed and not self.cache_hits:
-            yield f"Nothing was rebuilt: Bazel ran 0 actions in {len(self.done)} invocations."
+            yield f"Nothing was rebuilt: Bazel ran 0 actions in {invocations}."
             return
         total = self.actions_executed + self.cache_hits
         made = sum(result.bytes_made for _, result in self.done)
         yield (
-            f"Bazel ran {self.actions_executed} actions in {len(self.done)} invocations, "
+            f"Bazel ran {count(self.actions_executed, 'action')} in {invocations}, "
             f"{self.cache_hits} came from a cache ({100 * self.cache_hits // total} %), "
             f"{size(made)} made."
         )

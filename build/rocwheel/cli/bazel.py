@@ -97,6 +97,7 @@ def dev(
     that changed. A second turn after a change executes only the actions the change concerns.
     """
     from rocwheel import dev as loop
+    from rocwheel.console import count
     from rocwheel.errors import ConfigError
     from rocwheel.model import WheelKind, suggest
 
@@ -125,9 +126,8 @@ def dev(
     }
     for line in done.bazel.lines():
         app.console.info(line)
-    app.emit(
-        document, f"{done.bazel.actions_executed} actions, {len(done.installed)} wheels installed"
-    )
+    actions = count(done.bazel.actions_executed, "action")
+    app.emit(document, f"{actions}, {count(len(done.installed), 'wheel')} installed")
 
 
 def _show(app: App, lines: Iterator[str]) -> None:
