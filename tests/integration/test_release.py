@@ -592,6 +592,18 @@ def test_retention_prunes_what_is_old_and_nothing_that_is_needed(shop_twice, tmp
     assert prune(shop, days=10).expired == ()
 
 
+def test_a_released_set_stays_released_when_staging_lets_go_of_it(shop, tmp_path) -> None:
+    manifest = shop.released(tmp_path / "a")
+    shop.channel = replace(shop.channel, retention=Retention(staging_days=2))
+    assert len(prune(shop, days=3).expired) == 1
+    assert shop.plan(manifest).state == "nothing-to-do"
+    assert files_of(shop.release) == built(manifest)
+    change = withdraw.plan_rollback(shop.release, manifest.sha256)
+    withdraw.apply(change, who=withdraw.with_reason(WHO, "wrong"))
+    with pytest.raises(PromotionError, match="was rolled back"):
+        shop.plan(manifest)
+
+
 def test_without_retention_nothing_is_pruned(shop, tmp_path) -> None:
     shop.released(tmp_path / "a")
     before = shop.listing(shop.release), shop.listing(shop.staging)

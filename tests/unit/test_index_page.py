@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packaging.version import Version
 
-from rocwheel.errors import ObjectDiffersError, StoreError
+from rocwheel.errors import ObjectDiffersError, StoreError, WheelError
 from rocwheel.index.page import UNFOLDED, Entry, Page, Root, is_ours, links, version_of
 from rocwheel.index.serve import SIMPLE_HTML, preferred
 from rocwheel.store import HTML, SIMPLE_JSON
@@ -122,6 +122,15 @@ def test_a_listed_name_is_never_given_other_bytes() -> None:
     page = Page(project="jaxlib", files=(entry(),))
     with pytest.raises(ObjectDiffersError, match=r"jaxlib-0\.9\.1-cp312"):
         page.with_files((entry(sha256="f" * 64),))
+
+
+@pytest.mark.parametrize("sha256", ["", "a" * 63, "A" * 64, "sha256=" + "a" * 57])
+def test_no_file_is_listed_without_its_hash(sha256: str) -> None:
+    with pytest.raises(WheelError, match=r"jaxlib-0\.9\.1.* is not a SHA-256"):
+        entry(sha256=sha256)
+    damaged = Page(project="jaxlib", files=(entry(),)).to_json()
+    with pytest.raises(StoreError, match="not a page that rocwheel wrote"):
+        Page.from_json(damaged.replace(b"a" * 64, sha256.encode()), where="x")
 
 
 def test_a_name_that_left_stays_taken_by_its_bytes() -> None:

@@ -12,6 +12,7 @@ import dataclasses
 import html
 import json
 import posixpath
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from html.parser import HTMLParser
@@ -23,7 +24,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from rocwheel.console import size as readable_size
-from rocwheel.errors import ConfigError, StoreError
+from rocwheel.errors import ConfigError, StoreError, WheelError
 from rocwheel.store import differs
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 API_VERSION: Final = "1.1"
 PRIVATE: Final = "_rocwheel"
 GENERATOR: Final = "rocwheel"
+SHA256: Final = re.compile(r"[0-9a-f]{64}")
 UNFOLDED: Final = 3  # versions shown at once; the others open on a click
 
 
@@ -53,6 +55,14 @@ class Entry:
     gfx_targets: tuple[str, ...] = ()
     rocm: str = ""
     manifest: str = ""
+
+    def __post_init__(self) -> None:
+        """Nothing is listed without its hash. Raises WheelError."""
+        if not SHA256.fullmatch(self.sha256):
+            raise WheelError(
+                f"{self.filename}: {self.sha256!r} is not a SHA-256",
+                hint="every file in an index has one: build or stage the wheel set again",
+            )
 
     def to_json(self) -> dict[str, Any]:
         """The file's object in a PEP 691 page."""
@@ -174,7 +184,7 @@ class Page:
                 files=tuple(Entry.from_json(project, item) for item in document["files"]),
                 gone=dict(document[PRIVATE]["gone"]),
             )
-        except (ValueError, KeyError, TypeError) as exc:
+        except (ValueError, KeyError, TypeError, WheelError) as exc:
             raise StoreError(
                 f"{where}: not a page that rocwheel wrote ({type(exc).__name__}: {exc})",
                 hint="files that were here before: `index adopt`; a damaged page: `index rebuild`",

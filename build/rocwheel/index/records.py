@@ -21,7 +21,7 @@ from rocwheel.errors import (
     ObjectMissingError,
     StoreError,
 )
-from rocwheel.index.page import Entry
+from rocwheel.index.page import SHA256, Entry
 from rocwheel.manifest import Manifest, canonical_json, validated
 from rocwheel.store import each
 from rocwheel.verdict import Verdict
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from rocwheel.store import Store
 
 SCHEMA: Final = 1
-SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 class Action(enum.Enum):

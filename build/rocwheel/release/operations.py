@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from rocwheel.index.page import Entry
     from rocwheel.index.places import Place
     from rocwheel.index.records import History
-    from rocwheel.manifest import Manifest
+    from rocwheel.manifest import Manifest, WheelEntry
     from rocwheel.store import Info
 
 # pjrt first: a plugin is never listed before what it depends on.
@@ -207,8 +207,8 @@ def stored(place: Place, entries: Iterable[Entry]) -> dict[str, Info]:
     return {info.key.removeprefix(base): info for infos in found for info in infos}
 
 
-def listed(pages: Mapping[str, Page], entries: Iterable[Entry]) -> bool:
-    """Whether the pages list every file with its hash."""
+def listed(pages: Mapping[str, Page], entries: Iterable[Entry | WheelEntry]) -> bool:
+    """Whether the pages, by project, list every file with its hash."""
     return all(
         (file := pages[entry.project].file(entry.filename)) and file.sha256 == entry.sha256
         for entry in entries

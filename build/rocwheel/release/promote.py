@@ -154,12 +154,21 @@ def plan(
     major = wheelset.rocm_major(manifest)
     staging = channel.staging(store, family.name, major)
     release = channel.release(store, family.name, major)
-    entries = _staged(staging, manifest)
     history = records.history(release, manifest.sha256)
     if history.last is Action.ROLLBACK:
         raise _rolled_back(release, history)
-    pages = {project: read_page(release, project) for project in {e.project for e in entries}}
-    done = history.last is not None and history.open is None and listed(pages, entries)
+    pages = {
+        project: read_page(release, project) for project in {w.project for w in manifest.built}
+    }
+    is_listed = listed(pages, manifest.built)
+    done = history.last is not None and history.open is None and is_listed
+    staged = records.history(staging, manifest.sha256)
+    if done and staged.last is Action.PRUNE:  # released, and staging let go of it
+        return PromotePlan(
+            staging=staging, release=release, channel=channel, manifest=manifest, history=history,
+            copies=(), verdicts=(), decision=policy.Decision(cells=()), is_done=True,
+        )  # fmt: skip
+    entries = _staged(staging, manifest, staged)
     for entry in entries:
         pages[entry.project].taken((entry,), where=release.location)
         if not done:
@@ -248,9 +257,8 @@ def listing(page: Page, files: list[Entry], release: Place) -> Page:
     return page.with_files(files, where=release.location)
 
 
-def _staged(staging: Place, manifest: Manifest) -> tuple[Entry, ...]:
+def _staged(staging: Place, manifest: Manifest, history: History) -> tuple[Entry, ...]:
     """The set's files as staged. Raises PromotionError when they are not, or not all."""
-    history = records.history(staging, manifest.sha256)
     live = history.live
     for wheel in manifest.built:
         entry = live.get(wheel.filename)
