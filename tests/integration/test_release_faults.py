@@ -1,6 +1,6 @@
 """Releases under fire: every storage request fails once, runs are killed, runs meet each other.
 
-The full campaigns take about twenty minutes: `ROCWHEEL_CAMPAIGN=full pytest
+The full campaigns take about forty minutes: `ROCWHEEL_CAMPAIGN=full pytest -n 2
 tests/integration/test_release_faults.py`. Without that a spread of points is taken.
 """
 

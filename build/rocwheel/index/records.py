@@ -290,6 +290,12 @@ def histories(place: Place) -> dict[str, History]:
     return _histories(place, place.intents(), place.releases())
 
 
+def projects(histories: Mapping[str, History]) -> list[str]:
+    """Every project that some operation named, in order."""
+    intents = (intent for history in histories.values() for intent in history.intents)
+    return sorted({entry.project for intent in intents for entry in intent.entries})
+
+
 def _put(place: Place, key: str, body: bytes) -> bool:
     try:
         place.store.create(key, body, headers=place.record_headers)

@@ -51,8 +51,7 @@ def check(place: Place, *, count: Counter | None = None) -> Checked:
     seen: dict[str, Entry] = {}
     metadata: dict[str, bytes] = {}
     root = read_root(place).projects
-    known = {e.project for h in histories.values() for i in h.intents for e in i.entries}
-    for project in sorted(root | known):
+    for project in sorted({*root, *records.projects(histories)}):
         page, found = _check_page(place, project)
         problems += found
         if page.files and project not in root:

@@ -64,8 +64,7 @@ def plan_rebuild(place: Place) -> Rebuild:
     histories = records.histories(place)
     changes: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {}
     damaged = set()
-    known = {e.project for h in histories.values() for i in h.intents for e in i.entries}
-    for project in sorted(known):
+    for project in records.projects(histories):
         try:
             page = read_page(place, project)
         except StoreError:
@@ -80,9 +79,9 @@ def plan_rebuild(place: Place) -> Rebuild:
 
 def apply_rebuild(rebuild: Rebuild) -> None:
     """Make every page again, those without a change included: views may be missing."""
-    known = {e.project for h in rebuild.histories.values() for i in h.intents for e in i.entries}
+    known = records.projects(rebuild.histories)
     gone = frozenset(name for item in rebuild.histories.values() for name in item.gone)
-    for project in sorted(known):
+    for project in known:
         change_page(
             rebuild.place,
             project,

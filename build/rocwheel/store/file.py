@@ -16,7 +16,17 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, StoreError
-from rocwheel.store import BLOCK, Abilities, Headers, Info, differs, replaced, sha256_of, stale
+from rocwheel.store import (
+    BLOCK,
+    Abilities,
+    Headers,
+    Info,
+    advance,
+    differs,
+    replaced,
+    sha256_of,
+    stale,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -80,8 +90,7 @@ class FileStore:
 
         def both(block: bytes) -> None:
             digest.update(block)
-            if count:
-                count(len(block))
+            advance(count, len(block))
 
         return self._stream(info.key, both, digest).sha256
 
@@ -99,8 +108,7 @@ class FileStore:
         expected = sha256 or sha256_of(body)
         if path.exists():
             self._same(key, expected)
-            if count:
-                count(path.stat().st_size)
+            advance(count, path.stat().st_size)
             return False
         with self._scratch(key) as scratch:
             written = hashlib.sha256()
@@ -108,8 +116,7 @@ class FileStore:
                 for block in _blocks(body):
                     file.write(block)
                     written.update(block)
-                    if count:
-                        count(len(block))
+                    advance(count, len(block))
                 file.flush()
                 os.fsync(file.fileno())
             if written.hexdigest() != expected:
