@@ -372,7 +372,7 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
         monkeypatch.setenv(key, value)
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     shop = Shop(servers.fresh_url("seaweedfs"), console)
-    shop.released(tmp_path / "0", suffix="+rocm7.10.0a0", pythons=(python,))
+    shop.released(tmp_path / "0", suffix="+rocm7.10.0a00", pythons=(python,))
     env = {**os.environ, "PYTHONPATH": f"{ROOT / 'build'}{os.pathsep}{ROOT}"}
     command = [sys.executable, "-c", "import sys; from rocwheel.cli import main; sys.exit(main())"]
     dice = random.Random(20261121)
@@ -383,7 +383,7 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
         with Watcher(shop.release, f"{site.url}{shop.release.root}/") as watcher:
             for number in range(1, 51 if FULL else 7):
                 folder = tmp_path / str(number)
-                manifest = make_set(folder, suffix=f"+rocm7.10.0a{number}", pythons=(python,))
+                manifest = make_set(folder, suffix=f"+rocm7.10.0a{number:02}", pythons=(python,))
                 shop.stage(folder)
                 pass_gate(shop.staging, manifest)
                 argv = [*command, "promote", "--manifest", str(folder), "--quiet"]
