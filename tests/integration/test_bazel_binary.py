@@ -191,8 +191,9 @@ def test_a_broken_download_is_tried_again_and_leaves_nothing_half(downloads, fin
     assert find(downloads()).path.read_bytes() == SCRIPT
     site.faults[path] += [Fault(status=503)] * 3
     shutil.rmtree(tmp_path / "cache")
-    with pytest.raises(FetchError, match="3 attempts"):
+    with pytest.raises(FetchError, match="3 attempts") as caught:
         find(downloads())
+    assert "--bazel-proxy" in caught.value.hint
     assert list((tmp_path / "cache").rglob("*.part")) == []
 
 

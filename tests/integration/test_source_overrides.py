@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from support.git_server import git, repository
 
 from rocwheel import bazel, dist
 from rocwheel.errors import ConfigError
+from rocwheel.model import PythonVersion
 
 pytestmark = [pytest.mark.needs("bazel", "git")]
 
@@ -35,7 +36,7 @@ def request_(tmp_path):
         cache=tmp_path / "cache",
         checkout=ROOT,
         cwd=tmp_path,
-        environ={"PATH": str(Path(shutil.which("bazel") or "/").parent)},
+        environ={"PATH": os.environ["PATH"]},
     )
 
 
@@ -70,6 +71,26 @@ def test_changes_without_a_commit_are_refused_unless_allowed(request_, runner, c
     planned = dist.plan(replace(request_, allow_dirty=False))
     with pytest.raises(ConfigError, match=r"XLA.*: changes that no commit has"):
         dist.gather(planned, runner=runner, console=console)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"compiler": "gcc"}, "gcc: the upstream layout cannot be built with it"),
+        ({"pythons": (PythonVersion(3, 14),)}, "CPython 3.14: .* has no lock file"),
+        ({"rocm_version": "7.0.2"}, r"ROCm 7\.0\.2: JAX 0\.11\.0 needs ROCm"),
+        ({"rocm_version": "10.1.0"}, r"ROCm 10\.1\.0: JAX 0\.11\.0 needs ROCm"),
+        ({"wheel_suffix": "+rocm7_2"}, "PEP 440 spells it"),
+        ({"wheel_type": "nightly", "xla_source_dir": None}, "no room for|need a date"),
+        ({"jaxlib": "upstream", "pythons": (PythonVersion(3, 10),)}, "no upstream wheel is pinned"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_bazel_is_even_looked_for(
+    request_, runner, console, changes, reason
+):
+    asked = {"rocm_version": "7.10.0", "bazel_path": "/no/bazel", **changes}
+    with pytest.raises(ConfigError, match=reason):
+        dist.gather(dist.plan(replace(request_, **asked)), runner=runner, console=console)
 
 
 @pytest.mark.parametrize(("version", "module"), [("7.7.0", True), ("no_version", False)])

@@ -17,7 +17,7 @@ from rocwheel.console import Unit
 from rocwheel.errors import ConfigError, FetchError
 from rocwheel.lock import locked
 from rocwheel.model import suggest
-from rocwheel.web import Client, LostError, Retry, without_secrets
+from rocwheel.web import Client, LostError, Retry, UnreachableError, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rocwheel.console import Console
 
 SCHEMA: Final = 1
+ELSEWHERE: Final = "check --bazel-mirror and --bazel-proxy, or name a Bazel with --bazel-path"
 PATIENT: Final = Retry()
 _SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
 _MACHINES: Final = {"x86_64": "x86_64", "aarch64": "arm64"}  # as Bazel spells them
@@ -149,7 +150,7 @@ def _download(release: Release, path: Path, downloads: Downloads, console: Conso
         downloads.env,
         retry=downloads.retry,
         note=console.info,
-        hint="check --bazel-mirror, or give --bazel-path",
+        hint=ELSEWHERE,
     )
     digest = ""
     with console.progress(f"Bazel {release.version}", unit=Unit.BYTES) as bar:
@@ -159,6 +160,9 @@ def _download(release: Release, path: Path, downloads: Downloads, console: Conso
                     digest = _receive(release, path, client, bar.update)
                 except LostError as exc:
                     client.failed(release.url, exc)
+        except UnreachableError as exc:
+            exc.hint = ELSEWHERE
+            raise
         finally:
             client.close()
     if digest != release.sha256:

@@ -46,11 +46,12 @@ def gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
         tool = source.identify(request.checkout, runner=runner)
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
-    binary = find_bazel(request, tree, runner=runner, console=console)
     compiler = find_compiler(request, runner=runner)
-    spec = partial(specification, planned, tree, binary=binary, compiler=compiler)
-    if planned.rocm.version:  # what cannot work is refused before gigabytes are fetched
-        bazel.invocations(spec(version=planned.rocm.version, rocm_root=PurePath("/")))
+    spec = partial(specification, planned, tree, compiler=compiler)
+    if planned.rocm.version:  # what cannot work is refused before Bazel and ROCm are fetched
+        early = spec(version=planned.rocm.version, rocm_root=PurePath("/"), binary=_missing(tree))
+        bazel.invocations(early)
+    binary = find_bazel(request, tree, runner=runner, console=console)
     with console.step("ROCm", key="rocm"):
         root = rocm.fetch(
             planned.rocm,
@@ -63,7 +64,7 @@ def gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
         tree=tree,
         tool=tool,
         root=root,
-        spec=spec(version=root.version, rocm_root=root.root),
+        spec=spec(version=root.version, rocm_root=root.root, binary=binary),
     )
 
 
@@ -85,7 +86,7 @@ def preview(
             notes.append(f"fetch {binary.url} to {binary.path}")
     except HostError as exc:
         notes.append(f"{exc}; {exc.hint}")
-        binary = bazel.BazelBinary(path=PurePath("bazel"), version=tree.bazel, origin="missing")
+        binary = _missing(tree)
     spec = specification(
         planned,
         tree,
@@ -148,6 +149,11 @@ def find_bazel(
         ),
         console=console,
     )
+
+
+def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
+    """Stands for the Bazel that will be there."""
+    return bazel.BazelBinary(path=PurePath("bazel"), version=tree.bazel, origin="missing")
 
 
 def find_compiler(request: Request, *, runner: Runner) -> bazel.Compiler:
