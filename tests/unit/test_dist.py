@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,23 @@ def test_an_upstream_jaxlib_is_in_the_manifest_by_its_hash(tmp_path, runner):
     assert all(entry.origin == "upstream" and entry.version == "0.9.2" for entry in entries)
     assert all(len(entry.sha256) == 64 and entry.size > 1 << 20 for entry in entries)
     assert entries[0].tags == ("cp312-cp312-manylinux_2_27_x86_64",)
+
+
+def test_a_new_jax_is_a_few_lines_of_data(tmp_path, runner):
+    ci = Path(shutil.copytree(ROOT / "ci", tmp_path / "ci"))
+    pins = (ci / "pins.yaml").read_text()
+    newest = pins[pins.index('  "0.11.0":') :].replace("    default: true\n", "")
+    (ci / "pins.yaml").write_text(pins + newest.replace("0.11.0", "0.99.0"))
+    layouts = (ci / "layouts.yaml").read_text()
+    start, end = layouts.index('      - versions: ">=0.11.1"'), layouts.index("\n  downstream:")
+    old = layouts[start:end].replace(">=0.11.1", ">=0.11.1,<0.99")
+    new = layouts[start:end].replace(">=0.11.1", ">=0.99").replace("rocm_release_wheel", "next")
+    (ci / "layouts.yaml").write_text(layouts[:start] + old + new + layouts[end:])
+    asked = request(tmp_path, jax_version="0.99.0", compiler="hermetic", checkout=tmp_path)
+    shown = "\n".join(dist.dry_run(dist.plan(asked), runner=runner))
+    assert " --config=next " in shown
+    assert "rocm_release_wheel" not in shown
+    assert "/jax_rocm7_plugin-0.99.0+rocm7.10.0a20251120-cp314-cp314t-" in shown
 
 
 @pytest.mark.parametrize(
