@@ -284,7 +284,7 @@ class TarReader:
         if kind is Kind.FILE and name.endswith(b"/"):
             kind = Kind.DIRECTORY  # as archives of before 1988 say it
         if info.size < 0:
-            raise refused(self._name, name, "has a negative size")
+            raise damaged(self._name, f"{shown(name)} has a negative size")
         size = info.size if kind is Kind.FILE else 0
         pieces = None
         packed = size
