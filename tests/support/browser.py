@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import requests
+from support.processes import DIES_WITH_US
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,7 +80,10 @@ class Browser:
 def browser() -> Iterator[Browser]:
     """Start chromedriver and one headless window; both are gone afterwards."""
     with subprocess.Popen(
-        ["chromedriver", "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [*DIES_WITH_US, "chromedriver", "--port=0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as driver:
         try:
             assert driver.stdout

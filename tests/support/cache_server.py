@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from support.certificates import Certificates
+from support.processes import DIES_WITH_US
 
 _NGINX = """
 {user}
@@ -44,8 +45,6 @@ _TLS = """ ssl;
     ssl_certificate_key {certificates.server_key};
     ssl_client_certificate {certificates.authority};
     ssl_verify_client on"""
-# A test that is killed takes its servers with it.
-DIES_WITH_US = ("setpriv", "--pdeathsig", "TERM")
 
 
 @contextmanager

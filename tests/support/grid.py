@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.cache_server import DIES_WITH_US, free_port, wait_for_port
+from support.cache_server import free_port, wait_for_port
+from support.processes import DIES_WITH_US
 
 REQUIREMENTS = (
     "BuildGrid==0.0.97",

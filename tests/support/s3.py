@@ -25,6 +25,7 @@ from pathlib import Path
 import boto3
 import pytest
 from botocore.config import Config
+from support.processes import DIES_WITH_US
 
 KEY, SECRET = "rocwheeltest", "rocwheelsecret"
 READER, READER_SECRET = "rocwheelread", "rocwheelreadsecret"
@@ -101,7 +102,7 @@ def running(
     """A server process that answers at `url`; ended with everything it started."""
     with log.open("ab") as out:
         process = subprocess.Popen(
-            argv,
+            [*DIES_WITH_US, *argv],
             stdout=out,
             stderr=out,
             stdin=subprocess.DEVNULL,
