@@ -60,10 +60,11 @@ def test_tests_of_bazel_wait_for_the_one_gpu_there_is(tmp_path):
         )
 
     try:
-        refused = test()
-        assert "--sandbox_writable_path" in refused.stdout + refused.stderr, refused.stderr
-        slots.mkdir()
-        done = test(f"--sandbox_writable_path={slots}")
+        done = test()
+        if " linux-sandbox" in done.stderr:  # which hides folders; where it cannot be, none is
+            assert "--sandbox_writable_path" in done.stdout + done.stderr, done.stderr
+            slots.mkdir()
+            done = test(f"--sandbox_writable_path={slots}")
         assert done.returncode == 0, done.stdout + done.stderr
         assert (done.stdout + done.stderr).count("mask=GPU-aaa1") == 2
     finally:

@@ -123,8 +123,8 @@ def environment() -> Path:
     with folder.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (folder / "complete").exists():
-            uv = [sys.executable, "-m", "uv", "--quiet"]
-            subprocess.run([*uv, "venv", "--clear", "--python", sys.executable, folder], check=True)
-            subprocess.run([*uv, "pip", "install", "--python", python, *REQUIREMENTS], check=True)
+            subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
+            install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+            subprocess.run([*install, *REQUIREMENTS], check=True)
             (folder / "complete").touch()
     return python
