@@ -420,6 +420,8 @@ def main() -> int:
     model.CPYTHONS += MADE_UP
     table, started = Table(), time.monotonic()
     with contextlib.ExitStack() as stack:
+        if args.work:
+            args.work.mkdir(parents=True, exist_ok=True)
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=args.work)))
         bench = Bench(work, args.aws, table, pairs=args.pairs, small=args.small)
         if wanted != ["resolve"]:
