@@ -181,18 +181,23 @@ def measure_promote(bench: Bench) -> None:
     pass_gate(shop.staging, manifest)
     total = sum(wheel.size for wheel in manifest.built)
     mine, theirs, moved = [], [], []
-    for pair in range(bench.pairs):
+    for pair in range(1 + bench.pairs):  # the first one warms the server up
         target = bench.work / f"channels{pair}.yaml"
         target.write_text(
             f"channels:\n  bench:\n    store: {shop.store.url}\n    prefixes:\n"
             f'      "7": {{staging: v2-staging, release: v2-{pair}}}\n'
         )
         where = ("--family", FAMILY.name, "--channel", "bench", "--channels-file", str(target))
-        mine.append(ours("promote", "--manifest", manifest.sha256, *where))
-        moved.append(json.loads(mine[-1].out)["bytes_through_client"])
         filters = ("--exclude", "*", "--include", "*.whl*")
         there = f"{shop.store.url}/aws-{pair}/"
-        theirs.append(bench.copy(f"{shop.staging.location}/", there, *filters))
+        for one in ("ours", "theirs") if pair % 2 else ("theirs", "ours"):
+            if (
+                one == "ours"
+            ):  # each comes first half of the time: the disk is busier for the second
+                mine.append(ours("promote", "--manifest", manifest.sha256, *where))
+            else:
+                theirs.append(bench.copy(f"{shop.staging.location}/", there, *filters))
+        moved.append(json.loads(mine[-1].out)["bytes_through_client"])
         bench.clear(f"promote/v2-{pair}/")
         bench.clear(f"promote/aws-{pair}/")
     client = bench.server.client()
@@ -209,14 +214,14 @@ def measure_promote(bench: Bench) -> None:
     )
     limit = time.monotonic() - started
     what = f"promote {len(manifest.built)} wheels, {total / 1e9:.1f} GB"
-    said, ratio = against(mine, theirs)
+    said, ratio = against(mine[1:], theirs[1:])
     bench.table.add(
         f"{what}: wheel bytes through the client", str(max(moved)), "0", holds=not max(moved)
     )
     bench.table.add(what, said, "≤ 1", holds=ratio <= 1)
     bench.table.add(
         f"{what}: limit, bare copies that prove nothing",
-        f"{limit:.1f} s: {statistics.median(r.seconds for r in mine) / limit:.2f} x",
+        f"{limit:.1f} s: {statistics.median(r.seconds for r in mine[1:]) / limit:.2f} x",
     )
 
 
@@ -255,7 +260,7 @@ def measure_stage(bench: Bench) -> None:
     bench.table.add(what, said, "≤ 1", holds=ratio <= 1)
     bench.table.add(
         f"{what}: limit, bare unsigned PUTs",
-        f"{limit:.1f} s: {statistics.median(r.seconds for r in mine) / limit:.2f} x",
+        f"{limit:.1f} s: {statistics.median(r.seconds for r in mine[1:]) / limit:.2f} x",
     )
     bench.table.add(f"{what}: requests per wheel", f"{requests:.2f}", "≤ 3", holds=requests <= 3)
     peaks = [statistics.median(item.peak for item in runs) / MIB for runs in (mine, [few])]

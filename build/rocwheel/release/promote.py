@@ -221,25 +221,8 @@ def apply(plan: PromotePlan, *, who: Who, console: Console) -> int:
     with console.progress("promoting", total=plan.size, unit=Unit.BYTES) as progress:
         tally = Tally(progress)
         moved = each(
-            lambda item: store.copy(
-                item.source,
-                release.key(item.entry.filename),
-                sha256=item.entry.sha256,
-                count=tally,
-            ),
-            plan.copies,
-            threads=store.connections,
+            lambda item: _publish(item, release, tally), plan.copies, threads=store.connections
         )
-    each(
-        lambda item: store.create(
-            release.metadata(item.entry.filename),
-            item.metadata,
-            headers=release.metadata_headers,
-            sha256=item.entry.metadata_sha256,
-        ),
-        plan.copies,
-        threads=store.connections,
-    )
     operation.publish(lambda page, files: listing(page, files, release))
     try:
         operation.finish(evidence=plan.decision.evidence())
@@ -248,6 +231,19 @@ def apply(plan: PromotePlan, *, who: Who, console: Console) -> int:
         operations.withdraw(release, operation.intent.entries)
         raise
     return sum(moved)
+
+
+def _publish(item: Copy, release: Place, tally: Tally) -> int:
+    """One wheel and its METADATA; return how many bytes of the wheel passed through here."""
+    store, entry = release.store, item.entry
+    moved = store.copy(item.source, release.key(entry.filename), sha256=entry.sha256, count=tally)
+    store.create(
+        release.metadata(entry.filename),
+        item.metadata,
+        headers=release.metadata_headers,
+        sha256=entry.metadata_sha256,
+    )
+    return moved
 
 
 def listing(page: Page, files: list[Entry], release: Place) -> Page:
