@@ -26,7 +26,7 @@ from rocwheel import debian, dist, host
 from rocwheel.errors import HostError, WheelError
 from rocwheel.model import WheelKind, module_name
 from rocwheel.process import Command
-from rocwheel.wheelhouse import sha256_of
+from rocwheel.store import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -16,6 +16,7 @@ from rocwheel.bazel.remote import quoted, write_headers
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.process import Command
+from rocwheel.store import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -85,7 +86,7 @@ def turn(loop: Loop, *, runner: Runner, console: Console) -> Turn:
         console=console,
     )
     with console.step("Install", key="install"):
-        made = {path: "" if loop.editable else _digest(path) for path in runs.outputs}
+        made = {path: "" if loop.editable else sha256_of(path) for path in runs.outputs}
         changed = {path: digest for path, digest in made.items() if digest not in hashes}
         # pip before 23.1 remembers a digest only when it was told one.
         what = [f"{path.as_uri()}#sha256={digest}" for path, digest in changed.items()]
@@ -223,16 +224,6 @@ def _about(environment: Path, runner: Runner) -> tuple[PythonVersion, frozenset[
     answer = json.loads(runner.capture(Command(argv=(str(python), "-c", _ABOUT), timeout=60)))
     installed: Mapping[str, str] = answer["installed"]
     return PythonVersion.parse(answer["python"]), frozenset(filter(None, installed.values()))
-
-
-def _digest(path: Path) -> str:
-    import hashlib
-
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _install(loop: Loop, changed: Sequence[str]) -> list[Command]:

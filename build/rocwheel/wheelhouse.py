@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import tempfile
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.errors import HostError, WheelError
 from rocwheel.manifest import BUILD_RECORD, MANIFEST, canonical_json, validated
+from rocwheel.store import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -92,15 +92,6 @@ def check(folder: Path, manifest: Manifest) -> None:
                 f"{path}: SHA-256 is {digest}, the manifest says {wheel.sha256}",
                 hint=f"the file was changed: remove {folder} and build again",
             )
-
-
-def sha256_of(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal digits."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def _point(link: Path, name: str) -> None:

@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from dataclasses import replace
-from datetime import datetime, timezone
 from io import StringIO
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from rocwheel.gate.engine import Engine
 from rocwheel.gate.install import WheelSet
 from rocwheel.gate.judge import judge
 from rocwheel.gate.plan import Plan, Watcher
-from rocwheel.gate.request import Device, Host, Request
+from rocwheel.gate.request import Device, Request
 from rocwheel.process import HostRunner, base_env
 from rocwheel.report import page
 from rocwheel.verdict import State
@@ -45,23 +44,6 @@ def interpreter():
     if not usable:
         pytest.fail("JAX needs CPython 3.11 or newer: apt-get install python3-venv")
     return usable[0]
-
-
-def host_in(folder):
-    return Host(
-        runner=HostRunner(base_env(os.environ)),
-        environ=dict(os.environ),
-        root=Path("/"),
-        cwd=folder,
-        cache=folder / "cache",
-        slots=folder / "slots",
-        name="node1",
-        label="linux-test",
-        online=len(os.sched_getaffinity(0)),
-        clock=time.monotonic,
-        sleep=time.sleep,
-        now=lambda: datetime.now(tz=timezone.utc),
-    )
 
 
 def asked(interpreter, tmp_path, *, wheels, device, **more):
@@ -87,7 +69,7 @@ def smoke(interpreter, tmp_path_factory):
     folder = tmp_path_factory.mktemp("smoke")
     wheels = WheelSet(manifest="", jax_version=JAX, wheels=())
     request = asked(interpreter, folder, wheels=wheels, device=Device.CPU, keep=True)
-    host = host_in(folder)
+    host = gate.host(folder)
     gated = room.run(request, host, Console(StringIO(), clock=time.monotonic), Watcher())
     (work,) = (host.cache / "gate").glob("gate-*")
     yield request, gated, work / "env/bin/python"
@@ -156,7 +138,7 @@ def test_real_rocm_wheels_that_cannot_start_are_infra_and_never_fall_back_to_the
     rocm_wheels, interpreter, tmp_path, console
 ):
     """The machine claims a GPU that does not work, as after a driver's failure."""
-    there = replace(host_in(tmp_path), root=machine(tmp_path / "machine", *mi300x(1)))
+    there = replace(gate.host(tmp_path), root=machine(tmp_path / "machine", *mi300x(1)))
     wheels = install.of_folder(rocm_wheels, interpreter.version)
     request = asked(interpreter, tmp_path, wheels=wheels, device=Device.FAMILY)
     gated = room.run(request, there, console, Watcher())

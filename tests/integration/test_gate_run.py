@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from support import tarballs
+from support.gate import host as this_machine
 from support.report import FOUND, rich
 from support.topology import Gpu, machine, mi300x
 from support.wheelset import FAMILY, Shop, make_set, make_verdict
@@ -29,7 +30,7 @@ from rocwheel.gate.gather import Shard
 from rocwheel.gate.judge import Demand
 from rocwheel.gate.merge import merge_results, merge_verdicts
 from rocwheel.gate.plan import Watcher
-from rocwheel.gate.request import Choice, Device, Host, Request
+from rocwheel.gate.request import Choice, Device, Request
 from rocwheel.gate.skips import load
 from rocwheel.gate.slots import Patience, Slots
 from rocwheel.gate.suites import Deadlines, Source, Suite
@@ -65,20 +66,8 @@ def interpreter():
 
 @pytest.fixture
 def host(tmp_path):
-    return Host(
-        runner=HostRunner(base_env(os.environ)),
-        environ={name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ},
-        root=Path("/"),
-        cwd=tmp_path,
-        cache=tmp_path / "cache",
-        slots=tmp_path / "slots",
-        name="node1",
-        label="linux-test",
-        online=2,
-        clock=time.monotonic,
-        sleep=time.sleep,
-        now=lambda: datetime.now(tz=timezone.utc),
-    )
+    own = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return replace(this_machine(tmp_path), environ=own, online=2)
 
 
 SUITE = Suite(

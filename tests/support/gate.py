@@ -7,6 +7,7 @@ import sys
 import textwrap
 import time
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from rocwheel.gate.child import WorkerSpec
 from rocwheel.gate.engine import Engine
 from rocwheel.gate.judge import Demand, judge
 from rocwheel.gate.plan import Lane, Machine, Plan, Watcher
+from rocwheel.gate.request import Host
 from rocwheel.process import HostRunner, base_env
 
 if TYPE_CHECKING:
@@ -110,3 +112,21 @@ def run(
     seconds = time.monotonic() - started
     demand = Demand(must_run=must_run, may_skip=may_skip, flaky_budget=flaky_budget)
     return Run(results, judge(results, demand), seconds)
+
+
+def host(folder: Path) -> Host:
+    """This machine, with folders of a test's own."""
+    return Host(
+        runner=HostRunner(base_env(os.environ)),
+        environ=dict(os.environ),
+        root=Path("/"),
+        cwd=folder,
+        cache=folder / "cache",
+        slots=folder / "slots",
+        name="node1",
+        label="linux-test",
+        online=len(os.sched_getaffinity(0)),
+        clock=time.monotonic,
+        sleep=time.sleep,
+        now=lambda: datetime.now(tz=timezone.utc),
+    )

@@ -57,7 +57,12 @@ def rocm_files(version: str = "7.10.0", *, info: str | None = None) -> dict[str,
 
 def rocm_folder(root: Path) -> Path:
     """The same tree as a folder."""
-    for name, item in rocm_files().items():
+    return write(root, rocm_files())
+
+
+def write(root: Path, files: Mapping[str, File | Link]) -> Path:
+    """Files as they are in a tar, in a folder."""
+    for name, item in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         if isinstance(item, Link):

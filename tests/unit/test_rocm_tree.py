@@ -6,7 +6,7 @@ import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from support.tarballs import File, Link, rocm_files
+from support.tarballs import rocm_files, write
 
 from rocwheel import rocm
 from rocwheel.errors import RocmError
@@ -17,18 +17,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocwheel.console import Console
-
-
-def write(root: Path, files: dict[str, File | Link]) -> Path:
-    for name, item in files.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(item, Link):
-            path.symlink_to(item.target)
-        else:
-            path.write_bytes(item.data)
-            path.chmod(item.mode)
-    return root
 
 
 def facts(tmp_path: Path) -> Facts:

@@ -17,7 +17,7 @@ from rocwheel.errors import CommandError, WheelError
 from rocwheel.gate.refused import InfraError, UnfitError
 from rocwheel.model import WheelKind
 from rocwheel.process import Command
-from rocwheel.wheelhouse import sha256_of
+from rocwheel.store import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

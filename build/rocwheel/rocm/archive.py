@@ -249,7 +249,7 @@ class TarReader:
                     self._check_defaults(info, tar.pax_headers)
                     if info.type != _LABEL:
                         yield self._member(info, end=tar.offset)
-                    self._stream.expect(HEADERS)
+                    self._stream.next_member()
         except (tarfile.TarError, ArithmeticError, LookupError, ValueError, RecursionError) as exc:
             raise damaged(self._name, f"{exc} at byte {self._stream.tell()}") from exc
         self._stream.check_end()
@@ -329,9 +329,9 @@ class _Forward:
         self._headers = HEADERS
         self._last = b""
 
-    def expect(self, headers: int) -> None:
-        """Another member begins: `headers` bytes may be read for what is not its data."""
-        self._headers = headers
+    def next_member(self) -> None:
+        """Another member begins: as many bytes as before may be read for what is not its data."""
+        self._headers = HEADERS
 
     def tell(self) -> int:
         return self._position

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from rocwheel import __version__
 from rocwheel.errors import WheelError
 from rocwheel.process import Command
+from rocwheel.store import sha256_of
 from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.metadata import Headers, edit_record, read_record, record_line, row_of
@@ -439,7 +440,7 @@ class _Bench:
                 "type": "library",
                 "bom-ref": name,
                 "name": name.rpartition("/")[2],
-                "hashes": [{"alg": "SHA-256", "content": _sha256(change.content)}],
+                "hashes": [{"alg": "SHA-256", "content": sha256_of(change.content)}],
             }
             for name, change in sorted(self._added.items())
         ]
@@ -468,15 +469,6 @@ class _Bench:
             ],
         }  # fmt: skip
         return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
-
-
-def _sha256(content: bytes | Path) -> str:
-    import hashlib
-
-    digest = hashlib.sha256()
-    for piece in pieces(content):
-        digest.update(piece)
-    return digest.hexdigest()
 
 
 def _scan(name: str, file: Path) -> ElfFacts:
