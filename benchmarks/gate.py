@@ -29,8 +29,8 @@ sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support import gate  # noqa: E402
 
-from rocwheel.gate.board import Estimates  # noqa: E402
-from rocwheel.gate.history import History  # noqa: E402
+from rocwheel.gate.engine.scheduler import Estimates  # noqa: E402
+from rocwheel.gate.suite.history import History  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

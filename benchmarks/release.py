@@ -38,10 +38,10 @@ from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate  # noqa: E40
 
 from rocwheel import model  # noqa: E402
 from rocwheel.console import Console  # noqa: E402
-from rocwheel.index import records  # noqa: E402
 from rocwheel.index.page import Entry, Page  # noqa: E402
-from rocwheel.index.records import Action  # noqa: E402
 from rocwheel.index.serve import Site  # noqa: E402
+from rocwheel.ledger import records  # noqa: E402
+from rocwheel.ledger.records import Action  # noqa: E402
 from rocwheel.manifest import Manifest  # noqa: E402
 from rocwheel.release import operations, promote, wheelset  # noqa: E402
 from rocwheel.store import HTML, SIMPLE_JSON, Headers, Options, each  # noqa: E402

@@ -17,8 +17,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "build"))
 
-from rocwheel import debian, environment  # noqa: E402
 from rocwheel.errors import RocwheelError  # noqa: E402
+from rocwheel.host import debian, environment  # noqa: E402
 from rocwheel.process import HostRunner, base_env  # noqa: E402
 
 PACKAGES = (

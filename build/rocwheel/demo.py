@@ -22,8 +22,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel import debian, dist, host
+from rocwheel import dist
 from rocwheel.errors import HostError, WheelError
+from rocwheel.host import debian, machine
 from rocwheel.model import WheelKind, module_name
 from rocwheel.process import Command
 from rocwheel.store import sha256_of
@@ -78,7 +79,7 @@ class Prepared:
     """What a demo asks of `dist`, except for where the tarball is, and the CPythons it found."""
 
     request: dist.Request
-    interpreters: tuple[host.Interpreter, ...]
+    interpreters: tuple[machine.Interpreter, ...]
 
 
 def prepare(base: dist.Request, *, runner: Runner) -> Prepared:
@@ -89,7 +90,7 @@ def prepare(base: dist.Request, *, runner: Runner) -> Prepared:
     environ = base.environ
     found = {
         item.version: item
-        for item in host.pythons(environ, runner=runner)
+        for item in machine.pythons(environ, runner=runner)
         if item.headers and not item.version.free_threaded
     }
     wanted = base.pythons or tuple(found)
@@ -108,7 +109,7 @@ def prepare(base: dist.Request, *, runner: Runner) -> Prepared:
         jax_source_dir=miniature(base.checkout) / "workspace",
         jaxlib="built",
         compiler="clang",
-        compiler_path=base.compiler_path or host.newest("clang", environ),
+        compiler_path=base.compiler_path or machine.newest("clang", environ),
         bazel_options=("--config=debian_bazel", *base.bazel_options),
         machine_options=tuple(
             f"--repo_env=MINIATURE_PYTHON_{item.version.major}_{item.version.minor}"
@@ -224,7 +225,7 @@ print(json.dumps({
 """
 
 
-def install(built: dist.Result, interpreter: host.Interpreter, *, runner: Runner) -> Installed:
+def install(built: dist.Result, interpreter: machine.Interpreter, *, runner: Runner) -> Installed:
     """Install the set into a new environment of one CPython and import it there.
 
     The ROCm tree is linked to where the wheels' RUNPATH looks for it (`site-packages/rocm`), so

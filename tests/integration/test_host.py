@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from rocwheel import debian, host
 from rocwheel.errors import HostError
+from rocwheel.host import debian, machine
 from rocwheel.model import PythonVersion
 
 
@@ -26,7 +26,7 @@ def test_the_running_python_is_found_and_broken_shims_are_not(runner, tmp_path):
     version = PythonVersion(*sys.version_info[:2])
     script(tmp_path / "real", version.executable, f'exec {sys.executable} "$@"')
     path = f"{tmp_path}/shims:{tmp_path}/liar:{tmp_path}/real"
-    found = host.pythons({"PATH": path, "HOME": str(tmp_path)}, runner=runner)
+    found = machine.pythons({"PATH": path, "HOME": str(tmp_path)}, runner=runner)
     assert [item.version for item in found] == [version]
     assert found[0].executable.samefile(os.path.realpath(sys.executable))
 
@@ -36,17 +36,17 @@ def test_pyenv_versions_count_without_being_on_path(runner, tmp_path):
     folder.mkdir(parents=True)
     script(folder / "bin", "python3", f'exec {sys.executable} "$@"')
     environ = {"PATH": "", "HOME": str(tmp_path), "PYENV_ROOT": str(tmp_path / "pyenv")}
-    assert len(host.pythons(environ, runner=runner)) == 1
+    assert len(machine.pythons(environ, runner=runner)) == 1
 
 
 def test_the_newest_compiler_is_chosen_by_number_not_by_spelling(tmp_path):
     for name in ("clang-9", "clang-19", "clang-20", "clang-tidy-21", "clang-format"):
         script(tmp_path, name, "")
-    assert host.newest("clang", {"PATH": str(tmp_path)}).name == "clang-20"
+    assert machine.newest("clang", {"PATH": str(tmp_path)}).name == "clang-20"
     script(tmp_path, "clang", "")
-    assert host.newest("clang", {"PATH": str(tmp_path)}).name == "clang"
+    assert machine.newest("clang", {"PATH": str(tmp_path)}).name == "clang"
     with pytest.raises(HostError, match="gcc: not found"):
-        host.newest("gcc", {"PATH": str(tmp_path)})
+        machine.newest("gcc", {"PATH": str(tmp_path)})
 
 
 @pytest.mark.skipif(not debian.present(), reason="needs Debian or Ubuntu")

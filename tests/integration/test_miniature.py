@@ -21,7 +21,7 @@ import pytest
 from elftools.elf.elffile import ELFFile
 
 from examples.miniature import make_therock
-from rocwheel import debian, host
+from rocwheel.host import debian, machine
 from rocwheel.model import PythonVersion
 
 pytestmark = [
@@ -64,7 +64,7 @@ class Bazel:
 
     root: Path
     rocm: Path
-    pythons: tuple[host.Interpreter, ...]
+    pythons: tuple[machine.Interpreter, ...]
 
     def run(self, command, *arguments, rocm_rc=True):
         startup = [f"--output_user_root={self.root}"]
@@ -150,7 +150,7 @@ def tarball(tmp_path_factory):
 @pytest.fixture(scope="module")
 def bazel(tarball, tmp_path_factory, runner):
     folder = tmp_path_factory.mktemp("bazel")
-    pythons = tuple(p for p in host.pythons(os.environ, runner=runner) if p.headers)
+    pythons = tuple(p for p in machine.pythons(os.environ, runner=runner) if p.headers)
     assert pythons, "no CPython with headers: apt-get install python3-dev"
     rocm = unpack(tarball, folder / "rocm")
     bazel = Bazel(root=folder / "out", rocm=rocm, pythons=pythons)

@@ -14,13 +14,13 @@ from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict, mak
 import amdgpu_family_matrix as matrix
 from rocwheel.cli import main
 from rocwheel.errors import ObjectDiffersError, PromotionError, StoreError, WheelError
-from rocwheel.index import records
 from rocwheel.index.channels import Retention
 from rocwheel.index.page import Page, links
 from rocwheel.index.publish import change_page, read_page, read_root
-from rocwheel.index.records import Action
+from rocwheel.ledger import records
+from rocwheel.ledger.records import Action
 from rocwheel.model import WheelKind
-from rocwheel.release import audit, mend, operations, promote, retention, stage, status, withdraw
+from rocwheel.release import audit, operations, promote, rebuild, retention, stage, status, withdraw
 from rocwheel.release.policy import Approval
 from rocwheel.verdict import State
 
@@ -518,12 +518,12 @@ def test_every_page_can_be_made_again_from_the_records(shop_twice, tmp_path, dam
     if damage == "deleted":
         for key in (place.state(""), *place.views("", folder_keys=folder_keys)):
             shop.store.delete(key)
-    plan = mend.plan_rebuild(place)
+    plan = rebuild.plan_rebuild(place)
     assert plan.changes
     assert set(plan.changes) == set(PROJECTS)
-    mend.apply_rebuild(plan)
+    rebuild.apply_rebuild(plan)
     assert shop.listing(shop.release) == before
-    assert mend.plan_rebuild(place).changes == {}
+    assert rebuild.plan_rebuild(place).changes == {}
     assert audit.check(place).problems == ()
 
 
@@ -534,7 +534,7 @@ def test_a_rebuild_keeps_what_no_record_knows_and_what_is_under_way(shop, tmp_pa
     pass_gate(shop.staging, manifest)
     begin_promotion(shop, manifest)
     before = shop.listing(shop.release)
-    mend.apply_rebuild(mend.plan_rebuild(shop.release))
+    rebuild.apply_rebuild(rebuild.plan_rebuild(shop.release))
     assert shop.listing(shop.release) == before
 
 
@@ -659,15 +659,15 @@ def test_files_that_were_there_before_are_adopted_and_never_dropped(any_shop, tm
     with pytest.raises(StoreError, match="made by another tool") as caught:
         shop.promote(new)
     assert "index adopt" in caught.value.hint
-    plan = mend.plan_adoption(place)
+    plan = rebuild.plan_adoption(place)
     assert {item.filename for item in plan.entries} == built(old)
-    mend.apply_adoption(plan, who=WHO)
+    rebuild.apply_adoption(plan, who=WHO)
     shop.promote(new)
     assert files_of(place) == built(old) | built(new)
-    assert mend.plan_adoption(place).entries == ()
+    assert rebuild.plan_adoption(place).entries == ()
     assert audit.check(place).problems == ()
     before = shop.listing(place)
-    mend.apply_rebuild(mend.plan_rebuild(place))
+    rebuild.apply_rebuild(rebuild.plan_rebuild(place))
     assert shop.listing(place) == before
 
 
@@ -676,7 +676,7 @@ def test_an_adoption_that_would_lose_a_listed_file_is_refused(shop) -> None:
     key = shop.release.key("jaxlib/index.html")
     shop.store.create(key, page, headers=shop.release.view_headers)
     with pytest.raises(PromotionError, match="lists jaxlib-1-cp312-cp312-any"):
-        mend.plan_adoption(shop.release)
+        rebuild.plan_adoption(shop.release)
 
 
 # The command line

@@ -11,12 +11,12 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocwheel.gate.accelerators import Accelerator, Maker
-from rocwheel.gate.child import WorkerSpec
-from rocwheel.gate.engine import Engine
-from rocwheel.gate.judge import Demand, judge
-from rocwheel.gate.plan import Lane, Machine, Plan, Watcher
+from rocwheel.gate.engine.child import WorkerSpec
+from rocwheel.gate.engine.engine import Engine
+from rocwheel.gate.engine.plan import Lane, Machine, Plan, Watcher
+from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.request import Host
+from rocwheel.gate.verdict.judge import Demand, judge
 from rocwheel.process import HostRunner, base_env
 
 if TYPE_CHECKING:

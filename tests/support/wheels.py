@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocwheel.manifest import Manifest, RocmSource, Source, WheelEntry
-from rocwheel.wheel import inspect
+from rocwheel.wheel.inspect import inspect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

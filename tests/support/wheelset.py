@@ -12,7 +12,8 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import amdgpu_family_matrix as matrix
-from rocwheel.index import channels, records
+from rocwheel.index import channels
+from rocwheel.ledger import records
 from rocwheel.manifest import MANIFEST, Manifest, RocmSource, Source, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind, module_name, project_name
 from rocwheel.release import promote, stage

@@ -24,7 +24,7 @@ from rocwheel.bazel.profile import Summary, read_profile
 from rocwheel.bazel.remote import LOCAL, ask, write_headers
 from rocwheel.console import count, duration, size
 from rocwheel.errors import BazelError, CommandError
-from rocwheel.lock import locked
+from rocwheel.files import locked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from rocwheel import config
 from rocwheel.console import Unit
+from rocwheel.download import Client, LostError, Retry, UnreachableError, without_secrets
 from rocwheel.errors import ConfigError, FetchError
-from rocwheel.lock import locked
+from rocwheel.files import locked
 from rocwheel.model import suggest
-from rocwheel.web import Client, LostError, Retry, UnreachableError, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

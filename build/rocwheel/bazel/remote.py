@@ -17,8 +17,8 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from rocwheel.download import reason
 from rocwheel.errors import ConfigError
-from rocwheel.web import reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -52,13 +52,13 @@ def doctor(app: App, /) -> int:
 
 def examine(app: App) -> Iterator[Row]:
     """Look at everything a build touches; starts short processes, changes nothing."""
-    from rocwheel import host
     from rocwheel.console import size
     from rocwheel.errors import RocwheelError
+    from rocwheel.host import machine
 
     yield Row(name="rocwheel runs on", found=f"Python {sys.version.split()[0]}, {sys.executable}")
     yield from _packages()
-    found = host.pythons(app.environ, runner=app.runner)
+    found = machine.pythons(app.environ, runner=app.runner)
     for item in found:
         remedy = "" if item.headers else "no Python.h: install its development package"
         name = f"CPython {item.version}"
@@ -67,7 +67,7 @@ def examine(app: App) -> Iterator[Row]:
         yield Row(name="CPython", found="none", remedy="install python3 and python3-dev")
     for name in ("clang", "gcc"):
         try:
-            pair = host.compiler(name, None, app.environ, runner=app.runner)
+            pair = machine.compiler(name, None, app.environ, runner=app.runner)
             yield Row(name=name, found=f"{pair.major}, {pair.cc}")
         except RocwheelError as exc:
             # one of the two is enough: gcc is needed by few layouts

@@ -20,7 +20,7 @@ from rocwheel.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocwheel.index.places import Place
+    from rocwheel.places import Place
 
 SLOTS = Path("/run/lock/rocwheel")
 
@@ -156,7 +156,7 @@ def list_suites(app: App, /) -> None:
     """List the suites: what they need, what they demand, who requires them."""
     import amdgpu_family_matrix as matrix
     from rocwheel.console import columns, duration
-    from rocwheel.gate import skips, suites
+    from rocwheel.gate.suite import skips, suites
 
     found = suites.load_all(CHECKOUT)
     skips.load(CHECKOUT, today=app.now().date())
@@ -221,10 +221,10 @@ def merge(
 
     FOLDERS are what `gate --shard` left in --output; without them the store is asked.
     """  # fmt: skip
-    from rocwheel.gate import merge as room
-    from rocwheel.gate import suites
-    from rocwheel.gate.judge import judge
     from rocwheel.gate.run import with_unmet_skips
+    from rocwheel.gate.suite import suites
+    from rocwheel.gate.verdict import merge as room
+    from rocwheel.gate.verdict.judge import judge
 
     place: Place | None = None
     if folders:
@@ -306,9 +306,10 @@ def slot(
     For Bazel: --run_under="ci_build gate slot --". The masks this process was given are narrowed,
     never widened; the lock is held until COMMAND ends.
     """
-    from rocwheel.gate import accelerators, limits
-    from rocwheel.gate.refused import NoRunnerError
-    from rocwheel.gate.slots import Patience, Slots
+    from rocwheel.gate.machine import accelerators
+    from rocwheel.gate.machine.slots import Patience, Slots
+    from rocwheel.gate.refusals import NoRunnerError
+    from rocwheel.host import cgroup
 
     host = gating.this_host(app, slots, "")
     found = (
@@ -327,8 +328,8 @@ def slot(
     with locks.take(
         found.devices, least=gpus, most=gpus, patience=waiting, inheritable=True
     ) as got:
-        usable = limits.cpus(host.root, online=host.online) * gpus // count
-        env = {**app.environ, **limits.thread_environment(usable), **found.environment(got)}
+        usable = cgroup.cpus(host.root, online=host.online) * gpus // count
+        env = {**app.environ, **cgroup.thread_environment(usable), **found.environment(got)}
         try:
             os.execvpe(command[0], command, env)  # noqa: S606 - that is what it is for
         except OSError as exc:

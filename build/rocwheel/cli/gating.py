@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
     from amdgpu_family_matrix import Family
     from rocwheel.cli.app import App
-    from rocwheel.gate.install import WheelSet
-    from rocwheel.gate.plan import Snapshot, Watcher
+    from rocwheel.gate.engine.plan import Snapshot, Watcher
+    from rocwheel.gate.environment import WheelSet
     from rocwheel.gate.request import Choice, Host, Request
     from rocwheel.gate.run import Gated
-    from rocwheel.index.places import Place
     from rocwheel.manifest import Manifest
     from rocwheel.model import PythonVersion
+    from rocwheel.places import Place
     from rocwheel.results import Attempt, Fault, Results
     from rocwheel.verdict import Verdict
 
@@ -51,9 +51,9 @@ def request(
     app: App, options: dict[str, Any], *, choice: Choice
 ) -> tuple[Request, Host, Place | None]:
     """Turn options into a request. Raises UsageError, ConfigError, StoreError."""
-    from rocwheel.gate import history, skips, suites
-    from rocwheel.gate.gather import Shard
     from rocwheel.gate.request import Device, Request
+    from rocwheel.gate.suite import history, skips, suites
+    from rocwheel.gate.suite.discovery import Shard
     from rocwheel.model import PythonVersion
 
     command = _command_line(app, options)
@@ -106,7 +106,7 @@ def _wheels(
     app: App, options: dict[str, Any], python: PythonVersion
 ) -> tuple[Family, Manifest | None, Place | None, WheelSet]:
     """Family, manifest, staging place and wheel set of the options."""
-    from rocwheel.gate import install
+    from rocwheel.gate import environment
     from rocwheel.manifest import MANIFEST, Manifest
     from rocwheel.release.wheelset import rocm_major
 
@@ -116,16 +116,16 @@ def _wheels(
         folder = app.cwd / options["wheels"]
         family = family_named(options["family"])
         if not (folder / MANIFEST).is_file():
-            return family, None, None, install.of_folder(folder, python)
+            return family, None, None, environment.of_folder(folder, python)
         local: Manifest = Manifest.load(folder)
         link = lambda name: (folder / name).resolve().as_uri()  # noqa: E731
-        return family, local, None, install.of_manifest(local, python, link)
+        return family, local, None, environment.of_manifest(local, python, link)
     if not options["manifest"]:
         raise click.UsageError("give --manifest with --channel or --store, or --wheels")
     target = Target(app, _target_of(options))
     manifest = target.manifest(app, options["manifest"])
     place = target.channel.staging(target.store, target.family.name, rocm_major(manifest))
-    return target.family, manifest, place, install.of_manifest(manifest, python, place.link)
+    return target.family, manifest, place, environment.of_manifest(manifest, python, place.link)
 
 
 def _target_of(options: dict[str, Any]) -> dict[str, Any]:
@@ -226,7 +226,7 @@ def run(app: App, request: Request, host: Host) -> Gated:
 @contextmanager
 def _watching(app: App) -> Iterator[Watcher]:
     """Show a run as it goes: a bar, and every failure at once."""
-    from rocwheel.gate.plan import Watcher
+    from rocwheel.gate.engine.plan import Watcher
 
     class Shown(Watcher):
         def progress(self, snapshot: Snapshot) -> None:
@@ -261,7 +261,8 @@ def finish(
     output: Path,
 ) -> int:
     """Write the reports, store them and the verdict, say the result; return its exit status."""
-    from rocwheel.gate import deposit, suites
+    from rocwheel.gate.suite import suites
+    from rocwheel.gate.verdict import storing
     from rocwheel.report import render
     from rocwheel.report.page import verdict_text
 
@@ -272,7 +273,7 @@ def finish(
         (output / name).write_bytes(body)
     key = ""
     if verdict and place:
-        key, verdict = deposit.put(place, verdict, reports)
+        key, verdict = storing.put(place, verdict, reports)
         app.console.info(f"stored {place.store.locate(key)}")
     if verdict:
         (output / VERDICT).write_bytes(verdict.to_bytes())
@@ -295,7 +296,7 @@ def finish(
 
 def _tell_github(app: App, results: Results, found: Fault) -> None:
     from rocwheel.console import Mode
-    from rocwheel.gate import suites
+    from rocwheel.gate.suite import suites
     from rocwheel.report import summary
 
     path = app.environ.get("GITHUB_STEP_SUMMARY")
@@ -314,7 +315,7 @@ def _history(host: Host, suite: str) -> Path:
 
 def remember(app: App, request: Request, host: Host, results: Results, place: Place | None) -> None:
     """Keep durations for the next run; without them it is slower, so failing is a warning."""
-    from rocwheel.gate import history
+    from rocwheel.gate.suite import history
 
     if not results.tests:
         return
@@ -331,7 +332,7 @@ def remember(app: App, request: Request, host: Host, results: Results, place: Pl
 
 
 def shard_folder(folder: Path) -> tuple[int, tuple[Verdict | None, Results]]:
-    from rocwheel.gate.gather import Shard
+    from rocwheel.gate.suite.discovery import Shard
     from rocwheel.results import Results
     from rocwheel.verdict import Verdict
 
@@ -344,7 +345,7 @@ def shard_folder(folder: Path) -> tuple[int, tuple[Verdict | None, Results]]:
 def stored_shards(
     app: App, options: dict[str, Any], count: int
 ) -> tuple[Place, dict[int, tuple[Verdict | None, Results]]]:
-    from rocwheel.gate import deposit
+    from rocwheel.gate.verdict import storing
     from rocwheel.release.wheelset import rocm_major
 
     for name in ("manifest", "python", "suite"):
@@ -353,16 +354,16 @@ def stored_shards(
     target = Target(app, _target_of(options))
     manifest: Manifest = target.manifest(app, options["manifest"])
     place = target.channel.staging(target.store, target.family.name, rocm_major(manifest))
-    found = deposit.shards(place, manifest.sha256, options["python"], options["suite"], count)
+    found = storing.shards(place, manifest.sha256, options["python"], options["suite"], count)
     return place, dict(found.items())
 
 
 def stored_results(app: App, options: dict[str, Any], key: str) -> Results:
-    from rocwheel.gate import deposit
+    from rocwheel.gate.verdict import storing
 
     target = Target(app, _target_of(options))
     place = target.pairs()[0][0]
-    return deposit.read(place, key)[1]
+    return storing.read(place, key)[1]
 
 
 def read(path: Path) -> bytes:

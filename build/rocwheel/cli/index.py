@@ -15,8 +15,8 @@ from rocwheel.errors import HostError, StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rocwheel.index.places import Place
     from rocwheel.index.serve import Site
+    from rocwheel.places import Place
 
 
 def where_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -86,14 +86,14 @@ def check(app: App, /, *, in_staging: bool, resolve: bool, upstream: str, **opti
 @click.pass_obj
 def rebuild(app: App, /, *, in_staging: bool, dry_run: bool, **options: Any) -> None:
     """Make every page again from intents and release records."""
-    from rocwheel.release import mend
+    from rocwheel.release import rebuild
 
     target = Target(app, options)
     documents, lines = [], []
     for place in _places(target, in_staging=in_staging):
-        planned = mend.plan_rebuild(place)
+        planned = rebuild.plan_rebuild(place)
         if not dry_run:
-            mend.apply_rebuild(planned)
+            rebuild.apply_rebuild(planned)
         documents.append(planned.to_json(dry_run=dry_run))
         lines += planned.lines()
     app.emit({"places": documents}, "\n".join(lines) or "every page is as the records say")
@@ -111,15 +111,15 @@ def adopt(
 ) -> None:
     """Take over wheels that were in a prefix before rocwheel: they are listed as they are."""
     from rocwheel.console import Unit
-    from rocwheel.release import mend, operations
+    from rocwheel.release import operations, rebuild
 
     target = Target(app, options)
     documents, lines = [], []
     for place in _places(target, in_staging=in_staging):
         with app.console.progress("reading", unit=Unit.BYTES) as progress:
-            planned = mend.plan_adoption(place, count=operations.Tally(progress))
+            planned = rebuild.plan_adoption(place, count=operations.Tally(progress))
         if planned.entries and not dry_run:
-            mend.apply_adoption(planned, who=who(app, by, reason))
+            rebuild.apply_adoption(planned, who=who(app, by, reason))
         documents.append(planned.to_json(dry_run=dry_run))
         lines += planned.lines()
     app.emit({"places": documents}, "\n".join(lines) or "no file that a record does not know")

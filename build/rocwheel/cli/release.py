@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from amdgpu_family_matrix import Family
     from rocwheel.index.channels import Channel
-    from rocwheel.index.places import Place
     from rocwheel.manifest import Manifest
+    from rocwheel.places import Place
     from rocwheel.release.operations import Who
     from rocwheel.release.policy import Approval
     from rocwheel.release.withdraw import Change
@@ -107,7 +107,7 @@ class Target:
 
     def manifest(self, app: App, text: str) -> Manifest:
         """The manifest that --manifest names. Raises ConfigError."""
-        from rocwheel.index import records
+        from rocwheel.ledger import records
         from rocwheel.manifest import Manifest
 
         path = app.cwd / text

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rocwheel.wheel.findings import Finding
     from rocwheel.wheel.policy import WheelPolicy
-    from rocwheel.wheel.surgery import Rename
+    from rocwheel.wheel.rename import Rename
 
 POLICY = Path(__file__).resolve().parents[3] / "ci" / "wheel_policy.yaml"
 
@@ -48,8 +48,8 @@ def inspect(app: App, wheels: tuple[Path, ...]) -> None:
     """Show names, sizes, shared objects, GPU code, provenance."""
     import shutil
 
-    from rocwheel.wheel.report import inspect as read
-    from rocwheel.wheel.report import with_manifest
+    from rocwheel.wheel.inspect import inspect as read
+    from rocwheel.wheel.inspect import with_manifest
     from rocwheel.wheel.show import document, lines
 
     reports = [with_manifest(read(app.cwd / path)) for path in wheels]
@@ -90,8 +90,8 @@ def verify(
     from collections import Counter
 
     from rocwheel.errors import WheelError
-    from rocwheel.wheel.rules import Expectation
     from rocwheel.wheel.show import ships, verdict_document, verdict_lines
+    from rocwheel.wheel.verify import Expectation
 
     expected = Expectation(
         gfx_targets=frozenset(gfx_targets.split(",")) if gfx_targets else None,
@@ -132,7 +132,7 @@ def retag(
 
     Everything but WHEEL and RECORD is copied as it is compressed.
     """
-    from rocwheel.wheel.surgery import plan_retag
+    from rocwheel.wheel.rename import plan_retag
 
     if not (python_tag or abi_tag or platform_tag):
         raise click.UsageError("give --platform-tag, --python-tag or --abi-tag")
@@ -168,7 +168,7 @@ def reversion(
 
     The pins of the wheels on each other follow; everything else is copied as it is compressed.
     """
-    from rocwheel.wheel.surgery import Change, plan_reversion
+    from rocwheel.wheel.rename import Change, plan_reversion
 
     if (bool(version), post_release is not None, bool(local)).count(True) != 1:
         raise click.UsageError("give one of --version, --post-release and --local")
@@ -205,7 +205,7 @@ def repair(
     The platform tag becomes the oldest manylinux level that holds. A wheel that lacks nothing is
     copied.
     """
-    from rocwheel.wheel.mend import apply, plan_repair
+    from rocwheel.wheel.repair import apply, plan_repair
     from rocwheel.wheel.show import plan_document, result_document
 
     rules = _load_policy(app, policy)
@@ -239,7 +239,7 @@ def diff(app: App, *, first: Path, second: Path, exit_code: bool) -> int:
     from dataclasses import asdict
 
     from rocwheel.errors import WheelError
-    from rocwheel.wheel.compare import diff as compare
+    from rocwheel.wheel.diff import diff as compare
 
     differences = compare(app.cwd / first, app.cwd / second)
     app.emit(
@@ -270,7 +270,7 @@ def _verified(
 ) -> Mapping[Path, tuple[Finding, ...]]:
     from rocwheel.errors import WheelError
     from rocwheel.manifest import MANIFEST, Manifest
-    from rocwheel.wheel.rules import verify_set, verify_wheelhouse
+    from rocwheel.wheel.verify import verify_set, verify_wheelhouse
 
     found: dict[Path, tuple[Finding, ...]] = {}
     for folder in (path for path in paths if path.is_dir()):
@@ -286,7 +286,7 @@ def _verified(
 
 
 def _rename(app: App, plans: tuple[Rename, ...], folder: Path, *, dry_run: bool) -> None:
-    from rocwheel.wheel.surgery import apply
+    from rocwheel.wheel.rename import apply
 
     for plan in plans:
         for note in plan.notes:

@@ -6,7 +6,14 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel import bazel, wheel, wheelhouse
+from rocwheel import bazel, wheelhouse
+from rocwheel.wheel.verify import Expectation
+from rocwheel.wheel.findings import Finding
+from rocwheel.wheel.findings import Severity
+from rocwheel.wheel.inspect import WheelReport
+from rocwheel.wheel.inspect import inspect
+from rocwheel.wheel.repair import repair
+from rocwheel.wheel.verify import verify
 from rocwheel.dist.inputs import Inputs, gather
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.manifest import Manifest, RocmSource, WheelEntry
@@ -34,7 +41,7 @@ class Result:
     rocm_root: Path
     rocm_number: str
     bazel: bazel.Runs
-    findings: tuple[wheel.Finding, ...]  # warnings; errors end a build
+    findings: tuple[Finding, ...]  # warnings; errors end a build
 
 
 def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
@@ -71,16 +78,16 @@ def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
 
 def _wheels(
     inputs: Inputs, runs: bazel.Runs, scratch: Path, *, runner: Runner, console: Console
-) -> tuple[tuple[WheelEntry, ...], tuple[wheel.Finding, ...]]:
+) -> tuple[tuple[WheelEntry, ...], tuple[Finding, ...]]:
     """Repair and verify each wheel Bazel made; one per cell, or an error with the list (R19)."""
     planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
     version = canonical_version(tree.jax_version, spec.wheel_version.effective)
     entries: list[WheelEntry] = []
-    findings: list[wheel.Finding] = []
+    findings: list[Finding] = []
     for invocation, done in runs.done:
         for kind in invocation.kinds:
             python = invocation.python if kind.per_python else None
-            repaired = wheel.repair(
+            repaired = repair(
                 done.outputs[kind],
                 scratch,
                 policy=planned.policy,
@@ -88,7 +95,7 @@ def _wheels(
                 runner=runner,
                 console=console,
             )
-            expected = wheel.Expectation(
+            expected = Expectation(
                 kind=kind,
                 project=project_name(kind, spec.rocm_number),
                 version=version,
@@ -98,8 +105,8 @@ def _wheels(
                 rocm_sonames=root.sonames if kind.needs_rocm else None,
                 siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
             )
-            report = wheel.inspect(repaired.path, hashes=True)
-            found = wheel.verify(report, policy=planned.policy, expected=expected)
+            report = inspect(repaired.path, hashes=True)
+            found = verify(report, policy=planned.policy, expected=expected)
             _refuse(repaired.path.name, found)
             findings += found
             entries.append(_entry(kind, python, report))
@@ -110,8 +117,8 @@ def _wheels(
     return tuple(sorted(entries, key=lambda item: (item.kind, item.python))), tuple(findings)
 
 
-def _refuse(filename: str, findings: tuple[wheel.Finding, ...]) -> None:
-    errors = [item for item in findings if item.severity is wheel.Severity.ERROR]
+def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
+    errors = [item for item in findings if item.severity is Severity.ERROR]
     if errors:
         raise WheelError(
             f"{filename}: {len(errors)} rules are broken, the first is {errors[0].rule}",
@@ -121,7 +128,7 @@ def _refuse(filename: str, findings: tuple[wheel.Finding, ...]) -> None:
 
 
 def _entry(
-    kind: WheelKind, python: PythonVersion | None, report: wheel.WheelReport
+    kind: WheelKind, python: PythonVersion | None, report: WheelReport
 ) -> WheelEntry:
     return WheelEntry(
         kind=kind.value,
@@ -210,7 +217,7 @@ def _record(
     inputs: Inputs,
     manifest: Manifest,
     runs: bazel.Runs,
-    findings: tuple[wheel.Finding, ...],
+    findings: tuple[Finding, ...],
     *,
     seconds: Mapping[str, float],
 ) -> dict[str, Any]:

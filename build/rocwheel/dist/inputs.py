@@ -158,11 +158,11 @@ def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
 
 def find_compiler(request: Request, *, runner: Runner) -> bazel.Compiler:
     """The host compiler asked for. Raises HostError."""
-    from rocwheel import host
+    from rocwheel.host import machine
 
     if request.compiler == "hermetic":
         return bazel.Compiler(kind="hermetic")
-    found = host.compiler(request.compiler, request.compiler_path, request.environ, runner=runner)
+    found = machine.compiler(request.compiler, request.compiler_path, request.environ, runner=runner)
     return bazel.Compiler(kind=request.compiler, cc=found.cc, cxx=found.cxx, major=found.major)
 
 

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import amdgpu_family_matrix as matrix
-from rocwheel import bazel, rocm, source, wheel
+from rocwheel import bazel, rocm, source
+from rocwheel.wheel.policy import WheelPolicy
 from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.bazel.remote import LOCAL
 from rocwheel.errors import ConfigError
@@ -72,7 +73,7 @@ class Plan:
     sources: source.SourcePlan
     pins: source.Pins
     layouts: source.Layouts
-    policy: wheel.WheelPolicy
+    policy: WheelPolicy
     gfx_targets: tuple[str, ...]
 
 

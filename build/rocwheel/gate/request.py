@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from rocwheel.gate.gather import Shard
+from rocwheel.gate.suite.discovery import Shard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from amdgpu_family_matrix import Family
-    from rocwheel.gate.history import History
-    from rocwheel.gate.install import WheelSet
-    from rocwheel.gate.skips import Skip
-    from rocwheel.gate.suites import Library, Suite
+    from rocwheel.gate.environment import WheelSet
+    from rocwheel.gate.suite.history import History
+    from rocwheel.gate.suite.skips import Skip
+    from rocwheel.gate.suite.suites import Library, Suite
     from rocwheel.manifest import Manifest
     from rocwheel.model import PythonVersion
     from rocwheel.process import HostRunner

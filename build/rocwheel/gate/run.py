@@ -16,18 +16,22 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
-from rocwheel import host as machines
 from rocwheel.errors import ConfigError, RocwheelError
-from rocwheel.gate import bring, devices, gather, install, limits, preflight, record, skips
-from rocwheel.gate.accelerators import Accelerator, Maker
-from rocwheel.gate.board import Estimates
-from rocwheel.gate.child import WorkerSpec
-from rocwheel.gate.engine import Engine
-from rocwheel.gate.judge import judge
-from rocwheel.gate.plan import Machine, Plan
-from rocwheel.gate.refused import InfraError, RefusedError
+from rocwheel.gate import environment, provisioning
+from rocwheel.gate.engine.child import WorkerSpec
+from rocwheel.gate.engine.engine import Engine
+from rocwheel.gate.engine.plan import Machine, Plan
+from rocwheel.gate.engine.scheduler import Estimates
+from rocwheel.gate.machine import devices, preflight
+from rocwheel.gate.machine.accelerators import Accelerator, Maker
+from rocwheel.gate.machine.slots import Patience, Slots
+from rocwheel.gate.refusals import InfraError, RefusedError
 from rocwheel.gate.request import Choice, Device, Host, Request
-from rocwheel.gate.slots import Patience, Slots
+from rocwheel.gate.suite import discovery, skips
+from rocwheel.gate.verdict import record
+from rocwheel.gate.verdict.judge import judge
+from rocwheel.host import cgroup
+from rocwheel.host import machine as machines
 from rocwheel.results import Fault, Results
 from rocwheel.source import git
 from rocwheel.verdict import RocmBrought, State, Verdict
@@ -36,12 +40,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from rocwheel.console import Console
-    from rocwheel.gate.bring import Brought
-    from rocwheel.gate.devices import Allotted
-    from rocwheel.gate.gather import Tests
-    from rocwheel.gate.install import Environment
-    from rocwheel.gate.plan import Lane, Watcher
-    from rocwheel.gate.preflight import Facts
+    from rocwheel.gate.engine.plan import Lane, Watcher
+    from rocwheel.gate.environment import Environment
+    from rocwheel.gate.machine.devices import Allotted
+    from rocwheel.gate.machine.preflight import Facts
+    from rocwheel.gate.provisioning import Brought
+    from rocwheel.gate.suite.discovery import Tests
 
 WATCHED: Final = ("jax", "jaxlib")
 
@@ -62,7 +66,7 @@ def lines(request: Request, host: Host) -> Iterator[str]:
         yield f"devices: {devices.choose(request, host)}"
     except RefusedError as exc:
         yield f"devices: {exc}: {exc.state.value}"
-    yield f"ROCm: {bring.describe(request, host)}"
+    yield f"ROCm: {provisioning.describe(request, host)}"
     checkout = _checkout(request, host)
     if checkout and not checkout.folder.is_dir():
         yield from map(str, checkout.commands(checkout.folder))
@@ -131,12 +135,12 @@ def _results(
     with console.step("Tests of the suite", key="tests"):
         tests = _gather(request, host, work)
     with console.step("ROCm", key="rocm"):
-        brought = bring.bring(request, host, console)
+        brought = provisioning.bring(request, host, console)
         told.brought = brought.record
     taken = _take(host, allotted, stack, patience=min(request.patience, left()))
     with console.step("A fresh environment", key="environment"):
         planned = _plan_install(request, interpreter, work, brought.requirements)
-        told.environment = install.make(
+        told.environment = environment.make(
             planned, runner=host.runner, rocm=brought.root, log=_log(request, "install"), left=left
         )
     env = _environment(request, allotted, brought)
@@ -175,7 +179,7 @@ def _find(request: Request, fetched: Path | None) -> Tests:
     top = request.checkout / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
         raise ConfigError(f"{request.cell}: no tests", hint="add --jax-tests with a JAX checkout")
-    return gather.find(source, top, request.shard)
+    return discovery.find(source, top, request.shard)
 
 
 def _gather(request: Request, host: Host, work: Path) -> Tests:
@@ -185,7 +189,7 @@ def _gather(request: Request, host: Host, work: Path) -> Tests:
     tests = _find(request, checkout.folder if checkout else None)
     if request.suite.source.folder:
         return tests
-    return gather.lay_out(tests, request.suite.source.support, work / "tests")
+    return discovery.lay_out(tests, request.suite.source.support, work / "tests")
 
 
 def _interpreter(request: Request, host: Host) -> machines.Interpreter:
@@ -202,8 +206,8 @@ def _interpreter(request: Request, host: Host) -> machines.Interpreter:
 
 def _plan_install(
     request: Request, interpreter: machines.Interpreter, work: Path, rocm: tuple[str, ...]
-) -> install.InstallPlan:
-    return install.plan(
+) -> environment.InstallPlan:
+    return environment.plan(
         request.wheels,
         interpreter=interpreter,
         folder=work,
@@ -236,7 +240,7 @@ def _slots(host: Host) -> Slots:
 
 def _environment(request: Request, allotted: Allotted, brought: Brought) -> dict[str, str]:
     """What every test process gets, beside the masks of its lane."""
-    env = dict(request.suite.environment) | bring.environment(brought)
+    env = dict(request.suite.environment) | provisioning.environment(brought)
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # the checkout stays as it is
     if request.suite.with_jax:
         env["JAX_PLATFORMS"] = preflight.platforms(allotted.allotment.devices[0].maker)
@@ -334,7 +338,7 @@ def _run(plan: Plan, request: Request, host: Host, watcher: Watcher, told: recor
     machine = Machine(
         starter=host.runner,
         clock=host.clock,
-        oom_kills=lambda: limits.oom_kills(host.root),
+        oom_kills=lambda: cgroup.oom_kills(host.root),
         quarantine=lambda device, reason: (
             slots.quarantine(device, reason) if device.maker is not Maker.CPU else None
         ),

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 import amdgpu_family_matrix as matrix
 from rocwheel import config
 from rocwheel.errors import ConfigError
-from rocwheel.index.places import OURS, Place
 from rocwheel.model import WheelKind, suggest
+from rocwheel.places import OURS, Place
 from rocwheel.store import Options, open_store
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from rocwheel.index.page import Entry
-    from rocwheel.index.places import Place
+    from rocwheel.places import Place
     from rocwheel.store import Headers, Info
 
 ATTEMPTS: Final = 60  # swaps that fail because somebody else was faster

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 
 from rocwheel.errors import ObjectMissingError, RocwheelError, WheelError
-from rocwheel.index import records
 from rocwheel.index.page import Page, links
-from rocwheel.index.places import ADOPTED
 from rocwheel.index.publish import read_page, read_root
+from rocwheel.ledger import records
+from rocwheel.places import ADOPTED
 from rocwheel.release import operations, wheelset
 from rocwheel.store import advance, each
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rocwheel.index.page import Entry
-    from rocwheel.index.places import Place
-    from rocwheel.index.records import History
+    from rocwheel.ledger.records import History
     from rocwheel.manifest import Manifest
+    from rocwheel.places import Place
     from rocwheel.store import Counter
 
 

@@ -13,10 +13,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import PromotionError
-from rocwheel.index import records
 from rocwheel.index.page import Page
 from rocwheel.index.publish import await_public, change_page, change_root
-from rocwheel.index.records import Action, Intent, Record
+from rocwheel.ledger import records
+from rocwheel.ledger.records import Action, Intent, Record
 from rocwheel.model import WheelKind
 from rocwheel.store import each
 from rocwheel.wheel.metadata import WheelName
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
     from rocwheel.console import Progress
     from rocwheel.index.page import Entry
-    from rocwheel.index.places import Place
-    from rocwheel.index.records import History
+    from rocwheel.ledger.records import History
     from rocwheel.manifest import Manifest, WheelEntry
+    from rocwheel.places import Place
     from rocwheel.store import Info
 
 # pjrt first: a plugin is never listed before what it depends on.

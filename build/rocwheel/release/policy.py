@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from amdgpu_family_matrix import Bypass, Family
     from rocwheel.index.channels import Channel
-    from rocwheel.index.records import FoundVerdict
+    from rocwheel.ledger.records import FoundVerdict
     from rocwheel.manifest import Manifest
     from rocwheel.verdict import Verdict
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 from rocwheel.console import Unit
 from rocwheel.console import size as readable
 from rocwheel.errors import ObjectMissingError, PromotionError
-from rocwheel.index import records
 from rocwheel.index.publish import read_page
-from rocwheel.index.records import Action
+from rocwheel.ledger import records
+from rocwheel.ledger.records import Action
 from rocwheel.release import operations, policy, wheelset
 from rocwheel.release.operations import Tally, listed, short, stored
 from rocwheel.store import each, replaced
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from rocwheel.console import Console
     from rocwheel.index.channels import Channel
     from rocwheel.index.page import Entry, Page
-    from rocwheel.index.places import Place
-    from rocwheel.index.records import FoundVerdict, History
+    from rocwheel.ledger.records import FoundVerdict, History
     from rocwheel.manifest import Manifest
+    from rocwheel.places import Place
     from rocwheel.release.operations import Who
     from rocwheel.release.policy import Approval, Decision
     from rocwheel.store import Info, Store

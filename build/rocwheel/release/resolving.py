@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Final
 from packaging.utils import canonicalize_name
 
 from rocwheel.errors import CommandError
-from rocwheel.index import records
-from rocwheel.index.places import ADOPTED
 from rocwheel.index.serve import Site
+from rocwheel.ledger import records
 from rocwheel.model import PythonVersion
+from rocwheel.places import ADOPTED
 from rocwheel.process import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rocwheel.index.places import Place
     from rocwheel.manifest import Manifest
+    from rocwheel.places import Place
     from rocwheel.process import Runner
 
 SECONDS: Final = 600.0  # for one resolution

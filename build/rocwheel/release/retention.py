@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from rocwheel.index import records
-from rocwheel.index.records import Action
+from rocwheel.ledger import records
+from rocwheel.ledger.records import Action
 from rocwheel.release import operations, withdraw
 from rocwheel.release.operations import short
 from rocwheel.store import each
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
     from rocwheel.index.channels import Channel
     from rocwheel.index.page import Entry
-    from rocwheel.index.places import Place
-    from rocwheel.index.records import History
+    from rocwheel.ledger.records import History
+    from rocwheel.places import Place
     from rocwheel.release.operations import Who
 
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files and unfinished uploads

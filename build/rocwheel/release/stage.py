@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 from rocwheel.console import Unit
 from rocwheel.console import size as readable
 from rocwheel.errors import ObjectDiffersError, WheelError
-from rocwheel.index import records
 from rocwheel.index.publish import read_page
-from rocwheel.index.records import Action
+from rocwheel.ledger import records
+from rocwheel.ledger.records import Action
 from rocwheel.model import WheelKind
 from rocwheel.release import operations, wheelset
 from rocwheel.store import each
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from rocwheel.console import Console
     from rocwheel.index.channels import Channel
     from rocwheel.index.page import Entry, Page
-    from rocwheel.index.places import Place
-    from rocwheel.index.records import History
+    from rocwheel.ledger.records import History
     from rocwheel.manifest import Manifest
+    from rocwheel.places import Place
     from rocwheel.release.operations import Who
     from rocwheel.store import Store
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rocwheel.console import duration
-from rocwheel.index import records
-from rocwheel.index.places import ADOPTED
-from rocwheel.index.records import Action
+from rocwheel.ledger import records
+from rocwheel.ledger.records import Action
+from rocwheel.places import ADOPTED
 from rocwheel.release import policy
 from rocwheel.release.operations import short
 from rocwheel.release.retention import moment
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from amdgpu_family_matrix import Family
     from rocwheel.index.channels import Channel
-    from rocwheel.index.places import Place
-    from rocwheel.index.records import History
+    from rocwheel.ledger.records import History
+    from rocwheel.places import Place
     from rocwheel.release.policy import Decision
 
 STATES = {

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError
-from rocwheel.index import records
-from rocwheel.index.records import Action, Record
+from rocwheel.ledger import records
+from rocwheel.ledger.records import Action, Record
 from rocwheel.release import operations
 from rocwheel.release.operations import short
 from rocwheel.store import each, replaced
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from rocwheel.index.page import Entry, Page
-    from rocwheel.index.places import Place
-    from rocwheel.index.records import History
+    from rocwheel.ledger.records import History
+    from rocwheel.places import Place
     from rocwheel.release.operations import Who
 
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rocwheel.download import Remote
 from rocwheel.rocm.tree import Facts
-from rocwheel.web import Remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.console import size
+from rocwheel.download import Answer, ChangedError, Client, LostError, Remote, without_secrets
 from rocwheel.errors import FetchError
-from rocwheel.web import Answer, ChangedError, Client, LostError, Remote, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

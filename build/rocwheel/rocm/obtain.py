@@ -16,6 +16,15 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from rocwheel.console import Unit, size
+from rocwheel.download import (
+    BLOCK,
+    ChangedError,
+    Client,
+    Remote,
+    Retry,
+    UnreachableError,
+    without_secrets,
+)
 from rocwheel.errors import FetchError, HostError, RocwheelError
 from rocwheel.rocm import tree
 from rocwheel.rocm.archive import inflate
@@ -26,15 +35,6 @@ from rocwheel.rocm.origin import Origin, RocmPlan
 from rocwheel.rocm.spool import Spool
 from rocwheel.rocm.tree import RocmRoot
 from rocwheel.rocm.unpack import Limits, unpack
-from rocwheel.web import (
-    BLOCK,
-    ChangedError,
-    Client,
-    Remote,
-    Retry,
-    UnreachableError,
-    without_secrets,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

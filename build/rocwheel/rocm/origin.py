@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit
 
 import amdgpu_family_matrix as matrix
 from rocwheel.console import size
+from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.model import RocmVersion
 from rocwheel.rocm.cache import Cache
-from rocwheel.web import without_secrets
 
 if TYPE_CHECKING:
     from amdgpu_family_matrix import Family

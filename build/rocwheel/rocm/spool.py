@@ -15,7 +15,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.web import BLOCK, Remote
+from rocwheel.download import BLOCK, Remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from rocwheel.download import without_secrets
 from rocwheel.errors import CommandError, SourceError
-from rocwheel.lock import locked
+from rocwheel.files import locked
 from rocwheel.manifest import Source
 from rocwheel.process import Command
-from rocwheel.web import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

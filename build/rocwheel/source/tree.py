@@ -14,11 +14,11 @@ from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 
+from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion, WheelKind
 from rocwheel.source.git import COMMIT, Checkout, ask_ref, checkout, identify, resolve_ref
-from rocwheel.web import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

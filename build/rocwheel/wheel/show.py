@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
     from rocwheel.wheel.elf import ElfFacts
     from rocwheel.wheel.findings import Finding
-    from rocwheel.wheel.mend import RepairPlan, RepairResult
-    from rocwheel.wheel.report import WheelReport
+    from rocwheel.wheel.inspect import WheelReport
+    from rocwheel.wheel.repair import RepairPlan, RepairResult
 
 PREFIXES: Final = ("GLIBC", "GLIBCXX", "CXXABI")
 FEW: Final = 4  # entries of a list that are all shown; of a longer one, its length and its first

@@ -1,0 +1,77 @@
+"""What the engine is given and what it tells: plan, lanes, the world around it, a watcher."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rocwheel.gate.engine.scheduler import Estimates
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rocwheel.gate.engine.child import Starter, WorkerSpec
+    from rocwheel.gate.machine.accelerators import Accelerator
+    from rocwheel.process import Command
+    from rocwheel.results import Attempt
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """Where processes run: their devices, the environment that gives them, how to ask if well."""
+
+    name: str
+    devices: tuple[Accelerator, ...]
+    env: Mapping[str, str]
+    probe: Command | None = None  # exits 0 while the devices answer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What to run. Seconds throughout."""
+
+    suite: str
+    shard: str
+    files: tuple[str, ...]
+    suite_files: tuple[str, ...]
+    worker: WorkerSpec
+    lanes: tuple[Lane, ...]
+    test_deadline: float
+    deadline: float  # of the whole run
+    retry_limit: int
+    backend: str = ""  # that JAX must have used, where a worker used JAX
+    modules: str = ""  # folder that watched modules must have come from
+    estimates: Estimates = field(default_factory=Estimates)
+    wanted: Callable[[str], bool] = lambda _test: True  # whether a test is looked at at all
+    skip: Callable[[str], str] = lambda _test: ""  # the reason not to run a test
+    kill_deadline: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """What the engine needs of the world around it."""
+
+    starter: Starter
+    clock: Callable[[], float]
+    killpg: Callable[[int, int], None] = os.killpg
+    oom_kills: Callable[[], int] = lambda: 0
+    quarantine: Callable[[Accelerator, str], object] = lambda _device, _reason: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """How far a run is."""
+
+    done: int
+    total: int  # as far as it is known
+    bad: int
+    lanes: tuple[tuple[str, str, float], ...]  # name, what it does, for how many seconds
+
+
+class Watcher:
+    """Is told how a run goes; does nothing by itself."""
+
+    def progress(self, snapshot: Snapshot) -> None: ...
+
+    def failed(self, test: str, attempt: Attempt) -> None: ...

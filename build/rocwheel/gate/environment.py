@@ -1,0 +1,211 @@
+"""The fresh environment: the wheel set by URL and SHA-256, JAX by version, the suite's own needs.
+
+The set is installed first, alone and by hash; what follows is held to its versions by
+constraints. The wheels bring no ROCm: its root is linked to where their RUNPATH looks for it, so
+that no LD_LIBRARY_PATH hides a wrong one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from rocwheel.errors import CommandError, WheelError
+from rocwheel.gate.refusals import InfraError, UnfitError
+from rocwheel.model import WheelKind
+from rocwheel.process import Command
+from rocwheel.store import sha256_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from rocwheel.host.machine import Interpreter
+    from rocwheel.manifest import Manifest
+    from rocwheel.model import PythonVersion
+    from rocwheel.process import Runner
+
+PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wheel:
+    """One wheel to install; without a URL it comes from the upstream index, still by hash."""
+
+    filename: str
+    project: str
+    version: str
+    sha256: str
+    url: str
+
+    @property
+    def requirement(self) -> str:
+        """A line of a requirements file that allows these bytes and no others."""
+        what = f"{self.project} @ {self.url}" if self.url else f"{self.project}=={self.version}"
+        return f"{what} --hash=sha256:{self.sha256}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelSet:
+    """What is gated, for one CPython."""
+
+    manifest: str  # SHA-256, "" for wheels without one
+    jax_version: str
+    wheels: tuple[Wheel, ...]
+
+
+def of_manifest(manifest: Manifest, python: PythonVersion, link: Callable[[str], str]) -> WheelSet:
+    """The wheels of a manifest; `link` gives the URL of a file name. Raises WheelError."""
+    if str(python) not in manifest.pythons:
+        raise WheelError(
+            f"the wheel set has no CPython {python}", hint=f"it has {', '.join(manifest.pythons)}"
+        )
+    return WheelSet(
+        manifest=manifest.sha256,
+        jax_version=manifest.jax_version,
+        wheels=tuple(
+            Wheel(
+                filename=wheel.filename,
+                project=wheel.project,
+                version=wheel.version,
+                sha256=wheel.sha256,
+                url=link(wheel.filename) if wheel.origin == "built" else "",
+            )
+            for wheel in manifest.wheels
+            if wheel.python in ("", str(python))
+        ),
+    )
+
+
+def of_folder(folder: Path, python: PythonVersion) -> WheelSet:
+    """The wheels in a folder without a manifest. Raises WheelError when none is for `python`."""
+    if not folder.is_dir():
+        raise WheelError(f"{folder}: no such folder", hint="check --wheels")
+    found = []
+    for path in sorted(folder.glob("*.whl")):
+        project, version, _, tags = parse_wheel_filename(path.name)
+        abis = {(tag.interpreter, tag.abi) for tag in tags}
+        if abis & {(python.interpreter, python.abi), ("py3", "none")}:
+            found.append(
+                Wheel(
+                    filename=path.name,
+                    project=str(project),
+                    version=str(version),
+                    sha256=sha256_of(path),
+                    url=path.resolve().as_uri(),
+                )
+            )
+    plugins = [wheel for wheel in found if wheel.project.endswith(f"-{WheelKind.PLUGIN.value}")]
+    if len(plugins) != 1:
+        raise WheelError(
+            f"{folder}: {len(plugins)} plugin wheels for CPython {python}",
+            hint="put the wheels of one set there, one of each kind",
+        )
+    base = Version(plugins[0].version).base_version
+    return WheelSet(manifest="", jax_version=base, wheels=tuple(found))
+
+
+@dataclass(frozen=True, kw_only=True)
+class InstallPlan:
+    """How the environment is made: files to write, commands to run."""
+
+    python: Path  # of the environment
+    files: tuple[tuple[Path, str], ...]
+    commands: tuple[Command, ...]
+
+
+def plan(
+    wheels: WheelSet,
+    *,
+    interpreter: Interpreter,
+    folder: Path,
+    requirements: Sequence[str],
+    constraints: Sequence[str],
+    with_jax: bool,
+) -> InstallPlan:
+    """Plan an environment in `folder`. `constraints` hold other packages to given versions."""
+    python = folder / "env" / "bin" / "python"
+    ours, others, held = folder / "wheels.txt", folder / "others.txt", folder / "constraints.txt"
+    jax = [f"jax=={wheels.jax_version}"] if with_jax else []
+    names = {wheel.project for wheel in wheels.wheels}
+    pins = [f"{wheel.project}=={wheel.version}" for wheel in wheels.wheels]
+    pins += [line for line in constraints if line.partition("==")[0].strip().lower() not in names]
+    pip = (str(python), *PIP)
+    binary = ("install", "--quiet", "--only-binary=:all:")
+    return InstallPlan(
+        python=python,
+        files=(
+            (ours, _lines(wheel.requirement for wheel in wheels.wheels)),
+            (others, _lines((*jax, *requirements))),
+            (held, _lines(pins)),
+        ),
+        commands=(
+            Command(argv=(str(interpreter.executable), "-m", "venv", str(folder / "env"))),
+            Command(argv=(*pip, *binary, "--no-deps", "--require-hashes", "-r", str(ours))),
+            Command(argv=(*pip, *binary, "-c", str(held), "-r", str(others))),
+            Command(argv=(*pip, "check")),
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Environment:
+    """A finished environment."""
+
+    python: Path
+    site: Path  # site-packages
+    packages: tuple[str, ...]  # name==version
+
+
+def make(
+    planned: InstallPlan,
+    *,
+    runner: Runner,
+    rocm: Path | None,
+    log: Path,
+    left: Callable[[], float],
+) -> Environment:
+    """Apply a plan; `left` says how many seconds there still are.
+
+    Raises InfraError, or UnfitError where requirements contradict.
+    """
+    for path, text in planned.files:
+        path.write_text(text, encoding="utf-8")
+    *steps, check = planned.commands
+    for command in steps:
+        try:
+            runner.run(replace(command, timeout=left()), log=log)
+        except CommandError as exc:
+            raise InfraError(
+                f"the environment could not be made: {exc}", hint=exc.hint, detail=exc.detail
+            ) from exc
+    try:
+        runner.run(replace(check, timeout=left()), log=log)
+    except CommandError as exc:
+        raise UnfitError(
+            f"pip check: {_first(exc.detail)}",
+            hint="the set's requirements contradict each other, or JAX's",
+            detail=exc.detail,
+        ) from exc
+    ask = "import sysconfig; print(sysconfig.get_path('platlib'))"
+    site = (
+        planned.python.parents[1]
+        / runner.capture(Command(argv=(str(planned.python), "-c", ask))).strip()
+    )
+    if rocm:
+        (site / "rocm").symlink_to(rocm)
+    listed = runner.capture(Command(argv=(str(planned.python), *PIP, "list", "--format=freeze")))
+    return Environment(
+        python=planned.python, site=site, packages=tuple(sorted(listed.split(), key=str.lower))
+    )
+
+
+def _lines(lines: Iterable[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _first(text: str) -> str:
+    return text.strip().partition("\n")[0]

@@ -1,0 +1,252 @@
+"""Which accelerators this machine has, and which of them this process was allotted.
+
+AMD GPUs are read from the KFD topology in sysfs, without starting HIP; NVIDIA GPUs are asked of
+`nvidia-smi`; the CPU is one device that exists only for who asks for it by name. Masks found in
+the environment (ROCR_VISIBLE_DEVICES and the like) are an allotment: they are narrowed for a
+worker, never widened. A list that cannot be read is an InfraError, never a default.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import re
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import CommandError, HostError
+from rocwheel.gate.refusals import InfraError, NoRunnerError
+from rocwheel.process import Command
+from rocwheel.verdict import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+    from pathlib import Path
+
+    from rocwheel.process import Runner
+
+NODES: Final = "sys/class/kfd/kfd/topology/nodes"
+
+# ROCr applies its mask first; HIP numbers what is left and reads CUDA's name where its own is not
+# set. An empty mask allots nothing, also where HIP itself would ignore it: never wider.
+ROCR_MASK: Final = "ROCR_VISIBLE_DEVICES"
+HIP_MASK: Final = "HIP_VISIBLE_DEVICES"
+CUDA_MASK: Final = "CUDA_VISIBLE_DEVICES"
+MASKS: Final = (ROCR_MASK, HIP_MASK, CUDA_MASK)
+
+
+class Maker(enum.Enum):
+    """Whose device it is; the value is the name of JAX's backend."""
+
+    AMD = "rocm"
+    NVIDIA = "cuda"
+    CPU = "cpu"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accelerator:
+    """One device a worker process can have to itself."""
+
+    maker: Maker
+    index: int  # as the maker's runtime numbers what this process may use
+    target: str  # gfx942; sm_90; "cpu"
+    serial: str  # unique id; a partition of a GPU adds its number
+    memory: int = 0  # bytes, 0 when unknown
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        return "cpu" if self.maker is Maker.CPU else f"gpu{self.index}"
+
+    @property
+    def device(self) -> Device:
+        return Device(target=self.target, serial=self.serial, memory=self.memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allotment:
+    """Devices this process may use, and the masks it was started with."""
+
+    devices: tuple[Accelerator, ...]
+    masks: Mapping[str, str] = field(default_factory=dict)
+
+    def environment(self, devices: Sequence[Accelerator]) -> dict[str, str]:
+        """Masks for a child that gets exactly `devices`, all of which must be in the allotment.
+
+        An inherited ROCr mask is passed on as it is and HIP's mask counts within it, so that a
+        child cannot see more than this process could.
+        """
+        if not set(devices) <= set(self.devices):
+            raise ValueError("a device outside the allotment")
+        numbers = ",".join(str(device.index) for device in devices)
+        match devices[0].maker if devices else Maker.CPU:
+            case Maker.AMD:
+                rocr = {ROCR_MASK: self.masks[ROCR_MASK]} if ROCR_MASK in self.masks else {}
+                return {**rocr, HIP_MASK: numbers}
+            case Maker.NVIDIA:
+                return {CUDA_MASK: ",".join(device.serial for device in devices)}
+            case Maker.CPU:
+                # a GPU build of JAX must not find a GPU that nobody gave it
+                return dict.fromkeys(MASKS, "-1")
+
+
+def amd(root: Path, environ: Mapping[str, str]) -> Allotment:
+    """Read the KFD topology below `root` (the machine's is `/`) and apply inherited masks.
+
+    GPUs whose properties or render node this process may not open are not ours: container
+    runtimes hide devices that way, and the ROCm runtime does not count them either. Raises
+    InfraError when the topology exists but cannot be understood.
+    """
+    found = [gpu for node in _nodes(root / NODES) if (gpu := _gpu(root, node))]
+    devices = tuple(_numbered(found))
+    masks = {name: environ[name] for name in MASKS if name in environ}
+    if ROCR_MASK in masks:
+        left = _masked(devices, masks[ROCR_MASK], ROCR_MASK)
+        devices = tuple(replace(device, index=index) for index, device in enumerate(left))
+    hip = HIP_MASK if HIP_MASK in masks else CUDA_MASK
+    if hip in masks:
+        devices = _masked(devices, masks[hip], hip)
+    return Allotment(devices=devices, masks=masks)
+
+
+def nvidia(runner: Runner, environ: Mapping[str, str]) -> Allotment:
+    """Ask `nvidia-smi`; no such program means no device. Raises InfraError when it fails."""
+    query = "index,uuid,compute_cap,memory.total,name"
+    argv = ("nvidia-smi", f"--query-gpu={query}", "--format=csv,noheader,nounits")
+    try:
+        output = runner.capture(Command(argv=argv, timeout=30.0))
+    except HostError:
+        return Allotment(devices=())
+    except CommandError as exc:
+        raise InfraError(f"nvidia-smi failed: {exc}", hint="run nvidia-smi by hand") from exc
+    devices = tuple(_nvidia_line(line) for line in output.splitlines() if line.strip())
+    masks = {CUDA_MASK: environ[CUDA_MASK]} if CUDA_MASK in environ else {}
+    if masks:
+        devices = _masked(devices, masks[CUDA_MASK], CUDA_MASK)
+    return Allotment(devices=devices, masks=masks)
+
+
+def cpu() -> Allotment:
+    """The CPU as a device; its verdict never stands for a GPU family."""
+    device = Accelerator(maker=Maker.CPU, index=0, target="cpu", serial="cpu")
+    return Allotment(devices=(device,))
+
+
+def of_targets(allotment: Allotment, targets: Iterable[str], *, name: str) -> Allotment:
+    """Keep the devices of a GPU family. Raises NoRunnerError when none is left."""
+    wanted = frozenset(targets)
+    kept = tuple(device for device in allotment.devices if device.target in wanted)
+    if kept:
+        return Allotment(devices=kept, masks=allotment.masks)
+    here = ", ".join(sorted({device.target for device in allotment.devices})) or "no GPU"
+    masks = "".join(f", {name}={value!r}" for name, value in sorted(allotment.masks.items()))
+    raise NoRunnerError(
+        f"{name}: this machine has no {' or '.join(sorted(wanted))}; it has {here}{masks}",
+        hint=f"run this on a runner of {name}, with /dev/kfd and /dev/dri given to the container",
+    )
+
+
+def gfx_name(version: int) -> str:
+    """Spell KFD's number as LLVM does: 90402 is gfx942, 90010 gfx90a, 110501 gfx1151."""
+    major, minor, stepping = version // 10000, version // 100 % 100, version % 100
+    return f"gfx{major}{minor:x}{stepping:x}"
+
+
+def _nodes(folder: Path) -> list[Path]:
+    """Topology nodes in the kernel's order, which is the order ROCm numbers devices in."""
+    if not folder.is_dir():
+        return []
+    try:
+        found = [path for path in folder.iterdir() if path.name.isdecimal()]
+    except OSError as exc:
+        raise InfraError(
+            f"{folder}: {exc.strerror}", hint="give the container /sys, read-only is enough"
+        ) from exc
+    return sorted(found, key=lambda path: int(path.name))
+
+
+def _gpu(root: Path, node: Path) -> Accelerator | None:
+    """Read one node; None for a CPU and for a GPU that was not given to this process."""
+    try:
+        properties = _properties(node / "properties")
+        banks = [_properties(bank / "properties") for bank in _nodes(node / "mem_banks")]
+    except PermissionError:
+        return None
+    except (OSError, ValueError) as exc:
+        raise InfraError(
+            f"{node}: unreadable GPU topology: {exc}", hint="check the amdgpu driver: dmesg"
+        ) from exc
+    if not properties.get("simd_count") or not properties.get("gfx_target_version"):
+        return None
+    minor = properties.get("drm_render_minor")
+    if not minor or minor < 0:
+        raise InfraError(
+            f"{node}: a GPU without a render node", hint="check the amdgpu driver: dmesg"
+        )
+    if not os.access(root / f"dev/dri/renderD{minor}", os.R_OK | os.W_OK):
+        return None
+    unique = properties.get("unique_id", 0)
+    location = f"{properties.get('domain', 0):04x}-{properties.get('location_id', 0):04x}"
+    return Accelerator(
+        maker=Maker.AMD,
+        index=0,
+        target=gfx_name(properties["gfx_target_version"]),
+        # boards without an id of their own are told apart by where they sit
+        serial=f"{unique:016x}" if unique else f"pci-{location}",
+        memory=sum(bank["size_in_bytes"] for bank in banks if bank.get("heap_type") in (1, 2)),
+    )
+
+
+def _properties(path: Path) -> dict[str, int]:
+    pairs = (line.split() for line in path.read_text(encoding="ascii").splitlines())
+    return {name: int(value) for name, value in pairs}
+
+
+def _numbered(found: Sequence[Accelerator]) -> Iterable[Accelerator]:
+    """Give every device its index; partitions of one GPU share a unique id, so theirs grows."""
+    serials = [device.serial for device in found]
+    for index, device in enumerate(found):
+        twins = serials.count(device.serial) > 1
+        part = f".{serials[:index].count(device.serial)}" if twins else ""
+        yield replace(device, index=index, serial=device.serial + part)
+
+
+def _masked(devices: Sequence[Accelerator], mask: str, name: str) -> tuple[Accelerator, ...]:
+    """Apply one mask; like the runtimes, stop at the first entry that names no device."""
+    chosen: list[Accelerator] = []
+    for entry in mask.split(",") if mask.strip() else ():
+        device = _named(devices, entry.strip(), name)
+        if device is None or device in chosen:
+            break
+        chosen.append(device)
+    return tuple(chosen)
+
+
+def _named(devices: Sequence[Accelerator], entry: str, name: str) -> Accelerator | None:
+    if entry.startswith("MIG-"):
+        raise InfraError(f"{name}={entry}: MIG slices are not supported", hint="name whole GPUs")
+    if re.fullmatch(r"[0-9]+", entry):
+        return next((device for device in devices if device.index == int(entry)), None)
+    wanted = entry.lower()
+    for device in devices:
+        uuid = device.serial if device.maker is Maker.NVIDIA else f"GPU-{device.serial}"
+        if wanted and wanted != "gpu-" and uuid.lower().startswith(wanted):
+            return device
+    return None
+
+
+def _nvidia_line(line: str) -> Accelerator:
+    try:
+        index, uuid, capability, memory, name = (part.strip() for part in line.split(",", 4))
+        return Accelerator(
+            maker=Maker.NVIDIA,
+            index=int(index),
+            target=f"sm_{capability.replace('.', '')}",
+            serial=uuid,
+            memory=int(memory) << 20,
+            name=name,
+        )
+    except ValueError as exc:
+        raise InfraError(
+            f"nvidia-smi printed {line!r}", hint="run nvidia-smi by hand, the driver is not well"
+        ) from exc

@@ -1,0 +1,104 @@
+"""From what a machine has to lanes: how many devices each process gets, and how many processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocwheel.gate.engine.plan import Lane
+from rocwheel.gate.machine import accelerators
+from rocwheel.gate.machine.accelerators import Allotment, Maker
+from rocwheel.gate.refusals import InfraError, NoRunnerError
+from rocwheel.gate.request import Device, Host, Request
+from rocwheel.host import cgroup
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from rocwheel.gate.machine.accelerators import Accelerator
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allotted:
+    """The devices a run may use, and how they are shared out."""
+
+    allotment: Allotment
+    per_process: int
+    most: int  # processes at once
+    threads: int  # per process
+
+    @property
+    def locked(self) -> bool:
+        """Whether the devices are shared with others by locks."""
+        return self.allotment.devices[0].maker is not Maker.CPU
+
+    def __str__(self) -> str:
+        """Say it in one line, for --dry-run and the log."""
+        names = ", ".join(
+            f"{item.label} ({item.target}, {item.serial})" for item in self.allotment.devices
+        )
+        return f"{names}; {self.per_process} per process, up to {self.most} at once"
+
+
+def choose(request: Request, host: Host) -> Allotted:
+    """Find the devices. Raises NoRunnerError for none or too few, InfraError for unclear ones."""
+    usable = cgroup.cpus(host.root, online=host.online)
+    if request.device is Device.CPU or not request.suite.needs_gpu:
+        most = request.lanes or max(1, usable // 2)
+        return Allotted(
+            allotment=accelerators.cpu(), per_process=1, most=most, threads=usable // most
+        )
+    allotment = _allotment(request, host)
+    count = len(allotment.devices)
+    per_process = next((number for number in request.suite.gpus if number <= count), 0)
+    if not per_process:
+        least = min(request.suite.gpus)
+        raise NoRunnerError(
+            f"{request.suite.name} needs {least} GPUs, this machine has {count} for it",
+            hint="run it on a runner with more, see amdgpu_family_matrix.py",
+        )
+    most = count // per_process
+    most = min(most, request.lanes or most)
+    return Allotted(
+        allotment=allotment, per_process=per_process, most=most, threads=max(1, usable // most)
+    )
+
+
+def lanes(
+    allotted: Allotted, devices: Sequence[Accelerator], env: Mapping[str, str]
+) -> Iterator[Lane]:
+    """Share out the devices that were taken."""
+    threads = cgroup.thread_environment(allotted.threads)
+    if not allotted.locked:
+        for number in range(allotted.most):
+            masks = allotted.allotment.environment(devices)
+            yield Lane(name=f"cpu{number}", devices=tuple(devices), env={**threads, **env, **masks})
+        return
+    size = allotted.per_process
+    for start in range(0, len(devices) - size + 1, size):
+        mine = tuple(devices[start : start + size])
+        name = mine[0].label if size == 1 else f"{mine[0].label}-{mine[-1].index}"
+        masks = allotted.allotment.environment(mine)
+        yield Lane(name=name, devices=mine, env={**threads, **env, **masks})
+
+
+def _allotment(request: Request, host: Host) -> Allotment:
+    if request.device is Device.NVIDIA:
+        found = accelerators.nvidia(host.runner, host.environ)
+        if not found.devices:
+            raise NoRunnerError(
+                "this machine has no NVIDIA GPU", hint="nvidia-smi -L lists those it has"
+            )
+    else:
+        found = accelerators.amd(host.root, host.environ)
+        found = accelerators.of_targets(found, request.family.targets, name=request.family.name)
+    if not request.serials:
+        return found
+    kept = tuple(device for device in found.devices if device.serial in request.serials)
+    if len(kept) < len(request.serials):
+        missing = request.serials - {device.serial for device in kept}
+        raise InfraError(
+            f"device {', '.join(sorted(missing))}: not on this machine",
+            hint="run it on the machine of the first run, or name the tests with --test",
+        )
+    return Allotment(devices=kept, masks=found.masks)

@@ -1,0 +1,136 @@
+"""Before the first test: whether environment, backend and device are those that are meant.
+
+The facts come from a process of its own (`facts.py`), one per lane; a lane that cannot
+show its backend, its number of devices and their gfx target is `infra`, never a default. JAX's
+own fallback to the CPU is switched off by naming the platform.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rocwheel.gate.engine.child import describe
+from rocwheel.gate.machine.accelerators import Maker
+from rocwheel.gate.refusals import BrokenError, InfraError, RefusedError, UnfitError
+from rocwheel.process import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rocwheel.gate.engine.plan import Lane
+    from rocwheel.gate.environment import WheelSet
+    from rocwheel.process import Runner
+
+SCRIPT: Final = "gate/machine/facts.py"
+DEADLINE: Final = 300.0  # a first start of a GPU backend may compile kernels
+LOOK: Final = "look at the preflight's log, and at the machine: rocminfo, nvidia-smi, dmesg"
+REINSTALL: Final = "compare the staged set with its manifest: ci_build verify"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What an environment said of itself."""
+
+    python: str
+    backend: str  # rocm, cuda, cpu; "" without JAX
+    modules: tuple[str, ...]  # of the set, that JAX imported
+
+
+def platforms(maker: Maker) -> str:
+    """What JAX_PLATFORMS must say: the device's backend, and the CPU only beside it.
+
+    JAX raises for a named platform that does not start, instead of falling back.
+    """
+    return "cpu" if maker is Maker.CPU else f"{maker.value},cpu"
+
+
+def command(
+    python: Path, wheels: WheelSet, output: Path, *, with_jax: bool, env: Mapping[str, str]
+) -> Command:
+    """The command that asks; it also serves as the engine's probe after a crash."""
+    settings = {"projects": [wheel.project for wheel in wheels.wheels], "jax": with_jax}
+    script = Path(str(files("rocwheel").joinpath(SCRIPT)))
+    return Command(
+        argv=(str(python), str(script), json.dumps(settings), str(output)),
+        cwd=output.parent,
+        env=env,
+        timeout=DEADLINE,
+    )
+
+
+def ask(
+    asked: Command, lane: Lane, wheels: WheelSet, *, runner: Runner, log: Path, with_jax: bool
+) -> Facts:
+    """Ask one lane. Raises InfraError, or where it is the wheels UnfitError or BrokenError."""
+    output = Path(asked.argv[-1])
+    output.unlink(missing_ok=True)
+    done = runner.run(asked, log=log, check=False)
+    try:
+        facts = json.loads(output.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        kind = BrokenError if done.returncode < 0 else InfraError
+        raise kind(
+            f"{lane.name}: the preflight ended with {describe(done.returncode)}",
+            hint=LOOK,
+            detail=done.output,
+        ) from None
+    if facts["error"]:
+        raise InfraError(
+            f"{lane.name}: {facts['error'].partition(chr(10))[0]}",
+            hint=LOOK,
+            detail=done.output,
+        )
+    wrong = _wrong_install(facts, wheels)
+    for error in (*wrong, *(_wrong_device(facts, lane, wheels) if with_jax else ())):
+        raise error
+    return Facts(
+        python=facts["python"],
+        backend=facts.get("backend", ""),
+        modules=tuple(names[0] for names in facts["loaded"].values() if names),
+    )
+
+
+def _wrong_install(facts: Mapping[str, Any], wheels: WheelSet) -> Iterator[RefusedError]:
+    for wheel in wheels.wheels:
+        found = facts["installed"][wheel.project]
+        if found["version"] != wheel.version:
+            message = f"{wheel.project} {found['version']} is installed, not {wheel.version}"
+            yield UnfitError(message, hint=REINSTALL)
+        if found["sha256"] and found["sha256"] != wheel.sha256:
+            message = f"{wheel.project} was installed from other bytes: {found['sha256']}"
+            yield UnfitError(message, hint=REINSTALL)
+
+
+def _wrong_device(facts: Mapping[str, Any], lane: Lane, wheels: WheelSet) -> Iterator[RefusedError]:
+    maker = lane.devices[0].maker
+    if facts["jax"] != wheels.jax_version:
+        message = f"JAX {facts['jax']} is installed, not {wheels.jax_version}"
+        yield UnfitError(message, hint=REINSTALL)
+    if facts["backend"] != maker.value:
+        message = f"{lane.name}: JAX runs on {facts['backend']}, not on {maker.value}"
+        yield InfraError(message, hint=LOOK)
+    if maker is Maker.CPU:
+        return
+    found = sorted(_target(device["target"], maker) for device in facts["devices"])
+    wanted = sorted(device.target for device in lane.devices)
+    if found != wanted:
+        message = f"{lane.name}: JAX sees {', '.join(found)}; allotted was {', '.join(wanted)}"
+        yield InfraError(message, hint=LOOK)
+    if facts["answer"] != 2048:  # noqa: PLR2004 - twice 1024 ones
+        message = f"{lane.name}: twice 1024 ones make {facts['answer']}"
+        yield InfraError(message, hint=LOOK)
+    for project, names in facts["loaded"].items():
+        if not names:
+            message = f"JAX imported nothing of {project}: the wheel is not used"
+            yield UnfitError(message, hint=REINSTALL)
+
+
+def _target(text: str, maker: Maker) -> str:
+    """`gfx942:sramecc+:xnack-` is gfx942, compute capability `9.0` is sm_90."""
+    if maker is Maker.NVIDIA:
+        return f"sm_{text.replace('.', '')}"
+    return text.partition(":")[0]

@@ -1,0 +1,140 @@
+"""Devices shared by everything that runs on one host: file locks, and quarantine.
+
+Each device has a lock file named by its serial; who holds the lock has the device. The kernel
+releases a lock when its holder dies, so nothing has to be cleaned up. A device that a process
+could not be removed from is quarantined: no gate takes it until the machine is restarted or the
+file is deleted.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.gate.refusals import InfraError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from rocwheel.gate.machine.accelerators import Accelerator
+
+POLL_SECONDS: Final = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patience:
+    """How long to wait for devices that others hold, and by whose clock."""
+
+    seconds: float
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slots:
+    """The lock files of one host; `boot` names the current boot of its kernel."""
+
+    folder: Path
+    boot: str
+
+    @contextmanager
+    def take(
+        self,
+        devices: Sequence[Accelerator],
+        *,
+        least: int,
+        most: int,
+        patience: Patience,
+        inheritable: bool = False,
+    ) -> Iterator[tuple[Accelerator, ...]]:
+        """Hold between `least` and `most` free devices until the block is left.
+
+        All or none: two gates that each need several devices cannot hold half of them each. An
+        inheritable lock lives on in the program this process becomes. Raises InfraError when too
+        few devices are well, or come free in time.
+        """
+        well = [device for device in devices if not self.quarantined(device)]
+        if len(well) < least:
+            raise InfraError(
+                f"{len(well)} of {len(devices)} devices are well, {least} needed: "
+                + "; ".join(f"{d.serial}: {why}" for d in devices if (why := self.quarantined(d))),
+                hint=f"restart the machine, or delete {self.folder}/*.quarantined once it is well",
+            )
+        self._prepare()
+        until = patience.clock() + patience.seconds
+        while True:
+            with ExitStack() as locks:
+                got: list[Accelerator] = []
+                for device in sorted(well, key=lambda device: device.serial):
+                    if len(got) < most and self._lock(device, locks, inheritable=inheritable):
+                        got.append(device)
+                if len(got) >= least:
+                    yield tuple(sorted(got, key=lambda device: device.index))
+                    return
+            if patience.clock() >= until:
+                raise InfraError(
+                    f"{len(got)} of {least} devices came free within {patience.seconds:g} s",
+                    hint=f"see who holds them: fuser -v {self.folder}/*.lock",
+                )
+            patience.sleep(POLL_SECONDS)
+
+    def quarantine(self, device: Accelerator, reason: str) -> Path:
+        """Keep every gate of this host away from `device` until the next boot."""
+        self._prepare()
+        path = self._path(device, "quarantined")
+        body = json.dumps({"boot": self.boot, "reason": reason}) + "\n"
+        temporary = path.with_name(f"{path.name}.{os.getpid()}")
+        temporary.write_text(body, encoding="utf-8")
+        temporary.replace(path)
+        return path
+
+    def quarantined(self, device: Accelerator) -> str:
+        """Why `device` is in quarantine, "" when it is not. A restart ends a quarantine."""
+        path = self._path(device, "quarantined")
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            return str(record["reason"]) if record["boot"] == self.boot else ""
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError, KeyError, TypeError) as exc:
+            return f"{path} is unreadable: {exc}"
+
+    def _lock(self, device: Accelerator, locks: ExitStack, *, inheritable: bool) -> bool:
+        # never deleted: a lock on a file that has lost its name would protect nothing
+        with self._writing():
+            descriptor = os.open(self._path(device, "lock"), os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return False
+        os.set_inheritable(descriptor, inheritable)
+        locks.callback(os.close, descriptor)
+        return True
+
+    def _path(self, device: Accelerator, suffix: str) -> Path:
+        return self.folder / f"{device.maker.value}-{device.serial}.{suffix}"
+
+    def _prepare(self) -> None:
+        """Make the folder, writable for every user of the host, as /tmp is."""
+        if not self.folder.is_dir():
+            with self._writing():
+                self.folder.mkdir(parents=True, exist_ok=True)
+                self.folder.chmod(0o1777)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Turn an OSError into an InfraError."""
+        try:
+            yield
+        except OSError as exc:
+            raise InfraError(
+                f"{self.folder}: {exc.strerror}",
+                hint="name a folder that can be written, --slots; where Bazel's sandbox is in the "
+                f"way, make it and add --sandbox_writable_path={self.folder}",
+            ) from exc

@@ -1,0 +1,122 @@
+"""The test files of a suite: found, cut into shards, and laid out so that only they are imported.
+
+JAX's own tests lie beside JAX's own sources, which an import would take instead of the installed
+wheels; so they are copied into a folder of their own, without the package.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import shutil
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rocwheel.errors import ConfigError, SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from rocwheel.gate.suite.suites import Source
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shard:
+    """One of `count` parts of a suite, `number` from 1."""
+
+    number: int = 1
+    count: int = 1
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Parse `2/4`. Raises ConfigError."""
+        match = re.fullmatch(r"([1-9][0-9]*)/([1-9][0-9]*)", text)
+        if not match or int(match[1]) > int(match[2]):
+            raise ConfigError(f"{text!r}: not a shard", hint="write 1/4 to 4/4")
+        return cls(number=int(match[1]), count=int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}" if self.count > 1 else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tests:
+    """Where the tests of a run are."""
+
+    __test__ = False  # not a class of tests
+
+    root: Path  # pytest's root directory
+    files: tuple[str, ...]  # of this shard, relative to the root
+    suite_files: tuple[str, ...]
+    sizes: Mapping[str, int]
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The configuration file pytest must use, and no other."""
+        for name in ("pytest.ini", "pyproject.toml"):
+            if (self.root / name).is_file():
+                return ("-c", str(self.root / name))
+        return ("-c", "/dev/null")
+
+
+def find(source: Source, top: Path, shard: Shard) -> Tests:
+    """Find the files below `top` (our suite's folder, or a JAX checkout).
+
+    Raises SourceError when a path of the suite meets nothing, or the shard would be empty.
+    """
+    if not top.is_dir():
+        raise SourceError(f"{top}: no such folder", hint="the suite's tests should be there")
+    found: set[str] = set()
+    for pattern in source.paths:
+        met = {str(path.relative_to(top)) for path in top.glob(pattern) if path.is_file()}
+        if not met:
+            raise SourceError(
+                f"{top}/{pattern}: meets no file", hint="mend `paths` in the suite's file"
+            )
+        found |= met
+    files = sorted(
+        file
+        for file in found
+        if not any(fnmatch.fnmatchcase(file, pattern) for pattern in source.exclude)
+    )
+    sizes = {file: (top / file).stat().st_size for file in files}
+    mine = part(sizes, shard)
+    if not mine:
+        raise SourceError(
+            f"{top}: {len(files)} test files, too few for {shard.count} shards",
+            hint="use fewer shards",
+        )
+    return Tests(root=top, files=mine, suite_files=tuple(files), sizes=sizes)
+
+
+def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
+    """The files of one shard: the largest first, each to the shard that has least.
+
+    The same files give the same shards on every machine, so it goes by their size and not by
+    durations, which another shard may just have updated.
+    """
+    loads = [0] * shard.count
+    parts: list[list[str]] = [[] for _ in range(shard.count)]
+    for file in sorted(sizes, key=lambda file: (-sizes[file], file)):
+        lightest = loads.index(min(loads))
+        loads[lightest] += sizes[file] + 1
+        parts[lightest].append(file)
+    return tuple(sorted(parts[shard.number - 1]))
+
+
+def lay_out(tests: Tests, support: Sequence[str], target: Path) -> Tests:
+    """Copy tests and what they need out of a JAX checkout into `target`."""
+    wanted = {*tests.suite_files}
+    for pattern in support:
+        base = pattern.removesuffix("/**")
+        if base != pattern:
+            shutil.copytree(tests.root / base, target / base, dirs_exist_ok=True)
+        else:
+            wanted.add(pattern)
+    for file in wanted:
+        path = tests.root / file
+        if path.is_file() and not (target / file).exists():
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target / file)
+    return Tests(root=target, files=tests.files, suite_files=tests.suite_files, sizes=tests.sizes)

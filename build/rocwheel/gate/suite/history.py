@@ -1,0 +1,140 @@
+"""What earlier runs of a suite took and how they ended, test by test, in one small JSON file.
+
+It decides an order and nothing else: without it a run is slower, never different. It lies in a
+local file or beside the verdicts in the store, where it is replaced only as it was read.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from rocwheel.errors import ObjectMissingError, ObjectStaleError, StoreError
+from rocwheel.gate.engine.scheduler import Estimates
+from rocwheel.manifest import canonical_json
+from rocwheel.results import Outcome
+from rocwheel.store import JSON, Headers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rocwheel.places import Place
+    from rocwheel.results import Results
+
+SCHEMA: Final = 1
+KEPT: Final = 10  # outcomes of a test, the newest last
+ATTEMPTS: Final = 5  # to replace a history that others replace too
+LETTERS: Final = {
+    Outcome.PASSED: "p",
+    Outcome.FAILED: "f",
+    Outcome.CRASHED: "c",
+    Outcome.TIMED_OUT: "t",
+    Outcome.FLAKY: "k",
+    Outcome.XFAILED: "x",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Past:
+    """One test's past."""
+
+    milliseconds: int
+    outcomes: str  # letters as in LETTERS
+
+
+@dataclass(frozen=True, kw_only=True)
+class History:
+    """All tests of a suite that ever ran."""
+
+    tests: Mapping[str, Past] = field(default_factory=dict)
+
+    def to_bytes(self) -> bytes:
+        tests = {name: [past.milliseconds, past.outcomes] for name, past in self.tests.items()}
+        return canonical_json({"schema": SCHEMA, "tests": tests})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> History:
+        """Parse; what cannot be read is an empty history, for it decides nothing."""
+        try:
+            document: Any = json.loads(data)
+            if document["schema"] != SCHEMA:
+                return cls()
+            return cls(
+                tests={
+                    str(name): Past(milliseconds=int(milliseconds), outcomes=str(outcomes))
+                    for name, (milliseconds, outcomes) in document["tests"].items()
+                }
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return cls()
+
+    def estimates(self, sizes: Mapping[str, int]) -> Estimates:
+        """What a board needs to know; `sizes` are the files' bytes."""
+        files: dict[str, float] = defaultdict(float)
+        for name, past in self.tests.items():
+            files[name.partition("::")[0]] += past.milliseconds / 1000
+        tests = {name: past.milliseconds / 1000 for name, past in self.tests.items()}
+        return Estimates(tests=tests, files=dict(files), sizes=sizes)
+
+    def with_results(self, results: Results) -> History:
+        """Add a run. Half the old duration is kept: a slow day is not the rule."""
+        tests = dict(self.tests)
+        for test in results.tests:
+            letter = LETTERS.get(test.outcome)
+            if letter is None or not test.attempts:
+                continue
+            took, old = test.attempts[0].duration_ms, tests.get(test.test)
+            tests[test.test] = Past(
+                milliseconds=(old.milliseconds + took) // 2 if old else took,
+                outcomes=((old.outcomes if old else "") + letter)[-KEPT:],
+            )
+        return History(tests=tests)
+
+
+def read_file(path: Path) -> History:
+    try:
+        return History.from_bytes(path.read_bytes())
+    except OSError:
+        return History()
+
+
+def add_to_file(path: Path, results: Results) -> None:
+    """Add a run to a local history; the file appears whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.part")
+    aside.write_bytes(read_file(path).with_results(results).to_bytes())
+    aside.replace(path)
+
+
+def key(place: Place, suite: str) -> str:
+    """Beside the verdicts, where runners may write."""
+    return f"{place.verdicts('history')}{suite}.json"
+
+
+def read_store(place: Place, suite: str) -> History:
+    try:
+        return History.from_bytes(place.store.read(key(place, suite))[0])
+    except StoreError:
+        return History()
+
+
+def add_to_store(place: Place, suite: str, results: Results) -> None:
+    """Add a run to the store's history. Raises StoreError when others are faster every time."""
+    name = key(place, suite)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            data, previous = place.store.read(name)
+            old = History.from_bytes(data)
+        except ObjectMissingError:
+            old, previous = History(), None
+        body = old.with_results(results).to_bytes()
+        try:
+            place.store.replace(name, body, previous=previous, headers=Headers(content_type=JSON))
+        except ObjectStaleError:
+            if attempt == ATTEMPTS:
+                raise
+        else:
+            return

@@ -1,0 +1,198 @@
+"""Suites as data: `ci/suites/<name>.yaml`, what a suite runs and what it demands.
+
+Everything is checked when the file is read: unknown keys, deadlines that do not nest, a
+requirement without an exact version are ConfigErrors with file, line and key.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+
+from rocwheel import config
+from rocwheel.errors import ConfigError
+from rocwheel.gate.verdict.judge import Demand
+from rocwheel.model import suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rocwheel.config import Field
+
+FOLDER: Final = "ci/suites"
+LIBRARIES: Final = "ci/rocm_libraries.yaml"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where tests are: a folder of ours, or paths in the JAX checkout of the wheels."""
+
+    folder: str  # relative to our checkout; "" for JAX's own tests
+    paths: tuple[str, ...]  # globs below the folder, or in the JAX checkout
+    exclude: tuple[str, ...] = ()  # globs of files left out
+    support: tuple[str, ...] = ()  # further files of the JAX checkout that tests read
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """Seconds; each ends what lies within it."""
+
+    test: int
+    shard: int
+    suite: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suite:
+    """One suite."""
+
+    name: str
+    about: str
+    source: Source
+    gpus: tuple[int, ...]  # devices per process: the first number the machine has; (0,) for none
+    with_jax: bool  # whether JAX is installed and asked for its backend
+    select: str  # a pytest marker expression
+    environment: Mapping[str, str]
+    requirements: tuple[str, ...]
+    deadlines: Deadlines
+    demand: Demand
+    retries: int  # failing tests that are tried once more
+    trace: bool  # whether ROCm libraries write traces, which is slow
+
+    @property
+    def needs_gpu(self) -> bool:
+        return self.gpus != (0,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Library:
+    """How a ROCm library can be seen at work."""
+
+    name: str
+    mapped: tuple[str, ...] = ()  # prefixes of its shared objects
+    trace: Mapping[str, str] = field(default_factory=dict)  # environment; {file} is the trace
+    note: str = ""  # why it cannot be seen, where it cannot
+
+
+def load(folder: Path, name: str) -> Suite:
+    """Read one suite below our checkout. Raises ConfigError that names the nearest one."""
+    names = [path.stem for path in sorted((folder / FOLDER).glob("*.yaml"))]
+    if name not in names:
+        raise ConfigError(
+            f"{name!r}: no such suite in {folder / FOLDER}", hint=suggest(name, tuple(names))
+        )
+    return _suite(config.load(folder / FOLDER / f"{name}.yaml"), name)
+
+
+def load_all(folder: Path) -> tuple[Suite, ...]:
+    """Read every suite below our checkout. Raises ConfigError."""
+    paths = sorted((folder / FOLDER).glob("*.yaml"))
+    return tuple(_suite(config.load(path), path.stem) for path in paths)
+
+
+def libraries(folder: Path) -> tuple[Library, ...]:
+    """Read how ROCm libraries are seen. Raises ConfigError."""
+    table = config.load(folder / LIBRARIES).record(required=("libraries",))["libraries"]
+    return tuple(_library(name, entry) for name, entry in table.mapping().items())
+
+
+def _suite(document: Field, name: str) -> Suite:
+    fields = document.record(
+        required=("suite", "about", "source", "gpus", "requirements", "deadlines", "must_run"),
+        optional=(
+            "select", "environment", "may_skip", "flaky_budget", "retries", "with_jax", "trace",
+        ),
+    )  # fmt: skip
+    said = fields["suite"].string()
+    if said != name or not re.fullmatch(r"[a-z][a-z0-9_]*", said):
+        fields["suite"].fail(f"{said!r} is not the name of the file", hint=f"write {name}")
+
+    def number(key: str, default: int) -> int:
+        return _natural(fields[key]) if key in fields else default
+
+    environment = fields["environment"].mapping() if "environment" in fields else {}
+    return Suite(
+        name=name,
+        about=fields["about"].string(),
+        source=_source(fields["source"]),
+        gpus=_gpus(fields["gpus"]),
+        with_jax=fields["with_jax"].boolean() if "with_jax" in fields else True,
+        select=fields["select"].string() if "select" in fields else "",
+        environment={key: value.string() for key, value in environment.items()},
+        requirements=tuple(_pinned(item) for item in fields["requirements"].sequence()),
+        deadlines=_deadlines(fields["deadlines"]),
+        demand=Demand(
+            must_run=max(1, number("must_run", 1)),
+            may_skip=number("may_skip", 0),
+            flaky_budget=number("flaky_budget", 0),
+        ),
+        retries=number("retries", 20),
+        trace=fields["trace"].boolean() if "trace" in fields else False,
+    )
+
+
+def _source(entry: Field) -> Source:
+    kinds = entry.mapping()
+    if set(kinds) == {"folder"}:
+        return Source(folder=kinds["folder"].string(), paths=("**/test_*.py",))
+    if set(kinds) != {"jax"}:
+        entry.fail("a source is one of `folder` and `jax`", hint="write `source: {folder: …}`")
+    fields = kinds["jax"].record(required=("paths",), optional=("exclude", "support"))
+    return Source(
+        folder="",
+        paths=fields["paths"].strings(),
+        exclude=fields["exclude"].strings() if "exclude" in fields else (),
+        support=fields["support"].strings() if "support" in fields else (),
+    )
+
+
+def _gpus(entry: Field) -> tuple[int, ...]:
+    numbers = tuple(_natural(item) for item in entry.sequence())
+    if not numbers or list(numbers) != sorted(set(numbers), reverse=True):
+        entry.fail("not a falling list of numbers", hint="write [1], [8, 4, 2], or [0] for none")
+    if 0 in numbers and numbers != (0,):
+        entry.fail("0 stands alone", hint="a suite that needs no GPU has `gpus: [0]`")
+    return numbers
+
+
+def _deadlines(entry: Field) -> Deadlines:
+    fields = entry.record(required=("test", "shard", "suite"))
+    found = Deadlines(**{name: _natural(item) for name, item in fields.items()})
+    if not 0 < found.test < found.shard <= found.suite:
+        entry.fail("deadlines do not nest", hint="test < shard <= suite, in seconds")
+    return found
+
+
+def _pinned(entry: Field) -> str:
+    text = entry.string()
+    try:
+        pins = [item.operator for item in Requirement(text).specifier]
+    except InvalidRequirement as exc:
+        entry.fail(str(exc).partition("\n")[0], hint="write name==version")
+    if pins != ["=="]:
+        entry.fail(f"{text!r} has no exact version", hint="write name==version")
+    return text
+
+
+def _natural(entry: Field) -> int:
+    value = entry.integer()
+    if value < 0:
+        entry.fail("must not be negative")
+    return value
+
+
+def _library(name: str, entry: Field) -> Library:
+    fields = entry.record(required=(), optional=("mapped", "trace", "note"))
+    trace = fields["trace"].mapping() if "trace" in fields else {}
+    if not fields:
+        entry.fail("nothing says how it is seen", hint="add mapped, trace or a note why not")
+    return Library(
+        name=name,
+        mapped=fields["mapped"].strings() if "mapped" in fields else (),
+        trace={key: value.string() for key, value in trace.items()},
+        note=fields["note"].string() if "note" in fields else "",
+    )

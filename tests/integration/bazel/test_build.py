@@ -1,0 +1,283 @@
+"""Real Bazel on a small workspace: outputs, counts, failures, interruption, caches."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import bazel_bench, toy
+from support.bazel_bench import SOURCES
+
+from rocwheel import bazel
+from rocwheel.bazel import BazelBinary
+from rocwheel.bazel.build import Files
+from rocwheel.errors import BazelError, ConfigError
+from rocwheel.model import WheelKind
+
+pytestmark = [pytest.mark.needs("bazel"), pytest.mark.xdist_group("bazel")]
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One server for the module: starting one takes seconds."""
+    folder = tmp_path_factory.mktemp("bazel")
+    yield folder
+    bazel_bench.stop(folder)
+
+
+@pytest.fixture
+def bench(folder, runner, console):
+    return bazel_bench.make(folder, runner, console)
+
+
+def test_plugin_and_pjrt_are_one_invocation_and_a_second_run_executes_nothing(bench, talk):
+    bench.write("kernels.txt", f"kernels {time.time()}\n")
+    first = bench.build()
+    assert {kind: path.name for kind, path in first.outputs.items()} == {
+        WheelKind.PLUGIN: "jax_rocm7_plugin-0.11.0+rocm7.10.0-cp312-cp312-linux_x86_64.whl",
+        WheelKind.PJRT: "jax_rocm7_pjrt-0.11.0+rocm7.10.0-py3-none-linux_x86_64.whl",
+    }
+    kernels = (bench.workspace / SOURCES / "kernels.txt").read_text()
+    assert toy.text_of(first.outputs[WheelKind.PLUGIN]) == kernels + "shared = 1\n"
+    assert first.actions_executed >= 2
+    second = bench.build()
+    assert (second.actions_executed, second.cache_hits) == (0, 0)
+    assert "nothing to rebuild" in second.summary
+
+
+def test_one_changed_file_rebuilds_what_depends_on_it_and_no_more(bench):
+    bench.build()
+    bench.write("pjrt.txt", f"pjrt {time.time()}\n")
+    assert bench.build().actions_executed == 2  # the object and its wheel
+
+
+def test_further_cpythons_get_the_plugin_alone_and_jaxlib_is_apart(bench):
+    planned = bazel.invocations(bench.spec)
+    assert [(i.kinds, str(i.python)) for i in planned] == [
+        ((WheelKind.PLUGIN, WheelKind.PJRT), "3.12"),
+        ((WheelKind.PLUGIN,), "3.13"),
+        ((WheelKind.JAXLIB,), "3.12"),
+        ((WheelKind.JAXLIB,), "3.13"),
+    ]
+    assert bench.build(1).outputs[WheelKind.PLUGIN].name.endswith("-cp313-cp313-linux_x86_64.whl")
+    assert toy.text_of(bench.build(3).outputs[WheelKind.JAXLIB]) == "host = 1\nshared = 1\n"
+
+
+def test_a_workspace_with_a_blank_in_its_path_is_refused(bench):
+    with pytest.raises(ConfigError, match="blank in its path"):
+        bazel.invocations(replace(bench.spec, workspace=Path("/a b")))
+
+
+def test_nothing_is_written_below_the_workspace(bench):
+    before = sorted(bench.workspace.rglob("*"))
+    bench.build()
+    assert sorted(bench.workspace.rglob("*")) == before
+
+
+def test_outputs_of_a_wiped_output_root_come_from_the_disk_cache(bench):
+    bench.build()
+    bench.wipe()
+    again = bench.build()
+    assert again.actions_executed == 0
+    assert again.cache_hits == 5
+    assert all(path.is_file() for path in again.outputs.values())
+    assert "5 from a cache (100 %)" in again.summary
+    assert again.bytes_cached == again.bytes_made > 0
+
+
+def test_a_failed_action_is_explained_by_its_own_words_first(bench):
+    bench.write("kernels.txt", "fine\nFAIL here\n")
+    with pytest.raises(BazelError) as caught:
+        bench.build()
+    error = caught.value
+    assert str(error) == "//jaxlib/tools:kernels: ToyCompile failed (exit status 3)"
+    first, second, *rest = error.detail.splitlines()
+    assert first == "2:FAIL here"
+    assert second.endswith("kernels.txt: error: told to fail")
+    assert "the command was: " in rest[0]
+    assert ".log" in error.hint
+
+
+def test_a_target_that_does_not_exist_is_said_in_bazels_words(bench):
+    build_file = bench.workspace / "jaxlib/tools/BUILD.bazel"
+    build_file.write_text(build_file.read_text().replace("jax_rocm_pjrt_wheel", "elsewhere"))
+    with pytest.raises(BazelError) as caught:
+        bench.build()
+    assert "no such target '//jaxlib/tools:jax_rocm_pjrt_wheel'" in caught.value.detail
+
+
+def test_a_label_without_a_wheel_is_an_error(bench):
+    build_file = bench.workspace / "jaxlib/tools/BUILD.bazel"
+    old = "jaxlib-0.11.0%s-%s-%s-linux_x86_64.whl"
+    text = build_file.read_text().replace(old, old.replace(".whl", ".zip"))
+    build_file.write_text(text)
+    with pytest.raises(BazelError, match="made 0 wheels, not one: none"):
+        bench.build(2)
+
+
+@pytest.mark.parametrize("options", [(), ("--keep_going",)])
+def test_a_failure_is_seen_within_the_second_in_which_bazel_prints_it(bench, talk, options):
+    bench.write("kernels.txt", "FAIL\n")
+    bench.write("pjrt.txt", f"SLEEP 3 {time.time()}\n")
+    log = Files.of(bench.invocation(options=options), bench.folder / "logs").log
+    log.unlink(missing_ok=True)
+    seen: dict[str, float] = {}
+
+    def watch(name: str, text: Callable[[], str]) -> None:
+        while "told to fail" not in text():
+            time.sleep(0.01)
+        seen[name] = time.monotonic()
+
+    texts = {"printed": lambda: log.read_text() if log.exists() else "", "seen": talk.getvalue}
+    watchers = [threading.Thread(target=watch, args=item, daemon=True) for item in texts.items()]
+    for thread in watchers:
+        thread.start()
+    with pytest.raises(BazelError):
+        bench.build(options=options)
+    ended = time.monotonic()
+    for thread in watchers:
+        thread.join(10)
+    assert seen["seen"] - seen["printed"] < 1
+    if options:  # the other action still ran
+        assert ended - seen["seen"] > 1.5
+
+
+def test_what_was_seen_of_a_failure_is_not_said_again(bench, talk):
+    bench.write("kernels.txt", "FAIL\n")
+    with pytest.raises(BazelError) as caught:
+        bench.build()
+    bench.console.fail(caught.value)
+    shown = talk.getvalue()
+    assert shown.count("kernels.txt: error: told to fail") == 1
+    assert shown.index("told to fail") < shown.index("the command was:") < shown.index("error: //")
+    assert shown.rstrip().endswith(".log")
+
+
+def test_what_the_last_run_took_is_told(bench, talk):
+    bench.write("host.txt", f"host {time.time()}\n")
+    bench.build(2)
+    assert "last time: 2 actions in" not in talk.getvalue()
+    bench.write("host.txt", f"host {time.time()}\n")
+    bench.build(2)
+    assert "last time:" in talk.getvalue()
+
+
+def test_the_profile_tells_the_critical_path_and_the_slowest_actions(bench):
+    bench.write("pjrt.txt", f"SLEEP 1 {time.time()}\n")
+    done = bench.build()
+    assert done.profile.is_file()
+    assert done.details.slowest[0].name.startswith("Compiling jaxlib/tools/src/pjrt.txt")
+    assert done.details.slowest[0].seconds >= 1.0
+    assert done.details.critical_seconds >= 1.0
+
+
+def test_all_invocations_together_tell_what_was_slow_and_where_to_read_more(bench):
+    bench.write("pjrt.txt", f"SLEEP 0.6 {time.time()}\n")
+    bench.write("host.txt", f"SLEEP 0.9 {time.time()}\n")
+    runs = bazel.build_all(
+        [bench.invocation(0), bench.invocation(2)],
+        folder=bench.folder / "logs",
+        into=bench.folder / "out",
+        runner=bench.runner,
+        console=bench.console,
+    )
+    first, *lines = runs.lines()
+    assert re.match(
+        r"Bazel ran \d+ actions in 2 invocations, 0 came from a cache \(0 %\), \d", first
+    )
+    assert "src/host.txt" in lines[1]
+    assert "src/pjrt.txt" in lines[2]
+    assert lines[-1] == f"logs and profiles: {bench.folder / 'logs'}"
+    assert runs.document["slowest_actions"][0]["milliseconds"] >= 900
+    record = runs.records[1]
+    assert record["critical_path"]
+    assert record["bytes_made"] > 0
+    assert Path(record["profile"]).is_file()
+    assert Path(record["log"]).is_file()
+    json.dumps([runs.document, runs.records])
+
+
+INTERRUPTED = """
+import os, sys, time
+from pathlib import Path
+sys.path[:0] = {path!r}
+from rocwheel.console import Console
+from rocwheel.process import HostRunner, base_env
+from support import bazel_bench, toy
+bench = bazel_bench.make(Path({folder!r}), HostRunner(base_env(os.environ)),
+                         Console(sys.stderr, clock=time.monotonic))
+bench.write("host.txt", "SLEEP 300")
+bench.build(2)
+"""
+
+
+def test_ctrl_c_leaves_no_process_and_no_wheel(tmp_path):
+    script = INTERRUPTED.format(
+        path=[str(ROOT / "build"), str(ROOT / "tests")],
+        folder=str(tmp_path),
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
+    try:
+        wait_for(lambda: "sleep\x00300" in processes(tmp_path), 90)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) != 0
+        wait_for(lambda: not processes(tmp_path), 15)
+    finally:
+        process.kill()
+        bazel_bench.stop(tmp_path)
+    assert list((tmp_path / "out").glob("*")) == []
+
+
+def processes(folder: Path) -> str:
+    """Command lines of every process that belongs to a folder, and of their children."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (entry / "cmdline").read_bytes().decode(errors="replace")
+            cwd = str((entry / "cwd").readlink())
+        except OSError:
+            continue
+        if f"--output_base={folder}" in line or cwd.startswith(str(folder)):
+            found.append(line)
+    return "\n".join(found)
+
+
+def wait_for(condition, seconds):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.1)
+
+
+def test_events_that_end_early_are_no_success(bench, tmp_path):
+    fake = tmp_path / "bazel"
+    fake.write_text(
+        "#!/bin/sh\n"
+        'for word in "$@"; do case "$word" in --build_event_json_file=*) '
+        'echo \'{"id":{"started":{}}}\' > "${word#*=}";; esac; done\n'
+    )
+    fake.chmod(0o755)
+    cut = BazelBinary(path=fake, version="7.7.0", origin="flag")
+    with pytest.raises(BazelError, match="ends early"):
+        bench.build(bazel=cut)
+
+
+def test_a_bazel_that_does_not_start_says_what_it_said(bench, tmp_path):
+    fake = tmp_path / "bazel"
+    fake.write_text("#!/bin/sh\necho 'FATAL: no room for the server'\nexit 37\n")
+    fake.chmod(0o755)
+    broken = BazelBinary(path=fake, version="7.7.0", origin="flag")
+    with pytest.raises(BazelError, match="Bazel stopped") as caught:
+        bench.build(bazel=broken)
+    assert caught.value.detail == "FATAL: no room for the server"

@@ -1,0 +1,715 @@
+"""The engine against suites that pass, fail, crash, hang and worse, in real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from support import gate
+
+from rocwheel.gate.engine.plan import Watcher
+from rocwheel.gate.machine.accelerators import Accelerator
+from rocwheel.gate.suite.suites import Library
+from rocwheel.process import Command
+from rocwheel.results import Outcome, Results
+from rocwheel.verdict import State
+
+TWO = "def test_one(): pass\ndef test_two(): pass\n"
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    return folder
+
+
+# --- each state has a suite of its own ----------------------------------------------------------
+
+FLAKY = """
+from pathlib import Path
+def test_flaky(tmp_path_factory):
+    seen = Path(__file__).with_name("seen")
+    first = not seen.exists()
+    seen.touch()
+    assert not first, "the first time"
+"""
+
+POISON = """
+    state = {"poisoned": False}
+    def test_before(): pass
+    def test_poison(): state["poisoned"] = True
+    def test_victim_1(): assert not state["poisoned"]
+    def test_victim_2(): assert not state["poisoned"]
+    def test_victim_3(): assert not state["poisoned"]
+"""
+
+SLEEP = "import time\ndef test_x(): time.sleep(1000)\n"
+SKIP = "import pytest\n@pytest.mark.skip\ndef test_x(): pass\n"
+CONTRACT = {  # what a suite does: (its file, how it is run, state, exit code)
+    "passes": (TWO, {}, State.PASS, 0),
+    "needs a second try": (FLAKY, {}, State.FLAKY, 21),
+    "fails": ("def test_x(): assert False\n", {}, State.FAIL, 22),
+    "poisons its worker": (POISON, {}, State.FAIL, 22),
+    "crashes": ("import os\ndef test_x(): os.abort()\n", {}, State.CRASH, 23),
+    "hangs": (SLEEP, {"test_deadline": 1.0, "retry_limit": 0}, State.TIMEOUT, 24),
+    "cannot be collected": ("import no_such_module\n", {}, State.COLLECT_ERROR, 25),
+    "has no test": ("", {}, State.NOTHING_RAN, 26),
+    "skips everything": (SKIP, {"may_skip": 9}, State.TOO_FEW_RAN, 27),
+    "runs too few": (TWO, {"must_run": 3}, State.TOO_FEW_RAN, 27),
+}  # SIGTERM, 30, is below; no-runner, 28, and infra, 29, need no suite: test_gate_run
+
+
+@pytest.mark.parametrize("case", CONTRACT.values(), ids=CONTRACT)
+def test_whatever_a_suite_does_has_its_state_and_exit_code(root, case):
+    text, options, state, code = case
+    run = gate.run(root, {"test_a.py": text}, **options)
+    assert run.verdict.state is state
+    assert run.verdict.state.exit_code == code
+    assert bool(run.verdict.message) is (state is not State.PASS)
+
+
+def test_a_suite_that_passes_is_a_pass(root):
+    run = gate.run(root, {"test_a.py": TWO})
+    assert run.verdict.state is State.PASS
+    assert run.outcomes() == {"test_a.py::test_one": "passed", "test_a.py::test_two": "passed"}
+    assert [process.ended for process in run.results.processes] == ["exit status 0"]
+
+
+def test_a_failing_test_is_tried_again_and_named_with_what_it_printed(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import sys
+            def test_good(): pass
+            def test_bad():
+                print("on stdout")
+                print("on stderr", file=sys.stderr)
+                assert 1 + 1 == 3
+            """
+        },
+    )
+    assert run.verdict.state is State.FAIL
+    assert "test_a.py::test_bad: assert (1 + 1) == 3" in run.verdict.message
+    assert run.attempts("test_a.py::test_bad") == ["failed", "failed"]
+    first = run["test_a.py::test_bad"].attempts[0]
+    assert first.output == "on stdout\non stderr\n"
+    assert ">       assert 1 + 1 == 3" in first.detail
+    assert run["test_a.py::test_bad"].line == 4
+    assert len({attempt.process for attempt in run["test_a.py::test_bad"].attempts}) == 2
+
+
+CRASHES = {
+    "segmentation fault": ("import ctypes; ctypes.string_at(0)", "signal 11 (SIGSEGV)"),
+    "abort": ("os.abort()", "signal 6 (SIGABRT)"),
+    "exit 0": ("os._exit(0)", "exit status 0"),
+    "exit 3": ("os._exit(3)", "exit status 3"),
+    "killed": ("os.kill(os.getpid(), 9)", "signal 9 (SIGKILL)"),
+}
+
+
+@pytest.mark.parametrize(("code", "how"), CRASHES.values(), ids=CRASHES)
+def test_a_crash_is_one_tests_and_the_rest_of_the_file_still_runs(root, code, how):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": f"""
+            import os
+            def test_before(): pass
+            def test_crash():
+                print("last words")
+                {code}
+            def test_after(): pass
+            """,
+            "test_b.py": TWO,
+        },
+    )
+    assert run.verdict.state is State.CRASH
+    assert run.verdict.message == f"crashed: test_a.py::test_crash: {how}"
+    assert run.results.counts.passed == 4
+    assert run.results.counts.crashed == 1
+    crash = run["test_a.py::test_crash"].attempts[0]
+    assert crash.output == "last words\n"
+    if "SIGSEGV" in how or "SIGABRT" in how:
+        assert "test_crash" in crash.detail, "the stack names the function"
+
+
+def test_a_kill_for_memory_is_called_by_its_name(root):
+    kills = iter([0, 1, 1, 2, 2])
+    run = gate.run(
+        root,
+        {"test_a.py": "import os\ndef test_big(): os.kill(os.getpid(), 9)\n"},
+        world=gate.machine(oom_kills=lambda: next(kills)),
+    )
+    assert run["test_a.py::test_big"].attempts[0].message.endswith("out of memory")
+
+
+HANGS = {
+    "in Python": "time.sleep(1000)",
+    "in C with the GIL": "import ctypes; ctypes.PyDLL(None).sleep(1000)",
+    "deaf to SIGTERM": "signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(1000)",
+}
+
+
+@pytest.mark.parametrize("code", HANGS.values(), ids=HANGS)
+def test_a_hang_is_cut_with_a_stack_and_the_rest_still_runs(root, code):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": f"""
+            import signal, time
+            def test_hang():
+                {code}
+            def test_after(): pass
+            """
+        },
+        test_deadline=1.0,
+        retry_limit=0,
+    )
+    assert run.verdict.state is State.TIMEOUT
+    assert run.verdict.message == "timed-out: test_a.py::test_hang: no end after 1 s"
+    assert "in test_hang" in run["test_a.py::test_hang"].attempts[0].detail
+    assert run["test_a.py::test_after"].outcome is Outcome.PASSED
+    assert run.seconds < 60
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("def test_x(: pass", "SyntaxError"),
+        ("raise SystemExit(0)", "SystemExit while the file was imported"),
+        ("import ctypes; ctypes.string_at(0)", "import: signal 11"),
+        ("import os; os._exit(0)", "import: exit status 0"),
+        ("import time; time.sleep(1000)", "import: no end of its import after 2 s"),
+        ("import pytest; pytest.exit('enough')", "enough"),
+    ],
+)
+def test_a_file_that_cannot_be_collected_is_an_error_and_others_still_run(root, code, message):
+    run = gate.run(root, {"test_a.py": code, "test_b.py": TWO}, test_deadline=2.0)
+    assert run.verdict.state is State.COLLECT_ERROR
+    assert message in run.verdict.message
+    assert run.results.collect_errors[0].file == "test_a.py"
+    assert run.results.counts.passed == 2
+
+
+def test_nothing_collected_is_nothing_ran(root):
+    run = gate.run(root, {"test_a.py": "def helper(): pass\n"})
+    assert run.verdict.state is State.NOTHING_RAN
+
+
+def test_everything_skipped_is_too_few_ran(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import pytest
+            @pytest.mark.skip(reason="no such device")
+            def test_one(): pass
+            def test_two(): pytest.skip("not today")
+            """,
+            "test_b.py": "import pytest\npytest.skip('needs 8', allow_module_level=True)\n",
+        },
+        may_skip=100,
+    )
+    assert run.verdict.state is State.TOO_FEW_RAN
+    assert run.verdict.message == "tests that ran: 0, must: 1; skipped: 3"
+    assert run["test_a.py::test_one"].reason == "no such device"
+    assert run["test_b.py"].reason == "needs 8"
+
+
+def test_too_few_tests_or_too_many_skips_are_too_few_ran(root):
+    files = {"test_a.py": TWO + "import pytest\ndef test_three(): pytest.skip('why')\n"}
+    assert gate.run(root, files, must_run=3, may_skip=1).verdict.state is State.TOO_FEW_RAN
+    assert gate.run(root, files, must_run=2, may_skip=0).verdict.state is State.TOO_FEW_RAN
+    assert gate.run(root, files, must_run=2, may_skip=1).verdict.state is State.PASS
+
+
+def test_a_pass_on_the_second_try_is_flaky_and_has_a_budget(root):
+    run = gate.run(root, {"test_a.py": FLAKY})
+    assert run.verdict.state is State.FLAKY
+    assert run["test_a.py::test_flaky"].outcome is Outcome.FLAKY
+    assert run.attempts("test_a.py::test_flaky") == ["failed", "passed"]
+    (root / "seen").unlink()
+    within = gate.run(root, {"test_a.py": FLAKY}, flaky_budget=1)
+    assert within.verdict.state is State.PASS
+    assert within.results.counts.flaky == 1
+
+
+def test_a_poisoned_worker_is_replaced_and_the_poisoner_named(root):
+    run = gate.run(root, {"test_a.py": POISON, "test_b.py": TWO})
+    assert run.verdict.state is State.FAIL
+    assert run.verdict.message == (
+        "failed: test_a.py::test_poison: poisons its process: "
+        "2 tests after it failed there and pass alone"
+    )
+    assert run["test_a.py::test_victim_1"].outcome is Outcome.PASSED
+    assert run.attempts("test_a.py::test_victim_1") == ["failed", "passed"]
+    assert "test_poison" in run["test_a.py::test_victim_1"].reason
+    assert run.attempts("test_a.py::test_victim_3") == ["passed"], "it ran in the new process"
+
+
+def test_failures_in_a_row_that_are_real_accuse_nobody(root):
+    tests = "".join(f"def test_{n}(): assert {n} < 2\n" for n in range(8))
+    run = gate.run(root, {"test_a.py": tests})
+    assert run.verdict.state is State.FAIL
+    assert run.results.counts.failed == 6
+    assert run.results.counts.passed == 2
+    assert not any(test.reason for test in run.results.tests)
+
+
+def test_tests_that_wish_to_fail_are_expected_failures_and_strict(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import pytest
+            @pytest.mark.xfail(reason="no TF32", strict=True)
+            def test_expected(): assert False
+            @pytest.mark.xfail(reason="no int4", strict=True)
+            def test_unexpected(): pass
+            """
+        },
+    )
+    assert run["test_a.py::test_expected"].outcome is Outcome.XFAILED
+    assert run["test_a.py::test_expected"].reason == "no TF32"
+    assert run["test_a.py::test_unexpected"].outcome is Outcome.FAILED
+    assert run.verdict.state is State.FAIL
+
+
+# --- what else goes wrong -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("code", "state"),
+    [
+        ("os.kill(os.getpid(), 11)", State.CRASH),
+        ("os._exit(7)", State.FAIL),
+        ("os._exit(1)", State.FAIL),
+    ],
+)
+def test_an_exit_that_contradicts_the_results_is_no_pass(root, code, state):
+    run = gate.run(
+        root, {"test_a.py": f"import atexit, os\ndef test_x(): atexit.register(lambda: {code})\n"}
+    )
+    assert run.outcomes() == {"test_a.py::test_x": "passed"}
+    assert run.verdict.state is state
+    assert "test_a.py::test_x" in run.verdict.message
+
+
+def test_failures_hidden_by_an_exit_status_of_zero_are_still_failures(root):
+    code = """
+        import atexit, os
+        atexit.register(lambda: os._exit(0))
+        def test_bad(): assert False
+    """
+    assert gate.run(root, {"test_a.py": code}).verdict.state is State.FAIL
+
+
+def test_a_test_that_stops_the_session_fails_and_the_rest_runs(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import pytest
+            def test_exit(): pytest.exit("enough")
+            def test_interrupt(): raise KeyboardInterrupt
+            def test_after(): pass
+            """
+        },
+    )
+    assert run.verdict.state is State.FAIL
+    assert run.results.counts.failed == 2
+    assert run["test_a.py::test_after"].outcome is Outcome.PASSED
+    assert "stopped the whole session" in run["test_a.py::test_exit"].attempts[0].message
+
+
+def test_a_broken_conftest_is_a_collect_error_not_a_loop(root):
+    run = gate.run(root, {"conftest.py": "import no_such_module\n", "test_a.py": TWO})
+    assert run.verdict.state is State.COLLECT_ERROR
+    assert "pytest did not start" in run.verdict.message
+    assert "no_such_module" in run.results.collect_errors[0].detail
+    assert len(run.results.processes) == 2
+
+
+def test_fixtures_are_shared_within_a_file_and_torn_down(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import pytest
+            from pathlib import Path
+            LOG = Path(__file__).with_name("log")
+            @pytest.fixture(scope="module")
+            def costly():
+                with LOG.open("a") as log: log.write("up ")
+                yield
+                with LOG.open("a") as log: log.write("down ")
+            @pytest.mark.parametrize("n", range(5))
+            def test_x(costly, n): pass
+            """,
+        },
+    )
+    assert run.verdict.state is State.PASS
+    assert (root / "log").read_text() == "up down "
+
+
+def test_a_fixture_that_fails_after_its_last_user_fails_that_test(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import pytest
+            @pytest.fixture(scope="module")
+            def costly():
+                yield
+                raise RuntimeError("cannot clean up")
+            def test_one(costly): pass
+            def test_two(costly): pass
+            """,
+        },
+    )
+    assert run.verdict.state is State.FAIL
+    assert run["test_a.py::test_one"].outcome is Outcome.PASSED
+    assert run.attempts("test_a.py::test_two") == ["failed", "failed"]
+
+
+def test_what_a_test_leaves_running_is_gone_with_its_worker(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import subprocess
+            from pathlib import Path
+            def test_leak():
+                child = subprocess.Popen(["sleep", "1000"])
+                Path(__file__).with_name("pid").write_text(str(child.pid))
+            """
+        },
+    )
+    assert run.verdict.state is State.PASS
+    assert _gone(int((root / "pid").read_text()))
+
+
+def test_a_forked_child_that_lives_on_keeps_nothing_waiting(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import os, time
+            def test_fork():
+                if os.fork() == 0:
+                    time.sleep(1000)
+                os._exit(9)
+            def test_after(): pass
+            """
+        },
+        retry_limit=0,
+    )
+    assert run.outcomes() == {"test_a.py::test_fork": "crashed", "test_a.py::test_after": "passed"}
+    assert run.seconds < 60
+
+
+def test_the_deadline_of_the_run_lists_what_did_not_run(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": "import time\ndef test_ok(): pass\ndef test_slow(): time.sleep(60)\n"
+            "def test_never(): pass\n",
+            "test_b.py": TWO,
+        },
+        deadline=2.0,
+    )
+    assert run.verdict.state is State.TIMEOUT
+    assert run.verdict.message == "the deadline of 2 s passed"
+    left = {t.test: t.reason for t in run.results.tests if t.outcome is Outcome.NOT_RUN}
+    assert set(left) == {"test_a.py::test_slow", "test_a.py::test_never", "test_b.py"}
+    assert set(left.values()) == {"the deadline of 2 s passed"}
+
+
+# nobody waits for a process that was given up
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_lane_whose_process_cannot_be_killed_is_lost_and_quarantined(root):
+    quarantined: list[tuple[Accelerator, str]] = []
+    stubborn: list[int] = []
+
+    def killpg(pid, number):
+        if (root / f"hangs-{pid}").exists():
+            stubborn.append(pid)
+            return
+        os.killpg(pid, number)
+
+    try:
+        run = gate.run(
+            root,
+            {
+                "test_a.py": """
+                import os, time
+                from pathlib import Path
+                def test_stuck():
+                    Path(__file__).with_name(f"hangs-{os.getpid()}").touch()
+                    time.sleep(1000)
+                """,
+                "test_b.py": "def test_long_name_so_that_it_is_second(): pass\n",
+            },
+            lanes=gate.lanes(2),
+            test_deadline=1.0,
+            kill_deadline=0.5,
+            retry_limit=0,
+            world=gate.machine(
+                killpg=killpg, quarantine=lambda device, why: quarantined.append((device, why))
+            ),
+        )
+    finally:
+        for pid in set(stubborn):
+            os.killpg(pid, signal.SIGKILL)
+    assert run.verdict.state is State.INFRA
+    assert "cannot be killed" in run.verdict.message
+    assert run["test_a.py::test_stuck"].outcome is Outcome.TIMED_OUT
+    assert run.results.counts.passed == 1, "the other lane went on"
+    lost = [lane for lane in run.results.lanes if lane.lost]
+    assert [device.serial for device, _ in quarantined] == [lost[0].devices[0].serial]
+
+
+def test_a_device_that_does_not_answer_after_a_crash_is_infra(root):
+    files = {"test_a.py": "import os\ndef test_crash(): os.abort()\n" + TWO}
+    bad = Command(argv=(sys.executable, "-c", "raise SystemExit('no device')"))
+    run = gate.run(root, files, lanes=gate.lanes(1, probe=bad))
+    assert run.verdict.state is State.INFRA
+    assert "does not answer" in run.verdict.message
+    assert run.results.counts.not_run == 2
+    good = Command(argv=(sys.executable, "-c", ""))
+    run = gate.run(root, files, lanes=gate.lanes(1, probe=good))
+    assert run.verdict.state is State.CRASH
+    assert run.results.counts.passed == 2
+
+
+def test_the_last_test_runs_also_when_its_process_must_be_a_new_one(root):
+    crash = "import os\ndef test_crash(): os.abort()\ndef test_last(): pass\n"
+    good = Command(argv=(sys.executable, "-c", ""))
+    run = gate.run(root, {"test_a.py": crash}, lanes=gate.lanes(1, probe=good), retry_limit=0)
+    assert run.outcomes() == {"test_a.py::test_crash": "crashed", "test_a.py::test_last": "passed"}
+
+
+def test_tests_that_fail_on_one_device_only_are_blamed_on_the_device(root):
+    tests = "import os, time\n" + "".join(
+        f"def test_{n}():\n    time.sleep(0.05)\n    assert os.environ['LANE'] != '1'\n"
+        for n in range(10)
+    )
+    files = {"test_a.py": tests, "test_b.py": tests}
+    run = gate.run(root, files, lanes=gate.lanes(2), flaky_budget=1000, retry_limit=1000)
+    assert run.verdict.state is State.INFRA
+    assert "failed on gpu1 (serial1) and pass on other devices" in run.verdict.message
+
+
+def test_a_worker_on_another_backend_or_another_install_is_infra(root):
+    fake = {
+        "jax/__init__.py": "from jax._src import xla_bridge\n",
+        "jax/_src/__init__.py": "",
+        "jax/_src/xla_bridge.py": "_backends = {'cpu': object()}\n",
+        "test_a.py": "import jax\ndef test_x(): pass\n",
+    }
+    run = gate.run(root, fake, backend="rocm", worker={"watch": ("jax",)})
+    assert run.verdict.state is State.INFRA
+    assert "ran on cpu, not on rocm" in run.verdict.message
+    run = gate.run(root, fake, modules="/venv/lib", worker={"watch": ("jax",)})
+    assert "imported jax from" in run.verdict.message
+
+
+def test_two_lanes_share_the_work_and_one_file_is_split(root):
+    slow = "import time, pytest\n@pytest.mark.parametrize('n', range(40))\n"
+    slow += "def test_slow(n): time.sleep(0.1)\n"
+    run = gate.run(root, {"test_a.py": slow, "test_b.py": TWO}, lanes=gate.lanes(2))
+    assert run.verdict.state is State.PASS
+    by_lane = Counter(a.lane for t in run.results.tests for a in t.attempts if "test_a" in t.test)
+    assert sorted(by_lane) == ["gpu0", "gpu1"]
+    assert min(by_lane.values()) >= 10
+
+
+def test_only_the_named_tests_run_and_skips_have_their_reasons(root):
+    run = gate.run(
+        root,
+        {"test_a.py": TWO + "def test_three(): pass\n"},
+        wanted=lambda test: not test.endswith("two"),
+        skip=lambda test: "known" if test.endswith("three") else "",
+        may_skip=1,
+    )
+    assert run.outcomes() == {"test_a.py::test_one": "passed", "test_a.py::test_three": "skipped"}
+    assert run["test_a.py::test_three"].reason == "known"
+
+
+def test_libraries_are_seen_in_the_process_or_in_a_trace(root):
+    libraries = (
+        Library(name="libc", mapped=("libc.so", "libc-")),
+        Library(name="absent", mapped=("librocabsent.so",)),
+        Library(name="traced", mapped=("libc.so",), trace={"TRACE_TO": "{file}", "LEVEL": "1"}),
+    )
+    files = {
+        "test_a.py": """
+        import os, pytest
+        @pytest.mark.rocm("libc", "absent")
+        def test_mapped(): pass
+        @pytest.mark.rocm("traced")
+        def test_called(): open(os.environ.get("TRACE_TO", os.devnull), "a").write("call")
+        @pytest.mark.rocm("traced")
+        def test_not_called(): pass
+        """
+    }
+    run = gate.run(root, files, worker={"libraries": libraries, "trace": True})
+    assert run["test_a.py::test_mapped"].libraries == ("libc", "absent")
+    assert run["test_a.py::test_mapped"].evidence == ("libc",)
+    assert run["test_a.py::test_called"].evidence == ("traced",)
+    assert run["test_a.py::test_not_called"].evidence == ()
+    untraced = gate.run(root, files, worker={"libraries": libraries})
+    assert untraced["test_a.py::test_not_called"].evidence == ("traced",), "it is mapped"
+
+
+def test_logs_of_an_earlier_run_are_not_shown_again(root):
+    crash = "import ctypes\ndef test_first(): ctypes.string_at(0)\n"
+    first = gate.run(root, {"test_a.py": crash}, retry_limit=0)
+    assert "test_first" in first["test_a.py::test_first"].attempts[0].detail
+    second = gate.run(root, {"test_a.py": "import os\ndef test_x(): os._exit(3)\n"}, retry_limit=0)
+    assert second["test_a.py::test_x"].attempts[0].detail == ""
+
+
+def test_unittest_subtests_and_setup_errors_are_one_outcome_each(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import unittest, pytest
+            class Case(unittest.TestCase):
+                def test_sub(self):
+                    for n in range(3):
+                        with self.subTest(n=n):
+                            if n == 0: self.skipTest("not this one")
+                            self.assertNotEqual(n, 1)
+                def test_fine(self):
+                    with self.subTest("x"): pass
+            @pytest.fixture
+            def broken(): raise RuntimeError("no setup")
+            def test_setup(broken): pass
+            """
+        },
+        retry_limit=0,
+    )
+    assert run.outcomes() == {
+        "test_a.py::Case::test_fine": "passed",
+        "test_a.py::Case::test_sub": "failed",
+        "test_a.py::test_setup": "failed",
+    }
+    assert run["test_a.py::test_setup"].attempts[0].message == "in setup: RuntimeError: no setup"
+
+
+def test_results_survive_a_round_trip(root):
+    run = gate.run(root, {"test_a.py": TWO + "def test_bad(): assert 0\n", "test_b.py": "import x"})
+    assert Results.from_bytes(run.results.to_bytes(), name="r") == run.results
+
+
+def test_text_that_utf8_cannot_hold_breaks_no_report(root):
+    code = "def test_bad(): raise ValueError('lone \\ud83d')\n"
+    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
+    assert "lone \\ud83d" in run["test_a.py::test_bad"].attempts[0].message
+    assert Results.from_bytes(run.results.to_bytes(), name="r") == run.results
+
+
+class Seen(Watcher):
+    def __init__(self):
+        self.snapshots = []
+        self.failures = []
+
+    def progress(self, snapshot):
+        self.snapshots.append(snapshot)
+
+    def failed(self, test, attempt):
+        self.failures.append((test, attempt.message))
+
+
+def test_progress_counts_up_and_failures_are_told_at_once(root):
+    seen = Seen()
+    gate.run(
+        root,
+        {"test_a.py": "import time\ndef test_slow(): time.sleep(0.5)\ndef test_bad(): assert 0\n"},
+        watcher=seen,
+        lanes=gate.lanes(2),
+    )
+    assert seen.snapshots[-1].done == seen.snapshots[-1].total == 2
+    assert any("test_slow" in text for s in seen.snapshots for _, text, _ in s.lanes)
+    assert all(0 <= seconds < 60 for s in seen.snapshots for _, _, seconds in s.lanes)
+    assert seen.failures[0][0] == "test_a.py::test_bad"
+
+
+# --- signals ------------------------------------------------------------------------------------
+
+PROGRAM = """\
+import signal, sys
+from pathlib import Path
+sys.path[:0] = {path!r}
+from support import gate
+
+TESTS = '''
+import os, time
+from pathlib import Path
+def test_ok(): pass
+def test_long():
+    Path(__file__).with_name("pid").write_text(str(os.getpid()))
+    time.sleep(1000)
+def test_never(): pass
+'''
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGTERM, interrupt)
+run = gate.run(Path({root!r}), {{"test_a.py": TESTS}})
+print(run.verdict.state.value, run.results.counts.passed, run.results.counts.not_run)
+"""
+
+
+def _start(root, tmp_path):
+    script = tmp_path / "program.py"
+    tests = Path(__file__).parents[2]
+    path = [str(tests), str(tests.parent / "build")]
+    script.write_text(PROGRAM.format(path=path, root=str(root)))
+    process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
+    until = time.monotonic() + 30
+    while not (root / "pid").exists() or not (root / "pid").read_text():
+        assert time.monotonic() < until, "the test did not start"
+        time.sleep(0.05)
+    return process, int((root / "pid").read_text())
+
+
+def test_sigterm_ends_the_run_with_what_it_knows(root, tmp_path):
+    process, worker = _start(root, tmp_path)
+    process.terminate()
+    out, _ = process.communicate(timeout=30)
+    assert out.split() == ["not-run", "1", "2"]
+    assert _gone(worker)
+
+
+def test_a_gate_killed_outright_leaves_no_worker_behind(root, tmp_path):
+    process, worker = _start(root, tmp_path)
+    process.kill()
+    process.communicate(timeout=30)
+    assert _gone(worker)
+
+
+def _gone(pid):
+    """Whether a process ends within a few seconds; a zombie counts as ended."""
+    until = time.monotonic() + 5
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except FileNotFoundError:
+            return True
+        if state == "Z":
+            return True
+        time.sleep(0.05)
+    return False

@@ -1,0 +1,148 @@
+"""JAX itself: the smoke suite on the CPU, and published ROCm wheels where no AMD GPU is."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from support import gate, published
+from support.topology import machine, mi300x
+
+import amdgpu_family_matrix as matrix
+from rocwheel.cli import main
+from rocwheel.console import Console
+from rocwheel.gate import environment
+from rocwheel.gate import run as room
+from rocwheel.gate.engine.child import WorkerSpec
+from rocwheel.gate.engine.engine import Engine
+from rocwheel.gate.engine.plan import Plan, Watcher
+from rocwheel.gate.environment import WheelSet
+from rocwheel.gate.request import Device, Request
+from rocwheel.gate.suite import discovery, suites
+from rocwheel.gate.verdict.judge import judge
+from rocwheel.host import machine as machines
+from rocwheel.process import HostRunner, base_env
+from rocwheel.report import page
+from rocwheel.verdict import State
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate jax"), pytest.mark.timeout(600)]
+
+ROOT = Path(__file__).parents[3]
+JAX = "0.9.1"
+BOTH = "manylinux_2_27_x86_64.manylinux_2_28_x86_64"
+
+
+@pytest.fixture(scope="module")
+def interpreter():
+    """A CPython that JAX and its ROCm wheels were published for."""
+    found = machines.pythons(os.environ, runner=HostRunner(base_env(os.environ)))
+    usable = [i for i in found if i.version.minor in (11, 12, 13) and not i.version.free_threaded]
+    if not usable:
+        pytest.fail("JAX needs CPython 3.11 or newer: apt-get install python3-venv")
+    return usable[0]
+
+
+def asked(interpreter, tmp_path, *, wheels, device, **more):
+    return Request(
+        suite=suites.load(ROOT, "smoke"),
+        family=matrix.family("gfx94X-dcgpu"),
+        python=interpreter.version,
+        wheels=wheels,
+        manifest=None,
+        checkout=ROOT,
+        output=tmp_path / "out",
+        libraries=suites.libraries(ROOT),
+        device=device,
+        lanes=2,
+        rocm="pip:pytest==8.4.2",  # no ROCm is needed to be refused
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def smoke(interpreter, tmp_path_factory):
+    """The smoke suite gated on the CPU, with JAX from the index; its environment is kept."""
+    folder = tmp_path_factory.mktemp("smoke")
+    wheels = WheelSet(manifest="", jax_version=JAX, wheels=())
+    request = asked(interpreter, folder, wheels=wheels, device=Device.CPU, keep=True)
+    host = gate.host(folder)
+    gated = room.run(request, host, Console(StringIO(), clock=time.monotonic), Watcher())
+    (work,) = (host.cache / "gate").glob("gate-*")
+    yield request, gated, work / "env/bin/python"
+    shutil.rmtree(work)
+
+
+def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke):
+    """Its tests name every ROCm library; on the CPU all of them are nominal."""
+    request, gated, _ = smoke
+    assert gated.found.state is State.PASS, (gated.found, gated.results.failures)
+    assert gated.results.counts.ran >= request.suite.demand.must_run
+    assert gated.results.counts.skipped <= 3, "TF32 and recurrent networks; jax_triton"
+    assert gated.results.duration_ms < 300_000
+    used = {item.name: item for item in page.libraries_of(gated.results, {})}
+    assert set(used) == {library.name for library in request.libraries}
+    assert {item.status for item in used.values()} == {"nominal"}
+    assert all(item.passed for item in used.values())
+
+
+def test_the_loss_of_small_models_falls_on_the_cpu(smoke, tmp_path):
+    request, _, python = smoke
+    suite = suites.load(ROOT, "e2e")
+    tests = discovery.find(suite.source, ROOT / suite.source.folder, request.shard)
+    worker = WorkerSpec(
+        python=python, root=tests.root, arguments=tests.arguments, logs=tmp_path / "logs",
+        env={**suite.environment, "JAX_PLATFORMS": "cpu"},
+    )  # fmt: skip
+    plan = Plan(
+        suite=suite.name, shard="", files=tests.files, suite_files=tests.suite_files,
+        worker=worker, lanes=gate.lanes(2), test_deadline=suite.deadlines.test,
+        deadline=suite.deadlines.suite, retry_limit=suite.retries, backend="cpu",
+    )  # fmt: skip
+    results = Engine(plan, gate.machine(), Watcher()).run()
+    assert judge(results, suite.demand).state is State.PASS, results.failures
+
+
+@pytest.fixture(scope="module")
+def rocm_wheels(interpreter, tmp_path_factory):
+    """The published plugin and pjrt, in a folder of their own."""
+    folder = tmp_path_factory.mktemp("wheels")
+    tag = interpreter.version.interpreter
+    for name in (
+        f"jax_rocm7_plugin-{JAX}-{tag}-{tag}-{BOTH}.whl",
+        f"jax_rocm7_pjrt-{JAX}-py3-none-{BOTH}.whl",
+    ):
+        path = published.wheel(name, python=str(interpreter.version))
+        (folder / name).symlink_to(path)
+    return folder
+
+
+def test_real_rocm_wheels_on_a_machine_without_a_gpu_are_no_runner(
+    rocm_wheels, interpreter, tmp_path, monkeypatch, capsys
+):
+    if Path("/dev/kfd").exists():
+        pytest.skip("this machine has an AMD GPU")
+    monkeypatch.chdir(tmp_path)
+    status = main([
+        "gate", "--wheels", str(rocm_wheels), "--family", "gfx94X-dcgpu", "--suite", "smoke",
+        "--python", str(interpreter.version),
+    ])  # fmt: skip
+    assert status == State.NO_RUNNER.exit_code
+    assert "no-runner" in capsys.readouterr().out
+
+
+def test_real_rocm_wheels_that_cannot_start_are_infra_and_never_fall_back_to_the_cpu(
+    rocm_wheels, interpreter, tmp_path, console
+):
+    """The machine claims a GPU that does not work, as after a driver's failure."""
+    there = replace(gate.host(tmp_path), root=machine(tmp_path / "machine", *mi300x(1)))
+    wheels = environment.of_folder(rocm_wheels, interpreter.version)
+    request = asked(interpreter, tmp_path, wheels=wheels, device=Device.FAMILY)
+    gated = room.run(request, there, console, Watcher())
+    assert gated.found.state is State.INFRA, gated.found
+    assert "gpu0" in gated.found.message
+    assert gated.results.counts.collected == 0, "not one test ran on the CPU"

@@ -1,0 +1,690 @@
+"""The whole gate: staged wheels into a fresh environment, tests, verdict in the store, shards."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from support import tarballs
+from support.gate import host as this_machine
+from support.report import FOUND, rich
+from support.topology import Gpu, machine, mi300x
+from support.wheelset import FAMILY, Shop, make_set, make_verdict
+
+from rocwheel import rocm
+from rocwheel.cli import main
+from rocwheel.errors import ConfigError
+from rocwheel.gate import environment
+from rocwheel.gate import run as room
+from rocwheel.gate.engine.plan import Watcher
+from rocwheel.gate.machine import accelerators
+from rocwheel.gate.machine.slots import Patience, Slots
+from rocwheel.gate.request import Choice, Device, Request
+from rocwheel.gate.suite import history
+from rocwheel.gate.suite.discovery import Shard
+from rocwheel.gate.suite.skips import load
+from rocwheel.gate.suite.suites import Deadlines, Source, Suite
+from rocwheel.gate.verdict import storing
+from rocwheel.gate.verdict.judge import Demand
+from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
+from rocwheel.host import machine as machines
+from rocwheel.ledger import records
+from rocwheel.process import HostRunner, base_env
+from rocwheel.report import render
+from rocwheel.results import Results
+from rocwheel.verdict import RocmBrought, State
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate run")]
+
+ROOT = Path(__file__).parents[3]
+
+TESTS = {
+    "test_a.py": """
+import importlib.metadata, jaxlib, os
+def test_the_installed_wheel_is_used():
+    assert importlib.metadata.version("jaxlib") == jaxlib.version
+def test_no_gpu_is_seen():
+    assert os.environ["HIP_VISIBLE_DEVICES"] == "-1"
+def test_listed(): assert False
+""",
+    "test_b.py": "def test_b(): pass\n",
+}
+
+
+@pytest.fixture(scope="module")
+def interpreter():
+    """The CPython the tests themselves run on is there for certain."""
+    found = machines.pythons(os.environ, runner=HostRunner(base_env(os.environ)))
+    return next(item for item in found if item.version.minor >= 11)
+
+
+@pytest.fixture
+def host(tmp_path):
+    own = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    return replace(this_machine(tmp_path), environ=own, online=2)
+
+
+SUITE = Suite(
+    name="own",
+    about="",
+    source=Source(folder="suites/own", paths=("test_*.py",)),
+    gpus=(0,),
+    with_jax=False,
+    select="",
+    environment={"FROM": "the suite"},
+    requirements=("pytest==8.4.2",),
+    deadlines=Deadlines(test=30, shard=120, suite=120),
+    demand=Demand(must_run=1, may_skip=1, flaky_budget=0),
+    retries=3,
+    trace=False,
+)
+
+
+GPU = Gpu(version=90010, unique_id=7, minor=128)
+GPU_SUITE = replace(SUITE, gpus=(1,))
+
+
+@pytest.fixture
+def checkout(tmp_path):
+    folder = tmp_path / "checkout" / "suites" / "own"
+    folder.mkdir(parents=True)
+    for name, text in TESTS.items():
+        (folder / name).write_text(text)
+    skips = tmp_path / "checkout" / "ci" / "skips"
+    skips.mkdir(parents=True)
+    (skips / "own.yaml").write_text(
+        'skips:\n  - {test: "test_a.py::test_listed", suites: [own], reason: known, '
+        'issue: "https://example.org/1", owner: somebody, expires: "2999-01-01"}\n'
+    )
+    return tmp_path / "checkout"
+
+
+@pytest.fixture
+def staged(tmp_path, console, interpreter):
+    """A set in a staging index: the place, the manifest."""
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    shop.stage(tmp_path / "wh")
+    (sha256,) = records.manifests(shop.staging)
+    return shop.staging, records.find_manifest(shop.staging, sha256)
+
+
+@pytest.fixture
+def request_(staged, checkout, tmp_path, interpreter):
+    place, manifest = staged
+    return Request(
+        suite=SUITE,
+        family=FAMILY,
+        python=interpreter.version,
+        wheels=environment.of_manifest(manifest, interpreter.version, place.link),
+        manifest=manifest,
+        checkout=checkout,
+        output=tmp_path / "out",
+        skips=load(checkout, today=datetime.now(tz=timezone.utc).date()),
+        rocm=str(tmp_path / "no-such-rocm"),
+        device=Device.CPU,
+        lanes=1,
+    )
+
+
+def gate(request, host, console):
+    return room.run(request, host, console, Watcher())
+
+
+def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
+    request_, host, console, staged
+):
+    place, manifest = staged
+    gated = gate(request_, host, console)
+    assert gated.found.state is State.PASS, gated
+    assert gated.results.counts.passed == 3
+    assert gated.results.counts.skipped == 1
+    assert list(gated.results.skips.values()) == [1]
+    verdict = gated.verdict
+    assert verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}
+    assert verdict.backend == "", "without JAX there is no backend"
+    assert "pytest==8.4.2" in gated.results.environment["packages"].split()
+    assert not list((host.cache / "gate").glob("gate-*")), "the environment is gone"
+
+    key, stored = storing.put(place, verdict, render(gated.results, gated.found, {}))
+    (found,) = records.verdicts(place, manifest.sha256)
+    assert (found.key, found.verdict) == (key, stored)
+    assert set(stored.reports) == {"json", "junit", "html"}
+    assert storing.read(place, key) == (stored, gated.results)
+
+    history.add_to_store(place, "own", gated.results)
+    history.add_to_store(place, "own", gated.results)
+    past = history.read_store(place, "own")
+    assert past.tests["test_b.py::test_b"].outcomes == "pp"
+    assert len(records.verdicts(place, manifest.sha256)) == 1, "the history is no verdict"
+
+
+GPU_TESTS = """
+import json, os, sys, sysconfig
+from pathlib import Path
+SEEN = Path(os.environ["SEEN"])
+def test_rocm_lies_where_the_wheels_look_for_it():
+    root = Path(sysconfig.get_path("platlib"), "rocm")
+    assert root.samefile(os.environ["ROCM_PATH"])
+    assert (root / "lib/libamdhip64.so").is_file()
+    assert os.environ["ROCWHEEL_ROCM_VERSION"] == "7.10.0"
+def test_one_gpu_is_seen():
+    SEEN.joinpath(os.environ["HIP_VISIBLE_DEVICES"]).touch()
+    assert os.environ["OMP_NUM_THREADS"] == "1"
+"""
+
+
+def test_two_gpus_get_a_process_each_and_rocm_comes_by_the_manifests_digest(
+    request_, host, console, tmp_path, checkout
+):
+    """No GPU is here: the suite looks at what a process on one would be given."""
+    name = f"therock-dist-linux-{FAMILY.name}-7.10.0.tar.gz"
+    (tmp_path / name).write_bytes(data := tarballs.rocm_tarball())
+    fetched = rocm.plan(name, sha256=None, version=None, cache=host.cache, cwd=tmp_path)
+    rocm.fetch(fetched, console=console, env=host.environ)  # so that nobody asks the network
+    sha256 = hashlib.sha256(data).hexdigest()
+    source = replace(request_.manifest.rocm, name=name, sha256=sha256)
+    for number in (1, 2):
+        (checkout / f"suites/own/test_{number}.py").write_text(GPU_TESTS)
+    seen = tmp_path / "seen"
+    seen.mkdir()
+    gpus = [Gpu(version=90010, unique_id=n, minor=128 + n) for n in (7, 8)]
+    there = replace(host, root=machine(tmp_path / "machine", *gpus))
+    asked = replace(
+        request_,
+        suite=replace(GPU_SUITE, environment={"SEEN": str(seen)}, source=Source(
+            folder="suites/own", paths=("test_[12].py",)
+        )),
+        manifest=replace(request_.manifest, rocm=source),
+        device=Device.FAMILY,
+        rocm="",
+        skips=(),
+        lanes=0,
+    )  # fmt: skip
+    assert sha256 in "\n".join(room.lines(asked, there))
+    gated = gate(asked, there, console)
+    assert gated.found.state is State.PASS, gated
+    assert {path.name for path in seen.iterdir()} == {"0", "1"}, "each lane has a GPU of its own"
+    verdict = gated.verdict
+    assert [device.target for device in verdict.devices] == ["gfx90a", "gfx90a"]
+    assert verdict.rocm == RocmBrought(origin="tarball", version="7.10.0", sha256=sha256, name=name)
+    assert (verdict.host, verdict.runner) == ("node1", "linux-test")
+    assert len(list(there.slots.glob("rocm-*.lock"))) == 2
+
+
+def test_a_wheel_whose_bytes_are_others_is_never_installed(request_, host, console):
+    bad = tuple(replace(wheel, sha256="0" * 64) for wheel in request_.wheels.wheels)
+    gated = gate(replace(request_, wheels=replace(request_.wheels, wheels=bad)), host, console)
+    assert gated.found.state is State.INFRA
+    assert gated.verdict.wheels == {}
+    assert "DO NOT MATCH" in gated.error.detail.upper()
+
+
+def test_wheels_that_contradict_each_other_are_a_failure(tmp_path, request_, host, console):
+    make_set(tmp_path / "odd", pythons=(str(request_.python),), requires_pjrt="==9.9")
+    wheels = environment.of_folder(tmp_path / "odd", request_.python)
+    gated = gate(replace(request_, wheels=wheels, manifest=None), host, console)
+    assert gated.found.state is State.FAIL
+    assert "pip check" in gated.found.message
+    assert gated.verdict is None
+
+
+def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, console, staged):
+    place, manifest = staged
+    for number in (1, 2):
+        part = replace(request_, shard=Shard(number=number, count=2))
+        gated = gate(part, host, console)
+        assert gated.verdict.shard == f"{number}/2"
+        storing.put(place, gated.verdict, render(gated.results, gated.found, {}))
+        assert records.verdicts(place, manifest.sha256) == (), "a shard is no verdict"
+        found = storing.shards(place, manifest.sha256, str(request_.python), "own", 2)
+        merged = room.with_unmet_skips(merge_results({n: item[1] for n, item in found.items()}, 2))
+        verdict = merge_verdicts(
+            [item[0] for item in found.values()], merged, room.judge(merged, SUITE.demand)
+        )
+        assert verdict.state is (State.NOT_RUN if number == 1 else State.PASS)
+    assert verdict.counts.passed == 3
+    assert verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}
+    storing.put(place, verdict, {})
+    assert len(records.verdicts(place, manifest.sha256)) == 1
+
+
+def test_skipped_tests_can_be_tried_and_named_tests_alone(request_, host, console):
+    gated = gate(replace(request_, choice=Choice.SKIPPED), host, console)
+    assert [test.test for test in gated.results.tests] == ["test_a.py::test_listed"]
+    assert gated.found.state is State.FAIL
+    tests = frozenset({"test_b.py::test_b"})
+    gated = gate(replace(request_, choice=Choice.NAMED, tests=tests), host, console)
+    assert [test.test for test in gated.results.tests] == ["test_b.py::test_b"]
+    assert gated.results.files == ("test_b.py",), "no other file was imported"
+
+
+def test_jaxs_tests_come_from_the_commit_that_the_wheels_were_built_of(
+    request_, host, console, tmp_path
+):
+    """Its sources lie beside its tests: imported is what was installed."""
+    repository = tmp_path / "jax"
+    for name, text in {
+        "tests/a_test.py": "import jaxlib\ndef test_wheel(): assert 'site-packages' in jaxlib.__file__\n"
+        "def test_support(): import helper\n",
+        "tests/helper.py": "",
+        "tests/gone_test.py": "def test_old(): assert False\n",
+        "jaxlib/__init__.py": "raise ImportError('the sources, not the wheel')\n",
+        "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['tests']\n",
+    }.items():
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(text)
+    git = ("git", "-C", str(repository), "-c", "user.name=t", "-c", "user.email=t@example.org")
+    subprocess.run(["git", "init", "-q", repository], check=True)
+    for arguments in (("add", "-A"), ("commit", "-qm", "one"), ("tag", "jax-v0.9.1")):
+        subprocess.run([*git, *arguments], check=True)
+    done = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
+    source = replace(
+        request_.manifest.jax, repository=repository.as_uri(), commit=done.stdout.strip()
+    )
+    suite = replace(
+        SUITE,
+        source=Source(
+            folder="",
+            paths=("tests/*_test.py",),
+            exclude=("tests/gone*",),
+            support=("pyproject.toml", "tests/**"),
+        ),
+    )
+    manifest = replace(request_.manifest, jax=source)
+    asked = replace(request_, suite=suite, manifest=manifest, skips=())
+    assert "git" in "\n".join(room.lines(asked, host))
+    gated = gate(asked, host, console)
+    assert gated.found.state is State.PASS, gated
+    assert [test.test for test in gated.results.tests] == [
+        "tests/a_test.py::test_wheel",
+        "tests/a_test.py::test_support",
+    ]
+
+
+def test_an_entry_of_the_skip_list_that_meets_nothing_fails_the_suite(
+    request_, host, console, checkout
+):
+    file = checkout / "ci/skips/own.yaml"
+    file.write_text(
+        file.read_text() + file.read_text().partition("\n")[2].replace("listed", "gone")
+    )
+    entries = load(checkout, today=datetime.now(tz=timezone.utc).date())
+    gated = gate(replace(request_, skips=entries), host, console)
+    assert gated.found.state is State.FAIL
+    assert "ci/skips/own.yaml:3: meets no test" in gated.found.message
+
+
+# --- what ends a gate before its first test: no environment is made ------------------------------
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ((), GPU_SUITE, {}, State.NO_RUNNER, "this machine has no gfx90a; it has no GPU"),
+        (mi300x(1), GPU_SUITE, {}, State.NO_RUNNER, "it has gfx942"),
+        (
+            (Gpu(version=90010, unique_id=7, minor=128),),
+            replace(SUITE, gpus=(8, 4, 2)),
+            {},
+            State.NO_RUNNER,
+            "own needs 2 GPUs, this machine has 1",
+        ),
+        (
+            (Gpu(version=90010, unique_id=7, minor=128),),
+            GPU_SUITE,
+            {"HIP_VISIBLE_DEVICES": ""},
+            State.NO_RUNNER,
+            "HIP_VISIBLE_DEVICES=''",
+        ),
+        (
+            (Gpu(version=90010, unique_id=7, minor=0),),
+            GPU_SUITE,
+            {},
+            State.INFRA,
+            "a GPU without a render node",
+        ),
+    ],
+)
+def test_a_machine_that_will_not_do_is_a_verdict_with_a_reason(
+    request_, host, console, tmp_path, case
+):
+    gpus, suite, environ, state, reason = case
+    there = replace(
+        host, root=machine(tmp_path / "machine", *gpus), environ={**host.environ, **environ}
+    )
+    gated = gate(replace(request_, suite=suite, device=Device.FAMILY), there, console)
+    assert gated.found.state is state
+    assert reason in gated.found.message
+    assert gated.verdict.state is state
+    assert gated.verdict.wheels == {}
+    assert gated.error.exit_code == state.exit_code
+
+
+def test_a_machine_without_the_cpython_is_infra(request_, host, console):
+    bare = replace(host, environ={"PATH": "/nowhere", "HOME": "/nowhere"})
+    gated = gate(request_, bare, console)
+    assert gated.found.state is State.INFRA
+    assert "no CPython" in gated.found.message
+
+
+def test_tests_of_jax_need_a_commit_or_a_checkout(request_, host, console):
+    suite = replace(SUITE, source=Source(folder="", paths=("tests/*.py",)))
+    with pytest.raises(ConfigError, match="name no JAX commit"):
+        gate(replace(request_, suite=suite, manifest=None), host, console)
+
+
+def test_a_signal_while_the_environment_is_made_is_not_run(request_, host, console):
+    def interrupted(command, /, **_options):
+        raise KeyboardInterrupt
+
+    class Runner(HostRunner):
+        run = staticmethod(interrupted)
+
+    gated = gate(replace(request_), replace(host, runner=Runner(base_env(os.environ))), console)
+    assert gated.found.state is State.NOT_RUN
+
+
+def test_a_machine_whose_disk_will_not_do_is_infra(request_, host, console, tmp_path):
+    (tmp_path / "file").touch()
+    gated = gate(request_, replace(host, cache=tmp_path / "file"), console)
+    assert gated.found.state is State.INFRA
+    assert "Not a directory" in gated.found.message
+    assert gated.verdict.state is State.INFRA
+
+
+def test_a_dry_run_shows_devices_files_and_commands_and_makes_nothing(request_, host, tmp_path):
+    before = sorted(tmp_path.rglob("*"))
+    text = "\n".join(room.lines(request_, host))
+    assert "--require-hashes" in text
+    assert "2 files below" in text
+    for wheel in request_.wheels.wheels:
+        assert wheel.sha256 in text
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_deadlines_nest_up_to_the_whole_gate(request_, host, console):
+    part = replace(request_, shard=Shard(number=1, count=2))
+    suite = replace(SUITE, deadlines=Deadlines(test=1, shard=2, suite=3))
+    assert replace(part, suite=suite).run_seconds == 2
+    assert replace(request_, suite=suite).run_seconds == 3
+    assert replace(request_, suite=suite).seconds == 1803
+    started = time.monotonic()
+    gated = gate(replace(request_, deadline=0.1), host, console)
+    assert gated.found.state is State.INFRA, "no environment within a second"
+    assert "no end after 1 s" in gated.found.message
+    assert time.monotonic() - started < 60
+
+
+def test_a_gate_waits_for_devices_no_longer_than_its_own_deadline(
+    request_, host, console, tmp_path
+):
+    there = replace(host, root=machine(tmp_path / "machine", GPU))
+    (device,) = accelerators.amd(there.root, {}).devices
+    slots = Slots(folder=there.slots, boot=there.boot)
+    waiting = Patience(seconds=0, clock=there.clock, sleep=there.sleep)
+    ask = replace(request_, suite=GPU_SUITE, device=Device.FAMILY, rocm="pip:rocm", deadline=0.1)
+    with slots.take((device,), least=1, most=1, patience=waiting):
+        gated = gate(ask, there, console)
+    assert gated.found.state is State.INFRA
+    assert "0 of 1 devices came free" in gated.found.message
+
+
+def test_a_quarantined_gpu_is_infra(request_, host, console, tmp_path):
+    there = replace(host, root=machine(tmp_path / "machine", GPU))
+    (device,) = accelerators.amd(there.root, {}).devices
+    Slots(folder=there.slots, boot=there.boot).quarantine(device, "process 7 cannot be killed")
+    ask = replace(request_, suite=GPU_SUITE, device=Device.FAMILY, rocm="pip:rocm")
+    gated = gate(ask, there, console)
+    assert gated.found.state is State.INFRA
+    assert "process 7 cannot be killed" in gated.found.message
+
+
+# --- the command line ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def at(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_the_command_stores_a_verdict_and_ends_with_its_state(
+    at, tmp_path, console, interpreter, capsys
+):
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    shop.stage(tmp_path / "wh")
+    (sha256,) = records.manifests(shop.staging)
+    status = main([
+        "gate", "--manifest", sha256[:12], "--store", (tmp_path / "store").as_uri(),
+        "--single-writer", "--family", FAMILY.name, "--python", str(interpreter.version),
+        "--suite", "smoke", "--json",
+    ])  # fmt: skip
+    assert status == State.NO_RUNNER.exit_code
+    document = json.loads(capsys.readouterr().out)
+    assert document["state"] == "no-runner"
+    (found,) = records.verdicts(shop.staging, sha256)
+    assert found.key == document["verdict"]
+    assert found.verdict.state is State.NO_RUNNER
+    assert Path(document["report"]).is_file()
+
+
+def test_reports_of_an_earlier_run_do_not_survive_the_start_of_another(at, interpreter, capsys):
+    make_set(at / "wh", pythons=(str(interpreter.version),))
+    (at / "wh/manifest.json").unlink()
+    (at / "out").mkdir()
+    (at / "out/verdict.json").write_text("of another set")
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "smoke"]
+    status = main(["gate", "--wheels", "wh", "--output", "out", *common])
+    assert status == State.NO_RUNNER.exit_code
+    assert {path.name for path in (at / "out").iterdir()} == {
+        "junit.xml", "report.html", "results.json"
+    }  # fmt: skip
+
+
+def test_a_gate_without_a_passing_machine_never_exits_zero(at, tmp_path, interpreter, capsys):
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "smoke"]
+    assert main(["gate", "--wheels", "wh", *common]) == State.NO_RUNNER.exit_code
+    assert "no-runner" in capsys.readouterr().out
+
+
+def test_rerun_asks_for_what_failed_with_the_same_packages_and_devices(at, tmp_path, capsys):
+    results = rich()
+    line = f"gate --wheels={tmp_path} --family=gfx90a --python=3.12 --suite=smoke"
+    about = {**results.environment, "command": line, "packages": "numpy==2.0\npytest==8.4.2"}
+    (tmp_path / "before").mkdir()
+    (tmp_path / "before/results.json").write_bytes(replace(results, environment=about).to_bytes())
+    make_set(tmp_path, pythons=("3.12",))
+    assert main(["gate", "rerun", "before"]) == State.NO_RUNNER.exit_code
+    said = capsys.readouterr()
+    assert "--failed-of=" in said.err
+    assert "to run this again:" in said.err
+    assert "no-runner" in said.out
+    kept = Results.from_bytes(
+        (tmp_path / "gate-results/rerun/failed-of.json").read_bytes(), name="r"
+    )
+    capsys.readouterr()
+    shutil.rmtree(tmp_path / "gate-results")
+    assert main(["gate", "rerun", "before", "--dry-run"]) == 0
+    assert not (tmp_path / "gate-results").exists()
+    assert {test.test for test in kept.failures} == {test.test for test in results.failures}
+
+
+def test_a_program_can_be_given_a_gpu_of_its_own(at, tmp_path, capsys):
+    status = main(["gate", "slot", "--slots", str(tmp_path / "slots"), "--", "true"])
+    assert status == State.NO_RUNNER.exit_code
+    assert "this machine has 0" in capsys.readouterr().err
+
+
+SMI = """#!/bin/sh
+printf '0, GPU-aaa1, 9.0, 81559, NVIDIA H100\\n1, GPU-bbb2, 9.0, 81559, NVIDIA H100\\n'
+"""
+CHILD = "import os, sys; print(os.environ['CUDA_VISIBLE_DEVICES'], flush=True); sys.stdin.read()"
+
+
+def test_programs_share_the_gpus_of_a_machine_and_wait_for_none_forever(tmp_path):
+    """Without a GPU here, a script answers for nvidia-smi; locks and processes are real."""
+    smi = tmp_path / "bin/nvidia-smi"
+    smi.parent.mkdir()
+    smi.write_text(SMI)
+    smi.chmod(0o755)
+    environ = {**os.environ, "PATH": f"{smi.parent}:{os.environ['PATH']}"}
+    slot = [sys.executable, ROOT / "build/ci_build", "gate", "slot", "--nvidia", "--patience=0"]
+    slot += ["--slots", tmp_path / "slots", "--", sys.executable, "-c", CHILD]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    holders = []
+
+    def once():
+        return subprocess.run(
+            slot, env=environ, input="", capture_output=True, text=True, check=False
+        )
+
+    try:
+        for _ in range(2):
+            holders.append(subprocess.Popen(slot, env=environ, **pipes))
+            # one after the other: the second must find the first's lock
+            holders[-1].seen = holders[-1].stdout.readline().strip()
+        assert {holder.seen for holder in holders} == {"GPU-aaa1", "GPU-bbb2"}
+        third = once()
+        assert third.returncode == State.INFRA.exit_code
+        assert "0 of 1 devices came free within 0 s" in third.stderr
+        holders[0].communicate(timeout=30)
+        again = once()
+        assert again.stdout.strip() == holders[0].seen, "the lock ended with its program"
+        environ["CUDA_VISIBLE_DEVICES"] = "1"
+        holders[1].communicate(timeout=30)
+        masked = once()
+        assert masked.stdout.strip() == "GPU-bbb2", "an inherited mask is never widened"
+    finally:
+        for holder in holders:
+            holder.kill()
+            holder.communicate()
+
+
+def shard(number):
+    """Results of one of two shards of the smoke suite, all passing."""
+    results = rich(passing=150)
+    tests = tuple(
+        replace(test, test=f"test_{number}.py::{n}", libraries=())
+        for n, test in enumerate(results.tests[:150])
+    )
+    return replace(
+        results, shard=f"{number}/2", tests=tests, collect_errors=(), faults=(),
+        files=(f"test_{number}.py",), suite_files=("test_1.py", "test_2.py"),
+    )  # fmt: skip
+
+
+def test_shards_become_one_result_and_a_missing_one_is_not_run(at, capsys):
+    for number, name in ((1, "one"), (2, "two")):
+        (at / name).mkdir()
+        (at / name / "results.json").write_bytes(shard(number).to_bytes())
+    assert main(["gate", "merge", "--shards", "2", "one", "two"]) == 0
+    assert "300 passed" in capsys.readouterr().out
+    assert (at / "gate-results/merged/report.html").is_file()
+    assert main(["gate", "merge", "--shards", "2", "two"]) == State.NOT_RUN.exit_code
+    assert "shard 1 of 2 has no results" in capsys.readouterr().out
+    assert main(["gate", "merge", "--shards", "3", "one", "two"]) == 3, "cut in another way"
+
+
+def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
+    shop = Shop((at / "store").as_uri(), console)
+    make_set(at / "wh")
+    shop.stage(at / "wh")
+    (sha256,) = records.manifests(shop.staging)
+    manifest = records.find_manifest(shop.staging, sha256)
+    merging = [
+        "gate", "merge", "--shards=2", f"--manifest={sha256[:8]}", "--suite=smoke", "--python=3.12",
+        f"--store={(at / 'store').as_uri()}", "--single-writer", f"--family={FAMILY.name}",
+    ]  # fmt: skip
+    for number, state in ((1, State.NOT_RUN), (2, State.PASS)):
+        verdict = make_verdict(manifest, shard=f"{number}/2")
+        storing.put(shop.staging, verdict, render(shard(number), FOUND, {}))
+        assert main([*merging, "--dry-run"]) == 0
+        assert len(records.verdicts(shop.staging, sha256)) == number - 1, "nothing was stored"
+        assert main(merging) == state.exit_code
+        newest = records.verdicts(shop.staging, sha256)[-1].verdict
+        assert (newest.state, newest.shard) == (state, "")
+    assert newest.counts.passed == 300
+
+
+def test_a_suite_without_skips_has_nothing_to_verify(at, tmp_path, interpreter, capsys):
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "miniature"]
+    assert main(["skips", "verify", "--wheels", "wh", *common]) == 0
+    assert "no entry for the suite miniature" in capsys.readouterr().out
+
+
+def test_sigterm_ends_the_command_with_not_run_and_its_reports(tmp_path, interpreter):
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    rocm_tree = tmp_path / "therock-dist-linux-gfx90a-7.10.0.tar.gz"
+    rocm_tree.write_bytes(tarballs.rocm_tarball())
+    gate_ = subprocess.Popen(
+        [
+            sys.executable, ROOT / "build/ci_build", "gate", "--wheels=wh", "--suite=miniature",
+            f"--rocm={rocm_tree}", f"--family={FAMILY.name}", f"--python={interpreter.version}",
+        ],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    said = ""
+    for line in gate_.stderr:
+        said += line
+        if "A fresh environment" in line:
+            gate_.terminate()
+            break
+    said += gate_.communicate(timeout=60)[1]
+    assert gate_.returncode == State.NOT_RUN.exit_code, said
+    results = (tmp_path / f"gate-results/miniature-{interpreter.version}/results.json").read_bytes()
+    assert Results.from_bytes(results, name="r").faults[0].state is State.NOT_RUN
+    assert not list((tmp_path / "cache/rocwheel/gate").glob("gate-*"))
+
+
+def test_github_gets_outputs_summary_and_annotation(at, tmp_path, interpreter, monkeypatch, capsys):
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--suite", "smoke"]
+    assert main(["gate", "--wheels", "wh", *common]) == State.NO_RUNNER.exit_code
+    assert "state=no-runner" in (tmp_path / "GITHUB_OUTPUT").read_text()
+    assert ": no-runner" in (tmp_path / "GITHUB_STEP_SUMMARY").read_text()
+    assert "::error title=smoke on gfx90a" in capsys.readouterr().err
+
+
+def test_suites_are_listed_for_people_and_programs(at, capsys):
+    assert main(["gate", "list"]) == 0
+    assert "multi_gpu  8 or 4 or 2" in capsys.readouterr().out
+    assert main(["gate", "list", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)["suites"]
+    assert {suite["suite"] for suite in listed} >= {"smoke", "unit", "multi_gpu", "e2e"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["gate"], 2),
+        (["gate", "--suite", "smoke", "--python", "3.12", "--family", "gfx90a"], 2),
+        (
+            ["gate", "--suite", "smkoe", "--python", "3.12", "--family", "gfx90a", "--wheels", "."],
+            3,
+        ),
+        (["gate", "merge", "--shards", "2"], 2),
+        (["gate", "rerun", "nowhere"], 3),
+    ],
+)
+def test_what_is_asked_wrongly_is_refused(at, arguments, status):
+    assert main(arguments) == status

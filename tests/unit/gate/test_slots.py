@@ -1,0 +1,189 @@
+"""Locks, quarantine, and what a control group leaves of the machine."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+import pytest
+
+from rocwheel.gate.machine.accelerators import Accelerator, Maker
+from rocwheel.gate.machine.slots import Patience, Slots
+from rocwheel.gate.refusals import InfraError
+from rocwheel.host import cgroup
+
+
+def gpus(count):
+    return tuple(
+        Accelerator(maker=Maker.AMD, index=n, target="gfx942", serial=f"s{n}") for n in range(count)
+    )
+
+
+class Time:
+    def __init__(self):
+        self.now = 0.0
+
+    def patience(self, seconds):
+        return Patience(seconds=seconds, clock=lambda: self.now, sleep=self.sleep)
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
+@pytest.fixture
+def slots(tmp_path):
+    return Slots(folder=tmp_path / "slots", boot="boot-1")
+
+
+def test_a_second_gate_gets_only_what_the_first_left(slots):
+    wait = Time().patience(0)
+    with (
+        slots.take(gpus(3), least=1, most=2, patience=wait) as first,
+        slots.take(gpus(3), least=1, most=3, patience=wait) as second,
+    ):
+        assert [d.serial for d in (*first, *second)] == ["s0", "s1", "s2"]
+    with slots.take(gpus(3), least=3, most=3, patience=wait) as again:
+        assert len(again) == 3
+
+
+def test_several_devices_are_taken_all_or_none(slots):
+    time = Time()
+    with slots.take(gpus(2), least=1, most=1, patience=time.patience(0)):
+        with (
+            pytest.raises(InfraError, match="1 of 2 devices came free within 5 s"),
+            slots.take(gpus(2), least=2, most=2, patience=time.patience(5)),
+        ):
+            pytest.fail("taken although one was held")
+        assert time.now >= 5
+        with slots.take(gpus(2)[1:], least=1, most=1, patience=time.patience(0)) as other:
+            assert other[0].serial == "s1"  # the failed attempt holds nothing
+
+
+def test_a_lock_ends_with_the_process_that_holds_it(slots):
+    ready, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        with slots.take(gpus(1), least=1, most=1, patience=Time().patience(0)):
+            os.write(tell, b"x")
+            os.kill(os.getpid(), 9)
+    os.read(ready, 1)
+    os.waitpid(child, 0)
+    with slots.take(gpus(1), least=1, most=1, patience=Time().patience(0)) as got:
+        assert got
+
+
+@pytest.mark.parametrize("inheritable", [True, False])
+def test_a_lock_passes_to_another_program_only_when_asked(slots, inheritable):
+    wait = Time().patience(0)
+    with slots.take(gpus(1), least=1, most=1, patience=wait, inheritable=inheritable):
+        holding = [
+            int(path.name)
+            for path in Path("/proc/self/fd").iterdir()
+            if os.path.realpath(path).endswith("rocm-s0.lock")
+        ]
+        assert [os.get_inheritable(number) for number in holding] == [inheritable]
+
+
+def test_the_lock_is_an_ordinary_flock_others_can_use(slots):
+    with (
+        slots.take(gpus(1), least=1, most=1, patience=Time().patience(0)),
+        (slots.folder / "rocm-s0.lock").open("r+") as file,
+        pytest.raises(BlockingIOError),
+    ):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_a_quarantined_device_is_left_alone_until_the_next_boot(slots):
+    one, two = gpus(2)
+    slots.quarantine(one, "process 7 cannot be killed")
+    wait = Time().patience(0)
+    with slots.take((one, two), least=1, most=2, patience=wait) as got:
+        assert got == (two,)
+    with (
+        pytest.raises(InfraError, match="process 7 cannot be killed"),
+        slots.take((one, two), least=2, most=2, patience=wait),
+    ):
+        pytest.fail("taken")
+    rebooted = Slots(folder=slots.folder, boot="boot-2")
+    assert rebooted.quarantined(one) == ""
+
+
+def test_a_folder_that_cannot_be_written_is_infra_and_says_what_helps():
+    slots = Slots(folder=Path("/proc/slots"), boot="boot-1")  # not even root can make it
+    wait = Time().patience(0)
+    with (
+        pytest.raises(InfraError, match="/proc/slots: No such file") as caught,
+        slots.take(gpus(1), least=1, most=1, patience=wait),
+    ):
+        pytest.fail("taken")
+    assert "--sandbox_writable_path" in caught.value.hint
+
+
+def test_an_unreadable_quarantine_counts_as_one(slots):
+    path = slots.quarantine(gpus(1)[0], "x")
+    path.write_text("{")
+    assert "unreadable" in slots.quarantined(gpus(1)[0])
+
+
+def group(root, files, line="0::/\n"):
+    for name, text in {"proc/self/cgroup": line, **files}.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.mark.parametrize(
+    ("files", "line", "expected"),
+    [
+        ({}, "0::/\n", 128),
+        ({"sys/fs/cgroup/cpu.max": "max 100000\n"}, "0::/\n", 128),
+        ({"sys/fs/cgroup/cpu.max": "250000 100000\n"}, "0::/\n", 2),
+        ({"sys/fs/cgroup/cpu.max": "50000 100000\n"}, "0::/\n", 1),
+        # a limit on an outer group holds for the inner one
+        (
+            {"sys/fs/cgroup/a/cpu.max": "400000 100000\n", "sys/fs/cgroup/a/b/cpu.max": "max 1\n"},
+            "0::/a/b\n",
+            4,
+        ),
+        # a container whose /proc names the host's path
+        ({"sys/fs/cgroup/cpu.max": "300000 100000\n"}, "0::/kubepods/pod7/c1\n", 3),
+        (
+            {
+                "sys/fs/cgroup/cpu,cpuacct/d/cpu.cfs_quota_us": "600000\n",
+                "sys/fs/cgroup/cpu,cpuacct/d/cpu.cfs_period_us": "100000\n",
+            },
+            "4:cpu,cpuacct:/d\n3:memory:/d\n",
+            6,
+        ),
+        (
+            {
+                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
+                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
+            },
+            "4:cpu:/\n",
+            128,
+        ),
+    ],
+)
+def test_cpus_are_those_of_the_control_group(tmp_path, files, line, expected):
+    assert cgroup.cpus(group(tmp_path, files, line), online=128) == expected
+
+
+def test_affinity_may_be_less_than_the_quota(tmp_path):
+    files = {"sys/fs/cgroup/cpu.max": "800000 100000\n"}
+    assert cgroup.cpus(group(tmp_path, files), online=2) == 2
+
+
+def test_kills_for_memory_are_counted(tmp_path):
+    assert cgroup.oom_kills(tmp_path) == 0
+    two = group(tmp_path / "v2", {"sys/fs/cgroup/memory.events": "low 0\noom 2\noom_kill 2\n"})
+    assert cgroup.oom_kills(two) == 2
+    old = {"sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\noom_kill 5\n"}
+    assert cgroup.oom_kills(group(tmp_path / "v1", old, "3:memory:/\n")) == 5
+
+
+def test_thread_pools_share_the_cpus():
+    assert set(cgroup.thread_environment(3).values()) == {"3"}
+    assert set(cgroup.thread_environment(0).values()) == {"1"}

@@ -1,0 +1,291 @@
+"""Suites and skip lists as data; the project's own files are good ones."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import re
+import sys
+from collections import defaultdict
+from datetime import date
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+import amdgpu_family_matrix as matrix
+from rocwheel.errors import ConfigError
+from rocwheel.gate.suite import skips, suites
+from rocwheel.gate.suite.skips import Context
+
+ROOT = Path(__file__).parents[3]
+GOOD = """\
+suite: own
+about: something
+source: {folder: suites/own}
+gpus: [1]
+requirements: [pytest==8.4.2]
+deadlines: {test: 10, shard: 20, suite: 30}
+must_run: 3
+"""
+
+
+def tree(tmp_path, text, name="own"):
+    folder = tmp_path / "ci/suites"
+    folder.mkdir(parents=True)
+    (folder / f"{name}.yaml").write_text(text)
+    return tmp_path
+
+
+def test_a_suite_is_read_with_its_defaults(tmp_path):
+    suite = suites.load(tree(tmp_path, GOOD), "own")
+    assert suite.gpus == (1,)
+    assert suite.needs_gpu
+    assert suite.with_jax
+    assert suite.source.paths == ("**/test_*.py",)
+    assert (suite.demand.must_run, suite.demand.may_skip, suite.demand.flaky_budget) == (3, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("about:", "abuot:", r"own\.yaml:2:8: abuot: unknown key"),
+        ("gpus: [1]", "gpus: [1]\nretires: 3", r"own\.yaml:5:10: retires: unknown key"),
+        ("suite: own", "suite: other", "'other' is not the name of the file"),
+        ("shard: 20", "shard: 5", "deadlines do not nest"),
+        ("suite: 30", "suite: 15", "deadlines do not nest"),
+        ("test: 10", "test: 0", "deadlines do not nest"),
+        ("pytest==8.4.2", "pytest>=8", "has no exact version"),
+        ("pytest==8.4.2", "'pytest=='", "own.yaml:5"),
+        ("gpus: [1]", "gpus: [2, 4]", "not a falling list"),
+        ("gpus: [1]", "gpus: [1, 0]", "0 stands alone"),
+        ("gpus: [1]", "gpus: []", "not a falling list"),
+        ("{folder: suites/own}", "{folder: a, jax: {paths: [b]}}", "one of `folder` and `jax`"),
+        ("must_run: 3", "must_run: -3", "must not be negative"),
+        ("must_run: 3", "", "'must_run' is missing"),
+    ],
+)
+def test_a_wrong_suite_is_refused_with_its_place(tmp_path, old, new, problem):
+    folder = tree(tmp_path, GOOD.replace(old, new))
+    with pytest.raises(ConfigError, match=problem):
+        suites.load(folder, "own")
+
+
+def test_an_unknown_suite_names_the_nearest(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        suites.load(tree(tmp_path, GOOD), "onw")
+    assert caught.value.hint == "did you mean own?"
+
+
+def test_must_run_is_never_nothing(tmp_path):
+    folder = tree(tmp_path, GOOD.replace("must_run: 3", "must_run: 0"))
+    assert suites.load(folder, "own").demand.must_run == 1
+
+
+def test_the_projects_own_suites_are_what_the_families_policy_names():
+    found = {suite.name for suite in suites.load_all(ROOT)}
+    named = {suite for family in matrix.FAMILIES.values() for suite in family.suites}
+    assert named <= found
+    assert {"smoke", "unit", "multi_gpu", "e2e", "miniature"} == found
+
+
+def test_the_folders_of_our_suites_exist_and_bring_their_own_pytest_configuration():
+    for suite in suites.load_all(ROOT):
+        if suite.source.folder:
+            assert (ROOT / suite.source.folder / "pytest.ini").is_file(), suite.name
+
+
+def test_several_gpus_fall_to_what_the_machine_has():
+    assert suites.load(ROOT, "multi_gpu").gpus == (8, 4, 2)
+
+
+def test_every_library_of_the_page_says_how_it_is_seen():
+    found = {library.name: library for library in suites.libraries(ROOT)}
+    table = (ROOT / "suites/smoke/documented.py").read_text()
+    listed = set(re.findall(r'^    "(\w+)": \(', table, re.MULTILINE))
+    assert set(found) == listed
+    assert len(found) == 11
+    for library in found.values():
+        assert library.mapped or library.note
+        assert all("{file}" in text or text for text in library.trace.values())
+
+
+# --- the smoke suite's table of names ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table():
+    """`suites/smoke/documented.py`, which needs no JAX."""
+    spec = importlib.util.spec_from_file_location("documented", ROOT / "suites/smoke/documented.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    try:
+        spec.loader.exec_module(module)
+        yield module
+    finally:
+        del sys.modules[spec.name]
+
+
+def test_every_name_of_the_page_stands_in_the_table(table):
+    page = defaultdict(set)  # section -> names
+    with (ROOT / "tests/data/jax_compatibility.csv").open(encoding="utf-8") as file:
+        for row in csv.DictReader(file):
+            page[row["section"]].add(row["name"])
+    listed = {
+        library: {row.documented for row in rows} for library, rows in table.LIBRARIES.items()
+    }
+    modules = page.pop("module")
+    features = page.pop("unsupported")
+    assert set(listed) == set(page)
+    for library, names in page.items():
+        assert names <= listed[library], library
+    assert {row.documented for row in table.MODULES} == modules | {"jax.experimental.sparsify"}
+    assert {feature.feature for feature in table.UNSUPPORTED} == features
+
+
+@pytest.mark.parametrize("jax", ["0.8.0", "0.9.1", "0.10.0", "0.12.0", "0.13.0.dev20261120"])
+def test_a_name_without_an_api_in_some_jax_says_why(table, jax):
+    rows = [*table.MODULES, *(row for rows in table.LIBRARIES.values() for row in rows)]
+    assert [row.documented for row in rows if not row.name(jax) and not row.missing] == []
+    gone = {row.documented for row in rows if not row.name(jax)}
+    sparse = {"jax.numpy.matmul", "jax.experimental.sparse.NM"}  # of hipSPARSELt
+    assert gone == {"jax_triton"} | (set() if jax in ("0.8.0", "0.9.1") else sparse)
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "rocm", "fails"),
+    [
+        ("int4", "rocm", "7.10.0a20251120", True),
+        ("int4", "cuda", "7.10.0", False),
+        ("int4", "cpu", "7.10.0", False),
+        ("sparsify", "rocm", "6.3.1", True),
+        ("sparsify", "rocm", "7.0.0", False),
+    ],
+)
+def test_an_unsupported_feature_fails_on_rocm_only_and_in_its_versions(
+    table, name, backend, rocm, fails
+):
+    feature = next(item for item in table.UNSUPPORTED if item.name == name)
+    assert feature.fails_on(backend, rocm=rocm, jax_version="0.9.1") is fails
+
+
+# --- skip lists ----------------------------------------------------------------------------------
+
+ENTRY = """\
+  - test: "{test}"
+    suites: [unit]
+    reason: returns NaN
+    issue: https://example.org/1
+    owner: somebody
+    expires: "{expires}"
+{more}"""
+TODAY = date(2026, 6, 1)
+
+
+def listed(tmp_path, *entries, today=TODAY):
+    folder = tmp_path / "ci/skips"
+    folder.mkdir(parents=True)
+    (folder / "unit.yaml").write_text("skips:\n" + "".join(entries))
+    return skips.load(tmp_path, today=today)
+
+
+def entry(test="tests/lax_test.py::Lax::testConv", expires="2026-12-31", more=""):
+    return ENTRY.format(test=test, expires=expires, more=more)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "test", "meets"),
+    [
+        ("a.py::T::conv", "a.py::T::conv", True),
+        ("a.py::T::conv", "a.py::T::conv[x-1]", True),
+        ("a.py::T::conv", "a.py::T::convert", False),
+        ("a.py::T::conv", "b.py::T::conv", False),
+        ("a.py::T::conv*", "a.py::T::convert[x]", True),
+        ("a.py::T::conv*", "a.py::T::conv::inner", False),
+        ("a.py::*::conv", "a.py::T::conv", True),
+        ("a.py::*::conv", "a.py::conv", False),
+        ("a.py::T::conv[x*]", "a.py::T::conv[x-1]", True),
+        ("a.py::T::conv[x*]", "a.py::T::conv[y-1]", False),
+        ("a.py::T::conv[x*]", "a.py::T::conv", False),
+        ("a.py::T::conv[a::b]", "a.py::T::conv[a::b]", True),
+        ("a.py::T::co.v", "a.py::T::conv", False),
+    ],
+)
+def test_a_pattern_meets_what_it_says_and_nothing_longer(tmp_path, pattern, test, meets):
+    (skip,) = listed(tmp_path, entry(pattern))
+    assert skip.meets(test) is meets
+
+
+def test_an_expired_entry_is_an_error_that_names_owner_and_place(tmp_path):
+    with pytest.raises(ConfigError, match=r"ci/skips/unit\.yaml:2: .*expired on 2026-05-31") as e:
+        listed(tmp_path, entry(expires="2026-05-31"))
+    assert "somebody" in e.value.hint
+    assert len(listed(tmp_path / "b", entry(expires="2026-06-01"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "double"),
+    [
+        ("", "", True),
+        ("    gfx: [gfx942]\n", "", True),
+        ("    gfx: [gfx942]\n", "    gfx: [gfx942, gfx950]\n", True),
+        ("    gfx: [gfx942]\n", "    gfx: [gfx950]\n", False),
+        ('    jax: "<0.9"\n', '    jax: ">=0.9"\n', False),
+    ],
+)
+def test_an_entry_stands_once(tmp_path, first, second, double):
+    if not double:
+        assert len(listed(tmp_path, entry(more=first), entry(more=second))) == 2
+        return
+    with pytest.raises(ConfigError, match=r"stands at ci/skips/unit\.yaml:2 already"):
+        listed(tmp_path, entry(more=first), entry(more=second))
+
+
+def context(suite="unit", targets=("gfx942",), rocm="7.10.0a20251120", jax="0.9.1"):
+    version = Version(rocm) if rocm else None
+    return Context(suite=suite, targets=frozenset(targets), rocm=version, jax=Version(jax))
+
+
+@pytest.mark.parametrize(
+    ("more", "where", "applies"),
+    [
+        ("", context(), True),
+        ("", context(suite="smoke"), False),
+        ("    gfx: [gfx942]\n", context(), True),
+        ("    gfx: [gfx950]\n", context(), False),
+        ('    rocm: ">=7.10a0"\n', context(), True),
+        ('    rocm: "<7"\n', context(), False),
+        ('    jax: ">=0.9,<0.10"\n', context(), True),
+        ('    jax: ">=0.10"\n', context(), False),
+        ("", context(targets=("cpu",), rocm=""), True),
+        ('    rocm: ">=7"\n', context(targets=("cpu",), rocm=""), False),
+        ("    gfx: [gfx942]\n", context(targets=("cpu",), rocm=""), False),
+    ],
+)
+def test_an_entry_applies_where_it_says(tmp_path, more, where, applies):
+    assert bool(skips.applying(listed(tmp_path, entry(more=more)), where)) is applies
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("tests/lax_test.py::Lax::testConv", "not conv", "is not a node id"),
+        ("tests/lax_test.py::Lax::testConv", "tests/*::x", "is not a node id"),
+        ("https://example.org/1", "soon", "is not a link"),
+        ('"2026-12-31"', '"next year"', "is not a day"),
+        ("    owner: somebody\n", "", "'owner' is missing"),
+        ("    reason:", "    raeson:", "unknown key"),
+    ],
+)
+def test_a_wrong_entry_is_refused(tmp_path, old, new, problem):
+    with pytest.raises(ConfigError, match=problem):
+        listed(tmp_path, entry().replace(old, new))
+
+
+def test_a_reason_names_issue_owner_and_end(tmp_path):
+    (skip,) = listed(tmp_path, entry())
+    assert str(skip) == "returns NaN (https://example.org/1, somebody, until 2026-12-31)"
+
+
+def test_the_projects_own_lists_can_be_read():
+    skips.load(ROOT, today=date(2026, 1, 1))

@@ -1,0 +1,170 @@
+"""What `--therock-path` may be, and what is known before anything is fetched."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from support import tarballs
+from support.tarballs import NAME
+
+from rocwheel import rocm
+from rocwheel.download import proxies, without_secrets
+from rocwheel.errors import ConfigError, RocmError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL = f"https://rocm.nightlies.amd.com/tarball/{NAME}"
+
+
+def plan(source: str, tmp_path: Path, *, sha256=None, version=None) -> rocm.RocmPlan:
+    return rocm.plan(source, sha256=sha256, version=version, cache=tmp_path / "cache", cwd=tmp_path)
+
+
+def test_a_url_tells_version_and_family_by_its_name(tmp_path: Path) -> None:
+    planned = plan(URL, tmp_path)
+    assert planned.origin is rocm.Origin.URL
+    assert planned.name == NAME
+    assert str(planned.version) == "7.10.0a20251120"
+    assert planned.family is not None
+    assert planned.family.targets == ("gfx942",)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "family"),
+    [
+        ("therock-dist-linux-gfx110X-all-7.10.0rc1.tar.gz", "7.10.0rc1", "gfx110X-all"),
+        ("therock-dist-linux-gfx1151-7.9.1.tar.xz", "7.9.1", "gfx1151"),
+        (
+            "therock-dist-linux-gfx94X-dcgpu-7.10.0.dev0%2Befed3c.tar.zst",
+            "7.10.0.dev0+efed3c",
+            "gfx94X-dcgpu",
+        ),
+        ("therock-dist-linux-gfx77-what-7.10.0.tar.gz", "7.10.0", None),
+        ("rocm.tar.gz", None, None),
+        ("therock-dist-linux-gfx1151-1x2.tar.gz", None, "gfx1151"),
+    ],
+)
+def test_names_of_tarballs(name: str, version: str, family: str, tmp_path: Path) -> None:
+    planned = plan(f"https://host/dir/{name}?token=1", tmp_path)
+    assert (str(planned.version) if planned.version else None) == version
+    assert (planned.family.name if planned.family else None) == family
+
+
+def test_the_version_asked_for_wins_over_the_name(tmp_path: Path) -> None:
+    assert str(plan(URL, tmp_path, version="7.10.0").version) == "7.10.0"
+
+
+def test_a_version_that_contradicts_the_name_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(RocmError, match=r"is ROCm 7\.10\.0a20251120, not 7\.9") as caught:
+        plan(URL, tmp_path, version="7.9.0")
+    assert "--rocm-version" in caught.value.hint
+
+
+def test_a_relative_path_starts_at_the_working_directory(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(b"")
+    planned = plan(NAME, tmp_path)
+    assert planned.origin is rocm.Origin.TARBALL
+    assert planned.source == str(tmp_path / NAME)
+
+
+def test_a_file_url_is_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "with blank.tar.gz"
+    path.write_bytes(b"")
+    assert plan(path.as_uri(), tmp_path).source == str(path)
+
+
+def test_a_directory_has_no_family_and_no_version_yet(tmp_path: Path) -> None:
+    folder = tmp_path / "therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz"
+    folder.mkdir()
+    planned = plan(str(folder), tmp_path)
+    assert (planned.origin, planned.version, planned.family) == (
+        rocm.Origin.DIRECTORY,
+        None,
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("nowhere/x.tar.gz", "No such file"),
+        ("s3://bucket/x.tar.gz", "s3 is not spoken"),
+        ("ftp://host/x.tar.gz", "ftp is not spoken"),
+        ("https:///x.tar.gz", "not a usable URL"),
+        ("https://host:99999/x.tar.gz", "not a usable URL"),
+        ("https://host/a b.tar.gz", "not a usable URL"),
+        ("https://[::1/x.tar.gz", "not a usable URL"),
+        ("/dev/null", "neither a file nor a directory"),
+    ],
+)
+def test_a_source_that_cannot_be_right_is_refused(source: str, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        plan(source, tmp_path)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("digest", ["abc", "g" * 64, "a" * 63])
+def test_a_checksum_that_is_none_is_refused(digest: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a SHA-256"):
+        plan(URL, tmp_path, sha256=digest)
+
+
+def test_a_checksum_may_be_upper_case(tmp_path: Path) -> None:
+    assert plan(URL, tmp_path, sha256="AB" * 32).sha256 == "ab" * 32
+
+
+def test_a_directory_takes_no_checksum(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="directory"):
+        plan(str(tmp_path), tmp_path, sha256="a" * 64)
+
+
+def test_planning_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / NAME).write_bytes(tarballs.rocm_tarball())
+    before = sorted(tmp_path.rglob("*"))
+    for source in (URL, NAME, "."):
+        str(plan(source, tmp_path))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_the_plan_says_what_would_happen(tmp_path: Path) -> None:
+    lines = str(plan(URL, tmp_path, sha256="ab" * 32)).splitlines()
+    assert lines[0] == f"fetch ROCm 7.10.0a20251120 from {URL}"
+    assert "ab" * 32 in lines[1]
+    assert str(tmp_path / "cache/rocm/trees") in lines[2]
+    assert "sha256 where that exists" in str(plan(URL, tmp_path))
+    assert str(plan(".", tmp_path)) == f"use ROCm, version as the tree says in {tmp_path} as it is"
+
+
+def test_a_password_and_a_signature_are_shown_nowhere(tmp_path: Path) -> None:
+    planned = plan(f"https://user:secret@host:8443/{NAME}?X-Signature=secret#secret", tmp_path)
+    assert "secret" not in str(planned) + str(planned.document())
+    assert planned.shown == f"https://host:8443/{NAME}"
+    assert without_secrets("https://a:b@[::1]:1/x?y") == "https://[::1]:1/x"
+
+
+@pytest.mark.parametrize(
+    ("url", "env", "expected"),
+    [
+        ("https://h/x", {}, {}),
+        ("https://h/x", {"HTTPS_PROXY": "http://p:1"}, {"https": "http://p:1"}),
+        ("https://h/x", {"https_proxy": "a", "HTTPS_PROXY": "b"}, {"https": "a"}),
+        ("http://h/x", {"HTTPS_PROXY": "http://p:1"}, {}),
+        ("http://h/x", {"all_proxy": "http://p:1"}, {"http": "http://p:1"}),
+        ("http://h/x", {"http_proxy": "p", "no_proxy": "other, h"}, {}),
+        ("http://a.h.org/x", {"http_proxy": "p", "NO_PROXY": ".h.org"}, {}),
+        ("http://a.h.org/x", {"http_proxy": "p", "NO_PROXY": "h.org"}, {}),
+        ("http://ah.org/x", {"http_proxy": "p", "NO_PROXY": "h.org"}, {"http": "p"}),
+        ("http://h:81/x", {"http_proxy": "p", "no_proxy": "h:80"}, {"http": "p"}),
+        ("http://h:80/x", {"http_proxy": "p", "no_proxy": "h:80"}, {}),
+        ("http://10.1.2.3/x", {"http_proxy": "p", "no_proxy": "10.0.0.0/8"}, {}),
+        ("http://11.1.2.3/x", {"http_proxy": "p", "no_proxy": "10.0.0.0/8"}, {"http": "p"}),
+        ("http://[::1]:1/x", {"http_proxy": "p", "no_proxy": "::1"}, {}),
+        ("http://h/x", {"http_proxy": "p", "no_proxy": "*"}, {}),
+    ],
+)
+def test_proxies_come_from_the_given_environment(
+    url: str, env: dict[str, str], expected: dict[str, str]
+) -> None:
+    assert proxies(url, env) == expected

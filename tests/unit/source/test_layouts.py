@@ -1,0 +1,119 @@
+"""ci/layouts.yaml: what rocwheel relies on is data, and data that cannot be right is refused."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+from rocwheel import config
+from rocwheel.errors import ConfigError
+from rocwheel.layout import Step, expand, expand_env
+from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.source import layouts
+
+FILE = Path(__file__).parents[3] / "ci" / "layouts.yaml"
+LAYOUTS = layouts.load(FILE)
+
+
+@pytest.mark.parametrize(
+    ("version", "startup", "config"),
+    [
+        ("0.8.0", (), "rocm"),
+        ("0.9.1", (), "rocm"),
+        ("0.9.2", ("build/rocm/rocm.bazelrc",), "rocm_release_wheel"),
+        ("0.10.2", ("build/rocm/rocm.bazelrc",), "rocm_clang_local"),
+        ("0.11.0.dev20260701", ("build/rocm/rocm.bazelrc",), "rocm_clang_local"),
+        ("0.13.0", ("build/rocm/rocm.bazelrc",), "rocm_clang_local"),
+    ],
+)
+def test_a_version_finds_its_class(version, startup, config):
+    found = LAYOUTS["upstream"].version_class(Version(version))
+    assert found is not None
+    assert found.startup_files == startup
+    assert found.values["clang_rocm_config"] == (config,)
+
+
+def test_a_version_too_old_has_no_class():
+    assert LAYOUTS["upstream"].version_class(Version("0.7.1")) is None
+
+
+def test_rocm_10_needs_jax_0_11_1():
+    versions = {
+        text: LAYOUTS["upstream"].version_class(Version(text)) for text in ("0.11.0", "0.11.1")
+    }
+    assert {text: "10.1" in found.rocm for text, found in versions.items()} == {
+        "0.11.0": False,
+        "0.11.1": True,
+    }
+
+
+def test_upstream_builds_every_wheel_and_downstream_no_jaxlib():
+    assert set(LAYOUTS["upstream"].targets) == set(WheelKind)
+    assert set(LAYOUTS["downstream"].targets) == {WheelKind.PLUGIN, WheelKind.PJRT}
+
+
+def test_lock_files_are_named_as_jax_names_them():
+    locks = LAYOUTS["upstream"].lock_files
+    assert locks is not None
+    assert locks.name(PythonVersion(3, 12)) == "build/requirements_lock_3_12.txt"
+    assert locks.name(PythonVersion(3, 14, free_threaded=True)) == (
+        "build/requirements_lock_3_14_ft.txt"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "hint"),
+    [
+        ("when: [free-threaded]", "when: [free-threded]", "unknown value", "free-threaded"),
+        ("{python}", "{pythn}", r"unknown value \{pythn\}", "python"),
+        ("command: build", "command: biuld", "unknown value 'biuld'", "build"),
+        ("plugin: //", "plugn: //", "unknown key", "plugin"),
+        ("versions: ==0.8.0", "versions: 0.8.0", "no version specifier", "write"),
+        ("compilers: [hermetic, clang]", "compilers: [clnag]", "unknown value", "clang"),
+        ("when: [rocm, rocm-in-action-env]", "when: [rocm]", "no step asks for the feature", ""),
+        ("    markers: [", "    marker: [", "unknown key", "markers"),
+        ("schema: 1", "schema: 3", "reads schema 1", "same version"),
+    ],
+)
+def test_a_mistake_is_named_with_file_line_key_and_remedy(old, new, place, hint):
+    text = FILE.read_text()
+    assert old in text
+    with pytest.raises(ConfigError) as caught:
+        layouts.read(config.parse(text.replace(old, new, 1), name="layouts.yaml"))
+    assert re.match(
+        r"layouts\.yaml:\d+:\d+: layouts|layouts\.yaml:\d+:\d+: schema", str(caught.value)
+    )
+    assert re.search(place, str(caught.value))
+    assert hint in caught.value.hint
+
+
+def test_an_unknown_layout_is_answered_with_the_nearest():
+    with pytest.raises(ConfigError) as caught:
+        LAYOUTS["upstrem"]
+    assert caught.value.hint == "did you mean upstream?"
+
+
+def test_steps_give_their_options_when_all_conditions_hold():
+    steps = (
+        Step(when=frozenset(), options=("--always",)),
+        Step(when=frozenset({"a"}), options=("--a={one}",)),
+        Step(when=frozenset({"a", "b"}), options=("--ab",)),
+        Step(when=frozenset({"a"}), options=("--config={many}", "--none={empty}")),
+    )
+    found = expand(
+        steps, conditions=frozenset({"a"}), values={"one": "1 2", "many": ("x", "y"), "empty": ()}
+    )
+    assert found == ("--always", "--a=1 2", "--config=x", "--config=y")
+
+
+def test_a_later_step_wins_a_variable():
+    steps = (
+        Step(when=frozenset(), env={"A": "1", "B": "{b}"}),
+        Step(when=frozenset({"late"}), env={"A": "2"}),
+    )
+    values = {"b": "x"}
+    assert expand_env(steps, conditions=frozenset(), values=values) == {"A": "1", "B": "x"}
+    assert expand_env(steps, conditions=frozenset({"late"}), values=values)["A"] == "2"

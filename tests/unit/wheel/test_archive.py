@@ -1,0 +1,265 @@
+"""Reading and splicing archives of every shape that a wheel may have."""
+
+from __future__ import annotations
+
+import errno
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support import wheels
+from support.wheels import Entry, File, Wheel, Zip
+
+from rocwheel.errors import HostError, WheelError
+from rocwheel.wheel.archive import Archive
+from rocwheel.wheel.diff import diff
+from rocwheel.wheel.splice import Fresh, Kept, Outbox
+
+names = st.text(
+    st.characters(codec="utf-8", categories=("L", "N"), include_characters="_- +"),
+    min_size=1,
+    max_size=12,
+).filter(lambda text: text.strip() == text and text not in (".", ".."))
+contents = st.one_of(
+    st.just(b""), st.binary(max_size=200), st.builds(lambda n: b"\0" * n, st.integers(0, 300_000))
+)
+
+
+@st.composite
+def archives(draw) -> Zip:
+    """Any sound archive: methods, zip64, descriptors, comments, extra fields, odd orders."""
+    found = draw(st.lists(names, min_size=1, max_size=8, unique_by=lambda name: name.casefold()))
+    entries = []
+    for name in found:
+        is_folder = draw(st.integers(0, 5)) == 0
+        content = b"" if is_folder else draw(contents)
+        zip64 = draw(st.booleans())
+        descriptors = ["", "signed64", "plain64"] if zip64 else ["", "signed", "plain"]
+        raw = f"p/{name}/".encode() if is_folder else f"p/{name}".encode()
+        entries.append(
+            Entry(
+                raw,
+                content,
+                method=0 if is_folder else draw(st.sampled_from((0, 8))),
+                flags=0 if raw.isascii() else 0x800,
+                mode=0o40755 if is_folder else draw(st.sampled_from((0o100644, 0o100755, 0))),
+                made_by=draw(st.sampled_from((0, 3))),
+                zip64=zip64,
+                descriptor="" if is_folder else draw(st.sampled_from(descriptors)),
+                extra=draw(st.sampled_from((b"", b"UT\x05\0\x03abcd"))),
+                local_extra=draw(st.sampled_from((b"", b"UT\x05\0\x03abcd"))),
+                member_comment=draw(st.sampled_from((b"", b"a note"))),
+            )
+        )
+    order = range(len(entries))
+    return Zip(
+        entries,
+        comment=draw(st.binary(max_size=20)),
+        zip64=draw(st.booleans()),
+        order=draw(st.one_of(st.just(order), st.permutations(order))),
+    )
+
+
+def places(archive: Archive) -> list[int]:
+    """Which member lies first, second …: the directory may list them in another order."""
+    starts = [item.start for item in archive.members]
+    return sorted(range(len(starts)), key=starts.__getitem__)
+
+
+every_shape = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@every_shape
+@given(made=archives())
+def test_every_sound_archive_reads_as_python_reads_it(made: Zip, tmp_path_factory) -> None:
+    path = tmp_path_factory.mktemp("zip") / "a.zip"
+    path.write_bytes(made.to_bytes())
+    with Archive(path) as ours, zipfile.ZipFile(path) as theirs:
+        assert [member.name for member in ours.members] == theirs.namelist()
+        for member in ours.members:
+            assert b"".join(ours.stream(member)) == theirs.read(member.name)
+        assert ours.directory.comment == theirs.comment
+
+
+@every_shape
+@given(made=archives())
+def test_an_archive_of_kept_members_is_the_same_file(made: Zip, tmp_path_factory) -> None:
+    folder = tmp_path_factory.mktemp("zip")
+    path = folder / "a.zip"
+    path.write_bytes(made.to_bytes())
+    with Archive(path) as archive, Outbox(folder / "out") as box:
+        parts = [Kept(archive=archive, member=item, name=item.name) for item in archive.members]
+        box.write("a.zip", parts, archive)
+    assert (folder / "out" / "a.zip").read_bytes() == path.read_bytes()
+
+
+@every_shape
+@given(made=archives(), data=st.data())
+def test_what_is_not_renamed_or_rewritten_keeps_every_property(made, data, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("zip")
+    path = folder / "a.zip"
+    path.write_bytes(made.to_bytes())
+    with Archive(path) as archive, Outbox(folder / "out") as box:
+        parts = []
+        for item in archive.members:
+            kind = data.draw(st.sampled_from(("keep", "rename", "rewrite")))
+            if kind == "rewrite" and not item.is_dir:
+                parts.append(Fresh(like=item, name=item.name, content=b"new content\n" * 9))
+            else:
+                name = item.name if kind == "keep" else "longer-" + item.name
+                parts.append(Kept(archive=archive, member=item, name=name))
+        box.write("a.zip", parts, archive)
+    with Archive(path) as old, Archive(folder / "out" / "a.zip") as new:
+        assert places(old) == places(new)
+        for before, after, part in zip(old.members, new.members, parts, strict=True):
+            assert after.name == part.name
+            assert (after.mode, after.stamp, after.method) == (
+                before.mode,
+                before.stamp,
+                before.method,
+            )
+            if isinstance(part, Kept):
+                assert after.flags == before.flags
+                assert b"".join(new.raw(after.data, after.end)) == b"".join(
+                    old.raw(before.data, before.end)
+                )
+            else:
+                assert b"".join(new.stream(after)) == b"new content\n" * 9
+    with zipfile.ZipFile(folder / "out" / "a.zip") as theirs:
+        assert theirs.testzip() is None
+
+
+def test_thousands_of_members_keep_their_order(tmp_path: Path) -> None:
+    members = [Entry(f"p/{number % 7}/{number}".encode(), b"x") for number in range(5_000, 0, -1)]
+    path = tmp_path / "a.zip"
+    path.write_bytes(Zip(members, zip64=True, count=0xFFFF, zip64_count=5_000).to_bytes())
+    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+        assert [item.name.encode() for item in archive.members] == [item.name for item in members]
+        parts = [Kept(archive=archive, member=item, name=item.name) for item in archive.members]
+        box.write("a.zip", parts, archive)
+    assert (tmp_path / "out" / "a.zip").read_bytes() == path.read_bytes()
+
+
+def test_more_than_65535_members_get_zip64_records(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    path.write_bytes(Zip([Entry(b"p/first", b"x")]).to_bytes())
+    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+        (like,) = archive.members
+        parts = [Fresh(like=like, name=f"p/{n}", content=b"") for n in range(65_600)]
+        box.write("a.zip", parts, archive)
+    with zipfile.ZipFile(tmp_path / "out" / "a.zip") as theirs:
+        assert len(theirs.namelist()) == 65_600
+    with Archive(tmp_path / "out" / "a.zip") as ours:
+        assert ours.directory.end64
+        assert len(ours.members) == 65_600
+
+
+def test_a_file_system_without_nameless_files_gets_hidden_ones(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(os, "O_TMPFILE", 0)  # as a kernel that does not know the flag takes it
+    path = Wheel().write(tmp_path)
+    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+        box.write("a.whl", kept(archive), archive)
+        (hidden,) = (tmp_path / "out").iterdir()
+        assert hidden.name.startswith(".unfinished-")
+    assert [item.name for item in (tmp_path / "out").iterdir()] == ["a.whl"]
+    monkeypatch.setattr(os, "link", _no_links)
+    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+        box.write("b.whl", kept(archive), archive)
+    assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["a.whl", "b.whl"]
+    with (  # other bytes under that name stay
+        pytest.raises(WheelError, match=r"a\.whl: exists"),
+        Archive(path) as archive,
+        Outbox(tmp_path / "out") as box,
+    ):
+        box.write("a.whl", kept(archive)[:1], archive)
+    assert (tmp_path / "out" / "a.whl").read_bytes() == path.read_bytes()
+
+
+def _no_links(*_: object, **__: object) -> None:
+    raise OSError(errno.EPERM, "no hard links")
+
+
+def test_copying_works_where_the_kernel_cannot_copy(tmp_path: Path, monkeypatch) -> None:
+    path = Wheel(files={"demo/data": File(os.urandom(3 << 20))}).write(tmp_path)
+    monkeypatch.delattr(os, "copy_file_range", raising=False)
+    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+        parts = [Kept(archive=archive, member=item, name=item.name) for item in archive.members]
+        box.write(path.name, parts, archive)
+    assert diff(path, tmp_path / "out" / path.name) == ()
+
+
+def kept(archive: Archive) -> list[Kept]:
+    return [Kept(archive=archive, member=item, name=item.name) for item in archive.members]
+
+
+def test_nothing_appears_when_the_block_fails(tmp_path: Path) -> None:
+    path = Wheel().write(tmp_path)
+    out = tmp_path / "out"
+    with pytest.raises(KeyboardInterrupt), Archive(path) as archive, Outbox(out) as box:  # noqa: PT012
+        box.write("a.whl", kept(archive), archive)
+        raise KeyboardInterrupt
+    assert list(out.iterdir()) == []
+
+
+def test_two_wheels_appear_together_or_not_at_all(tmp_path: Path) -> None:
+    path = Wheel().write(tmp_path)
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "b.whl").write_bytes(b"other bytes")
+    with pytest.raises(WheelError, match=r"b\.whl: exists with other content"):  # noqa: PT012, SIM117
+        with Archive(path) as archive, Outbox(out) as box:
+            box.write("a.whl", kept(archive), archive)
+            box.write("b.whl", kept(archive), archive)
+    assert [item.name for item in out.iterdir()] == ["b.whl"]
+    assert (out / "b.whl").read_bytes() == b"other bytes"
+
+
+def test_the_same_bytes_under_the_same_name_are_fine(tmp_path: Path) -> None:
+    path = Wheel().write(tmp_path)
+    before = path.stat()
+    with Archive(path) as archive, Outbox(tmp_path) as box:
+        box.write(path.name, kept(archive), archive)
+    assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    assert [item.name for item in tmp_path.iterdir()] == [path.name]
+
+
+def test_one_name_cannot_be_given_twice(tmp_path: Path) -> None:
+    path = Wheel().write(tmp_path)
+    with pytest.raises(WheelError, match="two of the wheels"):  # noqa: PT012, SIM117
+        with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+            box.write("a.whl", kept(archive), archive)
+            box.write("a.whl", kept(archive), archive)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_the_hosts_fault(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(HostError, match="file"), Outbox(tmp_path / "file" / "out"):
+        pass
+
+
+def test_a_new_wheel_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
+    path = Wheel().write(tmp_path)
+    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+        box.write("a.whl", kept(archive), archive)
+    mask = os.umask(0)
+    os.umask(mask)
+    assert (tmp_path / "out" / "a.whl").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_a_large_file_is_compressed_from_disk(tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    large = tmp_path / "large"
+    large.write_bytes(b"0123456789abcdef" * (1 << 17))
+    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+        parts = [
+            Fresh(like=item, name=item.name, content=large) if item.name.endswith(".so") else part
+            for item, part in zip(archive.members, kept(archive), strict=True)
+        ]
+        box.write(path.name, parts, archive)
+    with zipfile.ZipFile(tmp_path / "out" / path.name) as theirs:
+        assert theirs.read("jax_rocm7_plugin/_linalg.so") == large.read_bytes()
+        assert theirs.getinfo("jax_rocm7_plugin/_linalg.so").external_attr >> 16 == 0o100755

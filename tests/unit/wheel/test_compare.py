@@ -1,0 +1,184 @@
+"""What differs between two wheels is said once, and nothing where nothing does."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import zlib
+from pathlib import Path
+
+import pytest
+from support import wheels
+from support.wheels import File, Wheel, Zip, make_bundle, make_elf, pack_bundle
+
+from rocwheel.wheel.diff import diff
+
+BASE = {
+    "needed": ("libamdhip64.so.7",),
+    "runpath": "/opt/rocm/lib",
+    "versions": {"libc.so.6": ("GLIBC_2.17",)},
+    "exports": ("PyInit_x", "gone"),
+    "imports": ("memcpy",),
+    "bundles": (pack_bundle(make_bundle(("gfx942", "gfx90a"))),),
+}
+
+
+def code(content: bytes) -> str:
+    """A code object as a difference shows it."""
+    return f"{len(content)} bytes, {hashlib.sha256(content).hexdigest()[:12]}"
+
+
+CODE = code(b"\x7fELF gpu")
+
+
+def differences(folder: Path, first: Wheel, second: Wheel) -> list[str]:
+    (folder / "a").mkdir()
+    (folder / "b").mkdir()
+    return [str(item) for item in diff(first.write(folder / "a"), second.write(folder / "b"))]
+
+
+def module(**changes) -> Wheel:
+    content = make_elf(**{**BASE, **changes})
+    return Wheel(files={"demo/x.so": File(content, mode=0o755)})
+
+
+def test_two_writes_of_one_input_differ_in_nothing(tmp_path: Path) -> None:
+    assert differences(tmp_path, wheels.plugin(), wheels.plugin()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"needed": ("libamdhip64.so.6",)}, ["NEEDED: - libamdhip64.so.7", "NEEDED: + libamdhip64.so.6"]),
+        ({"runpath": "/opt"}, ["RUNPATH: /opt/rocm/lib -> /opt"]),
+        ({"soname": "libx.so"}, ["SONAME: + libx.so"]),
+        ({"rpath": "/opt"}, ["RPATH: + /opt"]),
+        (
+            {"versions": {"libc.so.6": ("GLIBC_2.28",)}},
+            ["symbol version: - libc.so.6 GLIBC_2.17", "symbol version: + libc.so.6 GLIBC_2.28"],
+        ),
+        ({"exports": ("PyInit_x", "new")}, ["exported symbol: - gone", "exported symbol: + new"]),
+        ({"imports": ()}, ["needed symbol: - memcpy"]),
+        ({"machine": 183}, ["machine: x86_64 -> aarch64"]),
+        (
+            {"bundles": (pack_bundle(make_bundle(("gfx942",))),)},
+            ["gfx target: - gfx90a"],
+        ),
+        (
+            {"bundles": (make_bundle(("gfx942", "gfx90a")),)},
+            ["compression of bundle 0: zstd -> none"],
+        ),
+        (
+            {"bundles": (pack_bundle(make_bundle(("gfx942", "gfx90a"), code=b"longer code")),)},
+            [
+                f"code object gfx90a of bundle 0: {CODE} -> {code(b'longer code')}",
+                f"code object gfx942 of bundle 0: {CODE} -> {code(b'longer code')}",
+            ],
+        ),
+        ({"bundles": BASE["bundles"] * 2}, ["GPU code bundles: 1 -> 2"]),
+        ({"bundles": ()}, ["gfx target: - gfx90a", "gfx target: - gfx942", "GPU code bundles: 1 -> 0"]),
+    ],
+)  # fmt: skip
+def test_a_shared_object_is_compared_by_what_it_means(changes, expected, tmp_path: Path) -> None:
+    found = differences(tmp_path, module(), module(**changes))
+    own = [line.removeprefix("demo/x.so: ") for line in found if line.startswith("demo/x.so")]
+    assert [line for line in own if not line.startswith("bytes: ")] == expected
+
+
+@pytest.mark.parametrize("method", ["", "zlib", "zstd"])
+def test_the_code_object_that_changed_is_named(method: str, tmp_path: Path) -> None:
+    """One byte in the second bundle, for one target; every size stays."""
+
+    def bundle(code: bytes = b"\x7fELF gpu") -> bytes:
+        plain = make_bundle(("gfx90a", "gfx942:xnack+"))
+        at = plain.rindex(b"\x7fELF gpu")
+        plain = plain[:at] + code + plain[at + len(code) :]
+        return pack_bundle(plain, method=method, version=2) if method else plain
+
+    found = differences(
+        tmp_path,
+        module(bundles=(bundle(), bundle())),
+        module(bundles=(bundle(), bundle(b"\x7fELF GPU"))),
+    )
+    objects = [line for line in found if "code object" in line]
+    new = code(b"\x7fELF GPU")
+    assert objects == [f"demo/x.so: code object gfx942:xnack+ of bundle 1: {CODE} -> {new}"]
+
+
+def test_a_damaged_bundle_is_compared_as_far_as_it_goes(tmp_path: Path) -> None:
+    whole = pack_bundle(
+        make_bundle(("gfx942",), code=random.Random(1).randbytes(300_000)), method="zlib"
+    )
+    broken = whole[:-40] + bytes(40)
+    found = differences(tmp_path, module(bundles=(whole,)), module(bundles=(broken,)))
+    (line,) = (line for line in found if "code object" in line)
+    assert line.endswith("-> 300000 bytes")
+
+
+def test_texts_are_compared_by_line(tmp_path: Path) -> None:
+    files = [{"demo/a.py": File(text)} for text in (b"one\ntwo\nthree\n", b"one\nzwei\nthree\n")]
+    found = differences(tmp_path, Wheel(files=files[0]), Wheel(files=files[1]))
+    lines = [line for line in found if line.startswith("demo/a.py: line")]
+    assert lines == ["demo/a.py: line: - two", "demo/a.py: line: + zwei"]
+    assert any(line.startswith("*.dist-info/RECORD: line: - demo/a.py,sha256=") for line in found)
+
+
+def test_members_modes_times_and_order_are_compared(tmp_path: Path) -> None:
+    first = Wheel(files={"demo/a": File(b"x"), "demo/b": File(b"y"), "demo/c": File(b"z")})
+    second = Wheel(
+        files={
+            "demo/b": File(b"y", mode=0o600, date=(2030, 1, 2, 3, 4, 6)),
+            "demo/a": File(b"x", method=0),
+            "demo/d": File(b"z"),
+        }
+    )
+    found = differences(tmp_path, first, second)
+    assert "member: - demo/c" in found
+    assert "member: + demo/d" in found
+    assert any(line.startswith("order of members: demo/a, demo/b, ") for line in found)
+    assert "demo/b: mode: 100644 -> 100600" in found
+    assert "demo/b: time: 2026-03-12 22:24:14 -> 2030-01-02 03:04:06" in found
+    assert "demo/a: compression method: 8 -> 0" in found
+
+
+def test_the_same_content_packed_otherwise_is_said_to_be_the_same(tmp_path: Path) -> None:
+    made = Wheel(files={"demo/a": File(b"abc" * 1000)})
+    entries = wheels.entries(made)
+    entries[0].packed = zlib.compress(b"abc" * 1000, 1)[2:-4]
+    (tmp_path / "b").mkdir()
+    second = tmp_path / "b" / made.name
+    second.write_bytes(Zip(entries, comment=b"new").to_bytes())
+    found = [str(item) for item in diff(made.write(tmp_path), second)]
+    assert "comment: b'' -> b'new'" in found
+    assert any(line.startswith("demo/a: compressed bytes: ") for line in found)
+    assert not any(line.startswith("demo/a: bytes") for line in found)
+
+
+def test_a_crc_that_was_made_to_agree_does_not_hide_a_change(tmp_path: Path) -> None:
+    """The generator polynomial added anywhere leaves a CRC-32 as it is."""
+    polynomial = (0xEDB88320 << 1 | 1).to_bytes(5, "little")
+    first = bytes(8)
+    second = polynomial + bytes(3)
+    assert zlib.crc32(first) == zlib.crc32(second)
+    found = differences(
+        tmp_path, Wheel(files={"demo/a": File(first)}), Wheel(files={"demo/a": File(second)})
+    )
+    assert any(line.startswith("demo/a: bytes") for line in found)
+
+
+def test_size_and_grafted_libraries_are_compared(tmp_path: Path) -> None:
+    second = Wheel(files={"demo.libs/libfoo-0123abcd.so.1": File(make_elf())})
+    found = differences(tmp_path, Wheel(), second)
+    assert "grafted library: + libfoo.so.1" in found
+    assert any(line.startswith("size in bytes: ") for line in found)
+
+
+def test_a_bumped_version_is_compared_member_by_member(tmp_path: Path) -> None:
+    found = differences(tmp_path, wheels.pjrt(), wheels.pjrt(version="0.9.2"))
+    assert found[0] == "version: 0.9.1 -> 0.9.2"
+    assert not any(line.startswith("member: ") for line in found)
+    record = [line for line in found if line.startswith("*.dist-info/RECORD: line")]
+    assert [line.split(",")[0].partition("line: ")[2] for line in record] == [
+        "- *.dist-info/METADATA", "+ *.dist-info/METADATA",
+    ]  # fmt: skip
+    assert not any(": bytes: " in line for line in found)  # the lines say it

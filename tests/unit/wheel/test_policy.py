@@ -1,0 +1,104 @@
+"""The policy file: every mistake is named with its line; the real file says what it should."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+from support.wheels import make_elf
+
+from rocwheel import config
+from rocwheel.errors import ConfigError
+from rocwheel.model import WheelKind
+from rocwheel.wheel import elf, policy
+
+FILE = Path(__file__).parents[3] / "ci" / "wheel_policy.yaml"
+TEXT = FILE.read_text(encoding="utf-8")
+POLICY = policy.load(FILE)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("schema: 1", "schema: 2", "schema: this rocwheel reads schema 1"),
+        ('oldest: "2_27"', 'oldest: "2_26x"', "unknown value"),
+        ('"2_17":', '"2.17":', "not a manylinux level"),
+        ('GLIBC: "2.17"', 'GLIBC: "two"', "not a symbol version"),
+        ('{GLIBC: "2.17", ', "{", "'GLIBC' is missing"),
+        ("platform_libraries:", "platform_library:", "unknown key"),
+        ("_{gpu}/lib", "_{gpus}/lib", "no such list"),
+        ("templates: [pip]}", "templates: [pipp]}", "unknown value 'pipp'"),
+        ("templates: [pip]}", "templates: []}", "no template"),
+        ('jax: ">=0.10.2"', 'jax: "0.10"', "Invalid specifier"),
+        ("size: 110_000_000", "size: large", "expected a whole number"),
+        ("gpu_code: false", "gpu_code: maybe", "expected true or false"),
+        ("  pjrt:\n", "  prjt:\n", "unknown key"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(old: str, new: str, message: str) -> None:
+    assert old in TEXT
+    with pytest.raises(ConfigError, match=message) as error:
+        policy.read(config.parse(TEXT.replace(old, new), name="wheel_policy.yaml"))
+    assert str(error.value).startswith("wheel_policy.yaml:")
+
+
+def test_the_templates_are_the_published_lists() -> None:
+    assert len(POLICY.runpath_templates["pip"]) == 79
+    assert POLICY.runpath_templates["pip"][-1] == "/opt/rocm/lib"
+    assert len(set(POLICY.runpath_templates["pip"])) == 79
+    assert POLICY.runpath_templates["short"] == (
+        "$ORIGIN/../rocm/lib",
+        "$ORIGIN/../../rocm/lib",
+        "/opt/rocm/lib",
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "first", "count"),
+    [
+        ("0.8.0", "short", 1), ("0.9.1", "short", 2), ("0.9.1.post6", "short", 2),
+        ("0.10.1+rocm7.10.0a20251120", "short", 2), ("0.10.2", "pip", 1), ("0.10.2rc1", "pip", 1),
+        ("0.12.0+devrocm7.10.0.dev0efed3c", "pip", 1), ("1.0", "pip", 1),
+    ],
+)  # fmt: skip
+def test_every_jax_version_has_a_template(version: str, first: str, count: int) -> None:
+    found = POLICY.runpaths(Version(version))
+    assert found[0] == POLICY.runpath_templates[first]
+    assert len(found) == count
+
+
+def facts(*versions: str) -> elf.ElfFacts:
+    image = make_elf(versions={"libc.so.6": versions})
+    return elf.scan("x.so", len(image), lambda: [image])
+
+
+@pytest.mark.parametrize(
+    ("versions", "level"),
+    [
+        (("GLIBC_2.2.5",), "2_27"), (("GLIBC_2.27",), "2_27"), (("GLIBC_2.28",), "2_28"),
+        (("GLIBC_2.29",), "2_31"), (("GLIBCXX_3.4.22", "GLIBC_2.17"), "2_27"),
+        (("GLIBCXX_3.4.25",), "2_31"), (("CXXABI_1.3.13",), "2_34"), (("GCC_12.0.0",), "2_35"),
+        (("GLIBC_ABI_DT_RELR",), "2_39"), (("LIBNUMA_1.2",), "2_27"), ((), "2_27"),
+    ],
+)  # fmt: skip
+def test_the_oldest_level_that_holds_is_chosen(versions, level: str) -> None:
+    best = POLICY.best([facts("GLIBC_2.2.5"), facts(*versions)])
+    assert best is not None
+    assert best.level == level
+    assert best.tag("x86_64") == f"manylinux_{level}_x86_64"
+
+
+def test_symbols_of_the_future_have_no_level() -> None:
+    assert POLICY.best([facts("GLIBC_2.99")]) is None
+    assert POLICY.best([facts("GLIBC_2.17", "GLIBC_PRIVATE")]) is None
+    assert POLICY.level("linux_x86_64") is None
+    assert POLICY.level("manylinux_2_99_x86_64") is None
+
+
+def test_levels_grow_and_every_kind_is_described() -> None:
+    for older, newer in zip(POLICY.manylinux, POLICY.manylinux[1:], strict=False):
+        assert all(older.highest[key] <= newer.highest[key] for key in policy.PREFIXES)
+    assert set(POLICY.kinds) == set(WheelKind)
+    assert "libamdhip64.so.7" in POLICY.rocm_libraries
+    assert not POLICY.rocm_libraries & POLICY.platform_libraries

@@ -1,0 +1,399 @@
+"""Every rule that `verify` knows is broken by a wheel made for it, and only that rule."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from support import wheels
+from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf
+
+from rocwheel.wheel.findings import RULES, Severity
+from rocwheel.wheel.inspect import inspect
+from rocwheel.wheel.policy import load as load_policy
+from rocwheel.wheel.verify import Expectation, verify, verify_set, verify_wheelhouse
+
+POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+MODULE = "jax_rocm7_plugin/_linalg.so"
+LIBRARY = "jax_plugins/xla_rocm7/xla_rocm_plugin.so"
+BUNDLE = make_bundle(("gfx942", "gfx1100"))
+
+
+def module(**changes) -> bytes:
+    """A plugin's module that breaks no rule but what `changes` break."""
+    return make_elf(
+        **{
+            "needed": ("libamdhip64.so.7", "libc.so.6"),
+            "runpath": ":".join(SHORT_RUNPATH),
+            "versions": {"libc.so.6": ("GLIBC_2.17",)},
+            "exports": ("PyInit__linalg",),
+            "bundles": (BUNDLE,),
+            **changes,
+        }
+    )
+
+
+def library(**changes) -> bytes:
+    return module(exports=("GetPjrtApi",), **changes)
+
+
+def with_file(
+    made: wheels.Wheel, name: str, content: bytes = b"", mode: int = 0o644
+) -> wheels.Wheel:
+    return made.but(files={**made.files, name: File(content, mode=mode)})
+
+
+def with_module(**changes) -> wheels.Wheel:
+    return with_file(wheels.plugin(), MODULE, module(**changes), 0o755)
+
+
+PLUGIN = wheels.plugin()
+PJRT = wheels.pjrt()
+JAXLIB = wheels.Wheel(
+    project="jaxlib",
+    version="0.9.1",
+    tag="cp312-cp312-manylinux_2_27_x86_64",
+    files={"jaxlib/__init__.py": File()},
+)
+METADATA = PLUGIN.members()[f"{PLUGIN.dist_info}/METADATA"].content
+WHEEL = PLUGIN.members()[f"{PLUGIN.dist_info}/WHEEL"].content
+ROCM = frozenset({"libamdhip64.so.7", "libhipblas.so.3"})
+LEAK = "$ORIGIN/../_solib_x86_64/_Ulocal"
+
+# title -> (the wheel, what was expected of it, the one rule that it breaks, part of the message)
+BROKEN = {
+    "another project in METADATA": (
+        PLUGIN.but(metadata=METADATA.replace(b"Name: jax-rocm7-plugin", b"Name: jax-rocm8-plugin")),
+        None, "name.agree", "jax-rocm8-plugin",
+    ),
+    "another version in METADATA": (
+        PLUGIN.but(metadata=METADATA.replace(b"Version: 0.9.1", b"Version: 0.9.2")),
+        None, "name.agree", "0.9.2",
+    ),
+    "a file that was renamed by hand": (
+        PJRT.but(filename="jax_rocm7_pjrt-0.9.1.post1-py3-none-manylinux_2_28_x86_64.whl"),
+        None, "name.agree", "0.9.1",
+    ),
+    "a version that is not in normal form": (
+        wheels.plugin(version="0.9.1.post01"), None, "name.canonical", "0.9.1.post1",
+    ),
+    "another project than asked for": (
+        PLUGIN, Expectation(project="jax-rocm60-plugin"), "name.expected", "jax-rocm60-plugin",
+    ),
+    "another version than asked for": (
+        PLUGIN, Expectation(version="0.9.1+rocm7.10.0"), "name.expected", "0.9.1+rocm7.10.0",
+    ),
+    "METADATA without a version of its own": (
+        PLUGIN.but(metadata=METADATA.replace(b"Metadata-Version: 2.4\n", b"")),
+        None, "metadata.field", "Metadata-Version stands 0 times",
+    ),
+    "METADATA of the future": (
+        PLUGIN.but(metadata=METADATA.replace(b"Metadata-Version: 2.4", b"Metadata-Version: 3.0")),
+        None, "metadata.field", "3.0",
+    ),
+    "a WHEEL of the future": (
+        PLUGIN.but(wheel=WHEEL.replace(b"Wheel-Version: 1.0", b"Wheel-Version: 2.0")),
+        None, "metadata.field", "2.0",
+    ),
+    "a requirement that is none": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "numpy>>2")),
+        None, "metadata.field", "numpy>>2",
+    ),
+    "Requires-Python that is none": (
+        PLUGIN.but(requires_python="three"), None, "metadata.field", "Requires-Python",
+    ),
+    "other tags in WHEEL": (
+        PLUGIN.but(tags=("cp312-cp312-linux_x86_64",)), None, "tag.agree", "linux_x86_64",
+    ),
+    "a build number in WHEEL only": (
+        PLUGIN.but(wheel=WHEEL + b"Build: 2\n"), None, "tag.agree", "Build is 2",
+    ),
+    "a build number in the file name only": (
+        PLUGIN.but(filename=PLUGIN.name.replace("0.9.1-", "0.9.1-2-")),
+        None, "tag.agree", "Build is absent",
+    ),
+    "another CPython than asked for": (
+        PLUGIN, Expectation(python="cp313"), "tag.expected", "cp313",
+    ),
+    "another ABI than asked for": (PLUGIN, Expectation(abi="cp314t"), "tag.expected", "cp314t"),
+    "another platform than asked for": (
+        PLUGIN, Expectation(platform="manylinux_2_28_x86_64"), "tag.expected", "2_28",
+    ),
+    "two platform tags": (
+        PLUGIN.but(tag="cp312-cp312-manylinux_2_27_x86_64.manylinux_2_28_x86_64"),
+        None, "tag.single", "manylinux_2_28_x86_64",
+    ),
+    "a tag that promises too much": (
+        with_module(versions={"libc.so.6": ("GLIBC_2.28",)}),
+        None, "tag.manylinux", "GLIBC_2.28",
+    ),
+    "a tag that promises an old C++ library": (
+        with_module(versions={"libstdc++.so.6": ("GLIBCXX_3.4.30",)}),
+        None, "tag.manylinux", "GLIBCXX_3.4.30",
+    ),
+    "no manylinux tag": (
+        PLUGIN.but(tag="cp312-cp312-linux_x86_64"), None, "tag.manylinux", "linux_x86_64",
+    ),
+    "a manylinux tag nobody knows": (
+        PLUGIN.but(tag="cp312-cp312-manylinux_2_99_x86_64"), None, "tag.manylinux", "2_99",
+    ),
+    "bytecode": (
+        with_file(PLUGIN, "jax_rocm7_plugin/__pycache__/x.cpython-312.pyc"),
+        None, "layout.stray", "left over",
+    ),
+    "an object file": (
+        with_file(PLUGIN, "jax_rocm7_plugin/x.o"), None, "layout.stray", "left over",
+    ),
+    "a top-level folder of another project": (
+        with_file(PLUGIN, "tests/__init__.py"), None, "layout.stray", "not below",
+    ),
+    "a file that only its owner reads": (
+        with_file(PLUGIN, "jax_rocm7_plugin/x.py", mode=0o600), None, "layout.mode", "0600",
+    ),
+    "a set-user-id file": (
+        with_file(PLUGIN, "jax_rocm7_plugin/x.py", mode=0o4755), None, "layout.mode", "4755",
+    ),
+    "a file anyone may change": (
+        with_file(PLUGIN, "jax_rocm7_plugin/x.py", mode=0o666), None, "layout.mode", "0666",
+    ),
+    "an entry point into nothing": (
+        PJRT.but(entry_points="[jax_plugins]\nxla_rocm7 = jax_plugins.rocm\n"),
+        None, "layout.entry-point", "no such module",
+    ),
+    "a pjrt wheel JAX does not find": (
+        PJRT.but(entry_points=""), None, "layout.entry-point", "jax_plugins",
+    ),
+    "a module for another machine": (
+        with_module(machine=183), None, "elf.machine", "aarch64",
+    ),
+    "RPATH": (
+        with_module(rpath=":".join(SHORT_RUNPATH)), None, "elf.rpath", "RPATH",
+    ),
+    "no RUNPATH": (with_module(runpath=""), None, "elf.runpath", "no RUNPATH"),
+    "a RUNPATH of /opt/rocm only": (
+        with_module(runpath="/opt/rocm/lib"), None, "elf.runpath", "lacks 2 of 3",
+    ),
+    "a RUNPATH that goes on": (
+        with_module(runpath=":".join((*SHORT_RUNPATH, "/usr/lib"))),
+        None, "elf.runpath", "1 entries too many",
+    ),
+    "a RUNPATH in another order": (
+        with_module(runpath=":".join(reversed(SHORT_RUNPATH))),
+        None, "elf.runpath", "another order",
+    ),
+    "a RUNPATH into Bazel's output": (
+        with_module(runpath=":".join((*SHORT_RUNPATH, LEAK))),
+        None, "elf.runpath-leak", "_solib_",
+    ),
+    "a library nobody expects": (
+        with_module(needed=("libX11.so.6",)), None, "elf.needed", "libX11.so.6",
+    ),
+    "a ROCm library of another ABI": (
+        with_module(needed=("libamdhip64.so.9",)), None, "elf.needed", "libamdhip64.so.9",
+    ),
+    "a ROCm library that this ROCm lacks": (
+        with_module(needed=("librocblas.so.5",)),
+        Expectation(rocm_sonames=ROCM), "elf.needed-rocm", "librocblas.so.5",
+    ),
+    "ROCm in jaxlib": (
+        with_file(JAXLIB, "jaxlib/x.so", make_elf(needed=("libamdhip64.so.7",))),
+        None, "elf.needed", "libamdhip64.so.7",
+    ),
+    "libpython": (
+        with_module(needed=("libpython3.12.so.1.0",)), None, "elf.python", "libpython3.12",
+    ),
+    "a module that cannot be imported": (
+        with_module(exports=("PyInit_linalg",)), None, "elf.python", "PyInit__linalg",
+    ),
+    "a pjrt wheel without its function": (
+        with_file(PJRT, LIBRARY, module(), 0o755), None, "elf.pjrt", "0 libraries",
+    ),
+    "a pjrt wheel with it twice": (
+        with_file(PJRT, "jax_plugins/xla_rocm7/other.so", library(), 0o755),
+        None, "elf.pjrt", "2 libraries",
+    ),
+    "code for fewer GPUs than asked for": (
+        PLUGIN, Expectation(gfx_targets=frozenset({"gfx942", "gfx1100", "gfx90a"})),
+        "gfx.targets", "lacks gfx90a",
+    ),
+    "code for more GPUs than asked for": (
+        PLUGIN, Expectation(gfx_targets=frozenset({"gfx942"})),
+        "gfx.targets", "has besides gfx1100",
+    ),
+    "bundles that differ": (
+        with_module(bundles=(BUNDLE, make_bundle(("gfx942",)))),
+        None, "gfx.targets", "lacks gfx1100",
+    ),
+    "no GPU code": (with_module(bundles=()), None, "gfx.none", "no GPU code"),
+    "a pin that its own set breaks": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.0+rocm7.2.0",)),
+        None, "pin.sibling", "0.9.0+rocm7.2.0",
+    ),
+    "a pin that the given set breaks": (
+        PLUGIN, Expectation(siblings={"jax-rocm7-pjrt": "0.9.2"}), "pin.sibling", "0.9.2",
+    ),
+    "a pin on a wheel that is not there": (
+        PLUGIN, Expectation(siblings={"jaxlib": "0.9.1"}), "pin.sibling", "not in the set",
+    ),
+    "a graft nobody allowed": (
+        with_file(
+            PLUGIN,
+            "jax_rocm7_plugin.libs/libfoo-0123abcd.so.1",
+            make_elf(soname="libfoo-0123abcd.so.1"),
+            0o755,
+        ),
+        None, "graft.allowed", "libfoo.so.1",
+    ),
+}  # fmt: skip
+
+
+def test_the_wheels_that_tests_start_from_break_no_rule(tmp_path: Path) -> None:
+    for made in (PLUGIN, PJRT, JAXLIB):
+        assert verify(made.write(tmp_path), policy=POLICY) == ()
+
+
+@pytest.mark.parametrize("title", BROKEN)
+def test_one_broken_rule_is_found_with_its_remedy(title: str, tmp_path: Path) -> None:
+    made, expected, rule, text = BROKEN[title]
+    findings = verify(made.write(tmp_path), policy=POLICY, expected=expected)
+    assert {item.rule for item in findings} == {rule}
+    assert any(text in item.message for item in findings)
+    assert all(item.remedy == RULES[rule][2] for item in findings)
+    assert all(item.severity is RULES[rule][0] for item in findings)
+
+
+def test_a_wheel_heavier_than_its_budget_is_found(tmp_path: Path) -> None:
+    path = PLUGIN.write(tmp_path)
+    kinds = {kind: replace(rules, size=1000) for kind, rules in POLICY.kinds.items()}
+    findings = verify(path, policy=replace(POLICY, kinds=kinds))
+    assert [item.rule for item in findings] == ["size.budget"]
+    assert str(path.stat().st_size) in findings[0].message
+
+
+@pytest.mark.parametrize(
+    ("record", "rule"),
+    [
+        (lambda text: text.replace("sha256=", "sha256=A", 1), "record.hash"),
+        (lambda text: text.replace(",0\n", ",1\n", 1), "record.hash"),
+        (lambda text: text.partition("\n")[2], "record.row"),
+        (lambda text: text + "ghost.py,sha256=abc,1\n", "record.row"),
+    ],
+)
+def test_a_record_that_lies_is_found(record, rule: str, tmp_path: Path) -> None:
+    text = PLUGIN.members()[f"{PLUGIN.dist_info}/RECORD"].content.decode()
+    path = PLUGIN.but(record=record(text).encode()).write(tmp_path)
+    assert [item.rule for item in verify(path, policy=POLICY)] == [rule]
+
+
+def test_stronger_digests_are_compared_too(tmp_path: Path) -> None:
+    import base64
+
+    text = PLUGIN.members()[f"{PLUGIN.dist_info}/RECORD"].content.decode()
+    empty = base64.urlsafe_b64encode(hashlib.sha512(b"").digest()).rstrip(b"=").decode()
+    first = text.splitlines()[0]
+    assert first.endswith(",0")
+    strong = text.replace(first, f"jax_rocm7_plugin/__init__.py,sha512={empty},0")
+    good = PLUGIN.but(record=strong.encode()).write(tmp_path)
+    assert verify(good, policy=POLICY) == ()
+    bad = PLUGIN.but(record=strong.replace(empty, empty[::-1]).encode()).write(tmp_path)
+    assert [item.rule for item in verify(bad, policy=POLICY)] == ["record.hash"]
+
+
+def test_an_unreadable_wheel_is_one_finding(tmp_path: Path) -> None:
+    path = tmp_path / PLUGIN.name
+    path.write_bytes(b"not a wheel")
+    assert [item.rule for item in verify(path, policy=POLICY)] == ["archive"]
+
+
+def test_a_report_that_was_not_checked_is_made_again(tmp_path: Path) -> None:
+    text = PLUGIN.members()[f"{PLUGIN.dist_info}/RECORD"].content
+    path = PLUGIN.but(record=text.replace(b"sha256=", b"sha256=A", 1)).write(tmp_path)
+    shallow, deep = inspect(path), inspect(path, hashes=True)
+    assert shallow.findings == ()
+    assert [item.rule for item in deep.findings] == ["record.hash"]
+    assert verify(shallow, policy=POLICY) == verify(deep, policy=POLICY) != ()
+
+
+def test_a_wheel_of_another_project_is_judged_by_what_holds_for_all(tmp_path: Path) -> None:
+    made = wheels.Wheel(tag="py3-none-any", files={"demo/__init__.py": File()})
+    assert verify(made.write(tmp_path), policy=POLICY) == ()
+
+
+def test_a_requirement_with_a_marker_is_no_pin_of_the_set(tmp_path: Path) -> None:
+    pins = ("jax-rocm7-pjrt==0.9.1", "jax-rocm7-pjrt==9.9; extra == 'later'", "numpy>=2")
+    path = PLUGIN.but(requires=pins).write(tmp_path)
+    assert verify(path, policy=POLICY) == ()
+
+
+def test_a_code_object_in_a_file_of_its_own_is_no_library(tmp_path: Path) -> None:
+    made = with_file(PLUGIN, "jax_rocm7_plugin/kernels.hsaco", make_elf(machine=224))
+    assert verify(made.write(tmp_path), policy=POLICY) == ()
+
+
+def test_errors_stand_before_warnings(tmp_path: Path) -> None:
+    made = with_module(versions={"libc.so.6": ("GLIBC_2.28",)}).but(
+        tag="cp312-cp312-manylinux_2_27_x86_64.manylinux_2_28_x86_64"
+    )
+    findings = verify(made.write(tmp_path), policy=POLICY)
+    assert [item.severity for item in findings] == [Severity.ERROR, Severity.WARNING]
+
+
+def test_three_tags_of_one_wheel_are_named(tmp_path: Path) -> None:
+    paths = [
+        PLUGIN.but(tag=f"cp312-cp312-manylinux_2_{level}_x86_64").write(tmp_path)
+        for level in (27, 28, 31)
+    ]
+    paths.append(PJRT.write(tmp_path))
+    found = verify_set(paths, policy=POLICY)
+    assert [[item.rule for item in found[path]] for path in paths] == [
+        ["set.double"], ["set.double"], ["set.double"], [],
+    ]  # fmt: skip
+
+
+def test_a_folder_without_a_pinned_wheel_is_incomplete(tmp_path: Path) -> None:
+    path = PLUGIN.write(tmp_path)
+    assert verify_set([path], policy=POLICY)[path] == ()
+    (item,) = verify_set([path], policy=POLICY, whole=True)[path]
+    assert (item.rule, "not in the set" in item.message) == ("pin.sibling", True)
+
+
+def test_a_set_is_compared_by_the_version_that_is_its_own(tmp_path: Path) -> None:
+    paths = [
+        made.write(tmp_path)
+        for made in (wheels.pjrt(version="0.9.2"), PJRT, PLUGIN, wheels.plugin(version="0.9.2"))
+    ]
+    assert all(not findings for findings in verify_set(paths, policy=POLICY).values())
+
+
+def test_a_wheelhouse_agrees_with_its_manifest_or_says_where_not(tmp_path: Path) -> None:
+    plugin, pjrt = PLUGIN.write(tmp_path), PJRT.write(tmp_path)
+    made = wheels.manifest(plugin, pjrt)
+    assert verify_wheelhouse(tmp_path, made, policy=POLICY) == {plugin: (), pjrt: ()}
+
+    stray = wheels.plugin(version="0.9.2").write(tmp_path)
+    found = verify_wheelhouse(tmp_path, made, policy=POLICY)
+    assert [item.rule for item in found[stray]] == ["set.manifest"]
+    stray.unlink()
+
+    wider = replace(made, gfx_targets=("gfx1100", "gfx942", "gfx90a"))
+    found = verify_wheelhouse(tmp_path, wider, policy=POLICY)
+    assert {item.rule for items in found.values() for item in items} == {"gfx.targets"}
+
+    with_file(PLUGIN, "jax_rocm7_plugin/more.py").write(tmp_path)
+    found = verify_wheelhouse(tmp_path, made, policy=POLICY)
+    assert [item.rule for item in found[plugin]] == ["set.manifest"]
+
+    plugin.unlink()
+    found = verify_wheelhouse(tmp_path, made, policy=POLICY)
+    assert [item.rule for item in found[plugin]] == ["archive"]
+
+
+def test_every_rule_is_broken_by_some_test_and_explained_in_the_guide() -> None:
+    here = Path(__file__)
+    tested = here.read_text(encoding="utf-8")
+    guide = (here.parents[3] / "docs" / "how-to" / "inspect-verify-wheels.md").read_text("utf-8")
+    for rule, (severity, holds, remedy) in RULES.items():
+        assert f'"{rule}"' in tested, rule
+        assert f"| `{rule}` | {severity.value} | {holds} | {remedy} |" in guide, rule

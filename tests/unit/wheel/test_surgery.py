@@ -1,0 +1,313 @@
+"""Other tags, other versions: only what says so changes, and a set changes together."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from packaging.requirements import Requirement
+from packaging.version import Version
+from support import wheels
+from support.wheels import Entry, File, Wheel, Zip
+
+from rocwheel.errors import ConfigError, WheelError
+from rocwheel.wheel import rename
+from rocwheel.wheel.archive import Archive
+from rocwheel.wheel.diff import diff
+from rocwheel.wheel.inspect import inspect
+from rocwheel.wheel.policy import load as load_policy
+from rocwheel.wheel.rename import Change, plan_retag, plan_reversion
+from rocwheel.wheel.verify import verify
+
+POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
+
+
+def text(path: Path, name: str) -> str:
+    with zipfile.ZipFile(path) as archive:
+        (found,) = (item for item in archive.namelist() if item.endswith(name))
+        return archive.read(found).decode()
+
+
+def retag(path: Path, out: Path, **tags: str) -> Path:
+    (made,) = rename.apply(plan_retag([path], **tags), out)
+    return made
+
+
+def reversion(paths: list[Path], out: Path, **change) -> list[Path]:
+    return list(rename.apply(plan_reversion(paths, Change(**change)), out))
+
+
+def changed(before: Path, after: Path) -> set[str]:
+    """Members whose content differs, as the tool that compares wheels sees it."""
+    return {item.member for item in diff(before, after) if item.member}
+
+
+def test_other_tags_change_wheel_and_record_only(tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    before = path.read_bytes()
+    made = retag(path, tmp_path / "out", platform="manylinux_2_28_x86_64")
+    assert made.name == "jax_rocm7_plugin-0.9.1-cp312-cp312-manylinux_2_28_x86_64.whl"
+    assert changed(path, made) == {"*.dist-info/WHEEL", "*.dist-info/RECORD"}
+    assert "Tag: cp312-cp312-manylinux_2_28_x86_64\n" in text(made, "/WHEEL")
+    assert verify(made, policy=POLICY) == ()
+    assert path.read_bytes() == before
+
+
+def test_every_part_of_the_tag_can_be_given_also_several(tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    made = retag(path, tmp_path / "out", python="cp311.cp312", abi="abi3", platform="linux_x86_64")
+    assert made.name == "jax_rocm7_plugin-0.9.1-cp311.cp312-abi3-linux_x86_64.whl"
+    tags = [line for line in text(made, "/WHEEL").splitlines() if line.startswith("Tag")]
+    assert tags == ["Tag: cp311-abi3-linux_x86_64", "Tag: cp312-abi3-linux_x86_64"]
+
+
+def test_the_tags_a_wheel_has_leave_every_byte(tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    made = retag(path, tmp_path / "out", platform="manylinux_2_27_x86_64")
+    assert made.read_bytes() == path.read_bytes()
+    assert retag(path, tmp_path, platform="manylinux_2_27_x86_64") == path
+
+
+def test_a_wheel_whose_texts_were_renamed_by_hand_is_mended(tmp_path: Path) -> None:
+    path = wheels.plugin(tags=("cp312-cp312-linux_x86_64",)).write(tmp_path)
+    made = retag(path, tmp_path / "out", platform="manylinux_2_27_x86_64")
+    assert made.name == path.name
+    assert verify(made, policy=POLICY) == ()
+
+
+@pytest.mark.parametrize("tag", ["many linux", "a-b", "../x", "x/y", "a..b"])
+def test_what_is_no_tag_is_refused(tag: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not a tag"):
+        plan_retag([wheels.plugin().write(tmp_path)], platform=tag)
+
+
+@pytest.mark.parametrize(
+    ("old", "change", "new"),
+    [
+        ("0.9.1", {"post": 1}, "0.9.1.post1"),
+        ("0.9.1", {"post": 0}, "0.9.1.post0"),
+        ("0.9.1.post1", {"post": 2}, "0.9.1.post2"),
+        ("0.9.1+rocm7.2", {"post": 1}, "0.9.1.post1+rocm7.2"),
+        ("0.9.1", {"local": "rocm7.10.0a20251120"}, "0.9.1+rocm7.10.0a20251120"),
+        ("0.9.1.post1+rocm7.2", {"local": "rocm7.3"}, "0.9.1.post1+rocm7.3"),
+        ("0.9.1.dev5", {"local": "rocm7.3"}, "0.9.1.dev5+rocm7.3"),
+        ("0.9.1", {"version": "0.9.2rc1"}, "0.9.2rc1"),
+    ],
+)
+def test_a_new_version_is_what_was_asked_for(old: str, change, new: str) -> None:
+    assert str(Change(**change).of(Version(old))) == new
+
+
+@pytest.mark.parametrize(
+    ("old", "change", "message"),
+    [
+        ("0.9.1.dev5", {"post": 1}, "no post-releases"),
+        ("0.9.1rc1", {"post": 1}, "no post-releases"),
+        ("0.9.1", {"version": "one"}, "not a PEP 440 version"),
+        ("0.9.1", {"local": "ROCm7"}, "PEP 440 spells it '0.9.1\\+rocm7'"),
+        ("0.9.1", {"local": "rocm7_2"}, "spells it"),
+        ("0.9.1", {"local": "a+b"}, "not a PEP 440 version"),
+        ("0.9.1", {"version": "0.9.1-1"}, "spells it"),
+    ],
+)
+def test_a_version_that_cannot_be_is_refused(old: str, change, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Change(**change).of(Version(old))
+
+
+def test_a_set_gets_one_version_and_keeps_its_pins(tmp_path: Path) -> None:
+    paths = [wheels.pjrt().write(tmp_path), wheels.plugin().write(tmp_path)]
+    pjrt, plugin = reversion(paths, tmp_path / "out", post=1)
+    assert pjrt.name == "jax_rocm7_pjrt-0.9.1.post1-py3-none-manylinux_2_28_x86_64.whl"
+    assert "Requires-Dist: jax-rocm7-pjrt==0.9.1.post1\n" in text(plugin, "/METADATA")
+    assert "_release_version: str = '0.9.1.post1'" in text(plugin, "plugin/version.py")
+    assert "old = \"_release_version: str = '0.9.1.post1'\"" in text(plugin, "plugin/version.py")
+    assert text(pjrt, "xla_rocm7/version.py") == "_release_version: str | None = None\n"
+    assert changed(paths[0], pjrt) == {"*.dist-info/METADATA", "*.dist-info/RECORD"}
+    assert changed(paths[1], plugin) == {
+        "*.dist-info/METADATA", "*.dist-info/RECORD", "jax_rocm7_plugin/version.py",
+    }  # fmt: skip
+    for made in (pjrt, plugin):
+        assert verify(made, policy=POLICY) == ()
+
+
+def test_a_plugin_alone_is_warned_about_its_sibling(tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    (plan,) = plan_reversion([path], Change(local="rocm7.10.0"))
+    assert "jax-rocm7-pjrt 0.9.1+rocm7.10.0" in plan.notes[0]
+    (made,) = rename.apply([plan], tmp_path / "out")
+    assert "Requires-Dist: jax-rocm7-pjrt==0.9.1+rocm7.10.0\n" in text(made, "/METADATA")
+
+
+@pytest.mark.parametrize(
+    ("pin", "expected"),
+    [
+        ("jax-rocm7-pjrt==0.9.1", "jax-rocm7-pjrt==0.9.1.post1"),
+        ("jax-rocm7-pjrt (==0.9.1)", "jax-rocm7-pjrt (==0.9.1.post1)"),
+        ("jax_rocm7_pjrt == 0.9.1 ; python_version > '3'", "jax_rocm7_pjrt == 0.9.1.post1 ; python_version > '3'"),
+        ("jax-rocm7-pjrt==0.9.1.*", "jax-rocm7-pjrt==0.9.1.*"),
+        ("jax-rocm7-pjrt>=0.9,<0.10", "jax-rocm7-pjrt>=0.9,<0.10"),
+        ("jax-rocm7-pjrt>=0.9,<=0.9.1", "jax-rocm7-pjrt==0.9.1.post1"),
+        ("jax-rocm7-pjrt[x]!=0.9.1.post1", "jax-rocm7-pjrt[x]==0.9.1.post1"),
+        ("jax-rocm7-pjrt==0.9.0", "jax-rocm7-pjrt==0.9.1.post1"),
+        ("jax-rocm7-pjrt", "jax-rocm7-pjrt"),
+        ("jax-rocm60-pjrt==0.9.1", "jax-rocm60-pjrt==0.9.1"),
+        ("numpy==0.9.1", "numpy==0.9.1"),
+    ],
+)  # fmt: skip
+def test_a_pin_is_rewritten_only_where_it_must_be(pin: str, expected: str, tmp_path: Path) -> None:
+    paths = [wheels.pjrt().write(tmp_path), wheels.plugin(requires=(pin, "x==1")).write(tmp_path)]
+    _, plugin = reversion(paths, tmp_path / "out", post=1)
+    assert f"Requires-Dist: {expected}\nRequires-Dist: x==1\n" in text(plugin, "/METADATA")
+
+
+texts = st.binary(max_size=50).filter(lambda content: not content.startswith(b"\x7fELF"))
+version_numbers = st.builds("{}.{}.{}".format, *[st.integers(0, 30)] * 3)
+locals_ = st.sampled_from(("rocm7", "rocm7.10.0a20251120", "devrocm7.10.0.dev0efed3c", "x.1"))
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), old=version_numbers, number=st.sampled_from(("7", "10", "60", "100")))
+def test_any_set_stays_installable_and_comes_back(data, old, number, tmp_path_factory) -> None:
+    folder = tmp_path_factory.mktemp("set")
+    changes = data.draw(
+        st.one_of(
+            st.builds(lambda n: {"post": n}, st.integers(0, 99)),
+            st.builds(lambda text: {"local": text}, locals_),
+            st.builds(lambda text: {"version": text}, version_numbers),
+        )
+    )
+    files = {
+        name: File(data.draw(texts), mode=data.draw(st.sampled_from((0o644, 0o755))))
+        for name in (f"jax_rocm{number}_plugin/a.py", f"jax_rocm{number}_plugin/ü.txt")
+    }
+    plugin = wheels.plugin(number=number, version=old)
+    plugin = plugin.but(
+        files={**plugin.files, **files},
+        directories=data.draw(st.booleans()),
+        dist_info_first=data.draw(st.booleans()),
+        comment=data.draw(st.binary(max_size=9)),
+    )
+    paths = [wheels.pjrt(number=number, version=old).write(folder), plugin.write(folder)]
+    made = reversion(paths, folder / "out", **changes)
+    reports = [inspect(path, hashes=True) for path in made]
+    assert all(report.findings == () for report in reports)
+    new = reports[0].version
+    assert str(Version(new)) == new == reports[1].version
+    (pin,) = (Requirement(item) for item in reports[1].requires)
+    assert pin.specifier.contains(new, prereleases=True)
+    with Archive(paths[1]) as before, Archive(made[1]) as after:
+        assert [(m.mode, m.stamp, m.method, m.flags) for m in before.members] == [
+            (m.mode, m.stamp, m.method, m.flags) for m in after.members
+        ]
+    back = reversion(made, folder / "back", version=old)
+    for first, last in zip(paths, back, strict=True):
+        assert last.name == first.name
+        assert {d.aspect for d in diff(first, last)} <= {"compressed bytes"}
+
+
+def test_data_folders_and_licences_move_with_the_version(tmp_path: Path) -> None:
+    made = Wheel(
+        files={
+            "demo/__init__.py": File(),
+            "demo-1.0.data/scripts/demo": File(b"#!python\n", mode=0o755),
+            "demo-1.0.dist-info/licenses/LICENSE": File(b"Apache"),
+            "demo-1.0.dist-info-not/x": File(b""),
+        }
+    )
+    (path,) = reversion([made.write(tmp_path)], tmp_path / "out", version="2.0")
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == [
+            "demo/__init__.py",
+            "demo-2.0.data/scripts/demo",
+            "demo-2.0.dist-info/licenses/LICENSE",
+            "demo-1.0.dist-info-not/x",
+            "demo-2.0.dist-info/METADATA",
+            "demo-2.0.dist-info/WHEEL",
+            "demo-2.0.dist-info/RECORD",
+        ]
+    assert inspect(path, hashes=True).findings == ()
+
+
+def test_one_bad_wheel_of_a_set_stops_the_whole_set(tmp_path: Path) -> None:
+    good, bad = wheels.pjrt().write(tmp_path), wheels.plugin().write(tmp_path)
+    bad.write_bytes(bad.read_bytes()[:-1])
+    with pytest.raises(WheelError):
+        plan_reversion([good, bad], Change(post=1))
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "jax_rocm7_plugin-0.9.1.post1-cp312-cp312-manylinux_2_27_x86_64.whl").write_bytes(b"x")
+    with pytest.raises(WheelError, match="exists with other content"):
+        reversion([good, wheels.plugin().write(tmp_path)], out, post=1)
+    assert len(list(out.iterdir())) == 1
+
+
+def test_running_again_finishes_and_changes_nothing(tmp_path: Path) -> None:
+    paths = [wheels.pjrt().write(tmp_path), wheels.plugin().write(tmp_path)]
+    made = reversion(paths, tmp_path / "out", post=1)
+    bytes_before = [path.read_bytes() for path in made]
+    made[0].unlink()  # as if the first run had been killed between the two
+    assert reversion(paths, tmp_path / "out", post=1) == made
+    assert [path.read_bytes() for path in made] == bytes_before
+
+
+def test_a_signed_wheel_is_refused(tmp_path: Path) -> None:
+    made = wheels.plugin()
+    signed = made.but(files={**made.files, f"{made.dist_info}/RECORD.jws": File(b"{}")})
+    with pytest.raises(WheelError, match=r"RECORD\.jws: a signed wheel"):
+        plan_reversion([signed.write(tmp_path)], Change(post=1))
+
+
+def test_a_dist_info_of_another_name_is_refused(tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    other = path.rename(tmp_path / path.name.replace("0.9.1", "0.9.2"))
+    with pytest.raises(WheelError, match=r"dist-info folder is jax_rocm7_plugin-0\.9\.1"):
+        plan_retag([other], platform="linux_x86_64")
+
+
+def test_members_that_lie_about_nothing_keep_their_raw_bytes(tmp_path: Path) -> None:
+    """Descriptors, zip64 fields and extra fields of members that are renamed or kept."""
+    made = wheels.plugin()
+    entries = wheels.entries(made)
+    entries[0].descriptor = "signed"
+    entries[1].zip64 = True
+    entries[2].extra = entries[2].local_extra = b"UT\x05\0\x03abcd"
+    entries[-2].descriptor = "signed"  # WHEEL, which is renamed
+    entries[-2].member_comment = b"kept"
+    path = tmp_path / made.name
+    path.write_bytes(Zip(entries, comment=b"kept too").to_bytes())
+    (plan,) = plan_reversion([path], Change(post=1))
+    (new,) = rename.apply([plan], tmp_path / "out")
+    with Archive(path) as before, Archive(new) as after:
+        assert after.directory.comment == b"kept too"
+        for old, fresh in zip(before.members, after.members, strict=True):
+            assert fresh.name == plan.path(old.name)
+            if old.name in plan.edits:
+                continue
+            raw = [b"".join(a.raw(m.data, m.end)) for a, m in ((before, old), (after, fresh))]
+            assert raw[0] == raw[1]
+            assert fresh.flags == old.flags
+            assert fresh.local[30 + len(fresh.name) :] == old.local[30 + len(old.name) :]
+            if fresh.name == old.name:
+                assert fresh.local == old.local
+    with zipfile.ZipFile(new) as theirs:
+        assert theirs.testzip() is None
+
+
+def test_a_plan_says_what_it_will_do(tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    (plan,) = plan_retag([path], platform="linux_x86_64")
+    assert str(plan) == f"{path} -> {plan.after} (new: RECORD, WHEEL)"
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_unlisted_entry_is_never_laundered(tmp_path: Path) -> None:
+    made = wheels.plugin()
+    entries = [*wheels.entries(made), Entry(b"jax_rocm7_plugin/evil.py", b"evil")]
+    path = tmp_path / made.name
+    path.write_bytes(Zip(entries).to_bytes())
+    with pytest.raises(WheelError, match=r"evil\.py: not listed in RECORD"):
+        plan_retag([path], platform="linux_x86_64")
