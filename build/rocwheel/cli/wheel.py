@@ -12,9 +12,9 @@ from rocwheel.cli.app import App, common_options, dry_run_option
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rocwheel.wheel.findings import Finding
     from rocwheel.wheel.policy import WheelPolicy
     from rocwheel.wheel.rename import Rename
+    from rocwheel.wheel.verify.rules import Finding
 
 POLICY = Path(__file__).resolve().parents[3] / "ci" / "wheel_policy.yaml"
 
@@ -168,11 +168,11 @@ def reversion(
 
     The pins of the wheels on each other follow; everything else is copied as it is compressed.
     """
-    from rocwheel.wheel.rename import Change, plan_reversion
+    from rocwheel.wheel.rename import NewVersion, plan_reversion
 
     if (bool(version), post_release is not None, bool(local)).count(True) != 1:
         raise click.UsageError("give one of --version, --post-release and --local")
-    change = Change(version=version, post=post_release, local=local)
+    change = NewVersion(version=version, post=post_release, local=local)
     plans = plan_reversion([app.cwd / path for path in wheels], change)
     _rename(app, plans, app.cwd / output, dry_run=dry_run)
 

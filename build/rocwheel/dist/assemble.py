@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import bazel, wheelhouse
 from rocwheel.wheel.verify import Expectation
-from rocwheel.wheel.findings import Finding
-from rocwheel.wheel.findings import Severity
+from rocwheel.wheel.verify.rules import Finding
+from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.inspect import WheelReport
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import repair

@@ -20,8 +20,8 @@ from rocwheel.index.page import Entry, parsed
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind
 from rocwheel.store import each, sha256_of
-from rocwheel.wheel.archive import Archive
-from rocwheel.wheel.metadata import Headers, dist_info
+from rocwheel.wheel.metadata import KeyValueText, dist_info
+from rocwheel.wheel.zip_reader import ZipArchive
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -67,7 +67,7 @@ def load(wheelhouse: Path) -> tuple[Manifest, dict[str, Path]]:
 
 def read_metadata(path: Path) -> bytes:
     """The METADATA file in a wheel. Raises WheelError."""
-    with Archive(path) as archive:
+    with ZipArchive(path) as archive:
         return archive.read(f"{dist_info(archive.by_name, path=path)}/METADATA")
 
 
@@ -105,7 +105,7 @@ def check_closed(manifest: Manifest, metadata: Mapping[str, bytes]) -> None:
 
     `metadata` is the METADATA of each staged wheel, by file name.
     """
-    parsed = {name: Headers(data, name=f"{name}: METADATA") for name, data in metadata.items()}
+    parsed = {name: KeyValueText(data, name=f"{name}: METADATA") for name, data in metadata.items()}
     for wheel in manifest.built:
         said = (canonicalize_name(parsed[wheel.filename].get("Name")),
                 parsed[wheel.filename].get("Version"))  # fmt: skip
@@ -181,7 +181,7 @@ def rocm_major(manifest: Manifest) -> int:
 
 def requires_python(metadata: bytes, *, name: str) -> str:
     """Requires-Python of a METADATA file, "" where it has none."""
-    return Headers(metadata, name=f"{name}: METADATA").get("Requires-Python")
+    return KeyValueText(metadata, name=f"{name}: METADATA").get("Requires-Python")
 
 
 @lru_cache(maxsize=1 << 10)
@@ -190,7 +190,7 @@ def _major(rocm: str) -> int:
     return RocmVersion.parse(rocm).major if rocm else 0
 
 
-def _check_python(metadata: Headers, python: str) -> None:
+def _check_python(metadata: KeyValueText, python: str) -> None:
     required = metadata.get("Requires-Python")
     version = PythonVersion.parse(python)
     if required and f"{version.major}.{version.minor}.999" not in SpecifierSet(required):
@@ -200,7 +200,7 @@ def _check_python(metadata: Headers, python: str) -> None:
         )
 
 
-def _requirements(metadata: Headers, python: str) -> Iterator[Requirement]:
+def _requirements(metadata: KeyValueText, python: str) -> Iterator[Requirement]:
     """Requirements that hold on Linux for this CPython, extras left out."""
     version = PythonVersion.parse(python)
     number = f"{version.major}.{version.minor}"

@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.wheel import hip
-from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name
 from rocwheel.wheel.metadata import WheelName
-from rocwheel.wheel.splice import same_bytes
+from rocwheel.wheel.zip_reader import ZipArchive
+from rocwheel.wheel.zip_writer import same_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from rocwheel.wheel.archive import Member
+    from rocwheel.wheel.zip_reader import ZipMember
 
 TEXT: Final = 1 << 20  # bytes up to which two texts are compared line by line
 LINES: Final = 200  # of one text's differences
@@ -50,7 +50,7 @@ class Difference:
 
 def diff(first: Path, second: Path) -> tuple[Difference, ...]:
     """Compare two wheels. Raises WheelError where one of them is not sound."""
-    with Archive(first) as old, Archive(second) as new:
+    with ZipArchive(first) as old, ZipArchive(second) as new:
         if old.size == new.size and same_bytes(old.raw(0, old.size), new.raw(0, new.size)):
             same_name = first.name == second.name
             return () if same_name else tuple(_names(first.name, second.name))
@@ -75,7 +75,7 @@ def _names(first: str, second: str) -> Iterator[Difference]:
             yield Difference(member="", aspect=aspect, before=before, after=after)
 
 
-def _archives(old: Archive, new: Archive) -> Iterator[Difference]:
+def _archives(old: ZipArchive, new: ZipArchive) -> Iterator[Difference]:
     olds, news = _members(old), _members(new)
     grafts = [
         {graft_name(name) for name in names if name.partition("/")[0].endswith(LIBRARIES)}
@@ -106,7 +106,7 @@ def _archives(old: Archive, new: Archive) -> Iterator[Difference]:
             yield from _contents(name, old, member, new, news[name])
 
 
-def _members(archive: Archive) -> dict[str, Member]:
+def _members(archive: ZipArchive) -> dict[str, ZipMember]:
     """Members by name, with the version taken out of the folders that have it."""
     stem = WheelName.parse(archive.path.name).stem
     return {
@@ -117,7 +117,7 @@ def _members(archive: Archive) -> dict[str, Member]:
     }
 
 
-def _headers(name: str, old: Member, new: Member) -> Iterator[Difference]:
+def _headers(name: str, old: ZipMember, new: ZipMember) -> Iterator[Difference]:
     for aspect, before, after in (
         ("mode", f"{old.mode:o}", f"{new.mode:o}"),
         ("time", _time(old.stamp), _time(new.stamp)),
@@ -136,7 +136,7 @@ def _time(stamp: tuple[int, int]) -> str:
 
 
 def _contents(
-    name: str, old: Archive, before: Member, new: Archive, after: Member
+    name: str, old: ZipArchive, before: ZipMember, new: ZipArchive, after: ZipMember
 ) -> Iterator[Difference]:
     if same_bytes(
         old.raw(before.data, before.data + before.compressed),
@@ -172,11 +172,11 @@ def _contents(
         )
 
 
-def _identity(member: Member) -> str:
+def _identity(member: ZipMember) -> str:
     return f"{member.size} (CRC {member.crc:08x})"
 
 
-def _facts(archive: Archive, member: Member) -> ElfFacts | None:
+def _facts(archive: ZipArchive, member: ZipMember) -> ElfFacts | None:
     if not next(archive.stream(member), b"").startswith(MAGIC):
         return None
     try:
@@ -185,7 +185,7 @@ def _facts(archive: Archive, member: Member) -> ElfFacts | None:
         archive.refuse(f"{member.name}: a broken ELF file: {exc}")
 
 
-def _text(archive: Archive, member: Member) -> bytes:
+def _text(archive: ZipArchive, member: ZipMember) -> bytes:
     """A text; RECORD's without the version in the names of the folders that have it."""
     content = archive.read(member.name)
     if member.name.endswith(".dist-info/RECORD"):
@@ -272,11 +272,11 @@ def _code_objects(
 
 def _code_digests(bundles: tuple[hip.Bundle, ...], stream: Iterator[bytes]) -> list[dict[str, str]]:
     """Code object -> size and digest, bundle by bundle, from one pass over the file's bytes."""
-    source = hip.Source(stream)
+    source = hip.Forward(stream)
     return [_bundle_digests(bundle, source) for bundle in bundles]
 
 
-def _bundle_digests(bundle: hip.Bundle, source: hip.Source) -> dict[str, str]:
+def _bundle_digests(bundle: hip.Bundle, source: hip.Forward) -> dict[str, str]:
     digests = [(item, hashlib.sha256()) for item in bundle.objects]
     at = 0
     with suppress(ValueError):  # damaged: then it is shorter than it says

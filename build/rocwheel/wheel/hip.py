@@ -98,7 +98,7 @@ def parse(front: bytes, *, offset: int) -> Bundle | None:
     return _bundle(offset, size, unpacked, "zstd" if method else "zlib", _table(inner))
 
 
-class Source:
+class Forward:
     """Bytes that come in pieces, read like a file that only goes forward."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
@@ -135,7 +135,7 @@ class Source:
         return data
 
 
-def unpacked(bundle: Bundle, source: Source) -> Iterator[bytes]:
+def unpacked(bundle: Bundle, source: Forward) -> Iterator[bytes]:
     """The bytes of a plain bundle, from a source that was set to the bundle's range.
 
     Raises ValueError where the compressed bytes are damaged.
@@ -146,11 +146,11 @@ def unpacked(bundle: Bundle, source: Source) -> Iterator[bytes]:
     return _UNPACK[bundle.compression](source)
 
 
-def _plain(source: Source) -> Iterator[bytes]:
+def _plain(source: Forward) -> Iterator[bytes]:
     return iter(lambda: source.read(UNPACKED), b"")
 
 
-def _zlib(source: Source) -> Iterator[bytes]:
+def _zlib(source: Forward) -> Iterator[bytes]:
     inflate = zlib.decompressobj()
     try:
         while not inflate.eof:
@@ -163,7 +163,7 @@ def _zlib(source: Source) -> Iterator[bytes]:
         raise ValueError(str(exc)) from exc
 
 
-def _zstd(source: Source) -> Iterator[bytes]:
+def _zstd(source: Forward) -> Iterator[bytes]:
     import zstandard
 
     try:

@@ -12,25 +12,24 @@ import itertools
 import queue
 import re
 import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import WheelError
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import WheelKind
-from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
-from rocwheel.wheel.findings import Finding, finding
 from rocwheel.wheel.metadata import (
     STRONG,
-    Headers,
-    Row,
+    KeyValueText,
+    RecordRow,
     WheelName,
     dist_info,
     read_record,
     record_digest,
     row_problems,
 )
+from rocwheel.wheel.zip_reader import ZipArchive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from rocwheel.manifest import Source
-    from rocwheel.wheel.archive import Member
+    from rocwheel.wheel.zip_reader import ZipMember
 
 LIBRARIES: Final = ".libs"  # ending of the folder that auditwheel grafts into
 QUEUE: Final = 8  # pieces of 1 MiB that wait to be hashed
@@ -62,6 +61,18 @@ class MemberFacts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordProblems:
+    """Where RECORD and the files of a wheel disagree, as sentences."""
+
+    rows: tuple[str, ...] = ()  # files that are listed wrongly, or not at all
+    digests: tuple[str, ...] = ()  # files whose content is not what RECORD says
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self.rows
+        yield from self.digests
+
+
+@dataclass(frozen=True, kw_only=True)
 class WheelReport:
     """What a wheel is. With `checked`, every byte was read and compared with RECORD."""
 
@@ -78,7 +89,7 @@ class WheelReport:
     elf: tuple[ElfFacts, ...]
     grafted: tuple[str, ...]  # file names, without the hash that auditwheel adds
     provenance: Mapping[str, str]
-    findings: tuple[Finding, ...] = field(default=())  # of RECORD, where it was checked
+    record: RecordProblems  # empty where RECORD was not compared
 
     @property
     def project(self) -> str:
@@ -146,10 +157,10 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
     RECORD or ELF headers that cannot be parsed.
     """
     filename = WheelName.parse(path.name)
-    with Archive(path) as archive, _Background(archive) as background:
+    with ZipArchive(path) as archive, _Background(archive) as background:
         folder = dist_info(archive.by_name, path=path)
         texts = {
-            name: Headers(archive.read(f"{folder}/{name}"), name=f"{path}: {name}")
+            name: KeyValueText(archive.read(f"{folder}/{name}"), name=f"{path}: {name}")
             for name in ("METADATA", "WHEEL")
         }
         rows = read_record(archive.read(f"{folder}/RECORD"), name=f"{path}: RECORD")
@@ -162,12 +173,10 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         )
         entry_points = _entry_points(archive, f"{folder}/entry_points.txt")
         size = archive.size
-    findings = (
-        (*(finding("record.row", text) for text in row_problems(archive.by_name, rows, folder)),
-         *(finding("record.hash", text) for text in reader.problems()))
-        if hashes
-        else ()
-    )  # fmt: skip
+    record = RecordProblems(
+        rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
+        digests=tuple(reader.problems()),
+    )
     return WheelReport(
         path=path,
         filename=filename,
@@ -182,7 +191,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         elf=tuple(elf),
         grafted=_grafted(members),
         provenance=provenance,
-        findings=findings,
+        record=record,
     )
 
 
@@ -218,7 +227,7 @@ def _source(source: Source) -> str:
 class _Background:
     """Two threads: one hashes the file, one the pieces of members that it is given."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: ZipArchive) -> None:
         self._archive = archive
         self._queue: queue.Queue[tuple[_Digest, bytes] | None] = queue.Queue(QUEUE)
         self._file = hashlib.sha256()
@@ -269,7 +278,7 @@ class _Background:
 class _Digest:
     """The digest of one member, and the row it must agree with."""
 
-    def __init__(self, member: Member, row: Row) -> None:
+    def __init__(self, member: ZipMember, row: RecordRow) -> None:
         self.member = member
         self.row = row
         self.algorithm = row.digest.partition("=")[0]
@@ -288,14 +297,14 @@ class _Reader:
     """Reads members; `rows` is None where only ELF files are of interest."""
 
     def __init__(
-        self, archive: Archive, rows: Mapping[str, Row] | None, background: _Background
+        self, archive: ZipArchive, rows: Mapping[str, RecordRow] | None, background: _Background
     ) -> None:
         self._archive = archive
         self._rows = rows
         self._background = background
         self._digests: list[_Digest] = []
 
-    def read(self, member: Member) -> ElfFacts | None:
+    def read(self, member: ZipMember) -> ElfFacts | None:
         """Read one member; its facts when it is an ELF file."""
         pieces = self._digested(member)
         front = next(pieces, b"")
@@ -317,7 +326,7 @@ class _Reader:
         """What differs from RECORD; to be asked after the background has ended."""
         return (problem for digest in self._digests if (problem := digest.problem()))
 
-    def _digest(self, member: Member) -> _Digest | None:
+    def _digest(self, member: ZipMember) -> _Digest | None:
         row = (self._rows or {}).get(member.name)
         if member.is_dir or row is None or row.digest.partition("=")[0] not in STRONG:
             return None
@@ -325,7 +334,7 @@ class _Reader:
         self._digests.append(digest)
         return digest
 
-    def _digested(self, member: Member) -> Iterator[bytes]:
+    def _digested(self, member: ZipMember) -> Iterator[bytes]:
         digest = self._digest(member)
         for piece in self._archive.stream(member):
             if digest:
@@ -333,7 +342,7 @@ class _Reader:
             yield piece
 
 
-def _entry_points(archive: Archive, name: str) -> dict[str, tuple[str, ...]]:
+def _entry_points(archive: ZipArchive, name: str) -> dict[str, tuple[str, ...]]:
     if name not in archive.by_name:
         return {}
     groups: dict[str, tuple[str, ...]] = {}
@@ -364,7 +373,9 @@ def _grafted(members: tuple[MemberFacts, ...]) -> tuple[str, ...]:
     )
 
 
-def _provenance(archive: Archive, folder: str, texts: Mapping[str, Headers]) -> dict[str, str]:
+def _provenance(
+    archive: ZipArchive, folder: str, texts: Mapping[str, KeyValueText]
+) -> dict[str, str]:
     """Commits, ROCm and generator, from the places where the builders leave them."""
     found: dict[str, str] = {}
     for member in archive.members:

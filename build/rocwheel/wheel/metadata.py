@@ -103,7 +103,7 @@ def normal_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """One line of RECORD; `digest` is `sha256=…` as written, "" where there is none."""
 
     path: str
@@ -111,7 +111,7 @@ class Row(NamedTuple):
     size: str
 
 
-class Headers:
+class KeyValueText:
     """An e-mail-like block of `Key: value` lines, with a body after the first empty line."""
 
     def __init__(self, data: bytes, *, name: str) -> None:
@@ -178,7 +178,7 @@ class Headers:
                 yield match[1], match[2].strip()
 
 
-def read_record(data: bytes, *, name: str) -> tuple[Row, ...]:
+def read_record(data: bytes, *, name: str) -> tuple[RecordRow, ...]:
     """Parse RECORD. Raises WheelError where it is not UTF-8 CSV of three columns."""
     try:
         rows = list(csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True))
@@ -189,10 +189,10 @@ def read_record(data: bytes, *, name: str) -> tuple[Row, ...]:
             raise WheelError(
                 f"{name}: line {number} has {len(row)} columns, not 3", hint="build the wheel again"
             )
-    return tuple(Row(*row) for row in rows)
+    return tuple(RecordRow(*row) for row in rows)
 
 
-def row_problems(names: Iterable[str], rows: Iterable[Row], folder: str) -> Iterator[str]:
+def row_problems(names: Iterable[str], rows: Iterable[RecordRow], folder: str) -> Iterator[str]:
     """What RECORD lists wrongly: every file stands in it once, hashed unless it may not be."""
     unhashed = {f"{folder}/{name}" for name in UNHASHED}
     files = {name for name in names if not name.endswith("/")}
@@ -212,7 +212,7 @@ def row_problems(names: Iterable[str], rows: Iterable[Row], folder: str) -> Iter
         yield f"{name}: not listed in RECORD"
 
 
-def edit_record(data: bytes, changes: Mapping[str, Row]) -> bytes:
+def edit_record(data: bytes, changes: Mapping[str, RecordRow]) -> bytes:
     """Replace rows by path; every other line keeps its bytes and its place."""
     edited = []
     for line in _lines(data.decode("utf-8")):
@@ -222,7 +222,7 @@ def edit_record(data: bytes, changes: Mapping[str, Row]) -> bytes:
     return "".join(edited).encode()
 
 
-def record_line(row: Row, *, end: str = "\n") -> str:
+def record_line(row: RecordRow, *, end: str = "\n") -> str:
     """One line of RECORD."""
     sink = io.StringIO()
     csv.writer(sink, lineterminator=end).writerow(row)
@@ -247,14 +247,14 @@ def dist_info(names: Iterable[str], *, path: object) -> str:
     return found[0]
 
 
-def row_of(path: str, content: Iterable[bytes]) -> Row:
+def row_of(path: str, content: Iterable[bytes]) -> RecordRow:
     """The RECORD row of a file with this content, given in pieces."""
     digest = hashlib.sha256()
     size = 0
     for piece in content:
         digest.update(piece)
         size += len(piece)
-    return Row(path=path, digest=record_digest(digest.digest()), size=str(size))
+    return RecordRow(path=path, digest=record_digest(digest.digest()), size=str(size))
 
 
 def _lines(text: str) -> list[str]:

@@ -15,10 +15,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import ConfigError, WheelError
-from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.metadata import (
-    Headers,
-    Row,
+    KeyValueText,
+    RecordRow,
     WheelName,
     dist_info,
     edit_record,
@@ -28,7 +27,8 @@ from rocwheel.wheel.metadata import (
     row_of,
     row_problems,
 )
-from rocwheel.wheel.splice import Fresh, Kept, Outbox
+from rocwheel.wheel.zip_reader import ZipArchive
+from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -66,7 +66,7 @@ class Rename:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class NewVersion:
     """Which version wheels shall get; exactly one of the three is given."""
 
     version: str = ""
@@ -112,7 +112,7 @@ def plan_retag(
             raise ConfigError(f"{tag!r}: not a tag", hint="write for example manylinux_2_28_x86_64")
     plans = []
     for path in paths:
-        with Archive(path) as archive:
+        with ZipArchive(path) as archive:
             draft = _Draft(archive)
             before = draft.name
             after = replace(
@@ -129,7 +129,7 @@ def plan_retag(
     return tuple(plans)
 
 
-def plan_reversion(paths: Sequence[Path], change: Change) -> tuple[Rename, ...]:
+def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, ...]:
     """Plan to give wheels that belong together another version, and adapt their pins.
 
     Raises WheelError for an unsound wheel, ConfigError for a version that cannot be one.
@@ -139,7 +139,7 @@ def plan_reversion(paths: Sequence[Path], change: Change) -> tuple[Rename, ...]:
     plans = []
     for path, name in zip(paths, names, strict=True):
         new = versions[name.project]
-        with Archive(path) as archive:
+        with ZipArchive(path) as archive:
             draft = _Draft(archive)
             metadata = draft.headers("METADATA")
             metadata.replace("Version", {metadata.get("Version"): str(new)})
@@ -165,7 +165,7 @@ def apply(plans: Iterable[Rename], folder: Path) -> tuple[Path, ...]:
         box = stack.enter_context(Outbox(folder))
         made = []
         for plan in plans:
-            archive = stack.enter_context(Archive(plan.source))
+            archive = stack.enter_context(ZipArchive(plan.source))
             parts = (
                 Fresh(like=member, name=plan.path(member.name), content=plan.edits[member.name])
                 if member.name in plan.edits
@@ -179,7 +179,7 @@ def apply(plans: Iterable[Rename], folder: Path) -> tuple[Path, ...]:
 class _Draft:
     """An open wheel and the new content of some of its members."""
 
-    def __init__(self, archive: Archive) -> None:
+    def __init__(self, archive: ZipArchive) -> None:
         self._archive = archive
         self.name = WheelName.parse(archive.path.name)
         self.folder = dist_info(archive.by_name, path=archive.path)
@@ -202,13 +202,13 @@ class _Draft:
         self._rows = {row.path: row for row in rows}
         self._edits: dict[str, bytes] = {}
 
-    def headers(self, name: str) -> Headers:
+    def headers(self, name: str) -> KeyValueText:
         """METADATA or WHEEL, to be changed and given to `edit`."""
         return self._texts[name]
 
-    def _headers(self, name: str) -> Headers:
+    def _headers(self, name: str) -> KeyValueText:
         data = self._archive.read(f"{self.folder}/{name}")
-        return Headers(data, name=f"{self._archive.path}: {name}")
+        return KeyValueText(data, name=f"{self._archive.path}: {name}")
 
     def edit(self, member: str, content: bytes) -> None:
         """Give a member new content, where it is new. Raises WheelError if RECORD is wrong."""
@@ -244,7 +244,7 @@ class _Draft:
         plan = Rename(
             source=self._archive.path, before=self.name, after=after, edits={}, notes=notes
         )
-        changes: dict[str, Row] = {}
+        changes: dict[str, RecordRow] = {}
         for row in self._rows.values():
             content = self._edits.get(row.path)
             path = plan.path(row.path)

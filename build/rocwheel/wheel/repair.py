@@ -22,11 +22,11 @@ from rocwheel import __version__
 from rocwheel.errors import WheelError
 from rocwheel.process import Command
 from rocwheel.store import sha256_of
-from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name, inspect, kind_of
-from rocwheel.wheel.metadata import Headers, edit_record, read_record, record_line, row_of
-from rocwheel.wheel.splice import Fresh, Kept, Outbox, pieces
+from rocwheel.wheel.metadata import KeyValueText, edit_record, read_record, record_line, row_of
+from rocwheel.wheel.zip_reader import ZipArchive
+from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
     from rocwheel.console import Console
     from rocwheel.model import WheelKind
     from rocwheel.process import Runner
-    from rocwheel.wheel.archive import Member
     from rocwheel.wheel.elf import ElfFacts
     from rocwheel.wheel.inspect import WheelReport
     from rocwheel.wheel.policy import WheelPolicy
-    from rocwheel.wheel.splice import Part
+    from rocwheel.wheel.zip_reader import ZipMember
+    from rocwheel.wheel.zip_writer import Part
 
 SBOM: Final = "sboms/rocwheel.cdx.json"  # in dist-info (PEP 770)
 AUDITWHEEL_SBOM: Final = "sboms/auditwheel.cdx.json"
@@ -107,9 +107,8 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
     expected outside nor grafted, or symbols that no manylinux level has.
     """
     report = inspect(path, hashes=True)
-    if report.findings:
-        problem = report.findings[0]
-        raise WheelError(f"{path}: {problem.message}", hint=problem.remedy)
+    for problem in report.record:
+        raise WheelError(f"{path}: {problem}", hint="build the wheel again; RECORD must hold")
     known = kind_of(report.project)
     kind = kind or (known[0] if known else None)
     grafting = _missing(report, policy, kind)
@@ -145,7 +144,7 @@ def apply(
         if plan.graft or plan.runpaths:  # the tools want files with names
             folder = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out)
             scratch = Path(stack.enter_context(folder))
-        archive = stack.enter_context(Archive(report.path))
+        archive = stack.enter_context(ZipArchive(report.path))
         bench = _Bench(archive, plan, scratch, runner, interpreter)
         grafted: tuple[str, ...] = ()
         if plan.graft:
@@ -171,7 +170,7 @@ def apply(
 def _missing(
     report: WheelReport, policy: WheelPolicy, kind: WheelKind | None
 ) -> dict[str, tuple[str, ...]]:
-    """Member -> libraries to graft for it. Raises WheelError for one that may not be."""
+    """ZipMember -> libraries to graft for it. Raises WheelError for one that may not be."""
     rules = policy.kinds[kind] if kind else None
     known = report.provides | policy.outside(kind)
     found: dict[str, tuple[str, ...]] = {}
@@ -197,7 +196,7 @@ def _missing(
 def _runpaths(
     report: WheelReport, policy: WheelPolicy, kind: WheelKind | None, grafting: frozenset[str]
 ) -> dict[str, tuple[str, ...]]:
-    """Member -> the RUNPATH that it must get."""
+    """ZipMember -> the RUNPATH that it must get."""
     templates = policy.runpaths(report.filename.version) if kind and kind.needs_rocm else ()
     libraries = report.filename.distribution + LIBRARIES
     changes: dict[str, tuple[str, ...]] = {}
@@ -241,7 +240,7 @@ def _platform(report: WheelReport, facts: Iterable[ElfFacts], policy: WheelPolic
 class _Change:
     """New or changed content of one member."""
 
-    like: Member  # whose headers it gets
+    like: ZipMember  # whose headers it gets
     content: bytes | Path
 
 
@@ -250,7 +249,7 @@ class _Bench:
 
     def __init__(
         self,
-        archive: Archive,
+        archive: ZipArchive,
         plan: RepairPlan,
         scratch: Path,
         runner: Runner,
@@ -297,7 +296,7 @@ class _Bench:
                 f"{self._report.path}: auditwheel made {len(made)} wheels, not 1",
                 hint="run the auditwheel command that -v shows by hand",
             )
-        with Archive(made[0]) as grafted:
+        with ZipArchive(made[0]) as grafted:
             self._take(grafted)
         names = tuple(sorted(graft_name(name) for name in self._added))
         rules = self._plan.policy.kinds[self._plan.kind] if self._plan.kind else None
@@ -332,7 +331,7 @@ class _Bench:
         folder = self._report.dist_info
         if self._added:
             self._add(f"{folder}/{SBOM}", self._sbom(), like=f"{folder}/METADATA")
-        wheel = Headers(self._archive.read(f"{folder}/WHEEL"), name="WHEEL")
+        wheel = KeyValueText(self._archive.read(f"{folder}/WHEEL"), name="WHEEL")
         if tuple(sorted(wheel.all("Tag"))) != tags:
             wheel.replace_all("Tag", tags)
             self._change(f"{folder}/WHEEL", wheel.to_bytes())
@@ -376,7 +375,7 @@ class _Bench:
         with Outbox(folder) as box:
             return box.write(self._report.path.name, parts, self._archive)
 
-    def _take(self, grafted: Archive) -> None:
+    def _take(self, grafted: ZipArchive) -> None:
         """Take what auditwheel changed or added, leave what it wrote about the slim wheel."""
         folder = self._report.dist_info
         template = self._archive.by_name[self._plan.grafting[0]]

@@ -6,15 +6,15 @@ import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.console import columns, size
-from rocwheel.wheel.findings import Severity
+from rocwheel.wheel.verify.rules import Severity
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rocwheel.wheel.elf import ElfFacts
-    from rocwheel.wheel.findings import Finding
     from rocwheel.wheel.inspect import WheelReport
     from rocwheel.wheel.repair import RepairPlan, RepairResult
+    from rocwheel.wheel.verify.rules import Finding
 
 PREFIXES: Final = ("GLIBC", "GLIBCXX", "CXXABI")
 FEW: Final = 4  # entries of a list that are all shown; of a longer one, its length and its first

@@ -77,7 +77,7 @@ def test_no_damage_gets_past_the_readers_own_errors(tmp_path: Path) -> None:
                 with suppress(WheelError):
                     diff(other, path)
             with suppress(WheelError):
-                rename.plan_reversion([path], rename.Change(post=1))
+                rename.plan_reversion([path], rename.NewVersion(post=1))
             inspect(path)
         except WheelError:
             refused += 1

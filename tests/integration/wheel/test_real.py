@@ -25,7 +25,7 @@ from rocwheel.wheel import rename
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import WheelReport, inspect
 from rocwheel.wheel.policy import load as load_policy
-from rocwheel.wheel.rename import Change, plan_retag, plan_reversion
+from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.repair import repair
 from rocwheel.wheel.verify import Expectation, verify, verify_set
 
@@ -88,7 +88,7 @@ def made(published, tmp_path_factory, runner) -> dict[str, tuple[Path, Path]]:
         repaired = repair(path, out / "repaired", policy=POLICY, runner=runner, console=console)
         found[f"repair {kind}"] = (path, repaired.path)
     both = [published["pjrt 0.9.1"], published["plugin 0.9.1"], published["jaxlib 0.9.1"]]
-    plans = plan_reversion(both, Change(post=1))
+    plans = plan_reversion(both, NewVersion(post=1))
     for plan, path in zip(plans, rename.apply(plans, out / "reversioned"), strict=True):
         kind = plan.before.project.rpartition("-")[2]
         found[f"reversion {kind}"] = (plan.source, path)
@@ -146,7 +146,7 @@ def test_a_broken_release_is_neither_repaired_nor_given_another_version(
     with pytest.raises(WheelError, match="METADATA: is sha256="):
         repair(path, tmp_path / "out", policy=POLICY, runner=runner, console=console)
     with pytest.raises(WheelError, match="METADATA: differs from RECORD"):
-        plan_reversion([path], Change(post=1))
+        plan_reversion([path], NewVersion(post=1))
     assert not (tmp_path / "out").exists()
 
 

@@ -139,7 +139,7 @@ def test_bundles_are_unpacked_however_the_bytes_come(method: str, step: int) -> 
         bundle = hip.parse(bytes(image[at:]), offset=at)
         assert bundle is not None
         bundles.append(bundle)
-    source = hip.Source(bytes(image[at : at + step]) for at in range(0, len(image), step))
+    source = hip.Forward(bytes(image[at : at + step]) for at in range(0, len(image), step))
     for bundle, item in zip(bundles, plain, strict=True):
         assert source.range(bundle.offset, bundle.size)
         made = b"".join(hip.unpacked(bundle, source))

@@ -12,8 +12,8 @@ from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from rocwheel.errors import WheelError
 from rocwheel.wheel.metadata import (
-    Headers,
-    Row,
+    KeyValueText,
+    RecordRow,
     WheelName,
     dist_info,
     edit_record,
@@ -85,7 +85,7 @@ TEXT = (
 
 
 def test_editing_one_value_keeps_every_other_byte() -> None:
-    headers = Headers(TEXT, name="METADATA")
+    headers = KeyValueText(TEXT, name="METADATA")
     assert headers.to_bytes() == TEXT
     assert headers.get("version") == "1.0"
     assert headers.all("Requires-Dist") == ("x", "y==1.0 ; extra == 'z'")
@@ -98,21 +98,21 @@ def test_editing_one_value_keeps_every_other_byte() -> None:
 
 def test_all_values_of_a_key_are_replaced_where_the_first_stood() -> None:
     wheel = b"Wheel-Version: 1.0\nTag: a-b-c\nBuild: 1\nTag: d-e-f\n\n"
-    headers = Headers(wheel, name="WHEEL")
+    headers = KeyValueText(wheel, name="WHEEL")
     headers.replace_all("Tag", ["x-y-z"])
     assert headers.to_bytes() == b"Wheel-Version: 1.0\nTag: x-y-z\nBuild: 1\n\n"
 
 
 def test_a_key_that_must_be_single_is_refused_when_given_twice() -> None:
     with pytest.raises(WheelError, match="Name is given twice"):
-        Headers(b"Name: a\nName: b\n", name="METADATA").get("Name")
+        KeyValueText(b"Name: a\nName: b\n", name="METADATA").get("Name")
 
 
 RECORD = b'a/b.py,sha256=abc,3\r\n"a/c,d.py",sha256=def,4\n,,\nx.dist-info/RECORD,,\n'
 
 
 def test_record_keeps_the_lines_that_do_not_change() -> None:
-    edited = edit_record(RECORD, {"a/c,d.py": Row("a/c,d.py", "sha256=new", "9")})
+    edited = edit_record(RECORD, {"a/c,d.py": RecordRow("a/c,d.py", "sha256=new", "9")})
     assert edited == RECORD.replace(b"sha256=def,4", b"sha256=new,9")
     assert edit_record(RECORD, {}) == RECORD
 
@@ -121,9 +121,11 @@ def test_record_keeps_the_lines_that_do_not_change() -> None:
     st.lists(st.tuples(*[st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"))] * 3))
 )
 def test_rows_survive_a_round_trip(rows) -> None:
-    text = "".join(record_line(Row(*row)) for row in rows)
+    text = "".join(record_line(RecordRow(*row)) for row in rows)
     expected = [row for row in csv.reader(io.StringIO(text, newline="")) if row]
-    read = read_record("".join(record_line(Row(*row)) for row in expected).encode(), name="RECORD")
+    read = read_record(
+        "".join(record_line(RecordRow(*row)) for row in expected).encode(), name="RECORD"
+    )
     assert [list(row) for row in read] == expected
 
 

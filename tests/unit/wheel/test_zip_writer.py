@@ -14,9 +14,9 @@ from support import wheels
 from support.wheels import Entry, File, Wheel, Zip
 
 from rocwheel.errors import HostError, WheelError
-from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.diff import diff
-from rocwheel.wheel.splice import Fresh, Kept, Outbox
+from rocwheel.wheel.zip_reader import ZipArchive
+from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox
 
 names = st.text(
     st.characters(codec="utf-8", categories=("L", "N"), include_characters="_- +"),
@@ -63,7 +63,7 @@ def archives(draw) -> Zip:
     )
 
 
-def places(archive: Archive) -> list[int]:
+def places(archive: ZipArchive) -> list[int]:
     """Which member lies first, second …: the directory may list them in another order."""
     starts = [item.start for item in archive.members]
     return sorted(range(len(starts)), key=starts.__getitem__)
@@ -77,7 +77,7 @@ every_shape = settings(max_examples=60, deadline=None, suppress_health_check=lis
 def test_every_sound_archive_reads_as_python_reads_it(made: Zip, tmp_path_factory) -> None:
     path = tmp_path_factory.mktemp("zip") / "a.zip"
     path.write_bytes(made.to_bytes())
-    with Archive(path) as ours, zipfile.ZipFile(path) as theirs:
+    with ZipArchive(path) as ours, zipfile.ZipFile(path) as theirs:
         assert [member.name for member in ours.members] == theirs.namelist()
         for member in ours.members:
             assert b"".join(ours.stream(member)) == theirs.read(member.name)
@@ -90,7 +90,7 @@ def test_an_archive_of_kept_members_is_the_same_file(made: Zip, tmp_path_factory
     folder = tmp_path_factory.mktemp("zip")
     path = folder / "a.zip"
     path.write_bytes(made.to_bytes())
-    with Archive(path) as archive, Outbox(folder / "out") as box:
+    with ZipArchive(path) as archive, Outbox(folder / "out") as box:
         parts = [Kept(archive=archive, member=item, name=item.name) for item in archive.members]
         box.write("a.zip", parts, archive)
     assert (folder / "out" / "a.zip").read_bytes() == path.read_bytes()
@@ -102,7 +102,7 @@ def test_what_is_not_renamed_or_rewritten_keeps_every_property(made, data, tmp_p
     folder = tmp_path_factory.mktemp("zip")
     path = folder / "a.zip"
     path.write_bytes(made.to_bytes())
-    with Archive(path) as archive, Outbox(folder / "out") as box:
+    with ZipArchive(path) as archive, Outbox(folder / "out") as box:
         parts = []
         for item in archive.members:
             kind = data.draw(st.sampled_from(("keep", "rename", "rewrite")))
@@ -112,7 +112,7 @@ def test_what_is_not_renamed_or_rewritten_keeps_every_property(made, data, tmp_p
                 name = item.name if kind == "keep" else "longer-" + item.name
                 parts.append(Kept(archive=archive, member=item, name=name))
         box.write("a.zip", parts, archive)
-    with Archive(path) as old, Archive(folder / "out" / "a.zip") as new:
+    with ZipArchive(path) as old, ZipArchive(folder / "out" / "a.zip") as new:
         assert places(old) == places(new)
         for before, after, part in zip(old.members, new.members, parts, strict=True):
             assert after.name == part.name
@@ -136,7 +136,7 @@ def test_thousands_of_members_keep_their_order(tmp_path: Path) -> None:
     members = [Entry(f"p/{number % 7}/{number}".encode(), b"x") for number in range(5_000, 0, -1)]
     path = tmp_path / "a.zip"
     path.write_bytes(Zip(members, zip64=True, count=0xFFFF, zip64_count=5_000).to_bytes())
-    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
         assert [item.name.encode() for item in archive.members] == [item.name for item in members]
         parts = [Kept(archive=archive, member=item, name=item.name) for item in archive.members]
         box.write("a.zip", parts, archive)
@@ -146,13 +146,13 @@ def test_thousands_of_members_keep_their_order(tmp_path: Path) -> None:
 def test_more_than_65535_members_get_zip64_records(tmp_path: Path) -> None:
     path = tmp_path / "a.zip"
     path.write_bytes(Zip([Entry(b"p/first", b"x")]).to_bytes())
-    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
         (like,) = archive.members
         parts = [Fresh(like=like, name=f"p/{n}", content=b"") for n in range(65_600)]
         box.write("a.zip", parts, archive)
     with zipfile.ZipFile(tmp_path / "out" / "a.zip") as theirs:
         assert len(theirs.namelist()) == 65_600
-    with Archive(tmp_path / "out" / "a.zip") as ours:
+    with ZipArchive(tmp_path / "out" / "a.zip") as ours:
         assert ours.directory.end64
         assert len(ours.members) == 65_600
 
@@ -160,18 +160,18 @@ def test_more_than_65535_members_get_zip64_records(tmp_path: Path) -> None:
 def test_a_file_system_without_nameless_files_gets_hidden_ones(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "O_TMPFILE", 0)  # as a kernel that does not know the flag takes it
     path = Wheel().write(tmp_path)
-    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
         box.write("a.whl", kept(archive), archive)
         (hidden,) = (tmp_path / "out").iterdir()
         assert hidden.name.startswith(".unfinished-")
     assert [item.name for item in (tmp_path / "out").iterdir()] == ["a.whl"]
     monkeypatch.setattr(os, "link", _no_links)
-    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
         box.write("b.whl", kept(archive), archive)
     assert sorted(item.name for item in (tmp_path / "out").iterdir()) == ["a.whl", "b.whl"]
     with (  # other bytes under that name stay
         pytest.raises(WheelError, match=r"a\.whl: exists"),
-        Archive(path) as archive,
+        ZipArchive(path) as archive,
         Outbox(tmp_path / "out") as box,
     ):
         box.write("a.whl", kept(archive)[:1], archive)
@@ -185,20 +185,20 @@ def _no_links(*_: object, **__: object) -> None:
 def test_copying_works_where_the_kernel_cannot_copy(tmp_path: Path, monkeypatch) -> None:
     path = Wheel(files={"demo/data": File(os.urandom(3 << 20))}).write(tmp_path)
     monkeypatch.delattr(os, "copy_file_range", raising=False)
-    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
         parts = [Kept(archive=archive, member=item, name=item.name) for item in archive.members]
         box.write(path.name, parts, archive)
     assert diff(path, tmp_path / "out" / path.name) == ()
 
 
-def kept(archive: Archive) -> list[Kept]:
+def kept(archive: ZipArchive) -> list[Kept]:
     return [Kept(archive=archive, member=item, name=item.name) for item in archive.members]
 
 
 def test_nothing_appears_when_the_block_fails(tmp_path: Path) -> None:
     path = Wheel().write(tmp_path)
     out = tmp_path / "out"
-    with pytest.raises(KeyboardInterrupt), Archive(path) as archive, Outbox(out) as box:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), ZipArchive(path) as archive, Outbox(out) as box:  # noqa: PT012
         box.write("a.whl", kept(archive), archive)
         raise KeyboardInterrupt
     assert list(out.iterdir()) == []
@@ -210,7 +210,7 @@ def test_two_wheels_appear_together_or_not_at_all(tmp_path: Path) -> None:
     out.mkdir()
     (out / "b.whl").write_bytes(b"other bytes")
     with pytest.raises(WheelError, match=r"b\.whl: exists with other content"):  # noqa: PT012, SIM117
-        with Archive(path) as archive, Outbox(out) as box:
+        with ZipArchive(path) as archive, Outbox(out) as box:
             box.write("a.whl", kept(archive), archive)
             box.write("b.whl", kept(archive), archive)
     assert [item.name for item in out.iterdir()] == ["b.whl"]
@@ -220,7 +220,7 @@ def test_two_wheels_appear_together_or_not_at_all(tmp_path: Path) -> None:
 def test_the_same_bytes_under_the_same_name_are_fine(tmp_path: Path) -> None:
     path = Wheel().write(tmp_path)
     before = path.stat()
-    with Archive(path) as archive, Outbox(tmp_path) as box:
+    with ZipArchive(path) as archive, Outbox(tmp_path) as box:
         box.write(path.name, kept(archive), archive)
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
     assert [item.name for item in tmp_path.iterdir()] == [path.name]
@@ -229,7 +229,7 @@ def test_the_same_bytes_under_the_same_name_are_fine(tmp_path: Path) -> None:
 def test_one_name_cannot_be_given_twice(tmp_path: Path) -> None:
     path = Wheel().write(tmp_path)
     with pytest.raises(WheelError, match="two of the wheels"):  # noqa: PT012, SIM117
-        with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+        with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
             box.write("a.whl", kept(archive), archive)
             box.write("a.whl", kept(archive), archive)
     assert list((tmp_path / "out").iterdir()) == []
@@ -243,7 +243,7 @@ def test_a_folder_that_cannot_be_made_is_the_hosts_fault(tmp_path: Path) -> None
 
 def test_a_new_wheel_has_the_permissions_of_any_new_file(tmp_path: Path) -> None:
     path = Wheel().write(tmp_path)
-    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
         box.write("a.whl", kept(archive), archive)
     mask = os.umask(0)
     os.umask(mask)
@@ -254,7 +254,7 @@ def test_a_large_file_is_compressed_from_disk(tmp_path: Path) -> None:
     path = wheels.plugin().write(tmp_path)
     large = tmp_path / "large"
     large.write_bytes(b"0123456789abcdef" * (1 << 17))
-    with Archive(path) as archive, Outbox(tmp_path / "out") as box:
+    with ZipArchive(path) as archive, Outbox(tmp_path / "out") as box:
         parts = [
             Fresh(like=item, name=item.name, content=large) if item.name.endswith(".so") else part
             for item, part in zip(archive.members, kept(archive), strict=True)

@@ -16,12 +16,12 @@ from support import wheels
 from support.wheels import Entry, File, Wheel, Zip, make_elf
 
 from rocwheel.errors import WheelError
-from rocwheel.wheel.archive import Archive, Limits
-from rocwheel.wheel.findings import Severity
 from rocwheel.wheel.policy import load as load_policy
-from rocwheel.wheel.rename import Change, plan_retag, plan_reversion
+from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.repair import repair
 from rocwheel.wheel.verify import verify
+from rocwheel.wheel.verify.rules import Severity
+from rocwheel.wheel.zip_reader import ZipArchive, ZipLimits
 
 NAME = "demo-1.0-py3-none-manylinux_2_28_x86_64.whl"
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
@@ -427,7 +427,7 @@ def test_what_the_structure_shows_is_refused_before_renaming(title: str, tmp_pat
     with pytest.raises(WheelError, match=message or "path"):
         plan_retag([path], platform="manylinux_2_35_x86_64")
     with pytest.raises(WheelError, match=message or "path"):
-        plan_reversion([path], Change(post=1))
+        plan_reversion([path], NewVersion(post=1))
 
 
 def test_what_is_rewritten_must_agree_with_record(tmp_path: Path) -> None:
@@ -436,14 +436,19 @@ def test_what_is_rewritten_must_agree_with_record(tmp_path: Path) -> None:
     members[2].content += b"Extra: line\n"  # METADATA, after RECORD was made
     path.write_bytes(Zip(members).to_bytes())
     with pytest.raises(WheelError, match="METADATA: differs from RECORD"):
-        plan_reversion([path], Change(post=1))
+        plan_reversion([path], NewVersion(post=1))
 
 
 def test_limits_can_be_tightened(tmp_path: Path) -> None:
     path = tmp_path / NAME
     path.write_bytes(SOUND)
-    for limits in (Limits(members=2), Limits(directory=10), Limits(total=100), Limits(text=10)):
-        with pytest.raises(WheelError), Archive(path, limits=limits) as archive:
+    for limits in (
+        ZipLimits(members=2),
+        ZipLimits(directory=10),
+        ZipLimits(total=100),
+        ZipLimits(text=10),
+    ):
+        with pytest.raises(WheelError), ZipArchive(path, limits=limits) as archive:
             archive.read(f"{GOOD.dist_info}/RECORD")
 
 
@@ -451,7 +456,7 @@ def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.whl").mkdir()
     for path in (tmp_path / "folder.whl", tmp_path / "missing.whl"):
         with pytest.raises(WheelError):
-            Archive(path)
+            ZipArchive(path)
 
 
 def read_all(path: Path) -> None:
@@ -459,7 +464,7 @@ def read_all(path: Path) -> None:
     for action in (
         lambda: verify(path, policy=POLICY),
         lambda: plan_retag([path], platform="manylinux_2_35_x86_64"),
-        lambda: plan_reversion([path], Change(post=1)),
+        lambda: plan_reversion([path], NewVersion(post=1)),
     ):
         with suppress(WheelError):
             action()

@@ -1,4 +1,4 @@
-"""What `verify` can say about a wheel: rules with an id, a severity and a remedy."""
+"""Every rule a wheel can break, as data: its id, its severity, what must hold, the remedy."""
 
 from __future__ import annotations
 

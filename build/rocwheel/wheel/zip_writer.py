@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocwheel.errors import HostError, WheelError
-from rocwheel.wheel.archive import (
+from rocwheel.wheel.zip_reader import (
     CENTRAL,
     END,
     END64,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from types import TracebackType
 
-    from rocwheel.wheel.archive import Archive, Directory, Member
+    from rocwheel.wheel.zip_reader import CentralDirectory, ZipArchive, ZipMember
 
 BLOCK: Final = 1 << 20
 LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
@@ -54,8 +54,8 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno
 class Kept:
     """A member with its own headers and its own bytes, perhaps under another name."""
 
-    archive: Archive
-    member: Member
+    archive: ZipArchive
+    member: ZipMember
     name: str
 
     @property
@@ -67,7 +67,7 @@ class Kept:
 class Fresh:
     """New content, compressed as `like` was, below its headers."""
 
-    like: Member
+    like: ZipMember
     name: str
     content: bytes | Path
 
@@ -85,7 +85,7 @@ class _Sizes(NamedTuple):
     size: int
 
 
-def write(parts: Iterable[Part], archive: Archive, target: int) -> None:
+def write(parts: Iterable[Part], archive: ZipArchive, target: int) -> None:
     """Write a whole archive to a file descriptor; its end records are like `archive`'s."""
     try:  # room at once: a full disk shows before the copying, which is faster then, too
         os.posix_fallocate(target, 0, archive.size)
@@ -183,10 +183,10 @@ class _Writer:
         os.pwrite(self._target, _local(part.like, part.name, sizes, wide=wide), offset)
         return sizes
 
-    def _list(self, like: Member, name: str, sizes: _Sizes, offset: int) -> None:
+    def _list(self, like: ZipMember, name: str, sizes: _Sizes, offset: int) -> None:
         self._central[name] = _central(like, name, sizes, offset)
 
-    def finish(self, parts: Iterable[Part], like: Directory) -> None:
+    def finish(self, parts: Iterable[Part], like: CentralDirectory) -> None:
         """Write the central directory, in the order of `parts`, and end records as `like` has them.
 
         What stood in 64 bits, and what the short record left to the long one, stays so.
@@ -224,7 +224,7 @@ class _Writer:
             self._at += done
             view = view[done:]
 
-    def _copy(self, archive: Archive, start: int, end: int) -> None:
+    def _copy(self, archive: ZipArchive, start: int, end: int) -> None:
         """Copy bytes of a file; in the kernel where it can."""
         kernel_copy = getattr(os, "copy_file_range", None)
         while kernel_copy and start < end:
@@ -242,11 +242,11 @@ class _Writer:
             self._write(piece)
 
 
-def _member(part: Part) -> Member:
+def _member(part: Part) -> ZipMember:
     return part.like if isinstance(part, Fresh) else part.member
 
 
-def _sizes(member: Member) -> _Sizes:
+def _sizes(member: ZipMember) -> _Sizes:
     return _Sizes(
         method=member.method,
         flags=member.flags,
@@ -285,14 +285,14 @@ def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
         left, right = left[length:], right[length:]
 
 
-def _renamed(member: Member, name: str) -> bytes:
+def _renamed(member: ZipMember, name: str) -> bytes:
     """The member's local header with another name."""
     *fields, length, extra = LOCAL.unpack_from(member.local)
     raw = name.encode()
     return LOCAL.pack(*fields, len(raw), extra) + raw + member.local[LOCAL.size + length :]
 
 
-def _local(like: Member, name: str, sizes: _Sizes, *, wide: bool = False) -> bytes:
+def _local(like: ZipMember, name: str, sizes: _Sizes, *, wide: bool = False) -> bytes:
     """A local header as `like`'s, with another name and sizes."""
     signature, version, _, _, time, date, _, _, _, length, _ = LOCAL.unpack_from(like.local)
     raw = name.encode()
@@ -316,7 +316,7 @@ def _local(like: Member, name: str, sizes: _Sizes, *, wide: bool = False) -> byt
     )  # fmt: skip
 
 
-def _central(like: Member, name: str, sizes: _Sizes, offset: int) -> bytes:
+def _central(like: ZipMember, name: str, sizes: _Sizes, offset: int) -> bytes:
     """A central record as `like`'s, with another name, sizes and place.
 
     What stood in 64 bits stays in 64 bits and where it was among the extra fields.
@@ -348,7 +348,7 @@ def _central(like: Member, name: str, sizes: _Sizes, offset: int) -> bytes:
 
 
 def _extras(raw: bytes) -> list[tuple[int, bytes]]:
-    """Extra fields; `Archive` has refused broken ones."""
+    """Extra fields; `ZipArchive` has refused broken ones."""
     found = []
     at = 0
     while at < len(raw):
@@ -386,7 +386,7 @@ class Outbox:
             for draft in self._drafts.values():
                 draft.discard()
 
-    def write(self, name: str, parts: Iterable[Part], archive: Archive) -> Path:
+    def write(self, name: str, parts: Iterable[Part], archive: ZipArchive) -> Path:
         """Write one wheel aside; it gets its name when the block ends. Raises HostError."""
         if name in self._drafts:
             raise WheelError(

@@ -15,12 +15,12 @@ from support.wheels import Entry, File, Wheel, Zip
 
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.wheel import rename
-from rocwheel.wheel.archive import Archive
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.policy import load as load_policy
-from rocwheel.wheel.rename import Change, plan_retag, plan_reversion
+from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.verify import verify
+from rocwheel.wheel.zip_reader import ZipArchive
 
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
 
@@ -37,7 +37,7 @@ def retag(path: Path, out: Path, **tags: str) -> Path:
 
 
 def reversion(paths: list[Path], out: Path, **change) -> list[Path]:
-    return list(rename.apply(plan_reversion(paths, Change(**change)), out))
+    return list(rename.apply(plan_reversion(paths, NewVersion(**change)), out))
 
 
 def changed(before: Path, after: Path) -> set[str]:
@@ -98,7 +98,7 @@ def test_what_is_no_tag_is_refused(tag: str, tmp_path: Path) -> None:
     ],
 )
 def test_a_new_version_is_what_was_asked_for(old: str, change, new: str) -> None:
-    assert str(Change(**change).of(Version(old))) == new
+    assert str(NewVersion(**change).of(Version(old))) == new
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_new_version_is_what_was_asked_for(old: str, change, new: str) -> None
 )
 def test_a_version_that_cannot_be_is_refused(old: str, change, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Change(**change).of(Version(old))
+        NewVersion(**change).of(Version(old))
 
 
 def test_a_set_gets_one_version_and_keeps_its_pins(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_set_gets_one_version_and_keeps_its_pins(tmp_path: Path) -> None:
 
 def test_a_plugin_alone_is_warned_about_its_sibling(tmp_path: Path) -> None:
     path = wheels.plugin().write(tmp_path)
-    (plan,) = plan_reversion([path], Change(local="rocm7.10.0"))
+    (plan,) = plan_reversion([path], NewVersion(local="rocm7.10.0"))
     assert "jax-rocm7-pjrt 0.9.1+rocm7.10.0" in plan.notes[0]
     (made,) = rename.apply([plan], tmp_path / "out")
     assert "Requires-Dist: jax-rocm7-pjrt==0.9.1+rocm7.10.0\n" in text(made, "/METADATA")
@@ -194,12 +194,12 @@ def test_any_set_stays_installable_and_comes_back(data, old, number, tmp_path_fa
     paths = [wheels.pjrt(number=number, version=old).write(folder), plugin.write(folder)]
     made = reversion(paths, folder / "out", **changes)
     reports = [inspect(path, hashes=True) for path in made]
-    assert all(report.findings == () for report in reports)
+    assert all(not list(report.record) for report in reports)
     new = reports[0].version
     assert str(Version(new)) == new == reports[1].version
     (pin,) = (Requirement(item) for item in reports[1].requires)
     assert pin.specifier.contains(new, prereleases=True)
-    with Archive(paths[1]) as before, Archive(made[1]) as after:
+    with ZipArchive(paths[1]) as before, ZipArchive(made[1]) as after:
         assert [(m.mode, m.stamp, m.method, m.flags) for m in before.members] == [
             (m.mode, m.stamp, m.method, m.flags) for m in after.members
         ]
@@ -229,14 +229,14 @@ def test_data_folders_and_licences_move_with_the_version(tmp_path: Path) -> None
             "demo-2.0.dist-info/WHEEL",
             "demo-2.0.dist-info/RECORD",
         ]
-    assert inspect(path, hashes=True).findings == ()
+    assert not list(inspect(path, hashes=True).record)
 
 
 def test_one_bad_wheel_of_a_set_stops_the_whole_set(tmp_path: Path) -> None:
     good, bad = wheels.pjrt().write(tmp_path), wheels.plugin().write(tmp_path)
     bad.write_bytes(bad.read_bytes()[:-1])
     with pytest.raises(WheelError):
-        plan_reversion([good, bad], Change(post=1))
+        plan_reversion([good, bad], NewVersion(post=1))
     out = tmp_path / "out"
     out.mkdir()
     (out / "jax_rocm7_plugin-0.9.1.post1-cp312-cp312-manylinux_2_27_x86_64.whl").write_bytes(b"x")
@@ -258,7 +258,7 @@ def test_a_signed_wheel_is_refused(tmp_path: Path) -> None:
     made = wheels.plugin()
     signed = made.but(files={**made.files, f"{made.dist_info}/RECORD.jws": File(b"{}")})
     with pytest.raises(WheelError, match=r"RECORD\.jws: a signed wheel"):
-        plan_reversion([signed.write(tmp_path)], Change(post=1))
+        plan_reversion([signed.write(tmp_path)], NewVersion(post=1))
 
 
 def test_a_dist_info_of_another_name_is_refused(tmp_path: Path) -> None:
@@ -279,9 +279,9 @@ def test_members_that_lie_about_nothing_keep_their_raw_bytes(tmp_path: Path) -> 
     entries[-2].member_comment = b"kept"
     path = tmp_path / made.name
     path.write_bytes(Zip(entries, comment=b"kept too").to_bytes())
-    (plan,) = plan_reversion([path], Change(post=1))
+    (plan,) = plan_reversion([path], NewVersion(post=1))
     (new,) = rename.apply([plan], tmp_path / "out")
-    with Archive(path) as before, Archive(new) as after:
+    with ZipArchive(path) as before, ZipArchive(new) as after:
         assert after.directory.comment == b"kept too"
         for old, fresh in zip(before.members, after.members, strict=True):
             assert fresh.name == plan.path(old.name)

@@ -1,6 +1,6 @@
 """Read a wheel's zip archive without trusting it, and without ever holding a member in memory.
 
-`Archive` accepts only archives that every reader understands alike: one end record, no bytes
+`ZipArchive` accepts only archives that every reader understands alike: one end record, no bytes
 outside members, local headers that agree with the central directory, no two members that could
 land on one path. Everything else is refused with a WheelError before a single byte is inflated;
 sizes and CRCs are checked while a member streams. The format is PKWARE's APPNOTE 6.3.10; the
@@ -52,7 +52,7 @@ SMALL: Final = 64 << 10  # bytes of a member that is inflated in one go
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ZipLimits:
     """What a wheel may cost to read; a legitimate ROCm wheel stays far below."""
 
     members: int = 200_000
@@ -64,7 +64,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Member:
+class ZipMember:
     """One file or folder of the archive; its local header and its central record agree."""
 
     name: str
@@ -87,7 +87,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Directory:
+class CentralDirectory:
     """Where the central directory lies, as the end records say."""
 
     offset: int
@@ -109,13 +109,13 @@ class _Record(NamedTuple):
     raw: bytes
 
 
-class Archive:
+class ZipArchive:
     """An open wheel; every method raises WheelError where the archive is not sound."""
 
-    def __init__(self, path: Path, *, limits: Limits | None = None) -> None:
+    def __init__(self, path: Path, *, limits: ZipLimits | None = None) -> None:
         """Open and check the structure. Raises WheelError, also when the file cannot be read."""
         self.path = path
-        self.limits = limits or Limits()
+        self.limits = limits or ZipLimits()
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as exc:
@@ -132,7 +132,7 @@ class Archive:
             raise
         self.by_name = {member.name: member for member in self.members}
 
-    def __enter__(self) -> Archive:  # noqa: PYI034
+    def __enter__(self) -> ZipArchive:  # noqa: PYI034
         return self
 
     def __exit__(
@@ -169,7 +169,7 @@ class Archive:
             self.refuse(f"{name}: {member.size} bytes are too many for a text file")
         return b"".join(self.stream(member))
 
-    def stream(self, member: Member) -> Iterator[bytes]:
+    def stream(self, member: ZipMember) -> Iterator[bytes]:
         """A member's content in pieces of at most 1 MiB.
 
         Raises WheelError at the end when size or CRC are not what the archive says, or earlier
@@ -188,14 +188,14 @@ class Archive:
         if crc != member.crc:
             self.refuse(f"{member.name}: its CRC is {crc:08x} and it declares {member.crc:08x}")
 
-    def _pieces(self, member: Member) -> Iterator[bytes]:
+    def _pieces(self, member: ZipMember) -> Iterator[bytes]:
         if member.method == STORED:
             return self.raw(member.data, member.data + member.compressed, step=CHUNK)
         if max(member.size, member.compressed) > SMALL:
             return self._inflated(member)
         return self._inflated_small(member)
 
-    def _inflated_small(self, member: Member) -> Iterator[bytes]:
+    def _inflated_small(self, member: ZipMember) -> Iterator[bytes]:
         """Inflate with the standard library: one import less where only texts are read."""
         inflate = zlib.decompressobj(-15)
         try:
@@ -206,7 +206,7 @@ class Archive:
             self.refuse(f"{member.name}: its deflate stream does not end with its bytes")
         yield piece
 
-    def _inflated(self, member: Member) -> Iterator[bytes]:
+    def _inflated(self, member: ZipMember) -> Iterator[bytes]:
         from isal import igzip_lib
 
         inflate = igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_DEFLATE)
@@ -225,7 +225,7 @@ class Archive:
         if not done or inflate.unused_data:
             self.refuse(f"{member.name}: its deflate stream does not end with its bytes")
 
-    def _find_directory(self) -> Directory:
+    def _find_directory(self) -> CentralDirectory:
         start = max(0, self.size - END.size - U16)
         tail = self.bytes_at(start, self.size - start)
         signature = END_SIGNATURE.to_bytes(4, "little")
@@ -237,7 +237,7 @@ class Archive:
             self.refuse("bytes after its end record")
         if disk or first_disk or here != count:
             self.refuse("spans several disks")
-        directory = Directory(
+        directory = CentralDirectory(
             offset=offset,
             size=size,
             members=count,
@@ -258,7 +258,7 @@ class Archive:
             self.refuse(f"{directory.members} members are more than a wheel has")
         return directory
 
-    def _zip64(self, locator: int, small: Directory) -> Directory:
+    def _zip64(self, locator: int, small: CentralDirectory) -> CentralDirectory:
         _, disk, at, disks = LOCATOR.unpack(self.bytes_at(locator, LOCATOR.size))
         if disk or disks != 1 or at + END64.size != locator:
             self.refuse("its zip64 locator is broken")
@@ -276,7 +276,7 @@ class Archive:
             self.refuse("its two end records disagree")
         return replace(small, offset=offset, size=size, members=count, end64=record)
 
-    def _read_members(self) -> tuple[Member, ...]:
+    def _read_members(self) -> tuple[ZipMember, ...]:
         raw = self.bytes_at(self.directory.offset, self.directory.size)
         records: list[_Record] = []
         at = 0
@@ -401,7 +401,7 @@ class Archive:
             rest = rest[width:] if want else rest
         return values
 
-    def _member(self, record: _Record, bound: int) -> Member:
+    def _member(self, record: _Record, bound: int) -> ZipMember:
         name = record.name
         _, made, _, flags, method, time, date, crc = record.fields[:8]
         header = self.bytes_at(record.offset, LOCAL.size)
@@ -431,7 +431,7 @@ class Archive:
             flags & FLAG_DESCRIPTOR and self._is_descriptor(record, self.bytes_at(end, bound - end))
         ):
             self.refuse(f"{name}: followed by bytes that belong to no member")
-        return Member(
+        return ZipMember(
             name=name,
             method=method,
             flags=flags,

@@ -1,0 +1,150 @@
+"""Say whether wheels may ship, and why not: one (`verify`), a set, a wheelhouse.
+
+`rules` holds every rule as data, `judge` how each is checked; here is what is judged together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rocwheel.errors import WheelError
+from rocwheel.model import PythonVersion, WheelKind, project_name
+from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
+from rocwheel.wheel.metadata import WheelName
+from rocwheel.wheel.verify.judge import Expectation, Judge
+from rocwheel.wheel.verify.rules import Finding, Severity, finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rocwheel.manifest import Manifest
+    from rocwheel.wheel.policy import WheelPolicy
+
+__all__ = ["Expectation", "verify", "verify_set", "verify_wheelhouse"]
+
+
+def verify(
+    wheel: Path | WheelReport, *, policy: WheelPolicy, expected: Expectation | None = None
+) -> tuple[Finding, ...]:
+    """Judge a wheel; a report that was made without `hashes` is made again with them.
+
+    Never raises for a bad wheel: an archive that cannot be read is a finding too.
+    """
+    expected = expected or Expectation()
+    if isinstance(wheel, Path) or not wheel.checked:
+        try:
+            wheel = inspect(wheel if isinstance(wheel, Path) else wheel.path, hashes=True)
+        except WheelError as exc:
+            return (finding("archive", str(exc)),)
+    known = kind_of(wheel.project)
+    judge = Judge(
+        report=wheel,
+        policy=policy,
+        expected=expected,
+        kind=expected.kind or (known[0] if known else None),
+        rocm=known[1] if known else "",
+    )
+    found = (
+        *(finding("record.row", text) for text in wheel.record.rows),
+        *(finding("record.hash", text) for text in wheel.record.digests),
+        *judge.findings(),
+    )
+    return tuple(sorted(found, key=lambda item: item.severity is not Severity.ERROR))
+
+
+def verify_set(
+    paths: Sequence[Path],
+    *,
+    policy: WheelPolicy,
+    expected: Expectation | None = None,
+    whole: bool = False,
+) -> Mapping[Path, tuple[Finding, ...]]:
+    """Judge wheels that belong together, path -> findings.
+
+    Pins hold within the set, and there is one wheel per version and Python (R19). With `whole`
+    nothing of the set lies elsewhere: what is pinned must be there.
+    """
+    names: dict[Path, WheelName] = {}
+    for path in paths:
+        with suppress(WheelError):  # `verify` will say so
+            names[path] = WheelName.parse(path.name)
+    cells = Counter(map(_cell, names.values()))
+    found: dict[Path, tuple[Finding, ...]] = {}
+    for path in paths:
+        name = names.get(path)
+        siblings = _siblings(name, names.values(), whole=whole) if name else None
+        meant = replace(expected or Expectation(), siblings=siblings)
+        double = name is not None and cells[_cell(name)] > 1
+        found[path] = (
+            *((finding("set.double", "one of several wheels for one Python"),) if double else ()),
+            *verify(path, policy=policy, expected=meant),
+        )
+    return found
+
+
+def _cell(name: WheelName) -> tuple[object, ...]:
+    return name.project, name.version_text, name.pythons, name.abis
+
+
+def _siblings(name: WheelName, names: Iterable[WheelName], *, whole: bool) -> dict[str, str]:
+    """The versions that a wheel's pins must accept: those there are, its own before others."""
+    found: dict[str, str] = {}
+    known = kind_of(name.project)
+    if known and known[0].needs_rocm and not whole:
+        found = {
+            project_name(kind, known[1]): name.version_text for kind in WheelKind if kind.needs_rocm
+        }
+        present = {other.project for other in names}
+        found = {project: found[project] for project in found.keys() - present}
+    for other in names:
+        if other.project not in found or other.version_text == name.version_text:
+            found[other.project] = other.version_text
+    return found
+
+
+def verify_wheelhouse(
+    folder: Path, manifest: Manifest, *, policy: WheelPolicy
+) -> Mapping[Path, tuple[Finding, ...]]:
+    """Judge a wheelhouse against its manifest, path -> findings.
+
+    Upstream wheels of the set are not in the folder; they count as siblings only.
+    """
+    siblings = {wheel.project: wheel.version for wheel in manifest.wheels}
+    found: dict[Path, tuple[Finding, ...]] = {}
+    for entry in manifest.built:
+        path = folder / entry.filename
+        kind = WheelKind(entry.kind)
+        python = PythonVersion.parse(entry.python) if entry.python else None
+        expected = Expectation(
+            kind=kind,
+            project=entry.project,
+            version=entry.version,
+            python=python.interpreter if python else "",
+            abi=python.abi if python else "",
+            gfx_targets=frozenset(manifest.gfx_targets) if kind.needs_rocm else None,
+            siblings=siblings,
+        )
+        try:
+            report = inspect(path, hashes=True)
+        except WheelError as exc:
+            found[path] = (finding("archive", str(exc)),)
+            continue
+        problems = verify(report, policy=policy, expected=expected)
+        for what, is_now, was in (
+            ("SHA-256", report.sha256, entry.sha256),
+            ("gfx targets", report.gfx_targets, entry.gfx_targets),
+            ("tags", report.tags, entry.tags),
+            ("grafted libraries", report.grafted, entry.grafted),
+        ):
+            if is_now != was:
+                text = f"{what}: {is_now or 'none'}, the manifest says {was or 'none'}"
+                problems = (*problems, finding("set.manifest", text))
+        found[path] = problems
+    for path in sorted(folder.glob("*.whl")):
+        if path not in found:
+            found[path] = (finding("set.manifest", "not in the manifest"),)
+    return found
