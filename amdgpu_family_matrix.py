@@ -5,6 +5,7 @@ Data and look-ups only, standard library only, so that a workflow can run this f
 anything is installed:
 
     python amdgpu_family_matrix.py --trigger nightly --json
+    python amdgpu_family_matrix.py --trigger nightly --matrix gate --pythons 3.12,3.13
 
 Release policy per family: which suites must pass for which CPython (`policy`), and
 `bypass_tests_for_releases`. A bypass excuses a missing runner only, never a failure, and it needs
@@ -17,6 +18,7 @@ import argparse
 import dataclasses
 import difflib
 import enum
+import hashlib
 import json
 import re
 import sys
@@ -43,19 +45,61 @@ class Level(enum.Enum):
     ADVISORY = "advisory"
 
 
+MOST_JOBS = 256  # of one matrix: GitHub's limit
+
+
 @dataclass(frozen=True)
 class Runner:
-    """A runner label; `weight` is its share where a family has several."""
+    """Machines of one kind: their GitHub label, and what finds them in a Slurm cluster.
+
+    `weight` is the label's share where a family has several. `gres` is the generic resource of one
+    GPU as Slurm names it (`gpu:mi300x`); a cell asks for as many as its suite needs.
+    """
 
     label: str
     weight: int = 1
+    gpus: int = 1
+    partition: str = ""  # "" where no cluster has them
+    gres: str = "gpu"
 
     def __post_init__(self) -> None:
-        """Refuse labels GitHub would not accept."""
+        """Refuse what GitHub or Slurm would not accept."""
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.label):
-            raise ValueError(f"{self.label!r}: not a runner label")
+            raise ValueError(f"label: {self.label!r} is not a runner label")
         if self.weight < 1:
-            raise ValueError(f"{self.label}: a weight is 1 or more")
+            raise ValueError(f"{self.label}: weight: {self.weight} is not 1 or more")
+        if self.gpus < 0:
+            raise ValueError(f"{self.label}: gpus: {self.gpus} is not 0 or more")
+        if self.partition and not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", self.partition):
+            raise ValueError(
+                f"{self.label}: partition: {self.partition!r} is not a Slurm partition"
+            )
+        if not re.fullmatch(r"[a-z][a-z0-9_]*(:[A-Za-z0-9][A-Za-z0-9._-]*)?", self.gres):
+            raise ValueError(f"{self.label}: gres: {self.gres!r} is not NAME or NAME:TYPE")
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a suite needs of a machine, and into how many parts it may be cut."""
+
+    suite: str
+    gpus: int = 1
+    shards: int = 1  # the most
+
+    def __post_init__(self) -> None:
+        """Refuse needs nothing can meet."""
+        if self.gpus < 0:
+            raise ValueError(f"{self.suite}: gpus: {self.gpus} is not 0 or more")
+        if not 1 <= self.shards <= MOST_JOBS:
+            raise ValueError(f"{self.suite}: shards: {self.shards} is not 1 to {MOST_JOBS}")
+
+
+NEEDS = (
+    Need("smoke"),
+    Need("unit", shards=16),
+    Need("e2e", shards=2),
+    Need("multi_gpu", gpus=2, shards=4),
+)
 
 
 @dataclass(frozen=True)
@@ -100,22 +144,32 @@ class Family:
     trigger: Trigger
     products: tuple[str, ...] = ()
     runners: tuple[Runner, ...] = ()
-    multi_gpu_runners: tuple[Runner, ...] = ()
     policy: tuple[Rule, ...] = ONE_GPU
     bypass_tests_for_releases: Bypass | None = None
+    needs: tuple[Need, ...] = NEEDS
+    platform: str = "linux"
 
     def __post_init__(self) -> None:
-        """Refuse a family that contradicts itself."""
+        """Refuse a family that contradicts itself; the message names the field."""
         if not re.fullmatch(r"gfx[0-9][0-9a-zA-Z-]*", self.name):
-            raise ValueError(f"{self.name!r}: not a family name")
-        if not self.targets or len(set(self.targets)) != len(self.targets):
-            raise ValueError(f"{self.name}: targets must be given, each once")
+            raise ValueError(f"name: {self.name!r} is not a family name")
+        if self.platform != "linux":
+            raise ValueError(f"{self.name}: platform: {self.platform!r} is not linux")
+        if not self.targets:
+            raise ValueError(f"{self.name}: targets: must be given")
+        _once(self.name, "targets", self.targets)
         for target in self.targets:
             if not re.fullmatch(r"gfx[0-9]+[0-9a-f]{2}", target):
-                raise ValueError(f"{self.name}: {target!r} is not a gfx target")
-        cells = [(rule.suite, rule.pythons) for rule in self.policy]
-        if not cells or len(set(cells)) != len(cells):
-            raise ValueError(f"{self.name}: every suite needs one rule, none two")
+                raise ValueError(f"{self.name}: targets: {target!r} is not a gfx target")
+        if not self.policy:
+            raise ValueError(f"{self.name}: policy: must be given")
+        _once(self.name, "policy", [(rule.suite, rule.pythons) for rule in self.policy])
+        _once(self.name, "runners", [runner.label for runner in self.runners])
+        known = [need.suite for need in self.needs]
+        _once(self.name, "needs", known)
+        for suite in self.suites:
+            if suite not in known:
+                raise ValueError(f"{self.name}: needs: nothing is said of the suite {suite!r}")
 
     def level(self, suite: str, python: str) -> Level | None:
         """The level of (suite, CPython); a rule that names the CPython beats a general one."""
@@ -132,9 +186,32 @@ class Family:
         """Suites the policy names, in its order."""
         return tuple(dict.fromkeys(rule.suite for rule in self.policy))
 
+    def need(self, suite: str) -> Need:
+        """What a suite needs here; one that nothing is said of needs one GPU and is not cut."""
+        return next((need for need in self.needs if need.suite == suite), Need(suite))
+
     def runners_for(self, suite: str) -> tuple[Runner, ...]:
-        """Runners that can run `suite`; none means its verdict is `no-runner`."""
-        return self.multi_gpu_runners if suite == "multi_gpu" else self.runners
+        """Runners that can run `suite`, the smallest that do; none: its verdict is `no-runner`."""
+        able = [runner for runner in self.runners if runner.gpus >= self.need(suite).gpus]
+        least = min((runner.gpus for runner in able), default=0)
+        return tuple(runner for runner in able if runner.gpus == least)
+
+
+def choose(runners: Sequence[Runner], key: str) -> Runner:
+    """One of several runners by weight; the same for the same key, whoever asks and when."""
+    number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
+    place = number % sum(runner.weight for runner in runners)
+    for runner in runners:
+        place -= runner.weight
+        if place < 0:
+            return runner
+    raise ValueError("no runner to choose from")
+
+
+def _once(where: str, field: str, items: Sequence[object]) -> None:
+    for item in items:
+        if items.count(item) > 1:
+            raise ValueError(f"{where}: {field}: {item!r} is there twice")
 
 
 def _by_name(families: Iterable[Family]) -> dict[str, Family]:
@@ -159,10 +236,10 @@ FAMILIES: dict[str, Family] = _by_name(
             Trigger.PRESUBMIT,
             products=("MI300A", "MI300X"),
             runners=(
-                Runner("linux-gfx942-1gpu-ccs-ossci-rocm", 5),
-                Runner("linux-gfx942-1gpu-ccs-csp-ossci-rocm", 28),
+                Runner("linux-gfx942-1gpu-ccs-ossci-rocm", 5, 1, "gfx942", "gpu:mi300x"),
+                Runner("linux-gfx942-1gpu-ccs-csp-ossci-rocm", 28, 1, "gfx942", "gpu:mi300x"),
+                Runner("linux-gfx942-8gpu-ossci-rocm", 1, 8, "gfx942", "gpu:mi300x"),
             ),
-            multi_gpu_runners=(Runner("linux-gfx942-8gpu-ossci-rocm"),),
             policy=MULTI_GPU,
         ),
         Family(
@@ -170,56 +247,58 @@ FAMILIES: dict[str, Family] = _by_name(
             ("gfx1100", "gfx1101", "gfx1102", "gfx1103"),
             Trigger.PRESUBMIT,
             products=("RX 7900 XTX",),
-            runners=(Runner("linux-gfx110X-gpu-rocm"),),
+            runners=(Runner("linux-gfx110X-gpu-rocm", partition="gfx110X"),),
         ),
         Family(
             "gfx1151",
             ("gfx1151",),
             Trigger.PRESUBMIT,
             products=("Strix Halo",),
-            runners=(Runner("linux-gfx1151-gpu-rocm"),),
+            runners=(Runner("linux-gfx1151-gpu-rocm", partition="gfx1151"),),
         ),
         Family(
             "gfx120X-all",
             ("gfx1200", "gfx1201"),
             Trigger.PRESUBMIT,
             products=("RX 9070",),
-            runners=(Runner("linux-gfx120X-gpu-rocm"),),
+            runners=(Runner("linux-gfx120X-gpu-rocm", partition="gfx120X"),),
         ),
         Family(
             "gfx90a",
             ("gfx90a",),
             Trigger.POSTSUBMIT,
             products=("MI210", "MI250"),
-            runners=(Runner("linux-gfx90a-1gpu-ossci-rocm"),),
+            runners=(Runner("linux-gfx90a-1gpu-ossci-rocm", partition="gfx90a", gres="gpu:mi250"),),
         ),
         Family(
             "gfx950-dcgpu",
             ("gfx950",),
             Trigger.POSTSUBMIT,
             products=("MI350X", "MI355X"),
-            runners=(Runner("linux-gfx950-1gpu-ccs-ossci-rocm"),),
-            multi_gpu_runners=(Runner("linux-gfx950-8gpu-ccs-ossci-rocm"),),
+            runners=(
+                Runner("linux-gfx950-1gpu-ccs-ossci-rocm", 1, 1, "gfx950", "gpu:mi355x"),
+                Runner("linux-gfx950-8gpu-ccs-ossci-rocm", 1, 8, "gfx950", "gpu:mi355x"),
+            ),
             policy=MULTI_GPU,
         ),
         Family(
             "gfx103X-all",
             ("gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"),
             Trigger.NIGHTLY,
-            runners=(Runner("linux-gfx1030-gpu-rocm"),),
+            runners=(Runner("linux-gfx1030-gpu-rocm", partition="gfx103X"),),
         ),
         Family(
             "gfx1150",
             ("gfx1150",),
             Trigger.NIGHTLY,
-            runners=(Runner("linux-gfx1150-gpu-rocm"),),
+            runners=(Runner("linux-gfx1150-gpu-rocm", partition="gfx1150"),),
         ),
         Family("gfx1152", ("gfx1152",), Trigger.NIGHTLY),
         Family(
             "gfx1153",
             ("gfx1153",),
             Trigger.NIGHTLY,
-            runners=(Runner("linux-gfx1153-gpu-rocm"),),
+            runners=(Runner("linux-gfx1153-gpu-rocm", partition="gfx1153"),),
         ),
         Family("gfx900", ("gfx900",), Trigger.NIGHTLY),
         Family("gfx906", ("gfx906",), Trigger.NIGHTLY),
@@ -278,6 +357,57 @@ def as_json(chosen: Iterable[Family]) -> str:
     return json.dumps([dataclasses.asdict(item) for item in chosen], indent=2, default=plain)
 
 
+def build_matrix(chosen: Iterable[Family]) -> list[dict[str, object]]:
+    """One build job per family, for `strategy.matrix.include`."""
+    return [
+        {"family": item.name, "platform": item.platform, "gfx_targets": ",".join(item.targets)}
+        for item in chosen
+    ]
+
+
+def gate_matrix(
+    chosen: Iterable[Family], pythons: Sequence[str], *, night: str = "", most: int = MOST_JOBS
+) -> list[dict[str, object]]:
+    """One gate job per (family, suite, CPython, shard) that has a runner; `most` in all.
+
+    Where that is more, the suites that are cut into most shards are cut into fewer. Raises
+    ValueError when even whole suites are too many.
+    """
+    cells = [
+        (item, suite, python)
+        for item in chosen
+        for suite in item.suites
+        if item.runners_for(suite)
+        for python in pythons
+    ]
+    shards = [item.need(suite).shards for item, suite, _ in cells]
+    if len(cells) > most:
+        raise ValueError(
+            f"{len(cells)} jobs are more than {most}: choose fewer families or CPythons"
+        )
+    while sum(shards) > most:
+        shards[shards.index(max(shards))] -= 1
+    rows: list[dict[str, object]] = []
+    for (item, suite, python), count in zip(cells, shards, strict=True):
+        for number in range(1, count + 1):
+            name = f"gate.{item.name}.{python}.{suite}.{number}-of-{count}"
+            runner = choose(item.runners_for(suite), f"{night}/{name}")
+            level = item.level(suite, python)
+            rows.append(
+                {
+                    "cell": name,
+                    "family": item.name,
+                    "suite": suite,
+                    "python": python,
+                    "shard": f"{number}/{count}",
+                    "level": level.value if level else "",
+                    "gpus": item.need(suite).gpus,
+                    "runner": runner.label,
+                }
+            )
+    return rows
+
+
 def main(argv: Sequence[str]) -> int:
     """Print families; exit status 2 for unusable arguments."""
     parser = argparse.ArgumentParser(
@@ -291,6 +421,13 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--family", help="only this family")
     parser.add_argument("--json", action="store_true", help="a JSON array instead of a table")
+    parser.add_argument(
+        "--matrix",
+        choices=("build", "gate"),
+        help="jobs for a GitHub Actions matrix: one line of JSON",
+    )
+    parser.add_argument("--pythons", default="3.12", help="CPythons of --matrix gate: 3.12,3.13")
+    parser.add_argument("--night", default="", help="the night that runners are chosen for")
     args = parser.parse_args(argv)
     chosen = families(Trigger(args.trigger))
     if args.family:
@@ -298,6 +435,18 @@ def main(argv: Sequence[str]) -> int:
             chosen = (family(args.family),)
         except KeyError as exc:
             parser.error(str(exc.args[0]))
+    if args.matrix:
+        pythons = [item.strip() for item in args.pythons.split(",") if item.strip()]
+        try:
+            rows = (
+                build_matrix(chosen)
+                if args.matrix == "build"
+                else gate_matrix(chosen, pythons, night=args.night)
+            )
+        except ValueError as exc:
+            parser.error(str(exc))
+        print(json.dumps({"include": rows}))
+        return 0
     if args.json:
         print(as_json(chosen))
         return 0

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import amdgpu_family_matrix as matrix
-from amdgpu_family_matrix import Bypass, Family, Level, Rule, Runner, Trigger
+from amdgpu_family_matrix import NEEDS, Bypass, Family, Level, Need, Rule, Runner, Trigger
 
 FILE = Path(matrix.__file__)
 
@@ -24,7 +24,8 @@ def test_all_families_are_there():
         "gfx101X-dgpu", "gfx125X-dcgpu",
     }  # fmt: skip
     assert matrix.family("gfx103X-all").targets[-1] == "gfx1036"
-    assert [runner.weight for runner in matrix.family("gfx94X-dcgpu").runners] == [5, 28]
+    runners = matrix.family("gfx94X-dcgpu").runners_for("unit")
+    assert [runner.weight for runner in runners] == [5, 28]
 
 
 def test_no_family_starts_with_a_bypass():
@@ -82,6 +83,49 @@ def test_multi_gpu_needs_its_own_runner():
     assert matrix.family("gfx90a").runners_for("smoke")
     assert not matrix.family("gfx90a").runners_for("multi_gpu")
     assert matrix.family("gfx94X-dcgpu").level("multi_gpu", "3.12") is Level.REQUIRED
+    (runner,) = matrix.family("gfx94X-dcgpu").runners_for("multi_gpu")
+    assert runner.gpus == 8
+
+
+def test_what_a_suite_needs_agrees_with_the_suite():
+    from rocwheel.gate.suite import suites
+
+    for suite in suites.load_all(FILE.parent):
+        need = next((need for need in matrix.NEEDS if need.suite == suite.name), None)
+        if need:
+            assert need.gpus == min(suite.gpus), suite.name
+
+
+def test_the_choice_of_a_runner_follows_from_night_and_cell_and_keeps_the_weights():
+    pool = matrix.family("gfx94X-dcgpu").runners_for("unit")
+    keys = [f"2026-05-01/cell{number}" for number in range(3300)]
+    chosen = [matrix.choose(pool, key).label for key in keys]
+    assert chosen == [matrix.choose(pool, key).label for key in keys]
+    share = chosen.count(pool[0].label) / len(chosen)
+    assert abs(share - 5 / 33) < 0.03
+
+
+def test_the_gate_matrix_stays_below_githubs_limit_and_cuts_the_longest_suites_first(capsys):
+    arguments = ["--trigger", "nightly", "--matrix", "gate", "--pythons", "3.11,3.12,3.13,3.14"]
+    assert matrix.main([*arguments, "--night", "2026-05-01"]) == 0
+    rows = json.loads(capsys.readouterr().out)["include"]
+    assert 200 < len(rows) <= 256
+    assert len({row["cell"] for row in rows}) == len(rows)
+    assert {row["runner"] for row in rows if row["suite"] == "multi_gpu"} == {
+        "linux-gfx942-8gpu-ossci-rocm", "linux-gfx950-8gpu-ccs-ossci-rocm",
+    }  # fmt: skip
+    parts = [row for row in rows if row["suite"] == "unit" and row["family"] == "gfx1150"]
+    counts = {row["shard"].partition("/")[2] for row in parts}
+    assert all(int(count) < 16 for count in counts)
+    assert matrix.main(["--matrix", "build", "--family", "gfx90a"]) == 0
+    assert json.loads(capsys.readouterr().out)["include"][0]["gfx_targets"] == "gfx90a"
+
+
+def test_more_cells_than_jobs_is_an_error_not_a_shorter_list(capsys):
+    pythons = ",".join(f"3.{minor}" for minor in range(10, 30))
+    with pytest.raises(SystemExit):
+        matrix.main(["--matrix", "gate", "--pythons", pythons])
+    assert "more than 256" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -100,27 +144,49 @@ def test_a_tarballs_name_tells_its_family(name, family):
 
 
 @pytest.mark.parametrize(
-    "make",
+    ("field", "make"),
     [
-        lambda: Family("94X", ("gfx942",), Trigger.NIGHTLY),
-        lambda: Family("gfx94X", (), Trigger.NIGHTLY),
-        lambda: Family("gfx94X", ("gfx942", "gfx942"), Trigger.NIGHTLY),
-        lambda: Family("gfx94X", ("sm_90",), Trigger.NIGHTLY),
-        lambda: Family("gfx94X", ("gfx942",), Trigger.NIGHTLY, policy=()),
-        lambda: Family(
-            "gfx94X",
-            ("gfx942",),
-            Trigger.NIGHTLY,
-            policy=(Rule("a", Level.REQUIRED), Rule("a", Level.ADVISORY)),
+        ("name", lambda: Family("94X", ("gfx942",), Trigger.NIGHTLY)),
+        ("targets", lambda: Family("gfx94X", (), Trigger.NIGHTLY)),
+        ("targets", lambda: Family("gfx94X", ("gfx942", "gfx942"), Trigger.NIGHTLY)),
+        ("targets", lambda: Family("gfx94X", ("sm_90",), Trigger.NIGHTLY)),
+        ("policy", lambda: Family("gfx94X", ("gfx942",), Trigger.NIGHTLY, policy=())),
+        (
+            "policy",
+            lambda: Family(
+                "gfx94X",
+                ("gfx942",),
+                Trigger.NIGHTLY,
+                policy=(Rule("a", Level.REQUIRED), Rule("a", Level.ADVISORY)),
+            ),
         ),
-        lambda: Runner("no blanks"),
-        lambda: Runner("a", 0),
-        lambda: Bypass("", "why", dt.date(2026, 1, 1)),
-        lambda: Bypass("who", " ", dt.date(2026, 1, 1)),
+        (
+            "needs",
+            lambda: Family(
+                "gfx94X", ("gfx942",), Trigger.NIGHTLY, policy=(Rule("a", Level.REQUIRED),)
+            ),
+        ),
+        ("needs", lambda: Family("gfx94X", ("gfx942",), Trigger.NIGHTLY, needs=NEEDS * 2)),
+        ("platform", lambda: Family("gfx94X", ("gfx942",), Trigger.NIGHTLY, platform="windows")),
+        (
+            "runners",
+            lambda: Family(
+                "gfx94X", ("gfx942",), Trigger.NIGHTLY, runners=(Runner("a"), Runner("a"))
+            ),
+        ),
+        ("label", lambda: Runner("no blanks")),
+        ("weight", lambda: Runner("a", 0)),
+        ("gpus", lambda: Runner("a", gpus=-1)),
+        ("partition", lambda: Runner("a", partition="a,b")),
+        ("gres", lambda: Runner("a", gres="gpu:mi300x:4")),
+        ("gpus", lambda: Need("a", gpus=-1)),
+        ("shards", lambda: Need("a", shards=0)),
+        ("bypass", lambda: Bypass("", "why", dt.date(2026, 1, 1))),
+        ("bypass", lambda: Bypass("who", " ", dt.date(2026, 1, 1))),
     ],
 )
-def test_a_contradiction_is_refused_where_it_is_written(make):
-    with pytest.raises(ValueError):
+def test_a_contradiction_is_refused_where_it_is_written_with_its_field(field, make):
+    with pytest.raises(ValueError, match=field):
         make()
 
 
