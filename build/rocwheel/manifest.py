@@ -7,127 +7,85 @@ have a JSON Schema in the package (`rocwheel/schemas/`), and a file that breaks 
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from msgspec import Meta
 
 from rocwheel.errors import ConfigError
+from rocwheel.values import NonEmpty, Sha256, Sha256OrNone, Value, WheelFile
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
 SCHEMA: Final = 1
+Gfx = Annotated[str, Meta(pattern=r"\Agfx[0-9a-f]")]
 MANIFEST: Final = "manifest.json"
-BUILD_RECORD: Final = "build.json"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Source:
+class Source(Value, frozen=True, kw_only=True):
     """Where something came from: enough to fetch exactly it again."""
 
     repository: str  # URL, or "" for a tree without one
-    commit: str  # 40 hex digits, or "" where only `digest` identifies it
+    commit: Annotated[
+        str, Meta(pattern=r"\A([0-9a-f]{40})?\Z")
+    ]  # 40 hex digits, or "" where only `digest` identifies it
     dirty: bool = False
-    digest: str = ""  # SHA-256 of the files, for trees that are not a clean commit
+    digest: Sha256OrNone = ""  # SHA-256 of the files, for trees that are not a clean commit
 
 
-@dataclass(frozen=True, kw_only=True)
-class RocmSource:
+class RocmSource(Value, frozen=True, kw_only=True):
     """The ROCm a set was built against."""
 
-    version: str  # as asked for or named by the tarball, with nightly suffix: 7.10.0a20251120
-    header_version: str  # include/rocm-core/rocm_version.h: 7.10.0
-    sha256: str  # of the tarball; of the file listing when the source was a directory
-    origin: str  # "tarball" or "directory"
+    version: NonEmpty  # as asked for or named by the tarball, with nightly suffix: 7.10.0a20251120
+    header_version: NonEmpty  # include/rocm-core/rocm_version.h: 7.10.0
+    sha256: Sha256  # of the tarball; of the file listing when the source was a directory
+    origin: Literal["tarball", "directory"]
     name: str  # base name of the tarball or directory
 
 
-@dataclass(frozen=True, kw_only=True)
-class WheelEntry:
+class WheelEntry(Value, frozen=True, kw_only=True):
     """One wheel of the set."""
 
-    kind: str  # jaxlib, plugin, pjrt
-    filename: str
-    project: str  # normalised (PEP 503)
-    version: str  # PEP 440
-    tags: tuple[str, ...]  # PEP 425, sorted
+    kind: Literal["jaxlib", "plugin", "pjrt"]
+    filename: WheelFile
+    project: Annotated[str, Meta(pattern=r"\A[a-z0-9]+(-[a-z0-9]+)*\Z")]  # normalised (PEP 503)
+    version: NonEmpty  # PEP 440
+    tags: Annotated[tuple[str, ...], Meta(min_length=1)]  # PEP 425, sorted
     python: str  # "3.12", "3.14-ft"; "" for a wheel that serves every Python
-    size: int  # bytes
-    sha256: str
-    origin: str = "built"  # or "upstream": pinned by hash, gated with the set, never staged
+    size: Annotated[int, Meta(ge=1)]  # bytes
+    sha256: Sha256
+    origin: Literal["built", "upstream"] = "built"  # upstream: never staged
     requires_python: str = ""
-    gfx_targets: tuple[str, ...] = ()  # code objects really in the wheel
+    gfx_targets: tuple[Gfx, ...] = ()  # code objects really in the wheel
     grafted: tuple[str, ...] = ()  # libraries auditwheel put in
 
 
-@dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Manifest(Value, frozen=True, kw_only=True, dict=True):
     """A wheel set: wheels, sources and normalised options."""
 
-    jax_version: str
+    jax_version: NonEmpty
     rocm: RocmSource
     tool: Source
     jax: Source
     xla: Source
     builder_image: str  # digest of the builder image, "" when built on the host
     bazel_version: str
-    gfx_targets: tuple[str, ...]
-    pythons: tuple[str, ...]
+    gfx_targets: Annotated[tuple[Gfx, ...], Meta(min_length=1)]
+    pythons: Annotated[tuple[str, ...], Meta(min_length=1)]
     options: Mapping[str, str | tuple[str, ...]]
-    wheels: tuple[WheelEntry, ...]
-    schema: int = field(default=SCHEMA)
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON: the bytes whose SHA-256 is the identity of the set."""
-        return canonical_json(dataclasses.asdict(self))
+    wheels: Annotated[tuple[WheelEntry, ...], Meta(min_length=1)]
+    schema: Literal[1] = SCHEMA
 
     @cached_property
     def sha256(self) -> str:
-        return hashlib.sha256(self.to_bytes()).hexdigest()
+        return super().sha256
 
     @property
     def built(self) -> tuple[WheelEntry, ...]:
         """The wheels this set stages and promotes."""
         return tuple(wheel for wheel in self.wheels if wheel.origin == "built")
-
-    @classmethod
-    def from_bytes(cls, data: bytes, *, name: str) -> Manifest:
-        """Parse and validate; `name` is what errors call it.
-
-        Raises ConfigError when the bytes are not JSON, break the schema, or are not canonical
-        (an edited manifest would otherwise have two identities).
-        """
-        document = validated(data, schema="manifest", name=name)
-        try:
-            manifest = cls(
-                jax_version=document["jax_version"],
-                rocm=RocmSource(**document["rocm"]),
-                tool=Source(**document["tool"]),
-                jax=Source(**document["jax"]),
-                xla=Source(**document["xla"]),
-                builder_image=document["builder_image"],
-                bazel_version=document["bazel_version"],
-                gfx_targets=tuple(document["gfx_targets"]),
-                pythons=tuple(document["pythons"]),
-                options={key: _frozen(value) for key, value in document["options"].items()},
-                wheels=tuple(
-                    WheelEntry(**{key: _frozen(value) for key, value in wheel.items()})
-                    for wheel in document["wheels"]
-                ),
-                schema=document["schema"],
-            )
-        except TypeError as exc:
-            raise ConfigError(f"{name}: {exc}", hint="use a rocwheel of the same version") from exc
-        if manifest.to_bytes() != data:
-            raise ConfigError(
-                f"{name}: not in canonical form, it was edited",
-                hint="use the file as dist_wheels wrote it",
-            )
-        return manifest
 
     @classmethod
     def load(cls, path: Path) -> Manifest:
@@ -140,47 +98,3 @@ class Manifest:
                 f"{path}: {exc.strerror}", hint="name a wheelhouse or its manifest.json"
             ) from exc
         return cls.from_bytes(data, name=str(path))
-
-
-def canonical_json(document: object) -> bytes:
-    """Sorted keys, UTF-8, two blanks of indent, one final newline. Raises TypeError on floats."""
-    _refuse_floats(document)
-    text = json.dumps(document, sort_keys=True, ensure_ascii=False, indent=2)
-    return (text + "\n").encode()
-
-
-def validated(data: bytes, *, schema: str, name: str) -> dict[str, Any]:
-    """Parse JSON and check it against `rocwheel/schemas/<schema>.schema.json`."""
-    from importlib.resources import files
-
-    import jsonschema
-
-    try:
-        document = json.loads(data)
-    except ValueError as exc:
-        raise ConfigError(f"{name}: not JSON: {exc}", hint="use the file as it was made") from exc
-    rules = json.loads(files("rocwheel").joinpath(f"schemas/{schema}.schema.json").read_bytes())
-    error = jsonschema.exceptions.best_match(
-        jsonschema.Draft202012Validator(rules).iter_errors(document)
-    )
-    if error:
-        where = ".".join(map(str, error.absolute_path)) or "document"
-        raise ConfigError(
-            f"{name}: {where}: {error.message}", hint="use a rocwheel of the same version"
-        )
-    return dict(document)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _refuse_floats(value: object) -> None:
-    if isinstance(value, float):
-        raise TypeError(f"{value}: no floats in canonical JSON")
-    if isinstance(value, dict):
-        for item in value.values():
-            _refuse_floats(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            _refuse_floats(item)

@@ -6,18 +6,14 @@ that the file is canonical JSON as every other record.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-import json
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Final, Literal
 
-from rocwheel.errors import ConfigError
-from rocwheel.manifest import canonical_json
+import msgspec
+
+from rocwheel.values import Value
 from rocwheel.verdict import Counts, Device, State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 SCHEMA: Final = 1
 
@@ -42,8 +38,7 @@ class Outcome(enum.Enum):
 _BAD: Final = frozenset({Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.FAILED})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attempt:
+class Attempt(Value, frozen=True, kw_only=True):
     """One run of one test in one process."""
 
     outcome: Outcome
@@ -56,8 +51,7 @@ class Attempt:
     output: str = ""  # the end of what the test printed
 
 
-@dataclass(frozen=True, kw_only=True)
-class TestResult:
+class TestResult(Value, frozen=True, kw_only=True):
     """One test: its outcome, and every attempt that led to it."""
 
     __test__ = False  # pytest collects classes named Test...
@@ -85,8 +79,7 @@ class TestResult:
         return min(self.attempts, key=lambda item: order.index(item.outcome), default=None)
 
 
-@dataclass(frozen=True, kw_only=True)
-class CollectError:
+class CollectError(Value, frozen=True, kw_only=True):
     """A file whose tests could not be listed."""
 
     file: str
@@ -94,8 +87,7 @@ class CollectError:
     detail: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class LaneRecord:
+class LaneRecord(Value, frozen=True, kw_only=True):
     """One place tests ran: the devices its processes had to themselves."""
 
     name: str
@@ -103,8 +95,7 @@ class LaneRecord:
     lost: str = ""  # why no further process was given these devices
 
 
-@dataclass(frozen=True, kw_only=True)
-class ProcessRecord:
+class ProcessRecord(Value, frozen=True, kw_only=True):
     """One worker process, from its start to its end."""
 
     number: int
@@ -114,16 +105,14 @@ class ProcessRecord:
     ended: str  # "exit status 0", "signal 11", "killed: …"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Fault:
+class Fault(Value, frozen=True, kw_only=True):
     """Something wrong that no single test's outcome says, and the state it means."""
 
     state: State
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Results:
+class Results(Value, frozen=True, kw_only=True):
     """One run of a suite, or of one shard of it."""
 
     suite: str
@@ -135,10 +124,10 @@ class Results:
     lanes: tuple[LaneRecord, ...] = ()
     processes: tuple[ProcessRecord, ...] = ()
     faults: tuple[Fault, ...] = ()
-    skips: Mapping[str, int] = field(default_factory=dict)  # entry's `file:line` -> tests it met
-    environment: Mapping[str, str] = field(default_factory=dict)
+    skips: Mapping[str, int] = msgspec.field(default_factory=dict)  # by entry, `file:line`
+    environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     duration_ms: int = 0
-    schema: int = field(default=SCHEMA)
+    schema: Literal[1] = SCHEMA
 
     @property
     def counts(self) -> Counts:
@@ -161,60 +150,3 @@ class Results:
         """Tests with a bad outcome, in the order in which they first went wrong."""
         bad = [test for test in self.tests if test.outcome.bad]
         return tuple(sorted(bad, key=lambda test: min(a.start_ms for a in test.attempts)))
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON, as it is stored."""
-        return canonical_json(_plain(dataclasses.asdict(self)))
-
-    @classmethod
-    def from_bytes(cls, data: bytes, *, name: str) -> Results:
-        """Parse; `name` is what errors call it. Raises ConfigError when it is not one of ours."""
-        try:
-            document = json.loads(data)
-            return cls(
-                **{
-                    **{key: _frozen(value) for key, value in document.items()},
-                    "tests": tuple(_test(item) for item in document["tests"]),
-                    "collect_errors": _all(CollectError, document["collect_errors"]),
-                    "lanes": tuple(
-                        LaneRecord(**{**item, "devices": _all(Device, item["devices"])})
-                        for item in document["lanes"]
-                    ),
-                    "processes": _all(ProcessRecord, document["processes"]),
-                    "faults": tuple(
-                        Fault(state=State(item["state"]), message=item["message"])
-                        for item in document["faults"]
-                    ),
-                }
-            )
-        except (ValueError, TypeError, KeyError, AttributeError) as exc:
-            raise ConfigError(
-                f"{name}: not results of a suite: {exc}", hint="use a rocwheel of the same version"
-            ) from exc
-
-
-def _test(item: Mapping[str, Any]) -> TestResult:
-    attempts = tuple(
-        Attempt(**{**attempt, "outcome": Outcome(attempt["outcome"])})
-        for attempt in item["attempts"]
-    )
-    frozen = {key: _frozen(value) for key, value in item.items()}
-    return TestResult(**{**frozen, "outcome": Outcome(item["outcome"]), "attempts": attempts})
-
-
-def _all(cls: Any, items: Iterable[Mapping[str, Any]]) -> tuple[Any, ...]:
-    return tuple(cls(**item) for item in items)
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value

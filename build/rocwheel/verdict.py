@@ -8,20 +8,22 @@ counts as no verdict.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
-import hashlib
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
 
-from rocwheel.errors import ConfigError
-from rocwheel.manifest import canonical_json, validated
+import msgspec
+from msgspec import Meta
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from rocwheel.values import Count, NonEmpty, Sha256, Sha256OrNone, Value
 
 SCHEMA: Final = 1
 FIRST_EXIT_CODE: Final = 20
+
+Shard = Annotated[str, Meta(pattern=r"\A([0-9]+/[0-9]+)?\Z")]
+Time = Annotated[  # ISO 8601, UTC
+    str, Meta(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+(Z|\+00:00)\Z")
+]
 
 
 class State(enum.Enum):
@@ -45,18 +47,17 @@ class State(enum.Enum):
         return 0 if self is State.PASS else FIRST_EXIT_CODE + list(State).index(self)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Counts:
+class Counts(Value, frozen=True, kw_only=True):
     """Tests by outcome; each collected test is in exactly one of them."""
 
-    passed: int = 0
-    failed: int = 0
-    crashed: int = 0
-    timed_out: int = 0
-    flaky: int = 0  # failed, then passed in a fresh process
-    skipped: int = 0
-    xfailed: int = 0  # failed as the suite said it would
-    not_run: int = 0
+    passed: Count = 0
+    failed: Count = 0
+    crashed: Count = 0
+    timed_out: Count = 0
+    flaky: Count = 0  # failed, then passed in a fresh process
+    skipped: Count = 0
+    xfailed: Count = 0  # failed as the suite said it would
+    not_run: Count = 0
 
     @property
     def ran(self) -> int:
@@ -65,89 +66,63 @@ class Counts:
 
     @property
     def collected(self) -> int:
-        return sum(dataclasses.astuple(self))
+        return sum(msgspec.structs.astuple(self))
+
+    def by_outcome(self) -> dict[str, int]:
+        """Every number under its name."""
+        return msgspec.structs.asdict(self)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Device:
+class Device(Value, frozen=True, kw_only=True):
     """An accelerator the suite ran on."""
 
-    target: str  # gfx942; another maker's name for other hardware; "cpu"
+    target: NonEmpty  # gfx942; another maker's name for other hardware; "cpu"
     serial: str = ""  # unique id from the driver, "" where there is none
-    memory: int = 0  # bytes, 0 when unknown
+    memory: Count = 0  # bytes, 0 when unknown
 
 
-@dataclass(frozen=True, kw_only=True)
-class RocmBrought:
+class RocmBrought(Value, frozen=True, kw_only=True):
     """The ROCm the gate put beside the wheels, which bring none themselves."""
 
-    origin: str  # "tarball", "path", "pip", or "none" for a suite without ROCm
+    origin: Literal["tarball", "path", "pip", "none"]  # "none" for a suite without ROCm
     version: str = ""
-    sha256: str = ""  # of the tarball
+    sha256: Sha256OrNone = ""  # of the tarball
     name: str = ""  # base name of the tarball or path, or the requirements given to pip
 
 
-@dataclass(frozen=True, kw_only=True)
-class Attempts:
+class Attempts(Value, frozen=True, kw_only=True):
     """A test that ran more than once, with the outcome of every attempt in order."""
 
-    test: str  # pytest node id
-    outcomes: tuple[str, ...]
+    test: NonEmpty  # pytest node id
+    outcomes: Annotated[tuple[str, ...], Meta(min_length=2)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Verdict:
+class Verdict(Value, frozen=True, kw_only=True):
     """One suite's word on one (manifest, family, CPython)."""
 
-    manifest: str  # SHA-256
-    family: str
-    python: str  # "3.12", "3.14-ft"
-    suite: str
+    manifest: Sha256
+    family: Annotated[str, Meta(pattern=r"\Agfx[0-9][0-9a-zA-Z-]*\Z")]
+    python: Annotated[str, Meta(pattern=r"\A[0-9]+\.[0-9]+(-ft)?\Z")]  # "3.12", "3.14-ft"
+    suite: Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]*\Z")]
     state: State
-    reason: str  # one line; "" for a pass
+    reason: Annotated[str, Meta(pattern=r"\A[^\n]*\Z")]  # one line; "" for a pass
     counts: Counts
-    wheels: Mapping[str, str]  # file name -> SHA-256 of what was installed
+    wheels: Mapping[
+        Annotated[str, Meta(pattern=r"\A[^/]+\.whl\Z")], Sha256
+    ]  # file name -> SHA-256 of what was installed
     backend: str  # what jax.default_backend() said: "rocm", "cuda", "cpu"; "" when it never ran
     runner: str  # label of the runner
     host: str
     devices: tuple[Device, ...]
     rocm: RocmBrought
-    jax_version: str
-    started: str  # ISO 8601, UTC
-    ended: str
+    jax_version: NonEmpty
+    started: Time
+    ended: Time
     tool: str  # rocwheel's version or commit
     first_failure: str = ""  # node id
     attempts: tuple[Attempts, ...] = ()
-    reports: Mapping[str, str] = field(default_factory=dict)  # "junit", "html", "json" -> key
-    shard: str = ""  # "2/4"; "" for the whole suite, which alone counts for a release
-    schema: int = field(default=SCHEMA)
-
-    def to_bytes(self) -> bytes:
-        """Canonical JSON, as it is stored."""
-        return canonical_json({**dataclasses.asdict(self), "state": self.state.value})
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.to_bytes()).hexdigest()
-
-    @classmethod
-    def from_bytes(cls, data: bytes, *, name: str) -> Verdict:
-        """Parse and validate; `name` is what errors call it. Raises ConfigError."""
-        document = validated(data, schema="verdict", name=name)
-        try:
-            return cls(
-                **{
-                    **document,
-                    "state": State(document["state"]),
-                    "counts": Counts(**document["counts"]),
-                    "devices": tuple(Device(**item) for item in document["devices"]),
-                    "rocm": RocmBrought(**document["rocm"]),
-                    "attempts": tuple(_attempts(item) for item in document["attempts"]),
-                }
-            )
-        except TypeError as exc:
-            raise ConfigError(f"{name}: {exc}", hint="use a rocwheel of the same version") from exc
-
-
-def _attempts(item: Mapping[str, Any]) -> Attempts:
-    return Attempts(test=item["test"], outcomes=tuple(item["outcomes"]))
+    reports: Mapping[str, str] = msgspec.field(default_factory=dict)  # by "junit", "html", "json"
+    shard: Annotated[str, Meta(pattern=r"\A([0-9]+/[0-9]+)?\Z")] = (
+        ""  # "2/4"; "" for the whole suite, which alone counts for a release
+    )
+    schema: Literal[1] = SCHEMA

@@ -10,16 +10,18 @@ import os
 import shutil
 import tempfile
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from rocwheel.build_record import BUILD_RECORD
 from rocwheel.errors import HostError, WheelError
-from rocwheel.manifest import BUILD_RECORD, MANIFEST, canonical_json, validated
+from rocwheel.manifest import MANIFEST
 from rocwheel.store import sha256_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
     from pathlib import Path
 
+    from rocwheel.build_record import BuildRecord
     from rocwheel.manifest import Manifest
 
 CURRENT: Final = "current"
@@ -46,7 +48,7 @@ def assembling(folder: Path) -> Iterator[Path]:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def publish(scratch: Path, manifest: Manifest, record: Mapping[str, Any]) -> tuple[Path, bool]:
+def publish(scratch: Path, manifest: Manifest, record: BuildRecord) -> tuple[Path, bool]:
     """Turn a scratch folder with the set's wheels into a wheelhouse; move `current` to it.
 
     Returns its path, and whether it is new: the same wheels from the same sources are the same
@@ -62,9 +64,7 @@ def publish(scratch: Path, manifest: Manifest, record: Mapping[str, Any]) -> tup
             hint="this is a bug: the files and the manifest must agree",
         )
     target = folder / manifest.sha256[:IDENTITY_LENGTH]
-    data = canonical_json(record)
-    validated(data, schema="build", name=BUILD_RECORD)
-    (scratch / BUILD_RECORD).write_bytes(data)
+    (scratch / BUILD_RECORD).write_bytes(record.to_bytes())
     (scratch / MANIFEST).write_bytes(manifest.to_bytes())
     scratch.chmod(0o755)  # mkdtemp made it private
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from rocwheel.ledger.records import Action
 from rocwheel.model import WheelKind
 from rocwheel.release import audit, operations, promote, rebuild, retention, stage, status, withdraw
 from rocwheel.release.policy import Approval
+from rocwheel.values import replace
 from rocwheel.verdict import State
 
 GOLDEN = Path(__file__).parents[1] / "data" / "release_layout.txt"

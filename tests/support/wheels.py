@@ -10,11 +10,12 @@ import os
 import struct
 import zipfile
 import zlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocwheel.manifest import Manifest, RocmSource, Source, WheelEntry
+from rocwheel.values import replace
 from rocwheel.wheel.inspect import inspect
 
 if TYPE_CHECKING:

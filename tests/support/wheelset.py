@@ -7,7 +7,6 @@ import hashlib
 import io
 import random
 import zipfile
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from rocwheel.manifest import MANIFEST, Manifest, RocmSource, Source, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind, module_name, project_name
 from rocwheel.release import promote, stage
 from rocwheel.release.operations import Who
+from rocwheel.values import replace
 from rocwheel.verdict import Counts, Device, RocmBrought, State, Verdict
 
 FAMILY = matrix.family("gfx90a")  # one GPU: `smoke` and `unit` are required, `e2e` is advisory

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from rocwheel.dist import assemble, inputs
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.manifest import Source, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion
+from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
 TARBALL = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
@@ -27,7 +27,7 @@ def request(tmp_path, **changes):
         checkout=ROOT,
         cwd=tmp_path,
     )
-    return dataclasses.replace(plain, **changes)
+    return replace(plain, **changes)
 
 
 def test_gfx_targets_are_the_list_else_the_family_else_the_tarballs_name(tmp_path):
@@ -116,9 +116,7 @@ def test_a_new_jax_is_a_few_lines_of_data(tmp_path, runner):
 def test_overrides_mark_the_version_whatever_the_suffix(tmp_path, runner, asked, xla, suffix):
     found = tree(tmp_path, runner)
     if xla:
-        found = dataclasses.replace(
-            found, xla=Source(repository="", commit="123456789a" * 4), xla_dir=tmp_path
-        )
+        found = replace(found, xla=Source(repository="", commit="123456789a" * 4), xla_dir=tmp_path)
     wanted = request(tmp_path, wheel_suffix=asked)
     version = RocmVersion.parse("7.10.0a20251120")
     assert inputs._wheel_version(wanted, found, version).suffix == suffix
@@ -129,6 +127,6 @@ def test_two_wheels_for_one_cell_are_an_error_with_the_list():
         kind="plugin", filename="a.whl", project="p", version="1", tags=("t",), python="3.12",
         size=1, sha256="0" * 64,
     )  # fmt: skip
-    assemble._one_per_cell([one, dataclasses.replace(one, filename="b.whl", python="3.13")])
+    assemble._one_per_cell([one, replace(one, filename="b.whl", python="3.13")])
     with pytest.raises(WheelError, match=r"a\.whl, b\.whl"):
-        assemble._one_per_cell([one, dataclasses.replace(one, filename="b.whl")])
+        assemble._one_per_cell([one, replace(one, filename="b.whl")])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -10,6 +9,7 @@ from support.report import FOUND, NASTY, rich
 
 from rocwheel.report import junit, page, render, summary
 from rocwheel.results import Fault, Results
+from rocwheel.values import replace
 from rocwheel.verdict import State
 
 

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-import dataclasses
 import json
 
+import msgspec
 import pytest
 
 from rocwheel.errors import ConfigError
-from rocwheel.manifest import canonical_json
+from rocwheel.values import canonical_json
 from rocwheel.verdict import Attempts, Counts, Device, RocmBrought, State, Verdict
 
 VERDICT = Verdict(
@@ -55,7 +55,7 @@ def test_skipped_tests_and_those_not_run_do_not_count_as_run() -> None:
         ({"manifest": "latest"}, "manifest"),
         ({"wheels": {"x.whl": "md5:0"}}, "wheels"),
         ({"counts": {"passed": 1}}, "counts"),
-        ({"counts": {**dataclasses.asdict(Counts()), "passed": -1}}, "counts"),
+        ({"counts": {**msgspec.to_builtins(Counts()), "passed": -1}}, "counts"),
         ({"started": "yesterday"}, "started"),
         ({"reason": "two\nlines"}, "reason"),
         ({"approved": True}, "approved"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 
@@ -10,8 +9,10 @@ import pytest
 from unit.test_manifest import example
 
 from rocwheel import wheelhouse
+from rocwheel.build_record import BazelRecord, BuildRecord
 from rocwheel.errors import HostError, WheelError
 from rocwheel.manifest import Manifest
+from rocwheel.values import replace
 
 CONTENT = b"not really a wheel"
 NAME = "jax_rocm7_pjrt-0.11.0-py3-none-manylinux_2_27_x86_64.whl"
@@ -19,26 +20,23 @@ NAME = "jax_rocm7_pjrt-0.11.0-py3-none-manylinux_2_27_x86_64.whl"
 
 def manifest() -> Manifest:
     plain = example()
-    wheel = dataclasses.replace(
-        plain.wheels[0], size=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest()
+    wheel = replace(plain.wheels[0], size=len(CONTENT), sha256=hashlib.sha256(CONTENT).hexdigest())
+    return replace(plain, wheels=(wheel,))
+
+
+def record() -> BuildRecord:
+    return BuildRecord(
+        manifest=manifest().sha256,
+        started="2026-01-01T00:00:00+00:00",
+        host="h",
+        executor="host",
+        rocm_root="/r",
+        source_root="/s",
+        command_line="ci_build",
+        bazel=BazelRecord(path="/b", version="7", invocations=()),
+        milliseconds={},
+        findings=(),
     )
-    return dataclasses.replace(plain, wheels=(wheel,))
-
-
-def record() -> dict:
-    return {
-        "schema": 1,
-        "manifest": manifest().sha256,
-        "started": "2026-01-01T00:00:00+00:00",
-        "host": "h",
-        "executor": "host",
-        "rocm_root": "/r",
-        "source_root": "/s",
-        "command_line": "ci_build",
-        "bazel": {"path": "/b", "version": "7", "invocations": []},
-        "milliseconds": {},
-        "findings": [],
-    }
 
 
 def make(folder):
@@ -96,7 +94,7 @@ def test_current_moves_only_after_the_set_is_complete(tmp_path):
 
 
 def test_a_build_record_that_breaks_its_schema_is_never_written(tmp_path):
-    bad = {**record(), "executor": "cloud"}
+    bad = replace(record(), executor="cloud")
     with wheelhouse.assembling(tmp_path) as scratch:
         (scratch / NAME).write_bytes(CONTENT)
         with pytest.raises(Exception, match="executor"):

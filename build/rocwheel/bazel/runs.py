@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from rocwheel.bazel.build import BazelResult, build
 from rocwheel.bazel.profile import SLOWEST
+from rocwheel.build_record import InvocationRecord, TimedAction
 from rocwheel.console import count, size
 
 if TYPE_CHECKING:
@@ -72,26 +73,26 @@ class Runs:
         }
 
     @property
-    def records(self) -> list[dict[str, Any]]:
+    def records(self) -> tuple[InvocationRecord, ...]:
         """For `build.json`: one entry for each invocation."""
-        return [
-            {
-                "command": str(invocation.command_line()),
-                "actions_executed": result.actions_executed,
-                "cache_hits": result.cache_hits,
-                "bytes_made": result.bytes_made,
-                "bytes_cached": result.bytes_cached,
-                "notes": list(result.notes),
-                "warnings": list(result.warnings),
-                "milliseconds": round(result.seconds * 1000),
-                "critical_path_milliseconds": round(result.details.critical_seconds * 1000),
-                "critical_path": [_timed(item) for item in result.details.critical_path],
-                "slowest_actions": [_timed(item) for item in result.details.slowest],
-                "log": str(result.log),
-                "profile": str(result.profile),
-            }
+        return tuple(
+            InvocationRecord(
+                command=str(invocation.command_line()),
+                actions_executed=result.actions_executed,
+                cache_hits=result.cache_hits,
+                bytes_made=result.bytes_made,
+                bytes_cached=result.bytes_cached,
+                notes=tuple(result.notes),
+                warnings=tuple(result.warnings),
+                milliseconds=round(result.seconds * 1000),
+                critical_path_milliseconds=round(result.details.critical_seconds * 1000),
+                critical_path=tuple(map(_record, result.details.critical_path)),
+                slowest_actions=tuple(map(_record, result.details.slowest)),
+                log=str(result.log),
+                profile=str(result.profile),
+            )
             for invocation, result in self.done
-        ]
+        )
 
 
 def build_all(
@@ -125,3 +126,7 @@ def build_all(
 
 def _timed(action: Timed) -> dict[str, Any]:
     return {"name": action.name, "milliseconds": round(action.seconds * 1000)}
+
+
+def _record(action: Timed) -> TimedAction:
+    return TimedAction(name=action.name, milliseconds=round(action.seconds * 1000))

@@ -278,14 +278,14 @@ def finish(
     if verdict:
         (output / VERDICT).write_bytes(verdict.to_bytes())
     _tell_github(app, results, found)
-    counts = {name: number for name, number in vars(results.counts).items() if number}
+    counts = {name: number for name, number in results.counts.by_outcome().items() if number}
     numbers = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
     text = verdict_text(results, found) + (f": {found.message}" if found.message else "")
     text += f"\n{numbers or 'no test ran'}\n{output / 'report.html'}"
     document = {
         "state": found.state.value,
         "reason": found.message,
-        "counts": vars(results.counts),
+        "counts": results.counts.by_outcome(),
         "report": str(output / "report.html"),
         "verdict": key,
     }

@@ -9,6 +9,7 @@ import click
 
 from rocwheel.cli.app import App, Once, common_options, dry_run_option
 from rocwheel.errors import ConfigError, PromotionError
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -80,8 +81,6 @@ class Target:
 
     def __init__(self, app: App, options: dict[str, Any]) -> None:
         """Raises UsageError or ConfigError."""
-        from dataclasses import replace
-
         from rocwheel.index import channels
 
         url, name = options.pop("store_url"), options.pop("channel")

@@ -16,6 +16,7 @@ from rocwheel.wheel.repair import repair
 from rocwheel.wheel.verify import verify
 from rocwheel.dist.inputs import Inputs, gather
 from rocwheel.errors import ConfigError, WheelError
+from rocwheel.build_record import BazelRecord, BuildRecord, FindingRecord
 from rocwheel.manifest import Manifest, RocmSource, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
 
@@ -220,26 +221,21 @@ def _record(
     findings: tuple[Finding, ...],
     *,
     seconds: Mapping[str, float],
-) -> dict[str, Any]:
+) -> BuildRecord:
     """`build.json`: how, where and how fast; not part of the set's identity."""
     request, binary = inputs.planned.request, inputs.spec.bazel
-    return {
-        "schema": 1,
-        "manifest": manifest.sha256,
-        "started": request.started,
-        "host": request.host,
-        "executor": "host",
-        "rocm_root": str(inputs.root.root),
-        "source_root": str(inputs.tree.root),
-        "command_line": request.command_line,
-        "bazel": {
-            "path": str(binary.path),
-            "version": binary.version,
-            "invocations": runs.records,
-        },
-        "milliseconds": {name: round(took * 1000) for name, took in seconds.items()},
-        "findings": [
-            {"rule": item.rule, "severity": item.severity.value, "message": item.message}
+    return BuildRecord(
+        manifest=manifest.sha256,
+        started=request.started,
+        host=request.host,
+        executor="host",
+        rocm_root=str(inputs.root.root),
+        source_root=str(inputs.tree.root),
+        command_line=request.command_line,
+        bazel=BazelRecord(path=str(binary.path), version=binary.version, invocations=runs.records),
+        milliseconds={name: round(took * 1000) for name, took in seconds.items()},
+        findings=tuple(
+            FindingRecord(rule=item.rule, severity=item.severity.value, message=item.message)
             for item in findings
-        ],
-    }
+        ),
+    )

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import bazel, wheelhouse
 from rocwheel.dist.inputs import preview
-from rocwheel.manifest import BUILD_RECORD, MANIFEST
+from rocwheel.build_record import BUILD_RECORD
+from rocwheel.manifest import MANIFEST
 from rocwheel.model import canonical_version, project_name
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ that no LD_LIBRARY_PATH hides a wrong one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from packaging.utils import parse_wheel_filename
@@ -18,6 +18,7 @@ from rocwheel.gate.refusals import InfraError, UnfitError
 from rocwheel.model import WheelKind
 from rocwheel.process import Command
 from rocwheel.store import sha256_of
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from collections import Counter
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -34,6 +34,7 @@ from rocwheel.host import cgroup
 from rocwheel.host import machine as machines
 from rocwheel.results import Fault, Results
 from rocwheel.source import git
+from rocwheel.values import replace
 from rocwheel.verdict import RocmBrought, State, Verdict
 
 if TYPE_CHECKING:

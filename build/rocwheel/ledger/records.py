@@ -22,8 +22,9 @@ from rocwheel.errors import (
     StoreError,
 )
 from rocwheel.index.page import SHA256, Entry
-from rocwheel.manifest import Manifest, canonical_json, validated
+from rocwheel.manifest import Manifest
 from rocwheel.store import each
+from rocwheel.values import canonical_json, replace, validated
 from rocwheel.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class History:
                     files.pop(entry.filename, None)
                 elif entry.filename in files:
                     reason = intent.reason if intent.action is Action.YANK else None
-                    files[entry.filename] = dataclasses.replace(entry, yanked=reason)
+                    files[entry.filename] = replace(entry, yanked=reason)
         return files
 
     @property

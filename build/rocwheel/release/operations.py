@@ -6,7 +6,6 @@ between, everything may be repeated: what was done already is seen and not done 
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,7 @@ from rocwheel.ledger import records
 from rocwheel.ledger.records import Action, Intent, Record
 from rocwheel.model import WheelKind
 from rocwheel.store import each
+from rocwheel.values import replace
 from rocwheel.wheel.metadata import WheelName
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def begin(
             raise _busy(place, history.open)
         stamped = chosen
         if action in {Action.STAGE, Action.PROMOTE}:
-            stamped = tuple(dataclasses.replace(item, uploaded=who.time) for item in chosen)
+            stamped = tuple(replace(item, uploaded=who.time) for item in chosen)
         intent = Intent(
             set_id=history.set_id,
             number=history.next_number,

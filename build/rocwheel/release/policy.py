@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from amdgpu_family_matrix import Level
+from rocwheel.values import replace
 from rocwheel.verdict import State
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ def decide(
     for python in manifest.pythons:
         for suite, level in channel.levels(family, python).items():
             cell = _judge(manifest, family, suite, python, by_cell.get((suite, python), ()))
-            cell = dataclasses.replace(cell, level=level)
+            cell = replace(cell, level=level)
             cells.append(_weigh(cell, family.bypass_tests_for_releases, approved, today))
     used = tuple(
         approved[cell.suite, cell.python]
@@ -200,15 +201,15 @@ def _weigh(
     if not cell.is_blocking:
         return cell
     if cell.level is Level.ADVISORY:
-        return dataclasses.replace(cell, is_blocking=False)
+        return replace(cell, is_blocking=False)
     if cell.state is State.FLAKY and (cell.suite, cell.python) in approved:
         approval = approved[cell.suite, cell.python]
         why = f"{cell.why}; approved by {approval.by}: {approval.reason}"
-        return dataclasses.replace(cell, is_blocking=False, why=why)
+        return replace(cell, is_blocking=False, why=why)
     if cell.state is State.NO_RUNNER and bypass:
         if bypass.expires < today:
             why = f"{cell.why}; the bypass of {bypass.owner} expired on {bypass.expires}"
-            return dataclasses.replace(cell, why=why)
+            return replace(cell, why=why)
         why = f"{cell.why}; bypass of {bypass.owner} until {bypass.expires}: {bypass.reason}"
-        return dataclasses.replace(cell, is_blocking=False, why=why, excused=True)
+        return replace(cell, is_blocking=False, why=why, excused=True)
     return cell

@@ -85,7 +85,7 @@ def render(results: Results, found: Fault, libraries: Mapping[str, str]) -> byte
         title=verdict_text(results, found),
         results=results,
         found=found,
-        counts=[(name, number) for name, number in vars(results.counts).items() if number],
+        counts=[(name, number) for name, number in results.counts.by_outcome().items() if number],
         first=first_failure(results),
         meaning=MEANINGS[found.state],
         elsewhere=elsewhere(results),

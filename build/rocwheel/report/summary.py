@@ -23,7 +23,7 @@ def markdown(results: Results, found: Fault) -> str:
     lines = [f"### {verdict_text(results, found)}", ""]
     if found.message:
         lines += [_cell(found.message), ""]
-    counts = {name: number for name, number in vars(results.counts).items() if number}
+    counts = {name: number for name, number in results.counts.by_outcome().items() if number}
     lines += [
         ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
         + f" in {duration(results.duration_ms / 1000)}",

@@ -7,7 +7,7 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.model import RocmVersion
@@ -56,7 +56,7 @@ class RocmRoot:
     version: RocmVersion  # as asked for or named by the tarball, with nightly suffix
     header_version: str  # include/rocm-core/rocm_version.h: 7.10.0
     sha256: str  # of the tarball; of the file listing when the source was a directory
-    origin: str  # "tarball" or "directory"
+    origin: Literal["tarball", "directory"]
     name: str  # base name of the tarball or directory
     family: Family | None  # by the tarball's name
     clang: Path

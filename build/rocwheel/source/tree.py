@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -19,6 +19,7 @@ from rocwheel.errors import ConfigError, SourceError
 from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion, WheelKind
 from rocwheel.source.git import COMMIT, Checkout, ask_ref, checkout, identify, resolve_ref
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

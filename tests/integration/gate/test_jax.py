@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from rocwheel.gate.verdict.judge import judge
 from rocwheel.host import machine as machines
 from rocwheel.process import HostRunner, base_env
 from rocwheel.report import page
+from rocwheel.values import replace
 from rocwheel.verdict import State
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate jax"), pytest.mark.timeout(600)]

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -41,6 +40,7 @@ from rocwheel.ledger import records
 from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render
 from rocwheel.results import Results
+from rocwheel.values import replace
 from rocwheel.verdict import RocmBrought, State
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate run")]

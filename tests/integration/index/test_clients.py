@@ -16,7 +16,7 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from urllib.parse import urljoin
@@ -33,6 +33,7 @@ from rocwheel.index.publish import await_public, read_page
 from rocwheel.index.serve import Site
 from rocwheel.release import rebuild, resolving, withdraw
 from rocwheel.store import SIMPLE_JSON
+from rocwheel.values import replace
 
 OLDEST_PIP = "22.3.1"  # the first series that reads JSON pages and `.metadata` files
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -16,7 +16,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -32,6 +31,7 @@ from rocwheel.index.serve import Site
 from rocwheel.ledger import records
 from rocwheel.release import audit, withdraw
 from rocwheel.store import Headers, Options, each, open_store
+from rocwheel.values import replace
 
 FULL = os.environ.get("ROCWHEEL_CAMPAIGN") == "full"
 ROOT = Path(__file__).parents[3]

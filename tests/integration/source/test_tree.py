@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from rocwheel.errors import ConfigError, RocwheelError, SourceError
 from rocwheel.model import PythonVersion
 from rocwheel.source import SourceRequest
 from rocwheel.source.git import Checkout, checkout
+from rocwheel.values import replace
 
 pytestmark = [pytest.mark.needs("git")]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from rocwheel.errors import ConfigError
@@ -18,6 +16,7 @@ from rocwheel.results import (
     Results,
     TestResult,
 )
+from rocwheel.values import replace
 from rocwheel.verdict import Device, State
 
 DEMAND = Demand(must_run=1, may_skip=1, flaky_budget=0)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +28,7 @@ from rocwheel.host.machine import Interpreter
 from rocwheel.model import PythonVersion
 from rocwheel.process import Completed
 from rocwheel.results import Attempt, Fault, LaneRecord, Outcome, Results, TestResult
+from rocwheel.values import replace
 from rocwheel.verdict import State
 
 PYTHON = PythonVersion.parse("3.12")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from datetime import date
 
 import pytest
@@ -15,6 +14,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel.index import channels
 from rocwheel.ledger.records import FoundVerdict
 from rocwheel.release.policy import Approval, Decision, decide
+from rocwheel.values import replace
 from rocwheel.verdict import Counts, Device, State, Verdict
 
 TODAY = date(2026, 5, 1)

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from rocwheel.index.page import Page
 from rocwheel.manifest import MANIFEST
 from rocwheel.model import WheelKind
 from rocwheel.release import wheelset
+from rocwheel.values import replace
 
 
 def metadata_of(folder: Path, manifest) -> dict[str, bytes]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from support import wheels
 from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf
 
+from rocwheel.values import replace
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.policy import load as load_policy
 from rocwheel.wheel.verify import Expectation, verify, verify_set, verify_wheelhouse

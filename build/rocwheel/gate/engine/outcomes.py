@@ -9,10 +9,11 @@ here starts a process: the engine asks for the next `Episode` and reports attemp
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.results import Attempt, CollectError, Outcome, TestResult
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -11,12 +11,13 @@ from __future__ import annotations
 import enum
 import os
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import CommandError, HostError
 from rocwheel.gate.refusals import InfraError, NoRunnerError
 from rocwheel.process import Command
+from rocwheel.values import replace
 from rocwheel.verdict import Device
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.errors import ObjectMissingError, ObjectStaleError, StoreError
 from rocwheel.gate.engine.scheduler import Estimates
-from rocwheel.manifest import canonical_json
 from rocwheel.results import Outcome
 from rocwheel.store import JSON, Headers
+from rocwheel.values import canonical_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

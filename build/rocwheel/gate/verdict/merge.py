@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.results import Fault, Outcome, Results, TestResult
+from rocwheel.values import replace
 from rocwheel.verdict import State
 
 if TYPE_CHECKING:

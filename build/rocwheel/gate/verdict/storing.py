@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.ledger import records
 from rocwheel.results import Results
 from rocwheel.store import HTML, JSON, Headers
+from rocwheel.values import replace
 from rocwheel.verdict import Verdict
 
 if TYPE_CHECKING:

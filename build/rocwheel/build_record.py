@@ -1,0 +1,70 @@
+"""The build record, `build.json`: how, where and how fast a wheel set was made.
+
+It lies beside the manifest and is no part of the set's identity. Durations are milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from rocwheel.values import Count, Sha256, Value
+
+BUILD_RECORD: Final = "build.json"
+
+
+class TimedAction(Value, frozen=True, kw_only=True):
+    """One of Bazel's actions and how long it took."""
+
+    name: str
+    milliseconds: Count
+
+
+class InvocationRecord(Value, frozen=True, kw_only=True):
+    """One run of Bazel."""
+
+    command: str  # as a line to paste
+    actions_executed: Count
+    cache_hits: Count
+    bytes_made: Count
+    bytes_cached: Count
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    milliseconds: Count
+    critical_path_milliseconds: Count
+    critical_path: tuple[TimedAction, ...]
+    slowest_actions: tuple[TimedAction, ...]
+    log: str  # path
+    profile: str  # path
+
+
+class BazelRecord(Value, frozen=True, kw_only=True):
+    """The Bazel that built the set, and its runs in order."""
+
+    path: str
+    version: str
+    invocations: tuple[InvocationRecord, ...]
+
+
+class FindingRecord(Value, frozen=True, kw_only=True):
+    """A warning of `wheel verify` about one of the wheels."""
+
+    rule: str
+    severity: str
+    message: str
+
+
+class BuildRecord(Value, frozen=True, kw_only=True):
+    """Everything about a build that is not what it was made from."""
+
+    manifest: Sha256
+    started: str  # ISO 8601, UTC
+    host: str
+    executor: Literal["host", "docker", "podman"]
+    rocm_root: str
+    source_root: str
+    command_line: str
+    bazel: BazelRecord
+    milliseconds: Mapping[str, Count]  # by step
+    findings: tuple[FindingRecord, ...]
+    schema: Literal[1] = 1

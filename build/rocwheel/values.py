@@ -1,0 +1,154 @@
+"""JSON records: values that are written as canonical JSON and parsed strictly, by msgspec.
+
+A record is `class X(Value, frozen=True, kw_only=True)` (a type checker wants both words again); its
+annotations are its format. Parsing refuses unknown and
+missing keys, other types (nothing is coerced) and values outside an annotated pattern, and says
+where: `verdict.json: counts.passed: Expected `int`, got `str``. The JSON Schemas in
+`rocwheel/schemas/` state the same formats for other programs; tests hold the two together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+import msgspec
+from typing_extensions import Self
+
+from rocwheel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+Commit = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{40}\Z")]
+CommitOrNone = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{40})?\Z")]
+Sha256OrNone = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
+WheelFile = Annotated[str, msgspec.Meta(pattern=r"\A[^/]+\.whl\Z")]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
+
+_T = TypeVar("_T")
+
+
+class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A record: an immutable value with one spelling as bytes."""
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON, as it is stored.
+
+        Raises ConfigError for a value that `from_bytes` would refuse: it is never written.
+        """
+        document = msgspec.to_builtins(self)
+        try:
+            msgspec.convert(document, type(self))
+        except msgspec.ValidationError as exc:
+            raise _refused(exc, type(self).__name__) from exc
+        return canonical_json(document)
+
+    @property
+    def sha256(self) -> str:
+        """The SHA-256 of `to_bytes`."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, *, name: str) -> Self:
+        """Parse what `to_bytes` wrote; `name` is what errors call it.
+
+        Raises ConfigError when the bytes are not JSON, break the format, or are not exactly what
+        `to_bytes` writes: an edited record would otherwise have two spellings, so two identities.
+        """
+        value = decoded(data, cls, name=name)
+        if value.to_bytes() != data:
+            missing = _missing(json.loads(data), msgspec.to_builtins(value))
+            problem = (
+                f"{missing}: is missing" if missing else "not in canonical form, it was edited"
+            )
+            raise ConfigError(f"{name}: {problem}", hint="use the file as rocwheel wrote it")
+        return value
+
+
+def replace(value: _T, /, **changes: Any) -> _T:
+    """A copy of a Value, or of a dataclass, with some fields changed."""
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.replace(value, **changes)
+    return dataclasses.replace(value, **changes)  # type: ignore[type-var]
+
+
+def decoded(data: bytes, kind: type[_T], *, name: str) -> _T:
+    """Parse JSON as `kind`, strictly. Raises ConfigError that says where and what."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as exc:
+        raise _refused(exc, name) from exc
+    except (msgspec.DecodeError, RecursionError) as exc:
+        raise ConfigError(f"{name}: not JSON: {exc}", hint="use the file as it was made") from exc
+
+
+def validated(data: bytes, *, schema: str, name: str) -> dict[str, Any]:
+    """Parse JSON and check it against `rocwheel/schemas/<schema>.schema.json`."""
+    from importlib.resources import files
+
+    import jsonschema
+
+    try:
+        document = json.loads(data)
+    except ValueError as exc:
+        raise ConfigError(f"{name}: not JSON: {exc}", hint="use the file as it was made") from exc
+    rules = json.loads(files("rocwheel").joinpath(f"schemas/{schema}.schema.json").read_bytes())
+    error = jsonschema.exceptions.best_match(
+        jsonschema.Draft202012Validator(rules).iter_errors(document)
+    )
+    if error:
+        where = ".".join(map(str, error.absolute_path)) or "document"
+        raise ConfigError(
+            f"{name}: {where}: {error.message}", hint="use a rocwheel of the same version"
+        )
+    return dict(document)
+
+
+def _refused(exc: msgspec.ValidationError, name: str) -> ConfigError:
+    problem, _, path = str(exc).partition(" - at `$")
+    where = path.rstrip("`").lstrip(".") or "document"
+    return ConfigError(
+        f"{name}: {where}: {problem}", hint="use the file as rocwheel of this version wrote it"
+    )
+
+
+def canonical_json(document: object) -> bytes:
+    """Sorted keys, UTF-8, two blanks of indent, one final newline. Raises TypeError on floats.
+
+    Raises ValueError for text that UTF-8 cannot spell (lone surrogates).
+    """
+    _refuse_floats(document)
+    text = json.dumps(document, sort_keys=True, ensure_ascii=False, indent=2)
+    return (text + "\n").encode()
+
+
+def _refuse_floats(value: Any) -> None:
+    if isinstance(value, float):
+        raise TypeError(f"{value}: no floats in canonical JSON")
+    if isinstance(value, dict):
+        for item in value.values():
+            _refuse_floats(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _refuse_floats(item)
+
+
+def _missing(document: Any, whole: Any, path: str = "") -> str:
+    """The path of the first key of `whole` that `document` lacks; "" when it has all."""
+    if isinstance(whole, dict):
+        for key, value in whole.items():
+            where = f"{path}.{key}" if path else key
+            if key not in document:
+                return where
+            if found := _missing(document[key], value, where):
+                return found
+    elif isinstance(whole, (list, tuple)):
+        for number, value in enumerate(whole):
+            if found := _missing(document[number], value, f"{path}[{number}]"):
+                return found
+    return ""
