@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 from support import gate  # noqa: E402
 
 from rocwheel.gate.engine.scheduler import Estimates  # noqa: E402
-from rocwheel.gate.suite.history import History  # noqa: E402
+from rocwheel.gate.suite.history import SuiteHistory  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -90,7 +90,7 @@ def misleading(seconds: float) -> Suite:
     return of_sleeps(sleeps, lambda name: 0 if name == "test_long.py" else 1000)
 
 
-def ours(root: Path, suite: Suite, past: History | None = None) -> gate.Run:
+def ours(root: Path, suite: Suite, past: SuiteHistory | None = None) -> gate.Run:
     estimates = past.estimates(suite.sizes) if past else Estimates(sizes=suite.sizes)
     return gate.run(root, suite.files, lanes=gate.lanes(SLOTS), estimates=estimates)
 
@@ -142,7 +142,7 @@ def measure(folder: Path, repeat: int, *, small: bool) -> list[Line]:
     def order(turn: int) -> tuple[float, ...]:
         root = folder / f"misleading-{turn}"
         first = ours(root, mislead)
-        past = History().with_results(first.results)
+        past = SuiteHistory().with_results(first.results)
         return first.seconds, ours(root, mislead, past).seconds, theirs(root)
 
     def overhead(turn: int) -> tuple[float, ...]:

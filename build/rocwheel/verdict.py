@@ -81,7 +81,7 @@ class Device(Value, frozen=True, kw_only=True):
     memory: Count = 0  # bytes, 0 when unknown
 
 
-class RocmBrought(Value, frozen=True, kw_only=True):
+class RocmProvided(Value, frozen=True, kw_only=True):
     """The ROCm the gate put beside the wheels, which bring none themselves."""
 
     origin: Literal["tarball", "path", "pip", "none"]  # "none" for a suite without ROCm
@@ -114,7 +114,7 @@ class Verdict(Value, frozen=True, kw_only=True):
     runner: str  # label of the runner
     host: str
     devices: tuple[Device, ...]
-    rocm: RocmBrought
+    rocm: RocmProvided
     jax_version: NonEmpty
     started: Time
     ended: Time

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from support.s3 import BUCKET, READER, READER_SECRET, servers  # noqa: F401 (a fixture)
+from support.s3 import BUCKET, READER, READER_SECRET
 from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict, make_wheel, pass_gate
 
 import amdgpu_family_matrix as matrix
@@ -28,7 +28,7 @@ GOLDEN = Path(__file__).parents[1] / "data" / "release_layout.txt"
 PROJECTS = ("jax-rocm7-pjrt", "jaxlib", "jax-rocm7-plugin")
 
 
-def open_shop(name, servers, tmp_path, monkeypatch, console, **changes) -> Shop:  # noqa: F811
+def open_shop(name, servers, tmp_path, monkeypatch, console, **changes) -> Shop:
     if name == "file":
         return Shop((tmp_path / "store").as_uri(), console, **changes)
     for key, value in servers[name].environ().items():
@@ -37,12 +37,12 @@ def open_shop(name, servers, tmp_path, monkeypatch, console, **changes) -> Shop:
 
 
 @pytest.fixture(params=["file", "seaweedfs"])
-def shop_twice(request, servers, tmp_path, monkeypatch, console) -> Shop:  # noqa: F811
+def shop_twice(request, servers, tmp_path, monkeypatch, console) -> Shop:
     return open_shop(request.param, servers, tmp_path, monkeypatch, console)
 
 
 @pytest.fixture(params=["file", "moto", "rclone", "seaweedfs"])
-def any_shop(request, servers, tmp_path, monkeypatch, console) -> Shop:  # noqa: F811
+def any_shop(request, servers, tmp_path, monkeypatch, console) -> Shop:
     return open_shop(request.param, servers, tmp_path, monkeypatch, console)
 
 
@@ -52,7 +52,7 @@ def shop(tmp_path, console) -> Shop:
 
 
 @pytest.fixture
-def weed_shop(servers, tmp_path, monkeypatch, console) -> Shop:  # noqa: F811
+def weed_shop(servers, tmp_path, monkeypatch, console) -> Shop:
     return open_shop("seaweedfs", servers, tmp_path, monkeypatch, console)
 
 
@@ -104,7 +104,7 @@ def test_doing_it_again_is_nothing_to_do(shop_twice, tmp_path) -> None:
 
 
 def test_the_layout_of_a_store_is_what_the_documentation_promises(
-    servers,  # noqa: F811
+    servers,
     tmp_path,
     monkeypatch,
     console,
@@ -255,7 +255,7 @@ def test_status_names_the_cell_that_blocks_and_old_sets_are_listed(shop, tmp_pat
 
 @pytest.mark.parametrize("name", ["file", "seaweedfs", "moto"])
 def test_other_bytes_under_a_staged_name_change_nothing(
-    servers,  # noqa: F811
+    servers,
     tmp_path,
     monkeypatch,
     console,
@@ -805,7 +805,7 @@ READ_ONLY = {"AWS_ACCESS_KEY_ID": READER, "AWS_SECRET_ACCESS_KEY": READER_SECRET
     "command", ["stage", "promote", "yank", "rollback", "restore", "prune", "rebuild", "adopt"]
 )
 def test_a_store_that_refuses_is_told_in_two_lines_by_every_command_that_writes(
-    *, servers, tmp_path, monkeypatch, console, capsys, changes, bucket, said, remedy, command  # noqa: F811
+    *, servers, tmp_path, monkeypatch, console, capsys, changes, bucket, said, remedy, command
 ) -> None:  # fmt: skip
     shop = open_shop("seaweedfs", servers, tmp_path, monkeypatch, console)
     shop.channel = replace(shop.channel, retention=Retention(staging_days=1))

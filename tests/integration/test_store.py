@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from support.s3 import READER, READER_SECRET, servers  # noqa: F401 (a fixture)
+from support.s3 import READER, READER_SECRET
 
 from rocwheel.errors import (
     ConfigError,
@@ -30,7 +30,7 @@ def sha(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def s3_store(servers, monkeypatch, name: str, **options) -> Store:  # noqa: F811
+def s3_store(servers, monkeypatch, name: str, **options) -> Store:
     for key, value in servers[name].environ().items():
         monkeypatch.setenv(key, value)
     chosen = {**LIMITS, "single_writer": name == "rclone", **options}
@@ -38,14 +38,14 @@ def s3_store(servers, monkeypatch, name: str, **options) -> Store:  # noqa: F811
 
 
 @pytest.fixture(params=["file", "moto", "rclone", "seaweedfs"])
-def store(request, servers, tmp_path, monkeypatch) -> Store:  # noqa: F811
+def store(request, servers, tmp_path, monkeypatch) -> Store:
     if request.param == "file":
         return open_store((tmp_path / "a store").as_uri())
     return s3_store(servers, monkeypatch, request.param)
 
 
 @pytest.fixture(params=["file", "moto", "seaweedfs"])
-def conditional_store(request, servers, tmp_path, monkeypatch) -> Store:  # noqa: F811
+def conditional_store(request, servers, tmp_path, monkeypatch) -> Store:
     if request.param == "file":
         return open_store((tmp_path / "a store").as_uri())
     return s3_store(servers, monkeypatch, request.param)
@@ -152,7 +152,7 @@ def test_a_listing_has_every_key_below_a_prefix_in_order(store: Store) -> None:
     assert list(store.keys("nothing/")) == []
 
 
-def test_a_listing_goes_on_after_a_thousand_keys(servers, monkeypatch) -> None:  # noqa: F811
+def test_a_listing_goes_on_after_a_thousand_keys(servers, monkeypatch) -> None:
     store = s3_store(servers, monkeypatch, "seaweedfs")
     keys = [f"p/{number:04}" for number in range(1003)]
     each(lambda key: store.create(key, b"x", headers=HEADERS), keys, threads=8)
@@ -198,7 +198,7 @@ def test_no_change_is_lost_when_many_change_one_page(conditional_store: Store) -
 
 @pytest.mark.parametrize("name", ["moto", "seaweedfs"])
 def test_a_large_object_goes_in_parts_and_is_proven_by_reading(
-    servers,  # noqa: F811
+    servers,
     monkeypatch,
     tmp_path: Path,
     name: str,
@@ -221,7 +221,7 @@ def test_a_large_object_goes_in_parts_and_is_proven_by_reading(
     assert unfinished(servers[name], store) == []
 
 
-def test_unfinished_uploads_are_swept_and_new_ones_are_not(servers, monkeypatch) -> None:  # noqa: F811
+def test_unfinished_uploads_are_swept_and_new_ones_are_not(servers, monkeypatch) -> None:
     store = s3_store(servers, monkeypatch, "seaweedfs")
     _, _, bucket, base = store.url.split("/")
     key = f"{base}/v2/left.whl"
@@ -245,7 +245,7 @@ def test_what_a_killed_writer_left_in_a_folder_is_no_key_and_is_swept(tmp_path: 
     assert not left.exists()
 
 
-def test_abilities_are_what_each_server_does_not_what_it_says(servers, monkeypatch) -> None:  # noqa: F811
+def test_abilities_are_what_each_server_does_not_what_it_says(servers, monkeypatch) -> None:
     able = {
         name: s3_store(servers, monkeypatch, name).abilities()
         for name in ("moto", "rclone", "seaweedfs")
@@ -266,7 +266,7 @@ def test_abilities_are_what_each_server_does_not_what_it_says(servers, monkeypat
 
 
 def test_a_server_that_ignores_conditions_is_not_written_to_by_default(
-    servers,  # noqa: F811
+    servers,
     monkeypatch,
 ) -> None:
     store = s3_store(servers, monkeypatch, "rclone", single_writer=False)
@@ -278,7 +278,7 @@ def test_a_server_that_ignores_conditions_is_not_written_to_by_default(
     assert list(store.keys("v2/")) == []
 
 
-def test_a_probe_leaves_only_its_own_objects(servers, monkeypatch) -> None:  # noqa: F811
+def test_a_probe_leaves_only_its_own_objects(servers, monkeypatch) -> None:
     store = s3_store(servers, monkeypatch, "seaweedfs", probe_key="mine/probe")
     store.abilities()
     assert {item.key for item in store.keys("")} <= {
@@ -297,7 +297,7 @@ def test_a_probe_leaves_only_its_own_objects(servers, monkeypatch) -> None:  # n
         ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}, "Could not connect", "run the same command again"),
     ],
 )  # fmt: skip
-def test_a_refusal_has_a_name_and_a_remedy(servers, monkeypatch, changes, message, hint) -> None:  # noqa: F811
+def test_a_refusal_has_a_name_and_a_remedy(servers, monkeypatch, changes, message, hint) -> None:
     store = s3_store(servers, monkeypatch, "seaweedfs", attempts=1)
     for name, value in changes.items():
         monkeypatch.setenv(name, value)
@@ -309,7 +309,7 @@ def test_a_refusal_has_a_name_and_a_remedy(servers, monkeypatch, changes, messag
     assert store.url in str(caught.value)
 
 
-def test_a_bucket_that_does_not_exist_is_named(servers, monkeypatch) -> None:  # noqa: F811
+def test_a_bucket_that_does_not_exist_is_named(servers, monkeypatch) -> None:
     s3_store(servers, monkeypatch, "seaweedfs")
     store = open_store("s3://no-such-bucket/base")
     for call in (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.engine import Engine
-from rocwheel.gate.engine.plan import Lane, Machine, Plan, Watcher
+from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.request import Host
 from rocwheel.gate.verdict.judge import Demand, judge
@@ -67,11 +67,11 @@ def write(root: Path, files: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(name for name in files if Path(name).name.startswith("test_"))
 
 
-def machine(**kwargs) -> Machine:
-    return Machine(starter=HostRunner(base_env(os.environ)), clock=time.monotonic, **kwargs)
+def machine(**kwargs) -> System:
+    return System(starter=HostRunner(base_env(os.environ)), clock=time.monotonic, **kwargs)
 
 
-def plan(root: Path, files: tuple[str, ...], **kwargs) -> Plan:
+def plan(root: Path, files: tuple[str, ...], **kwargs) -> RunPlan:
     logs = root.parent / f"{root.name}-logs"
     worker = {
         "python": Path(sys.executable),
@@ -91,7 +91,7 @@ def plan(root: Path, files: tuple[str, ...], **kwargs) -> Plan:
         "retry_limit": 20,
         **kwargs,
     }
-    return Plan(files=files, worker=WorkerSpec(**worker), **settings)
+    return RunPlan(files=files, worker=WorkerSpec(**worker), **settings)
 
 
 def run(
@@ -99,7 +99,7 @@ def run(
     files: Mapping[str, str],
     *,
     watcher: Watcher | None = None,
-    world: Machine | None = None,
+    world: System | None = None,
     must_run: int = 1,
     may_skip: int = 0,
     flaky_budget: int = 0,

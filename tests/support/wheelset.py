@@ -18,7 +18,7 @@ from rocwheel.model import PythonVersion, RocmVersion, WheelKind, module_name, p
 from rocwheel.release import promote, stage
 from rocwheel.release.operations import Who
 from rocwheel.values import replace
-from rocwheel.verdict import Counts, Device, RocmBrought, State, Verdict
+from rocwheel.verdict import Counts, Device, RocmProvided, State, Verdict
 
 FAMILY = matrix.family("gfx90a")  # one GPU: `smoke` and `unit` are required, `e2e` is advisory
 PLATFORM = "manylinux_2_27_x86_64"
@@ -174,7 +174,7 @@ def make_verdict(
         runner="linux-gfx90a-1gpu-ossci-rocm",
         host="node1",
         devices=(Device(target=family.targets[0], serial="0x1", memory=1 << 36),),
-        rocm=RocmBrought(origin="tarball", version=manifest.rocm.version),
+        rocm=RocmProvided(origin="tarball", version=manifest.rocm.version),
         jax_version=manifest.jax_version,
         started="2026-05-01T10:00:00Z",
         ended="2026-05-01T11:00:00Z",

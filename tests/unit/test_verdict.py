@@ -7,7 +7,7 @@ import pytest
 
 from rocwheel.errors import ConfigError
 from rocwheel.values import canonical_json
-from rocwheel.verdict import Attempts, Counts, Device, RocmBrought, State, Verdict
+from rocwheel.verdict import Attempts, Counts, Device, RocmProvided, State, Verdict
 
 VERDICT = Verdict(
     manifest="a" * 64,
@@ -22,7 +22,7 @@ VERDICT = Verdict(
     runner="linux-gfx942-8gpu-ossci-rocm",
     host="node17",
     devices=(Device(target="gfx942", serial="0x1234", memory=206_158_430_208),),
-    rocm=RocmBrought(origin="tarball", version="7.10.0", sha256="c" * 64, name="t.tar.gz"),
+    rocm=RocmProvided(origin="tarball", version="7.10.0", sha256="c" * 64, name="t.tar.gz"),
     jax_version="0.9.1",
     started="2026-05-01T01:02:03Z",
     ended="2026-05-01T01:12:03.250+00:00",

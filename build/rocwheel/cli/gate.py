@@ -224,11 +224,12 @@ def merge(
     from rocwheel.gate.run import with_unmet_skips
     from rocwheel.gate.suite import suites
     from rocwheel.gate.verdict import merge as room
+    from rocwheel.gate.verdict import storing
     from rocwheel.gate.verdict.judge import judge
 
     place: Place | None = None
     if folders:
-        found = dict(gating.shard_folder(app.cwd / folder) for folder in folders)
+        found = dict(storing.shard_in(app.cwd / folder) for folder in folders)
     else:
         place, found = gating.stored_shards(app, options, shards)
     results = with_unmet_skips(
@@ -255,21 +256,17 @@ def rerun(
 ) -> int | None:
     """Run again what failed: the same wheels, packages and devices; nothing is stored.
 
-    VERDICT is a folder that `gate` left in --output, or with --channel or --store the key of a
-    stored verdict.
+    VERDICT is a folder that `gate` left in --output (or its results.json), or with --channel or
+    --store the key of a stored verdict.
     """
-    from rocwheel.results import Results
+    from rocwheel.gate.verdict import storing
 
     app = gating.app_of(ctx)
     target = app.cwd / output
     if options["channel"] or options["store_url"]:
         results = gating.stored_results(app, options, verdict)
     else:
-        path = app.cwd / verdict  # the folder, or a file in it
-        if not path.exists():
-            raise ConfigError(f"{path}: no such folder", hint="name what `gate` left in --output")
-        path = (path if path.is_dir() else path.parent) / "results.json"
-        results = Results.from_bytes(gating.read(path), name=str(path))
+        results = storing.results_in(app.cwd / verdict)
     line = shlex.split(results.environment.get("command", ""))
     if not line:
         raise ConfigError(f"{verdict}: does not say how it was made", hint="name a gate's results")
@@ -308,7 +305,7 @@ def slot(
     """
     from rocwheel.gate.machine import accelerators
     from rocwheel.gate.machine.slots import Patience, Slots
-    from rocwheel.gate.refusals import NoRunnerError
+    from rocwheel.gate.setup_errors import NoRunnerError
     from rocwheel.host import cgroup
 
     host = gating.this_host(app, slots, "")

@@ -16,7 +16,7 @@ from click.core import ParameterSource
 
 from rocwheel.cli.dist import CHECKOUT
 from rocwheel.cli.release import Target, family_named
-from rocwheel.errors import ConfigError, StoreError
+from rocwheel.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from amdgpu_family_matrix import Family
     from rocwheel.cli.app import App
     from rocwheel.gate.engine.plan import Snapshot, Watcher
-    from rocwheel.gate.environment import WheelSet
-    from rocwheel.gate.request import Choice, Host, Request
-    from rocwheel.gate.run import Gated
+    from rocwheel.gate.environment import WheelsUnderTest
+    from rocwheel.gate.request import Choice, GateRequest, Host
+    from rocwheel.gate.run import GateResult
     from rocwheel.manifest import Manifest
     from rocwheel.model import PythonVersion
     from rocwheel.places import Place
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from rocwheel.verdict import Verdict
 
 NAME_WIDTH = 40  # of a test in the progress line
-VERDICT = "verdict.json"  # beside the reports
 
 
 def app_of(ctx: click.Context) -> App:
@@ -49,11 +48,12 @@ def app_of(ctx: click.Context) -> App:
 
 def request(
     app: App, options: dict[str, Any], *, choice: Choice
-) -> tuple[Request, Host, Place | None]:
+) -> tuple[GateRequest, Host, Place | None]:
     """Turn options into a request. Raises UsageError, ConfigError, StoreError."""
-    from rocwheel.gate.request import Device, Request
+    from rocwheel.gate.request import DeviceChoice, GateRequest
     from rocwheel.gate.suite import history, skips, suites
     from rocwheel.gate.suite.discovery import Shard
+    from rocwheel.gate.verdict import storing
     from rocwheel.model import PythonVersion
 
     command = _command_line(app, options)
@@ -65,15 +65,9 @@ def request(
     host = this_host(app, options["slots"], options["runner"])
     family, manifest, place, wheels = _wheels(app, options, python)
     shard = Shard.parse(options["shard"])
-    tests, serials, constraints = _failed_of(app, options["failed_of"])
     suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
     output = options["output"] or f"gate-results/{suite.name}-{python}{suffix}"
-    past = (
-        history.read_store(place, suite.name)
-        if place
-        else history.read_file(_history(host, suite.name))
-    )
-    request = Request(
+    request = GateRequest(
         suite=suite,
         family=family,
         python=python,
@@ -84,27 +78,27 @@ def request(
         libraries=suites.libraries(CHECKOUT),
         skips=skips.load(CHECKOUT, today=app.now().date()),
         shard=shard,
-        device=Device(options["device"]),
+        device=DeviceChoice(options["device"]),
         rocm=options["rocm"] or "",
         jax_tests=app.cwd / options["jax_tests"] if options["jax_tests"] else None,
         requirements=options["requirements"],
-        constraints=constraints,
         lanes=options["lanes"],
         choice=choice,
-        tests=frozenset({*options["tests"], *tests}),
-        serials=serials,
+        tests=frozenset(options["tests"]),
         deadline=options["deadline"],
         patience=options["patience"],
         keep=options["keep"],
-        history=past,
+        history=history.read(place, suite.name, host.cache),
         command=command,
     )
+    if options["failed_of"]:
+        request = request.for_failures_of(storing.results_in(app.cwd / options["failed_of"]))
     return request, host, place
 
 
 def _wheels(
     app: App, options: dict[str, Any], python: PythonVersion
-) -> tuple[Family, Manifest | None, Place | None, WheelSet]:
+) -> tuple[Family, Manifest | None, Place | None, WheelsUnderTest]:
     """Family, manifest, staging place and wheel set of the options."""
     from rocwheel.gate import environment
     from rocwheel.manifest import MANIFEST, Manifest
@@ -131,28 +125,6 @@ def _wheels(
 def _target_of(options: dict[str, Any]) -> dict[str, Any]:
     names = ("store_url", "channel", "channels_file", "family", "single_writer")
     return {name: options[name] for name in names}
-
-
-def _failed_of(
-    app: App, path: str | None
-) -> tuple[tuple[str, ...], frozenset[str], tuple[str, ...]]:
-    """Tests, devices and package versions of earlier results."""
-    from rocwheel.results import Outcome, Results
-
-    if not path:
-        return (), frozenset(), ()
-    file = app.cwd / path
-    results = Results.from_bytes(read(file), name=str(file))
-    again = (Outcome.FLAKY, Outcome.NOT_RUN)
-    tests = tuple(t.test for t in results.tests if t.outcome.bad or t.outcome in again)
-    tests += tuple(error.file for error in results.collect_errors)
-    if not tests:
-        raise ConfigError(
-            f"{file}: no test failed there", hint="run the whole gate again, not `gate rerun`"
-        )
-    devices = (device for lane in results.lanes for device in lane.devices)
-    serials = frozenset(device.serial for device in devices if device.target != "cpu")
-    return tests, serials, tuple(results.environment.get("packages", "").split())
 
 
 def this_host(app: App, slots: Path, label: str) -> Host:
@@ -202,7 +174,7 @@ def program() -> list[str]:
 # --- running and telling -------------------------------------------------------------------------
 
 
-def dry_run(app: App, request: Request, host: Host) -> int:
+def dry_run(app: App, request: GateRequest, host: Host) -> int:
     from rocwheel.gate import run as room
 
     app.console.info(f"would gate {request.cell}:")
@@ -212,12 +184,11 @@ def dry_run(app: App, request: Request, host: Host) -> int:
     return 0
 
 
-def run(app: App, request: Request, host: Host) -> Gated:
+def run(app: App, request: GateRequest, host: Host) -> GateResult:
     from rocwheel.gate import run as room
-    from rocwheel.report import FILES
+    from rocwheel.gate.verdict import storing
 
-    for name in (*FILES, VERDICT):  # a run that is killed must not leave those of an earlier one
-        (request.output / name).unlink(missing_ok=True)
+    storing.clear(request.output)
     app.console.info(f"gate {request.cell}")
     with _watching(app) as watcher:
         return room.run(request, host, app.console, watcher)
@@ -268,15 +239,12 @@ def finish(
 
     notes = {library.name: library.note for library in suites.libraries(CHECKOUT)}
     reports = render(results, found, notes)
-    output.mkdir(parents=True, exist_ok=True)
-    for name, body in reports.items():
-        (output / name).write_bytes(body)
+    storing.write(output, reports, None)  # before anything can go wrong with the store
     key = ""
     if verdict and place:
         key, verdict = storing.put(place, verdict, reports)
         app.console.info(f"stored {place.store.locate(key)}")
-    if verdict:
-        (output / VERDICT).write_bytes(verdict.to_bytes())
+    storing.write(output, {}, verdict)
     _tell_github(app, results, found)
     counts = {name: number for name, number in results.counts.by_outcome().items() if number}
     numbers = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
@@ -309,37 +277,21 @@ def _tell_github(app: App, results: Results, found: Fault) -> None:
             app.console.info(line)
 
 
-def _history(host: Host, suite: str) -> Path:
-    return host.cache / "gate" / "history" / f"{suite}.json"
-
-
-def remember(app: App, request: Request, host: Host, results: Results, place: Place | None) -> None:
+def remember(
+    app: App, request: GateRequest, host: Host, results: Results, place: Place | None
+) -> None:
     """Keep durations for the next run; without them it is slower, so failing is a warning."""
     from rocwheel.gate.suite import history
 
     if not results.tests:
         return
     try:
-        if place:
-            history.add_to_store(place, request.suite.name, results)
-        else:
-            history.add_to_file(_history(host, request.suite.name), results)
+        history.add(place, request.suite.name, host.cache, results)
     except (StoreError, OSError) as exc:
         app.console.warn(f"durations were not kept: {exc}")
 
 
-# --- stored and local results --------------------------------------------------------------------
-
-
-def shard_folder(folder: Path) -> tuple[int, tuple[Verdict | None, Results]]:
-    from rocwheel.gate.suite.discovery import Shard
-    from rocwheel.results import Results
-    from rocwheel.verdict import Verdict
-
-    results = Results.from_bytes(read(folder / "results.json"), name=str(folder))
-    file = folder / VERDICT
-    verdict = Verdict.from_bytes(read(file), name=str(file)) if file.is_file() else None
-    return Shard.parse(results.shard or "1/1").number, (verdict, results)
+# --- stored results --------------------------------------------------------------------
 
 
 def stored_shards(
@@ -364,12 +316,3 @@ def stored_results(app: App, options: dict[str, Any], key: str) -> Results:
     target = Target(app, _target_of(options))
     place = target.pairs()[0][0]
     return storing.read(place, key)[1]
-
-
-def read(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as exc:
-        raise ConfigError(
-            f"{path}: {exc.strerror}", hint="name what `gate` left in --output"
-        ) from exc

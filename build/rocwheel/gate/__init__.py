@@ -1,7 +1,8 @@
-"""The gate: a suite on accelerators, against installed wheels, ending in one verdict.
+"""The gate: runs a suite of tests on accelerators against installed wheels, ending in a verdict.
 
-`run` is the stage. Below it: `accelerators` and `slots` say which devices a run may use, `setup`
-makes the environment, `preflight` proves what is in it, `engine` runs the tests in worker
-processes, `judge` turns results into a state. `inject/` holds the two scripts that run in the
-tested environment; they know only the standard library, pytest and what they test.
+`run` is the stage. `machine/` says which devices a run may use and proves what is in its
+environment; `suite/` finds the tests and knows their past; `engine/` runs them in worker
+processes; `verdict/` turns results into a state and stores it. `machine/facts.py` and
+`engine/worker.py` are scripts that run in the tested environment: they know only the standard
+library, pytest and what they test.
 """

@@ -14,7 +14,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from rocwheel.errors import CommandError, WheelError
-from rocwheel.gate.refusals import InfraError, UnfitError
+from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
 from rocwheel.model import WheelKind
 from rocwheel.process import Command
 from rocwheel.store import sha256_of
@@ -33,7 +33,7 @@ PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wheel:
+class WheelUnderTest:
     """One wheel to install; without a URL it comes from the upstream index, still by hash."""
 
     filename: str
@@ -50,25 +50,27 @@ class Wheel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WheelSet:
+class WheelsUnderTest:
     """What is gated, for one CPython."""
 
     manifest: str  # SHA-256, "" for wheels without one
     jax_version: str
-    wheels: tuple[Wheel, ...]
+    wheels: tuple[WheelUnderTest, ...]
 
 
-def of_manifest(manifest: Manifest, python: PythonVersion, link: Callable[[str], str]) -> WheelSet:
+def of_manifest(
+    manifest: Manifest, python: PythonVersion, link: Callable[[str], str]
+) -> WheelsUnderTest:
     """The wheels of a manifest; `link` gives the URL of a file name. Raises WheelError."""
     if str(python) not in manifest.pythons:
         raise WheelError(
             f"the wheel set has no CPython {python}", hint=f"it has {', '.join(manifest.pythons)}"
         )
-    return WheelSet(
+    return WheelsUnderTest(
         manifest=manifest.sha256,
         jax_version=manifest.jax_version,
         wheels=tuple(
-            Wheel(
+            WheelUnderTest(
                 filename=wheel.filename,
                 project=wheel.project,
                 version=wheel.version,
@@ -81,7 +83,7 @@ def of_manifest(manifest: Manifest, python: PythonVersion, link: Callable[[str],
     )
 
 
-def of_folder(folder: Path, python: PythonVersion) -> WheelSet:
+def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
     """The wheels in a folder without a manifest. Raises WheelError when none is for `python`."""
     if not folder.is_dir():
         raise WheelError(f"{folder}: no such folder", hint="check --wheels")
@@ -91,7 +93,7 @@ def of_folder(folder: Path, python: PythonVersion) -> WheelSet:
         abis = {(tag.interpreter, tag.abi) for tag in tags}
         if abis & {(python.interpreter, python.abi), ("py3", "none")}:
             found.append(
-                Wheel(
+                WheelUnderTest(
                     filename=path.name,
                     project=str(project),
                     version=str(version),
@@ -106,7 +108,7 @@ def of_folder(folder: Path, python: PythonVersion) -> WheelSet:
             hint="put the wheels of one set there, one of each kind",
         )
     base = Version(plugins[0].version).base_version
-    return WheelSet(manifest="", jax_version=base, wheels=tuple(found))
+    return WheelsUnderTest(manifest="", jax_version=base, wheels=tuple(found))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,7 @@ class InstallPlan:
 
 
 def plan(
-    wheels: WheelSet,
+    wheels: WheelsUnderTest,
     *,
     interpreter: Interpreter,
     folder: Path,
@@ -127,7 +129,7 @@ def plan(
     constraints: Sequence[str],
     with_jax: bool,
 ) -> InstallPlan:
-    """Plan an environment in `folder`. `constraints` hold other packages to given versions."""
+    """RunPlan an environment in `folder`. `constraints` hold other packages to given versions."""
     python = folder / "env" / "bin" / "python"
     ours, others, held = folder / "wheels.txt", folder / "others.txt", folder / "constraints.txt"
     jax = [f"jax=={wheels.jax_version}"] if with_jax else []
@@ -171,7 +173,7 @@ def make(
 ) -> Environment:
     """Apply a plan; `left` says how many seconds there still are.
 
-    Raises InfraError, or UnfitError where requirements contradict.
+    Raises InfraError, or WrongWheelsError where requirements contradict.
     """
     for path, text in planned.files:
         path.write_text(text, encoding="utf-8")
@@ -186,7 +188,7 @@ def make(
     try:
         runner.run(replace(check, timeout=left()), log=log)
     except CommandError as exc:
-        raise UnfitError(
+        raise WrongWheelsError(
             f"pip check: {_first(exc.detail)}",
             hint="the set's requirements contradict each other, or JAX's",
             detail=exc.detail,

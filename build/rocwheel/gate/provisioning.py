@@ -1,4 +1,7 @@
-"""The ROCm beside the wheels: the manifest's tarball by digest, another one, or pip packages."""
+"""Provisioning: the ROCm a gate puts beside the wheels, which bring none themselves.
+
+The manifest's tarball by its digest, another tarball or folder, or pip packages.
+"""
 
 from __future__ import annotations
 
@@ -8,31 +11,31 @@ from typing import TYPE_CHECKING, Final
 
 from rocwheel import rocm
 from rocwheel.errors import ConfigError
-from rocwheel.gate.request import Device
-from rocwheel.verdict import RocmBrought
+from rocwheel.gate.request import DeviceChoice
+from rocwheel.verdict import RocmProvided
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from rocwheel.console import Console
-    from rocwheel.gate.request import Host, Request
+    from rocwheel.gate.request import GateRequest, Host
 
 TARBALLS: Final = "https://rocm.nightlies.amd.com/tarball"  # where TheRock publishes them
 PIP: Final = "pip:"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Brought:
-    """ROCm as it was brought; while this value lives, the cache keeps its tree."""
+class Provided:
+    """A ROCm that is ready; while this value lives, the cache keeps its tree."""
 
-    record: RocmBrought
+    record: RocmProvided
     root: Path | None = None
     requirements: tuple[str, ...] = ()
     tree: object = None
 
 
-def describe(request: Request, host: Host) -> str:
-    """Say in one line what `bring` will do, for --dry-run. Raises ConfigError."""
+def describe(request: GateRequest, host: Host) -> str:
+    """Say in one line what `provide` will do, for --dry-run. Raises ConfigError."""
     if _needless(request):
         return "no ROCm"
     if request.rocm.startswith(PIP):
@@ -40,28 +43,31 @@ def describe(request: Request, host: Host) -> str:
     return str(_plan(request, host))
 
 
-def bring(request: Request, host: Host, console: Console) -> Brought:
-    """Bring it. Raises ConfigError when nobody said which, and what `rocm.fetch` raises."""
+def provide(request: GateRequest, host: Host, console: Console) -> Provided:
+    """Make ROCm ready. Raises ConfigError when nobody said which, and what `rocm.fetch` raises."""
     if _needless(request):
-        return Brought(record=RocmBrought(origin="none"))
+        return Provided(record=RocmProvided(origin="none"))
     if request.rocm.startswith(PIP):
         text = request.rocm.removeprefix(PIP)
-        record = RocmBrought(origin="pip", name=text, version=_pinned(text))
-        return Brought(record=record, requirements=tuple(text.split(",")))
+        record = RocmProvided(origin="pip", name=text, version=_pinned(text))
+        return Provided(record=record, requirements=tuple(text.split(",")))
     tree = rocm.fetch(_plan(request, host), console=console, env=host.environ)
     is_tarball = tree.origin == "tarball"
-    record = RocmBrought(
+    record = RocmProvided(
         origin="tarball" if is_tarball else "path",
         version=str(tree.version),
         sha256=tree.sha256 if is_tarball else "",
         name=tree.name,
     )
-    return Brought(record=record, root=tree.root, tree=tree)
+    return Provided(record=record, root=tree.root, tree=tree)
 
 
-def environment(brought: Brought) -> dict[str, str]:
+def environment(provided: Provided) -> dict[str, str]:
     """What a test process must know of ROCm; the wheels find its libraries by themselves."""
-    known = {"ROCM_PATH": str(brought.root or ""), "ROCWHEEL_ROCM_VERSION": brought.record.version}
+    known = {
+        "ROCM_PATH": str(provided.root or ""),
+        "ROCWHEEL_ROCM_VERSION": provided.record.version,
+    }
     return {name: value for name, value in known.items() if value}
 
 
@@ -71,11 +77,11 @@ def _pinned(requirements: str) -> str:
     return match[1].strip() if match else ""
 
 
-def _needless(request: Request) -> bool:
-    return request.device is not Device.FAMILY
+def _needless(request: GateRequest) -> bool:
+    return request.device is not DeviceChoice.FAMILY
 
 
-def _plan(request: Request, host: Host) -> rocm.RocmPlan:
+def _plan(request: GateRequest, host: Host) -> rocm.RocmPlan:
     manifest, source, sha256 = request.manifest, request.rocm, None
     if not source and manifest and manifest.rocm.origin == "tarball":
         # by its digest it may be in the cache already: then nobody asks the network

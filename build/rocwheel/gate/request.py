@@ -1,12 +1,14 @@
-"""What a gate is asked, and the machine it is asked on: two values, made in `cli`."""
+"""What the gate is asked to run, and the machine it runs on: two values, made in `cli`."""
 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.discovery import Shard
+from rocwheel.results import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -14,16 +16,17 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from amdgpu_family_matrix import Family
-    from rocwheel.gate.environment import WheelSet
-    from rocwheel.gate.suite.history import History
+    from rocwheel.gate.environment import WheelsUnderTest
+    from rocwheel.gate.suite.history import SuiteHistory
     from rocwheel.gate.suite.skips import Skip
     from rocwheel.gate.suite.suites import Library, Suite
     from rocwheel.manifest import Manifest
     from rocwheel.model import PythonVersion
     from rocwheel.process import HostRunner
+    from rocwheel.results import Results
 
 
-class Device(enum.Enum):
+class DeviceChoice(enum.Enum):
     """Whose devices to run on; anything but the family's own GPUs must be asked for by name."""
 
     FAMILY = "gpu"
@@ -40,20 +43,20 @@ class Choice(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class GateRequest:
     """One gate: a suite, a wheel set, a family, a CPython."""
 
     suite: Suite
     family: Family
     python: PythonVersion
-    wheels: WheelSet
+    wheels: WheelsUnderTest
     manifest: Manifest | None  # None for wheels without one
     checkout: Path  # ours, with ci/ and suites/
     output: Path
     libraries: tuple[Library, ...] = ()
     skips: tuple[Skip, ...] = ()
     shard: Shard = field(default_factory=Shard)
-    device: Device = Device.FAMILY
+    device: DeviceChoice = DeviceChoice.FAMILY
     rocm: str = ""  # a tarball, URL or folder, `pip:` and requirements; "" for the manifest's
     jax_tests: Path | None = None  # a JAX checkout, instead of the commit of the wheels
     requirements: tuple[str, ...] = ()  # beside the suite's
@@ -65,8 +68,29 @@ class Request:
     deadline: float = 0.0  # seconds for everything; 0 for the suite's and half an hour
     patience: float = 3600.0  # seconds to wait for devices others hold
     keep: bool = False  # the environment, afterwards
-    history: History | None = None
+    history: SuiteHistory | None = None
     command: str = ""  # that asks the same again, to paste
+
+    def for_failures_of(self, results: Results) -> GateRequest:
+        """The same request for what failed there, with the same packages and devices.
+
+        Raises ConfigError when nothing failed.
+        """
+        again = (Outcome.FLAKY, Outcome.NOT_RUN)
+        tests = {t.test for t in results.tests if t.outcome.bad or t.outcome in again}
+        tests |= {error.file for error in results.collect_errors}
+        if not tests:
+            raise ConfigError(
+                "no test failed there", hint="run the whole gate again, not `gate rerun`"
+            )
+        devices = (device for lane in results.lanes for device in lane.devices)
+        return replace(
+            self,
+            choice=Choice.NAMED,
+            tests=self.tests | tests,
+            serials=frozenset(device.serial for device in devices if device.target != "cpu"),
+            constraints=tuple(results.environment.get("packages", "").split()),
+        )
 
     @property
     def whole(self) -> bool:

@@ -1,4 +1,4 @@
-"""The gate itself: devices, ROCm, environment, preflight, tests, verdict, in this order.
+"""One run of the gate: devices, ROCm, environment, preflight, tests, verdict, in this order.
 
 Whatever ends it, there is a verdict that says so: a machine without the family's GPU is
 `no-runner`, anything that goes wrong before the first test is `infra` or has a name of its own.
@@ -20,13 +20,13 @@ from rocwheel.errors import ConfigError, RocwheelError
 from rocwheel.gate import environment, provisioning
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.engine import Engine
-from rocwheel.gate.engine.plan import Machine, Plan
+from rocwheel.gate.engine.plan import RunPlan, System
 from rocwheel.gate.engine.scheduler import Estimates
 from rocwheel.gate.machine import devices, preflight
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.machine.slots import Patience, Slots
-from rocwheel.gate.refusals import InfraError, RefusedError
-from rocwheel.gate.request import Choice, Device, Host, Request
+from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
+from rocwheel.gate.setup_errors import InfraError, SetupError
 from rocwheel.gate.suite import discovery, skips
 from rocwheel.gate.verdict import record
 from rocwheel.gate.verdict.judge import judge
@@ -35,7 +35,7 @@ from rocwheel.host import machine as machines
 from rocwheel.results import Fault, Results
 from rocwheel.source import git
 from rocwheel.values import replace
-from rocwheel.verdict import RocmBrought, State, Verdict
+from rocwheel.verdict import RocmProvided, State, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
     from rocwheel.gate.engine.plan import Lane, Watcher
     from rocwheel.gate.environment import Environment
     from rocwheel.gate.machine.devices import Allotted
-    from rocwheel.gate.machine.preflight import Facts
-    from rocwheel.gate.provisioning import Brought
-    from rocwheel.gate.suite.discovery import Tests
+    from rocwheel.gate.machine.preflight import EnvironmentFacts
+    from rocwheel.gate.provisioning import Provided
+    from rocwheel.gate.suite.discovery import SuiteFiles
 
 WATCHED: Final = ("jax", "jaxlib")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gated:
-    """What a gate found."""
+class GateResult:
+    """What a run of the gate found."""
 
     results: Results
     found: Fault  # the state and its reason
@@ -61,11 +61,11 @@ class Gated:
     error: RocwheelError | None = None  # why it ended before its tests
 
 
-def lines(request: Request, host: Host) -> Iterator[str]:
+def lines(request: GateRequest, host: Host) -> Iterator[str]:
     """What a gate would do, for --dry-run; finds devices and files, changes nothing."""
     try:
         yield f"devices: {devices.choose(request, host)}"
-    except RefusedError as exc:
+    except SetupError as exc:
         yield f"devices: {exc}: {exc.state.value}"
     yield f"ROCm: {provisioning.describe(request, host)}"
     checkout = _checkout(request, host)
@@ -87,17 +87,17 @@ def lines(request: Request, host: Host) -> Iterator[str]:
     yield f"run the tests with {planned.python}, at most {request.run_seconds:g} s"
 
 
-def run(request: Request, host: Host, console: Console, watcher: Watcher) -> Gated:
+def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) -> GateResult:
     """Run it. Raises ConfigError for what was asked wrongly; everything else is a verdict."""
     started = host.now()
-    told = record.Told(brought=RocmBrought(origin="none"))
+    setup = record.Setup(provided=RocmProvided(origin="none"))
     error: RocwheelError | None = None
     with ExitStack() as stack:
         try:
-            results = _results(request, host, told, stack, console=console, watcher=watcher)
+            results = _results(request, host, setup, stack, console=console, watcher=watcher)
         except ConfigError:
             raise
-        except RefusedError as exc:
+        except SetupError as exc:
             error, results = exc, record.empty(request, exc.state, str(exc))
         except RocwheelError as exc:
             error, results = exc, record.empty(request, State.INFRA, str(exc))
@@ -106,18 +106,18 @@ def run(request: Request, host: Host, console: Console, watcher: Watcher) -> Gat
             results = record.empty(request, State.INFRA, str(exc))
         except KeyboardInterrupt:
             results = record.empty(request, State.NOT_RUN, "cut short by a signal")
-    results = replace(results, environment=record.about(request, host, told))
+    results = replace(results, environment=record.about(request, host, setup))
     found = judge(results, request.suite.demand)
-    verdict = record.verdict(request, host, told, results, found)
+    verdict = record.verdict(request, host, setup, results, found)
     if verdict:
         verdict = replace(verdict, started=started.isoformat(), ended=host.now().isoformat())
-    return Gated(results=results, found=found, verdict=verdict, error=error)
+    return GateResult(results=results, found=found, verdict=verdict, error=error)
 
 
 def _results(
-    request: Request,
+    request: GateRequest,
     host: Host,
-    told: record.Told,
+    setup: record.Setup,
     stack: ExitStack,
     *,
     console: Console,
@@ -136,28 +136,28 @@ def _results(
     with console.step("Tests of the suite", key="tests"):
         tests = _gather(request, host, work)
     with console.step("ROCm", key="rocm"):
-        brought = provisioning.bring(request, host, console)
-        told.brought = brought.record
+        provided = provisioning.provide(request, host, console)
+        setup.provided = provided.record
     taken = _take(host, allotted, stack, patience=min(request.patience, left()))
     with console.step("A fresh environment", key="environment"):
-        planned = _plan_install(request, interpreter, work, brought.requirements)
-        told.environment = environment.make(
-            planned, runner=host.runner, rocm=brought.root, log=_log(request, "install"), left=left
+        planned = _plan_install(request, interpreter, work, provided.requirements)
+        setup.environment = environment.make(
+            planned, runner=host.runner, rocm=provided.root, log=_log(request, "install"), left=left
         )
-    env = _environment(request, allotted, brought)
-    told.lanes = tuple(devices.lanes(allotted, taken, env))
+    env = _environment(request, allotted, provided)
+    setup.lanes = tuple(devices.lanes(allotted, taken, env))
     with console.step("Preflight", key="preflight"):
-        told.lanes, told.facts = _preflight(request, host, told.environment, told.lanes, work)
-        console.info(f"   {_said(told.facts)}")
-    plan = _plan_run(request, tests, told, left())
-    with console.step(f"{len(tests.files)} files on {len(told.lanes)} lanes", key="run"):
-        return _run(plan, request, host, watcher, told)
+        setup.lanes, setup.facts = _preflight(request, host, setup.environment, setup.lanes, work)
+        console.info(f"   {_said(setup.facts)}")
+    plan = _plan_run(request, tests, setup, left())
+    with console.step(f"{len(tests.files)} files on {len(setup.lanes)} lanes", key="run"):
+        return _run(plan, request, host, watcher, setup)
 
 
 # --- before the tests ----------------------------------------------------------------------------
 
 
-def _checkout(request: Request, host: Host) -> git.Checkout | None:
+def _checkout(request: GateRequest, host: Host) -> git.Checkout | None:
     """The JAX commit whose tests are run; None for tests of ours or a checkout of the user's."""
     if request.suite.source.folder or request.jax_tests:
         return None
@@ -175,7 +175,7 @@ def _checkout(request: Request, host: Host) -> git.Checkout | None:
     )
 
 
-def _find(request: Request, fetched: Path | None) -> Tests:
+def _find(request: GateRequest, fetched: Path | None) -> SuiteFiles:
     source = request.suite.source
     top = request.checkout / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
@@ -183,7 +183,7 @@ def _find(request: Request, fetched: Path | None) -> Tests:
     return discovery.find(source, top, request.shard)
 
 
-def _gather(request: Request, host: Host, work: Path) -> Tests:
+def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
     checkout = _checkout(request, host)
     if checkout:
         git.checkout(checkout, runner=host.runner)
@@ -193,7 +193,7 @@ def _gather(request: Request, host: Host, work: Path) -> Tests:
     return discovery.lay_out(tests, request.suite.source.support, work / "tests")
 
 
-def _interpreter(request: Request, host: Host) -> machines.Interpreter:
+def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
     found = machines.pythons(host.environ, runner=host.runner)
     for interpreter in found:
         if interpreter.version == request.python:
@@ -206,7 +206,7 @@ def _interpreter(request: Request, host: Host) -> machines.Interpreter:
 
 
 def _plan_install(
-    request: Request, interpreter: machines.Interpreter, work: Path, rocm: tuple[str, ...]
+    request: GateRequest, interpreter: machines.Interpreter, work: Path, rocm: tuple[str, ...]
 ) -> environment.InstallPlan:
     return environment.plan(
         request.wheels,
@@ -239,9 +239,9 @@ def _slots(host: Host) -> Slots:
     return Slots(folder=host.slots, boot=host.boot)
 
 
-def _environment(request: Request, allotted: Allotted, brought: Brought) -> dict[str, str]:
+def _environment(request: GateRequest, allotted: Allotted, provided: Provided) -> dict[str, str]:
     """What every test process gets, beside the masks of its lane."""
-    env = dict(request.suite.environment) | provisioning.environment(brought)
+    env = dict(request.suite.environment) | provisioning.environment(provided)
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # the checkout stays as it is
     if request.suite.with_jax:
         env["JAX_PLATFORMS"] = preflight.platforms(allotted.allotment.devices[0].maker)
@@ -249,10 +249,10 @@ def _environment(request: Request, allotted: Allotted, brought: Brought) -> dict
 
 
 def _preflight(
-    request: Request, host: Host, environment: Environment, lanes: tuple[Lane, ...], work: Path
-) -> tuple[tuple[Lane, ...], Facts]:
+    request: GateRequest, host: Host, environment: Environment, lanes: tuple[Lane, ...], work: Path
+) -> tuple[tuple[Lane, ...], EnvironmentFacts]:
     """Ask every lane; what is asked now is asked again after a crash."""
-    with_jax, log, told = request.suite.with_jax, _log(request, "preflight"), []
+    with_jax, log, setup = request.suite.with_jax, _log(request, "preflight"), []
     ready = []
     for lane in lanes:
         asked = preflight.command(
@@ -262,16 +262,16 @@ def _preflight(
             with_jax=with_jax,
             env=lane.env,
         )
-        told.append(
+        setup.append(
             preflight.ask(
                 asked, lane, request.wheels, runner=host.runner, log=log, with_jax=with_jax
             )
         )
         ready.append(replace(lane, probe=asked if lane.devices[0].maker is not Maker.CPU else None))
-    return tuple(ready), told[0]
+    return tuple(ready), setup[0]
 
 
-def _said(facts: Facts) -> str:
+def _said(facts: EnvironmentFacts) -> str:
     backend = f", backend {facts.backend}" if facts.backend else ""
     return f"CPython {facts.python}{backend}"
 
@@ -279,15 +279,17 @@ def _said(facts: Facts) -> str:
 # --- the tests -----------------------------------------------------------------------------------
 
 
-def _plan_run(request: Request, tests: Tests, told: record.Told, seconds: float) -> Plan:
-    environment, facts = told.environment, told.facts
+def _plan_run(
+    request: GateRequest, tests: SuiteFiles, setup: record.Setup, seconds: float
+) -> RunPlan:
+    environment, facts = setup.environment, setup.facts
     if environment is None or facts is None:
         raise ValueError("the environment comes first")
     suite, with_jax = request.suite, request.suite.with_jax
     select = ("-m", suite.select) if suite.select else ()
     logs = _folder(request.output / "logs")
     estimates = request.history.estimates(tests.sizes) if request.history else None
-    return Plan(
+    return RunPlan(
         suite=suite.name,
         shard=str(request.shard),
         files=tests.files,
@@ -299,10 +301,10 @@ def _plan_run(request: Request, tests: Tests, told: record.Told, seconds: float)
             env={},
             watch=(*WATCHED, *facts.modules) if with_jax else (),
             libraries=request.libraries,
-            trace=suite.trace and request.device is Device.FAMILY,
+            trace=suite.trace and request.device is DeviceChoice.FAMILY,
             logs=logs,
         ),
-        lanes=told.lanes,
+        lanes=setup.lanes,
         test_deadline=float(suite.deadlines.test),
         deadline=min(request.run_seconds, seconds),
         retry_limit=suite.retries,
@@ -312,12 +314,14 @@ def _plan_run(request: Request, tests: Tests, told: record.Told, seconds: float)
     )
 
 
-def _run(plan: Plan, request: Request, host: Host, watcher: Watcher, told: record.Told) -> Results:
+def _run(
+    plan: RunPlan, request: GateRequest, host: Host, watcher: Watcher, setup: record.Setup
+) -> Results:
     """Run the plan with the skip list that applies to it."""
-    context = skips.Context(
+    context = skips.SkipContext(
         suite=request.suite.name,
-        targets=frozenset(device.target for lane in told.lanes for device in lane.devices),
-        rocm=Version(told.brought.version) if told.brought.version else None,
+        targets=frozenset(device.target for lane in setup.lanes for device in lane.devices),
+        rocm=Version(setup.provided.version) if setup.provided.version else None,
         jax=Version(request.wheels.jax_version),
     )
     entries = skips.applying(request.skips, context)
@@ -336,7 +340,7 @@ def _run(plan: Plan, request: Request, host: Host, watcher: Watcher, told: recor
         named = request.tests  # a file stands for all of its tests
         plan = _only(plan, named, lambda test: bool(named & {test, test.partition("::")[0]}))
     slots = _slots(host)
-    machine = Machine(
+    machine = System(
         starter=host.runner,
         clock=host.clock,
         oom_kills=lambda: cgroup.oom_kills(host.root),
@@ -349,7 +353,7 @@ def _run(plan: Plan, request: Request, host: Host, watcher: Watcher, told: recor
     return results if plan.shard or not request.whole else with_unmet_skips(results)
 
 
-def _only(plan: Plan, names: Iterable[str], wanted: Callable[[str], bool]) -> Plan:
+def _only(plan: RunPlan, names: Iterable[str], wanted: Callable[[str], bool]) -> RunPlan:
     """Keep to some tests; other files than theirs are not even imported."""
     files = {name.partition("::")[0] for name in names}
     kept = tuple(file for file in plan.files if file in files)
@@ -368,7 +372,7 @@ def with_unmet_skips(results: Results) -> Results:
     return replace(results, faults=(*results.faults, *unmet))
 
 
-def _log(request: Request, name: str) -> Path:
+def _log(request: GateRequest, name: str) -> Path:
     return _folder(request.output / "logs") / f"{name}.log"
 
 

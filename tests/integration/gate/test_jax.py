@@ -19,9 +19,9 @@ from rocwheel.gate import environment
 from rocwheel.gate import run as room
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.engine import Engine
-from rocwheel.gate.engine.plan import Plan, Watcher
-from rocwheel.gate.environment import WheelSet
-from rocwheel.gate.request import Device, Request
+from rocwheel.gate.engine.plan import RunPlan, Watcher
+from rocwheel.gate.environment import WheelsUnderTest
+from rocwheel.gate.request import DeviceChoice, GateRequest
 from rocwheel.gate.suite import discovery, suites
 from rocwheel.gate.verdict.judge import judge
 from rocwheel.host import machine as machines
@@ -48,7 +48,7 @@ def interpreter():
 
 
 def asked(interpreter, tmp_path, *, wheels, device, **more):
-    return Request(
+    return GateRequest(
         suite=suites.load(ROOT, "smoke"),
         family=matrix.family("gfx94X-dcgpu"),
         python=interpreter.version,
@@ -68,8 +68,8 @@ def asked(interpreter, tmp_path, *, wheels, device, **more):
 def smoke(interpreter, tmp_path_factory):
     """The smoke suite gated on the CPU, with JAX from the index; its environment is kept."""
     folder = tmp_path_factory.mktemp("smoke")
-    wheels = WheelSet(manifest="", jax_version=JAX, wheels=())
-    request = asked(interpreter, folder, wheels=wheels, device=Device.CPU, keep=True)
+    wheels = WheelsUnderTest(manifest="", jax_version=JAX, wheels=())
+    request = asked(interpreter, folder, wheels=wheels, device=DeviceChoice.CPU, keep=True)
     host = gate.host(folder)
     gated = room.run(request, host, Console(StringIO(), clock=time.monotonic), Watcher())
     (work,) = (host.cache / "gate").glob("gate-*")
@@ -98,7 +98,7 @@ def test_the_loss_of_small_models_falls_on_the_cpu(smoke, tmp_path):
         python=python, root=tests.root, arguments=tests.arguments, logs=tmp_path / "logs",
         env={**suite.environment, "JAX_PLATFORMS": "cpu"},
     )  # fmt: skip
-    plan = Plan(
+    plan = RunPlan(
         suite=suite.name, shard="", files=tests.files, suite_files=tests.suite_files,
         worker=worker, lanes=gate.lanes(2), test_deadline=suite.deadlines.test,
         deadline=suite.deadlines.suite, retry_limit=suite.retries, backend="cpu",
@@ -141,7 +141,7 @@ def test_real_rocm_wheels_that_cannot_start_are_infra_and_never_fall_back_to_the
     """The machine claims a GPU that does not work, as after a driver's failure."""
     there = replace(gate.host(tmp_path), root=machine(tmp_path / "machine", *mi300x(1)))
     wheels = environment.of_folder(rocm_wheels, interpreter.version)
-    request = asked(interpreter, tmp_path, wheels=wheels, device=Device.FAMILY)
+    request = asked(interpreter, tmp_path, wheels=wheels, device=DeviceChoice.FAMILY)
     gated = room.run(request, there, console, Watcher())
     assert gated.found.state is State.INFRA, gated.found
     assert "gpu0" in gated.found.message

@@ -27,11 +27,11 @@ from rocwheel.gate import run as room
 from rocwheel.gate.engine.plan import Watcher
 from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.slots import Patience, Slots
-from rocwheel.gate.request import Choice, Device, Request
+from rocwheel.gate.request import Choice, DeviceChoice, GateRequest
 from rocwheel.gate.suite import history
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.suite.skips import load
-from rocwheel.gate.suite.suites import Deadlines, Source, Suite
+from rocwheel.gate.suite.suites import Deadlines, Suite, SuiteSource
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.judge import Demand
 from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
@@ -41,7 +41,7 @@ from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render
 from rocwheel.results import Results
 from rocwheel.values import replace
-from rocwheel.verdict import RocmBrought, State
+from rocwheel.verdict import RocmProvided, State
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate run")]
 
@@ -76,7 +76,7 @@ def host(tmp_path):
 SUITE = Suite(
     name="own",
     about="",
-    source=Source(folder="suites/own", paths=("test_*.py",)),
+    source=SuiteSource(folder="suites/own", paths=("test_*.py",)),
     gpus=(0,),
     with_jax=False,
     select="",
@@ -121,7 +121,7 @@ def staged(tmp_path, console, interpreter):
 @pytest.fixture
 def request_(staged, checkout, tmp_path, interpreter):
     place, manifest = staged
-    return Request(
+    return GateRequest(
         suite=SUITE,
         family=FAMILY,
         python=interpreter.version,
@@ -131,7 +131,7 @@ def request_(staged, checkout, tmp_path, interpreter):
         output=tmp_path / "out",
         skips=load(checkout, today=datetime.now(tz=timezone.utc).date()),
         rocm=str(tmp_path / "no-such-rocm"),
-        device=Device.CPU,
+        device=DeviceChoice.CPU,
         lanes=1,
     )
 
@@ -161,9 +161,9 @@ def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
     assert set(stored.reports) == {"json", "junit", "html"}
     assert storing.read(place, key) == (stored, gated.results)
 
-    history.add_to_store(place, "own", gated.results)
-    history.add_to_store(place, "own", gated.results)
-    past = history.read_store(place, "own")
+    history.add(place, "own", host.cache, gated.results)
+    history.add(place, "own", host.cache, gated.results)
+    past = history.read(place, "own", host.cache)
     assert past.tests["test_b.py::test_b"].outcomes == "pp"
     assert len(records.verdicts(place, manifest.sha256)) == 1, "the history is no verdict"
 
@@ -201,11 +201,11 @@ def test_two_gpus_get_a_process_each_and_rocm_comes_by_the_manifests_digest(
     there = replace(host, root=machine(tmp_path / "machine", *gpus))
     asked = replace(
         request_,
-        suite=replace(GPU_SUITE, environment={"SEEN": str(seen)}, source=Source(
+        suite=replace(GPU_SUITE, environment={"SEEN": str(seen)}, source=SuiteSource(
             folder="suites/own", paths=("test_[12].py",)
         )),
         manifest=replace(request_.manifest, rocm=source),
-        device=Device.FAMILY,
+        device=DeviceChoice.FAMILY,
         rocm="",
         skips=(),
         lanes=0,
@@ -216,7 +216,9 @@ def test_two_gpus_get_a_process_each_and_rocm_comes_by_the_manifests_digest(
     assert {path.name for path in seen.iterdir()} == {"0", "1"}, "each lane has a GPU of its own"
     verdict = gated.verdict
     assert [device.target for device in verdict.devices] == ["gfx90a", "gfx90a"]
-    assert verdict.rocm == RocmBrought(origin="tarball", version="7.10.0", sha256=sha256, name=name)
+    assert verdict.rocm == RocmProvided(
+        origin="tarball", version="7.10.0", sha256=sha256, name=name
+    )
     assert (verdict.host, verdict.runner) == ("node1", "linux-test")
     assert len(list(there.slots.glob("rocm-*.lock"))) == 2
 
@@ -293,7 +295,7 @@ def test_jaxs_tests_come_from_the_commit_that_the_wheels_were_built_of(
     )
     suite = replace(
         SUITE,
-        source=Source(
+        source=SuiteSource(
             folder="",
             paths=("tests/*_test.py",),
             exclude=("tests/gone*",),
@@ -362,7 +364,7 @@ def test_a_machine_that_will_not_do_is_a_verdict_with_a_reason(
     there = replace(
         host, root=machine(tmp_path / "machine", *gpus), environ={**host.environ, **environ}
     )
-    gated = gate(replace(request_, suite=suite, device=Device.FAMILY), there, console)
+    gated = gate(replace(request_, suite=suite, device=DeviceChoice.FAMILY), there, console)
     assert gated.found.state is state
     assert reason in gated.found.message
     assert gated.verdict.state is state
@@ -378,7 +380,7 @@ def test_a_machine_without_the_cpython_is_infra(request_, host, console):
 
 
 def test_tests_of_jax_need_a_commit_or_a_checkout(request_, host, console):
-    suite = replace(SUITE, source=Source(folder="", paths=("tests/*.py",)))
+    suite = replace(SUITE, source=SuiteSource(folder="", paths=("tests/*.py",)))
     with pytest.raises(ConfigError, match="name no JAX commit"):
         gate(replace(request_, suite=suite, manifest=None), host, console)
 
@@ -432,7 +434,9 @@ def test_a_gate_waits_for_devices_no_longer_than_its_own_deadline(
     (device,) = accelerators.amd(there.root, {}).devices
     slots = Slots(folder=there.slots, boot=there.boot)
     waiting = Patience(seconds=0, clock=there.clock, sleep=there.sleep)
-    ask = replace(request_, suite=GPU_SUITE, device=Device.FAMILY, rocm="pip:rocm", deadline=0.1)
+    ask = replace(
+        request_, suite=GPU_SUITE, device=DeviceChoice.FAMILY, rocm="pip:rocm", deadline=0.1
+    )
     with slots.take((device,), least=1, most=1, patience=waiting):
         gated = gate(ask, there, console)
     assert gated.found.state is State.INFRA
@@ -443,7 +447,7 @@ def test_a_quarantined_gpu_is_infra(request_, host, console, tmp_path):
     there = replace(host, root=machine(tmp_path / "machine", GPU))
     (device,) = accelerators.amd(there.root, {}).devices
     Slots(folder=there.slots, boot=there.boot).quarantine(device, "process 7 cannot be killed")
-    ask = replace(request_, suite=GPU_SUITE, device=Device.FAMILY, rocm="pip:rocm")
+    ask = replace(request_, suite=GPU_SUITE, device=DeviceChoice.FAMILY, rocm="pip:rocm")
     gated = gate(ask, there, console)
     assert gated.found.state is State.INFRA
     assert "process 7 cannot be killed" in gated.found.message

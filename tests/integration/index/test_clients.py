@@ -23,7 +23,7 @@ from urllib.parse import urljoin
 
 import pytest
 from support.nginx import in_front_of
-from support.s3 import program, servers  # noqa: F401 (a fixture)
+from support.s3 import program
 from support.wheelset import FAMILY, WHO, Shop, make_set, make_wheel, pass_gate
 
 from rocwheel.cli import main
@@ -101,7 +101,7 @@ def serving(store, **options) -> Iterator[Site]:
 
 
 @pytest.fixture
-def world(request, servers, tmp_path, monkeypatch, console) -> Iterator[tuple[Shop, str]]:  # noqa: F811
+def world(request, servers, tmp_path, monkeypatch, console) -> Iterator[tuple[Shop, str]]:
     """A shop, and the URL under which installers find its store: in a folder, on S3, …"""
     where = request.param
     if where == "folder":

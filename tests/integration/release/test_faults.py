@@ -20,7 +20,6 @@ from pathlib import Path
 
 import pytest
 from support.faults import KINDS, Fault, before
-from support.s3 import servers  # noqa: F401 (a fixture)
 from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate
 
 from rocwheel.errors import ObjectMissingError, PromotionError, RocwheelError, StoreError
@@ -54,7 +53,7 @@ def points(total: int, count: int, shift: int) -> list[int]:
 
 
 @pytest.fixture
-def front(servers, monkeypatch):  # noqa: F811
+def front(servers, monkeypatch):
     """A proxy in front of SeaweedFS, which the environment names as the S3 server."""
     server = servers["seaweedfs"]
     with before(server.endpoint) as proxy:
@@ -106,7 +105,7 @@ def rehearsed(front, work: Callable[[str], object], only: str = "") -> int:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whichever_request_of_a_promotion_fails_the_release_is_whole_and_the_next_run_ends_it(
-    front, servers, tmp_path, console, kind: str  # noqa: F811
+    front, servers, tmp_path, console, kind: str
 ) -> None:  # fmt: skip
     base = Shop(servers.fresh_url("seaweedfs"), console)
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
@@ -142,7 +141,7 @@ def test_whichever_request_of_a_promotion_fails_the_release_is_whole_and_the_nex
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_whichever_request_of_a_staging_fails_the_next_run_ends_it(
-    front, servers, tmp_path, console, kind: str  # noqa: F811
+    front, servers, tmp_path, console, kind: str
 ) -> None:  # fmt: skip
     base = Shop(servers.fresh_url("seaweedfs"), console)
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
@@ -177,7 +176,7 @@ def named(hit: str, url: str) -> str:
 
 @pytest.mark.parametrize("kind", ["500", "503", "cut", "lost", "timeout", "409"])
 def test_one_passing_failure_is_retried_and_nobody_notices(
-    front, servers, tmp_path, console, kind: str  # noqa: F811
+    front, servers, tmp_path, console, kind: str
 ) -> None:  # fmt: skip
     base = Shop(servers.fresh_url("seaweedfs"), console)
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))
@@ -196,7 +195,7 @@ def test_one_passing_failure_is_retried_and_nobody_notices(
         assert audit.check(shop.staging).problems == ()
 
 
-def test_a_conflict_on_a_conditional_write_is_tried_again(front, servers) -> None:  # noqa: F811
+def test_a_conflict_on_a_conditional_write_is_tried_again(front, servers) -> None:
     store = open_store(servers.fresh_url("seaweedfs"), replace(QUICK, attempts=4))
     store.abilities()
     for write in (
@@ -213,7 +212,7 @@ def test_a_conflict_on_a_conditional_write_is_tried_again(front, servers) -> Non
     assert len(front.faults.seen) == 4  # bounded
 
 
-def test_a_refusal_for_good_is_asked_once(front, servers) -> None:  # noqa: F811
+def test_a_refusal_for_good_is_asked_once(front, servers) -> None:
     store = open_store(servers.fresh_url("seaweedfs"), replace(QUICK, attempts=5))
     front.faults.arm(Fault(1, "403"))
     with pytest.raises(StoreError, match="403"):
@@ -221,7 +220,7 @@ def test_a_refusal_for_good_is_asked_once(front, servers) -> None:  # noqa: F811
     assert len(front.faults.seen) == 1
 
 
-def test_a_wrong_clock_is_called_by_its_name(front, servers) -> None:  # noqa: F811
+def test_a_wrong_clock_is_called_by_its_name(front, servers) -> None:
     store = open_store(servers.fresh_url("seaweedfs"), QUICK)
     front.faults.arm(Fault(1, "skew"))
     with pytest.raises(StoreError, match="RequestTimeTooSkewed") as caught:
@@ -229,7 +228,7 @@ def test_a_wrong_clock_is_called_by_its_name(front, servers) -> None:  # noqa: F
     assert "clock" in caught.value.hint
 
 
-def test_a_download_that_breaks_is_taken_up_where_it_broke(front, servers) -> None:  # noqa: F811
+def test_a_download_that_breaks_is_taken_up_where_it_broke(front, servers) -> None:
     store = open_store(servers.fresh_url("seaweedfs"), replace(QUICK, attempts=3))
     data = random.Random(1).randbytes(300_000)
     store.create("a", data, headers=Headers(content_type="x/y"))
@@ -244,7 +243,7 @@ def test_a_download_that_breaks_is_taken_up_where_it_broke(front, servers) -> No
 # Two at once
 
 
-def test_many_promotions_of_one_set_end_as_one(front, servers, tmp_path, console) -> None:  # noqa: F811
+def test_many_promotions_of_one_set_end_as_one(front, servers, tmp_path, console) -> None:
     url = servers.fresh_url("seaweedfs")
     shop = Shop(url, console)
     manifest = make_set(tmp_path / "wh")
@@ -264,7 +263,7 @@ def test_many_promotions_of_one_set_end_as_one(front, servers, tmp_path, console
 
 @pytest.mark.parametrize("where", ["seaweedfs", "file"])
 def test_promotions_of_different_sets_at_once_lose_nothing(
-    servers, tmp_path, monkeypatch, console, where: str  # noqa: F811
+    servers, tmp_path, monkeypatch, console, where: str
 ) -> None:  # fmt: skip
     url = (tmp_path / "store").as_uri()
     if where != "file":
@@ -370,7 +369,7 @@ class Watcher:
 
 
 def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
-    servers, tmp_path, monkeypatch, console  # noqa: F811
+    servers, tmp_path, monkeypatch, console
 ) -> None:  # fmt: skip
     for key, value in servers["seaweedfs"].environ().items():
         monkeypatch.setenv(key, value)
@@ -421,7 +420,7 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
 
 
 def test_sigterm_ends_a_promotion_in_two_lines_and_the_next_run_completes_it(
-    servers, tmp_path, monkeypatch, console, front  # noqa: F811
+    servers, tmp_path, monkeypatch, console, front
 ) -> None:  # fmt: skip
     shop = Shop(servers.fresh_url("seaweedfs"), console)
     manifest = make_set(tmp_path / "wh", pythons=("3.12",))

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.gate.engine.child import Child, describe
-from rocwheel.gate.engine.outcomes import STREAK, Episode, Ledger
+from rocwheel.gate.engine.outcomes import STREAK, Outcomes, Rerun
 from rocwheel.gate.engine.plan import Snapshot
-from rocwheel.gate.engine.scheduler import Board, Step
+from rocwheel.gate.engine.scheduler import Scheduler, Step
 from rocwheel.gate.verdict import exits
 from rocwheel.results import (
     Attempt,
@@ -37,7 +37,7 @@ from rocwheel.verdict import State
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rocwheel.gate.engine.plan import Lane, Machine, Plan, Watcher
+    from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
     from rocwheel.process import Command
 
 TICK: Final = 0.05  # seconds between looks at deadlines
@@ -71,8 +71,8 @@ class _Worker:
     number: int = 0  # of the process
     born: float = 0.0
     step: Step | None = None
-    episode: Episode | None = None
-    left: list[str] = field(default_factory=list)  # tests of the episode still to run
+    rerun: Rerun | None = None
+    left: list[str] = field(default_factory=list)  # tests of the rerun still to run
     began: float = 0.0  # when the running test did
     offset: int = 0  # of the log, where the running test began
     was: _Mode = _Mode.FREE  # what it did when it had to be stopped
@@ -91,10 +91,10 @@ class _Worker:
 class Engine:
     """One run of a plan."""
 
-    def __init__(self, plan: Plan, machine: Machine, watcher: Watcher) -> None:
+    def __init__(self, plan: RunPlan, machine: System, watcher: Watcher) -> None:
         self._plan, self._machine, self._watcher = plan, machine, watcher
-        self._board = Board(plan.files, plan.estimates)
-        self._ledger = Ledger(retry_limit=plan.retry_limit)
+        self._scheduler = Scheduler(plan.files, plan.estimates)
+        self._outcomes = Outcomes(retry_limit=plan.retry_limit)
         self._workers = [_Worker(lane=lane, since=machine.clock()) for lane in plan.lanes]
         self._selector = selectors.DefaultSelector()
         self._faults: list[Fault] = []
@@ -117,14 +117,14 @@ class Engine:
             self._stop_all()
             self._selector.close()
         reason = self._stop or "its file could not be imported again"
-        waiting = dict.fromkeys((*self._ledger.unfinished, *self._board.uncollected), reason)
+        waiting = dict.fromkeys((*self._outcomes.unfinished, *self._scheduler.uncollected), reason)
         return Results(
             suite=plan.suite,
             shard=plan.shard,
             files=plan.files,
             suite_files=plan.suite_files,
-            tests=self._ledger.results(not_run=waiting),
-            collect_errors=tuple(self._ledger.collect_errors),
+            tests=self._outcomes.results(not_run=waiting),
+            collect_errors=tuple(self._outcomes.collect_errors),
             lanes=tuple(
                 LaneRecord(
                     name=worker.lane.name,
@@ -160,7 +160,7 @@ class Engine:
             self._stop = "no device is left"
             return True
         idle = modes <= {_Mode.FREE, _Mode.LOST} and not any(item.step for item in self._workers)
-        return idle and self._board.empty and not self._ledger.waiting
+        return idle and self._scheduler.empty and not self._outcomes.waiting
 
     # --- work ------------------------------------------------------------------------------------
 
@@ -181,22 +181,22 @@ class Engine:
             self._start(worker)
 
     def _next(self, worker: _Worker) -> Step | None:
-        if worker.episode is None:
-            step = self._board.next(worker.lane.name, self._machine.clock())
+        if worker.rerun is None:
+            step = self._scheduler.next(worker.lane.name, self._machine.clock())
             if step or worker.mode is not _Mode.FREE:
                 return step
             alone = sum(item.mode is not _Mode.LOST for item in self._workers) == 1
-            worker.episode = self._ledger.episode(worker.lane.name, alone=alone)
-            worker.left = list(worker.episode.tests) if worker.episode else []
+            worker.rerun = self._outcomes.rerun(worker.lane.name, alone=alone)
+            worker.left = list(worker.rerun.tests) if worker.rerun else []
         if not worker.left:
             return None
         test = worker.left.pop(0)
         then = worker.left[0] if worker.left else None
-        return Step(file=self._ledger.file(test), test=test, then=then)
+        return Step(file=self._outcomes.file(test), test=test, then=then)
 
     def _done_with(self, worker: _Worker) -> bool:
         """Whether the process of an idle worker can go; it stays while it may take work over."""
-        return worker.episode is not None or self._ledger.waiting or self._board.empty
+        return worker.rerun is not None or self._outcomes.waiting or self._scheduler.empty
 
     def _go(self, worker: _Worker, step: Step) -> None:
         if step.file not in _child(worker).collected:
@@ -255,8 +255,8 @@ class Engine:
                 self._finished(worker, event)
             case "late":
                 worker.failed += 1
-                if not (worker.episode and worker.episode.confirms):
-                    self._ledger.late(event["test"], event["message"])
+                if not (worker.rerun and worker.rerun.confirms):
+                    self._outcomes.late(event["test"], event["message"])
             case "bye":
                 worker.bye = event
             case other:
@@ -271,11 +271,11 @@ class Engine:
         elif step.test not in event["tests"]:
             # the file was collected before: what differs now is not to be trusted
             message = event["error"] or f"{step.test} was not collected again"
-            self._ledger.collect_errors.append(
+            self._outcomes.collect_errors.append(
                 CollectError(file=step.file, message=_first(message), detail=event["error"])
             )
-            if worker.episode is None:
-                self._board.drop_file(worker.lane.name)
+            if worker.rerun is None:
+                self._scheduler.drop_file(worker.lane.name)
             worker.step, worker.left = None, []
         self._enter(worker, _Mode.READY)
         self._advance(worker)
@@ -284,22 +284,22 @@ class Engine:
         """Enter a file's tests into the books, those that are not to run apart."""
         file = event["file"]
         if event["error"]:
-            self._ledger.collect_errors.append(
+            self._outcomes.collect_errors.append(
                 CollectError(file=file, message=_last(event["error"]), detail=event["error"])
             )
-            self._board.drop_file(worker.lane.name)
+            self._scheduler.drop_file(worker.lane.name)
             return
         tests = [test for test in event["tests"] if self._plan.wanted(test)]
-        self._ledger.collected(file, tests, tags=event["tags"], lines=event["lines"])
+        self._outcomes.collected(file, tests, tags=event["tags"], lines=event["lines"])
         if event["skipped"] and not event["tests"]:
-            self._ledger.skip(file, event["skipped"], file=file)
+            self._outcomes.skip(file, event["skipped"], file=file)
         run = []
         for test in tests:
             if reason := self._plan.skip(test):
-                self._ledger.skip(test, reason)
+                self._outcomes.skip(test, reason)
             else:
                 run.append(test)
-        self._board.collected(worker.lane.name, run, event["seconds"])
+        self._scheduler.collected(worker.lane.name, run, event["seconds"])
 
     def _finished(self, worker: _Worker, event: dict[str, Any]) -> None:
         step, outcome = _step(worker), Outcome(event["outcome"])
@@ -312,7 +312,7 @@ class Engine:
             detail=event["detail"],
             output=output,
         )
-        self._board.measured(step.file, event["test"], event["seconds"])
+        self._scheduler.measured(step.file, event["test"], event["seconds"])
         worker.step = None
         self._enter(worker, _Mode.READY if event["going"] else _Mode.ENDING)
         self._record(worker, event["test"], attempt, event["evidence"])
@@ -324,17 +324,17 @@ class Engine:
     def _record(
         self, worker: _Worker, test: str, attempt: Attempt, evidence: Iterable[str] = ()
     ) -> None:
-        episode, bad = worker.episode, attempt.outcome.bad
+        rerun, bad = worker.rerun, attempt.outcome.bad
         worker.failed += bad
-        if episode and episode.confirms:
-            suspect, victim = episode.tests
+        if rerun and rerun.confirms:
+            suspect, victim = rerun.tests
             if test == victim:
-                self._ledger.confirmed(suspect, victim, failed=bad)
+                self._outcomes.confirmed(suspect, victim, failed=bad)
         else:
-            self._ledger.attempted(test, attempt, evidence=evidence, retry=episode is not None)
+            self._outcomes.attempted(test, attempt, evidence=evidence, retry=rerun is not None)
             if bad:
                 self._watcher.failed(test, attempt)
-        if episode is None:
+        if rerun is None:
             worker.ran.append(test)
             if bad:
                 worker.streak.append(test)
@@ -348,7 +348,7 @@ class Engine:
             for previous, test in zip(worker.ran, worker.ran[1:], strict=False)
             if test in worker.streak
         }
-        self._ledger.streak(worker.streak, before)
+        self._outcomes.streak(worker.streak, before)
         worker.streak = []
 
     def _attempt(
@@ -422,16 +422,16 @@ class Engine:
         elif mode is _Mode.COLLECTING:
             detail = f"{_child(worker).stack()}\n{_child(worker).output(0)}".strip()
             error = CollectError(file=_step(worker).file, message=f"import: {how}", detail=detail)
-            self._ledger.collect_errors.append(error)
-            if worker.episode is None:
-                self._board.drop_file(worker.lane.name)
+            self._outcomes.collect_errors.append(error)
+            if worker.rerun is None:
+                self._scheduler.drop_file(worker.lane.name)
             worker.step = None
         elif mode is _Mode.STARTING:
             self._no_start(worker, how)
         elif mode is _Mode.ENDING or not killed:
             self._check_exit(worker, how, status, killed=killed)
         self._close_streak(worker)
-        if worker.episode and mode is not _Mode.STARTING:
+        if worker.rerun and mode is not _Mode.STARTING:
             self._leave_episode(worker)
 
     def _broke(self, worker: _Worker, outcome: Outcome, how: str) -> None:
@@ -449,10 +449,10 @@ class Engine:
         self._record(worker, str(step.test), attempt)
 
     def _leave_episode(self, worker: _Worker) -> None:
-        episode, left = worker.episode, worker.left
-        worker.episode, worker.left = None, []
-        if episode and episode.confirms and left:  # the suspect itself did not get through
-            self._ledger.confirmed(*episode.tests, failed=False)
+        rerun, left = worker.rerun, worker.left
+        worker.rerun, worker.left = None, []
+        if rerun and rerun.confirms and left:  # the suspect itself did not get through
+            self._outcomes.confirmed(*rerun.tests, failed=False)
 
     def _no_start(self, worker: _Worker, how: str) -> None:
         """Try again once; a session that cannot begin has nothing to say of any test."""
@@ -461,7 +461,7 @@ class Engine:
             return
         output = _child(worker).output(0).strip()
         message = f"pytest did not start: {how}: {_last(output)}"
-        self._ledger.collect_errors.append(
+        self._outcomes.collect_errors.append(
             CollectError(file="(session)", message=message, detail=output)
         )
         self._stop = "pytest did not start"
@@ -493,11 +493,11 @@ class Engine:
         worker.lost = reason
         self._enter(worker, _Mode.LOST)
         step, worker.step = worker.step, None
-        if worker.episode:
-            self._ledger.put_back(worker.episode)
+        if worker.rerun:
+            self._outcomes.put_back(worker.rerun)
         elif step and step.test:
-            self._board.put_back(worker.lane.name, step.test)
-        self._board.give_back(worker.lane.name)
+            self._scheduler.put_back(worker.lane.name, step.test)
+        self._scheduler.give_back(worker.lane.name)
         for device in worker.lane.devices:
             self._machine.quarantine(device, reason)
         self._fault(State.INFRA, f"{worker.lane.name} is lost: {reason}")
@@ -571,11 +571,11 @@ class Engine:
                 self._close(worker, f"killed: {self._stop}")
 
     def _snapshot(self, now: float) -> Snapshot:
-        unknown = sum(self._expected.get(file, 0) for file in self._board.uncollected)
+        unknown = sum(self._expected.get(file, 0) for file in self._scheduler.uncollected)
         return Snapshot(
-            done=self._ledger.finished,
-            total=self._ledger.known + unknown,
-            bad=self._ledger.bad,
+            done=self._outcomes.finished,
+            total=self._outcomes.known + unknown,
+            bad=self._outcomes.bad,
             lanes=tuple(
                 (
                     worker.lane.name,
@@ -591,7 +591,7 @@ class Engine:
         return max(0, round(1000 * seconds))
 
 
-def _expected(plan: Plan) -> dict[str, int]:
+def _expected(plan: RunPlan) -> dict[str, int]:
     """How many tests each file had in earlier runs."""
     return Counter(test.partition("::")[0] for test in plan.estimates.tests)
 

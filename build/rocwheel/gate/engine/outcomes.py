@@ -1,9 +1,9 @@
-"""What is known of every test of a run, and what must still be found out.
+"""Outcomes: every test of a run with its attempts, and which tests must run again to know more.
 
 A test that failed, crashed or hung runs once more in a fresh process. When several tests in a row
 failed in one process and pass alone, the test before them is suspected of having poisoned the
 process; running it and its first victim together in a fresh process confirms it or not. Nothing
-here starts a process: the engine asks for the next `Episode` and reports attempts.
+here starts a process: the engine asks for the next `Rerun` and reports attempts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ STREAK: Final = 2  # failures in a row that make a process suspect
 
 
 @dataclass(frozen=True, kw_only=True)
-class Episode:
+class Rerun:
     """Tests to run, in order, in a fresh process of their own."""
 
     tests: tuple[str, ...]
@@ -50,7 +50,7 @@ class _Streak:
     before: Mapping[str, str]
 
 
-class Ledger:
+class Outcomes:
     """Every test of a run: what it is, its attempts, its outcome."""
 
     def __init__(self, *, retry_limit: int) -> None:
@@ -60,7 +60,7 @@ class Ledger:
         self.bad = 0
         self._limit = retry_limit
         self._entries: dict[str, _Entry] = {}
-        self._retries: deque[Episode] = deque()
+        self._retries: deque[Rerun] = deque()
         self._streaks: list[_Streak] = []  # whose tests are still being tried again
         self._victims: dict[str, tuple[str, ...]] = {}  # first victim -> all, while in question
 
@@ -105,7 +105,7 @@ class Ledger:
         if attempt.outcome.bad:
             self.bad += 1
             if self.bad <= self._limit:
-                self._retries.append(Episode(tests=(test,), avoid=attempt.lane))
+                self._retries.append(Rerun(tests=(test,), avoid=attempt.lane))
 
     def late(self, test: str, message: str) -> None:
         """Make a test that was reported well a failure: its fixture failed afterwards."""
@@ -136,17 +136,17 @@ class Ledger:
             entry.outcome = Outcome.PASSED
             entry.reason = f"failed after {suspect} in one process, passes alone"
 
-    def episode(self, lane: str, *, alone: bool) -> Episode | None:
+    def rerun(self, lane: str, *, alone: bool) -> Rerun | None:
         """Take the next tests that need a fresh process; `alone`: no other lane could."""
-        for number, episode in enumerate(self._retries):
-            if alone or episode.avoid != lane:
+        for number, rerun in enumerate(self._retries):
+            if alone or rerun.avoid != lane:
                 del self._retries[number]
-                return episode
+                return rerun
         return None
 
-    def put_back(self, episode: Episode) -> None:
-        """Take back an episode whose lane was lost before it ran."""
-        self._retries.appendleft(episode)
+    def put_back(self, rerun: Rerun) -> None:
+        """Take back an rerun whose lane was lost before it ran."""
+        self._retries.appendleft(rerun)
 
     @property
     def waiting(self) -> bool:
@@ -197,7 +197,7 @@ class Ledger:
             suspect = streak.before.get(passing[0]) if passing else None
             if suspect is not None and len(passing) >= STREAK:
                 self._victims[passing[0]] = passing
-                self._retries.append(Episode(tests=(suspect, passing[0]), confirms=True))
+                self._retries.append(Rerun(tests=(suspect, passing[0]), confirms=True))
 
     def _passing(self, streak: _Streak) -> tuple[str, ...]:
         """Tests of a streak that passed when they were tried again."""

@@ -28,7 +28,7 @@ class Lane:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RunPlan:
     """What to run. Seconds throughout."""
 
     suite: str
@@ -49,7 +49,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class System:
     """What the engine needs of the world around it."""
 
     starter: Starter

@@ -1,4 +1,6 @@
-"""Who runs what next: files longest first, and work taken over from a slower lane.
+"""The scheduler: which lane runs which test next.
+
+Files go longest first, and a lane without work takes some over from a slower one.
 
 A file stays with the lane that collected it, so that its import is paid once. A lane without work
 takes over the end of another lane's file when both then finish earlier, the import of the file
@@ -43,7 +45,7 @@ class _Piece:
     tests: deque[str] | None  # None: not collected yet
 
 
-class Board:
+class Scheduler:
     """The tests of a run that no process has begun yet."""
 
     def __init__(self, files: Iterable[str], estimates: Estimates) -> None:

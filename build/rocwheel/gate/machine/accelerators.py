@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import CommandError, HostError
-from rocwheel.gate.refusals import InfraError, NoRunnerError
+from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 from rocwheel.process import Command
 from rocwheel.values import replace
 from rocwheel.verdict import Device

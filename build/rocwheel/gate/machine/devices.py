@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Allotment, Maker
-from rocwheel.gate.refusals import InfraError, NoRunnerError
-from rocwheel.gate.request import Device, Host, Request
+from rocwheel.gate.request import DeviceChoice, GateRequest, Host
+from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 from rocwheel.host import cgroup
 
 if TYPE_CHECKING:
@@ -40,10 +40,10 @@ class Allotted:
         return f"{names}; {self.per_process} per process, up to {self.most} at once"
 
 
-def choose(request: Request, host: Host) -> Allotted:
+def choose(request: GateRequest, host: Host) -> Allotted:
     """Find the devices. Raises NoRunnerError for none or too few, InfraError for unclear ones."""
     usable = cgroup.cpus(host.root, online=host.online)
-    if request.device is Device.CPU or not request.suite.needs_gpu:
+    if request.device is DeviceChoice.CPU or not request.suite.needs_gpu:
         most = request.lanes or max(1, usable // 2)
         return Allotted(
             allotment=accelerators.cpu(), per_process=1, most=most, threads=usable // most
@@ -82,8 +82,8 @@ def lanes(
         yield Lane(name=name, devices=mine, env={**threads, **env, **masks})
 
 
-def _allotment(request: Request, host: Host) -> Allotment:
-    if request.device is Device.NVIDIA:
+def _allotment(request: GateRequest, host: Host) -> Allotment:
+    if request.device is DeviceChoice.NVIDIA:
         found = accelerators.nvidia(host.runner, host.environ)
         if not found.devices:
             raise NoRunnerError(

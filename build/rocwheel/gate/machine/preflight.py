@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.gate.engine.child import describe
 from rocwheel.gate.machine.accelerators import Maker
-from rocwheel.gate.refusals import BrokenError, InfraError, RefusedError, UnfitError
+from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, SetupError, WrongWheelsError
 from rocwheel.process import Command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rocwheel.gate.engine.plan import Lane
-    from rocwheel.gate.environment import WheelSet
+    from rocwheel.gate.environment import WheelsUnderTest
     from rocwheel.process import Runner
 
 SCRIPT: Final = "gate/machine/facts.py"
@@ -32,7 +32,7 @@ REINSTALL: Final = "compare the staged set with its manifest: ci_build verify"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Facts:
+class EnvironmentFacts:
     """What an environment said of itself."""
 
     python: str
@@ -49,7 +49,7 @@ def platforms(maker: Maker) -> str:
 
 
 def command(
-    python: Path, wheels: WheelSet, output: Path, *, with_jax: bool, env: Mapping[str, str]
+    python: Path, wheels: WheelsUnderTest, output: Path, *, with_jax: bool, env: Mapping[str, str]
 ) -> Command:
     """The command that asks; it also serves as the engine's probe after a crash."""
     settings = {"projects": [wheel.project for wheel in wheels.wheels], "jax": with_jax}
@@ -63,16 +63,25 @@ def command(
 
 
 def ask(
-    asked: Command, lane: Lane, wheels: WheelSet, *, runner: Runner, log: Path, with_jax: bool
-) -> Facts:
-    """Ask one lane. Raises InfraError, or where it is the wheels UnfitError or BrokenError."""
+    asked: Command,
+    lane: Lane,
+    wheels: WheelsUnderTest,
+    *,
+    runner: Runner,
+    log: Path,
+    with_jax: bool,
+) -> EnvironmentFacts:
+    """Ask one lane what it has.
+
+    Raises InfraError; where it is the wheels, WrongWheelsError or CrashingWheelsError.
+    """
     output = Path(asked.argv[-1])
     output.unlink(missing_ok=True)
     done = runner.run(asked, log=log, check=False)
     try:
         facts = json.loads(output.read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        kind = BrokenError if done.returncode < 0 else InfraError
+        kind = CrashingWheelsError if done.returncode < 0 else InfraError
         raise kind(
             f"{lane.name}: the preflight ended with {describe(done.returncode)}",
             hint=LOOK,
@@ -87,29 +96,31 @@ def ask(
     wrong = _wrong_install(facts, wheels)
     for error in (*wrong, *(_wrong_device(facts, lane, wheels) if with_jax else ())):
         raise error
-    return Facts(
+    return EnvironmentFacts(
         python=facts["python"],
         backend=facts.get("backend", ""),
         modules=tuple(names[0] for names in facts["loaded"].values() if names),
     )
 
 
-def _wrong_install(facts: Mapping[str, Any], wheels: WheelSet) -> Iterator[RefusedError]:
+def _wrong_install(facts: Mapping[str, Any], wheels: WheelsUnderTest) -> Iterator[SetupError]:
     for wheel in wheels.wheels:
         found = facts["installed"][wheel.project]
         if found["version"] != wheel.version:
             message = f"{wheel.project} {found['version']} is installed, not {wheel.version}"
-            yield UnfitError(message, hint=REINSTALL)
+            yield WrongWheelsError(message, hint=REINSTALL)
         if found["sha256"] and found["sha256"] != wheel.sha256:
             message = f"{wheel.project} was installed from other bytes: {found['sha256']}"
-            yield UnfitError(message, hint=REINSTALL)
+            yield WrongWheelsError(message, hint=REINSTALL)
 
 
-def _wrong_device(facts: Mapping[str, Any], lane: Lane, wheels: WheelSet) -> Iterator[RefusedError]:
+def _wrong_device(
+    facts: Mapping[str, Any], lane: Lane, wheels: WheelsUnderTest
+) -> Iterator[SetupError]:
     maker = lane.devices[0].maker
     if facts["jax"] != wheels.jax_version:
         message = f"JAX {facts['jax']} is installed, not {wheels.jax_version}"
-        yield UnfitError(message, hint=REINSTALL)
+        yield WrongWheelsError(message, hint=REINSTALL)
     if facts["backend"] != maker.value:
         message = f"{lane.name}: JAX runs on {facts['backend']}, not on {maker.value}"
         yield InfraError(message, hint=LOOK)
@@ -126,7 +137,7 @@ def _wrong_device(facts: Mapping[str, Any], lane: Lane, wheels: WheelSet) -> Ite
     for project, names in facts["loaded"].items():
         if not names:
             message = f"JAX imported nothing of {project}: the wheel is not used"
-            yield UnfitError(message, hint=REINSTALL)
+            yield WrongWheelsError(message, hint=REINSTALL)
 
 
 def _target(text: str, maker: Maker) -> str:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.gate.refusals import InfraError
+from rocwheel.gate.setup_errors import InfraError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from rocwheel.gate.suite.suites import Source
+    from rocwheel.gate.suite.suites import SuiteSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +41,8 @@ class Shard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tests:
+class SuiteFiles:
     """Where the tests of a run are."""
-
-    __test__ = False  # not a class of tests
 
     root: Path  # pytest's root directory
     files: tuple[str, ...]  # of this shard, relative to the root
@@ -60,7 +58,7 @@ class Tests:
         return ("-c", "/dev/null")
 
 
-def find(source: Source, top: Path, shard: Shard) -> Tests:
+def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
     """Find the files below `top` (our suite's folder, or a JAX checkout).
 
     Raises SourceError when a path of the suite meets nothing, or the shard would be empty.
@@ -87,7 +85,7 @@ def find(source: Source, top: Path, shard: Shard) -> Tests:
             f"{top}: {len(files)} test files, too few for {shard.count} shards",
             hint="use fewer shards",
         )
-    return Tests(root=top, files=mine, suite_files=tuple(files), sizes=sizes)
+    return SuiteFiles(root=top, files=mine, suite_files=tuple(files), sizes=sizes)
 
 
 def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
@@ -105,7 +103,7 @@ def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
     return tuple(sorted(parts[shard.number - 1]))
 
 
-def lay_out(tests: Tests, support: Sequence[str], target: Path) -> Tests:
+def lay_out(tests: SuiteFiles, support: Sequence[str], target: Path) -> SuiteFiles:
     """Copy tests and what they need out of a JAX checkout into `target`."""
     wanted = {*tests.suite_files}
     for pattern in support:
@@ -119,4 +117,6 @@ def lay_out(tests: Tests, support: Sequence[str], target: Path) -> Tests:
         if path.is_file() and not (target / file).exists():
             (target / file).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(path, target / file)
-    return Tests(root=target, files=tests.files, suite_files=tests.suite_files, sizes=tests.sizes)
+    return SuiteFiles(
+        root=target, files=tests.files, suite_files=tests.suite_files, sizes=tests.sizes
+    )

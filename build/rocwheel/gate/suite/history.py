@@ -1,4 +1,4 @@
-"""What earlier runs of a suite took and how they ended, test by test, in one small JSON file.
+"""The history of a suite: how long each test took in earlier runs, and how it ended.
 
 It decides an order and nothing else: without it a run is slower, never different. It lies in a
 local file or beside the verdicts in the store, where it is replaced only as it was read.
@@ -46,7 +46,7 @@ class Past:
 
 
 @dataclass(frozen=True, kw_only=True)
-class History:
+class SuiteHistory:
     """All tests of a suite that ever ran."""
 
     tests: Mapping[str, Past] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class History:
         return canonical_json({"schema": SCHEMA, "tests": tests})
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> History:
+    def from_bytes(cls, data: bytes) -> SuiteHistory:
         """Parse; what cannot be read is an empty history, for it decides nothing."""
         try:
             document: Any = json.loads(data)
@@ -79,7 +79,7 @@ class History:
         tests = {name: past.milliseconds / 1000 for name, past in self.tests.items()}
         return Estimates(tests=tests, files=dict(files), sizes=sizes)
 
-    def with_results(self, results: Results) -> History:
+    def with_results(self, results: Results) -> SuiteHistory:
         """Add a run. Half the old duration is kept: a slow day is not the rule."""
         tests = dict(self.tests)
         for test in results.tests:
@@ -91,45 +91,47 @@ class History:
                 milliseconds=(old.milliseconds + took) // 2 if old else took,
                 outcomes=((old.outcomes if old else "") + letter)[-KEPT:],
             )
-        return History(tests=tests)
+        return SuiteHistory(tests=tests)
 
 
-def read_file(path: Path) -> History:
+def read(place: Place | None, suite: str, cache: Path) -> SuiteHistory:
+    """A suite's history: beside the verdicts of the store, without a store in the cache."""
     try:
-        return History.from_bytes(path.read_bytes())
-    except OSError:
-        return History()
+        data = place.store.read(key(place, suite))[0] if place else _file(cache, suite).read_bytes()
+    except (StoreError, OSError):
+        return SuiteHistory()
+    return SuiteHistory.from_bytes(data)
 
 
-def add_to_file(path: Path, results: Results) -> None:
-    """Add a run to a local history; the file appears whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.part")
-    aside.write_bytes(read_file(path).with_results(results).to_bytes())
-    aside.replace(path)
+def add(place: Place | None, suite: str, cache: Path, results: Results) -> None:
+    """Add a run to the history. Raises StoreError when others are faster every time, OSError."""
+    if place:
+        _add_to_store(place, suite, results)
+        return
+    file = _file(cache, suite)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    aside = file.with_name(f"{file.name}.part")
+    aside.write_bytes(read(None, suite, cache).with_results(results).to_bytes())
+    aside.replace(file)
 
 
 def key(place: Place, suite: str) -> str:
-    """Beside the verdicts, where runners may write."""
+    """The history's key: beside the verdicts, where runners may write."""
     return f"{place.verdicts('history')}{suite}.json"
 
 
-def read_store(place: Place, suite: str) -> History:
-    try:
-        return History.from_bytes(place.store.read(key(place, suite))[0])
-    except StoreError:
-        return History()
+def _file(cache: Path, suite: str) -> Path:
+    return cache / "gate" / "history" / f"{suite}.json"
 
 
-def add_to_store(place: Place, suite: str, results: Results) -> None:
-    """Add a run to the store's history. Raises StoreError when others are faster every time."""
+def _add_to_store(place: Place, suite: str, results: Results) -> None:
     name = key(place, suite)
     for attempt in range(1, ATTEMPTS + 1):
         try:
             data, previous = place.store.read(name)
-            old = History.from_bytes(data)
+            old = SuiteHistory.from_bytes(data)
         except ObjectMissingError:
-            old, previous = History(), None
+            old, previous = SuiteHistory(), None
         body = old.with_results(results).to_bytes()
         try:
             place.store.replace(name, body, previous=previous, headers=Headers(content_type=JSON))

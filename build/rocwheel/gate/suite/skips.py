@@ -32,7 +32,7 @@ FOLDER: Final = "ci/skips"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Context:
+class SkipContext:
     """What a run is of: entries apply by it."""
 
     suite: str
@@ -66,7 +66,7 @@ class Skip:
     def meets(self, test: str) -> bool:
         return bool(self._expression.fullmatch(test))
 
-    def applies(self, context: Context) -> bool:
+    def applies(self, context: SkipContext) -> bool:
         """Whether the entry is meant for such a run."""
         if context.suite not in self.suites:
             return False
@@ -76,7 +76,7 @@ class Skip:
             return not self.targets and not str(self.rocm) and self._jax(context)
         return self.rocm.contains(context.rocm, prereleases=True) and self._jax(context)
 
-    def _jax(self, context: Context) -> bool:
+    def _jax(self, context: SkipContext) -> bool:
         return self.jax.contains(context.jax, prereleases=True)
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ def load(folder: Path, *, today: date) -> tuple[Skip, ...]:
     return tuple(entries)
 
 
-def applying(entries: Iterable[Skip], context: Context) -> tuple[Skip, ...]:
+def applying(entries: Iterable[Skip], context: SkipContext) -> tuple[Skip, ...]:
     return tuple(entry for entry in entries if entry.applies(context))
 
 

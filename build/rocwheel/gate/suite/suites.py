@@ -28,7 +28,7 @@ LIBRARIES: Final = "ci/rocm_libraries.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class SuiteSource:
     """Where tests are: a folder of ours, or paths in the JAX checkout of the wheels."""
 
     folder: str  # relative to our checkout; "" for JAX's own tests
@@ -52,7 +52,7 @@ class Suite:
 
     name: str
     about: str
-    source: Source
+    source: SuiteSource
     gpus: tuple[int, ...]  # devices per process: the first number the machine has; (0,) for none
     with_jax: bool  # whether JAX is installed and asked for its backend
     select: str  # a pytest marker expression
@@ -135,14 +135,14 @@ def _suite(document: Field, name: str) -> Suite:
     )
 
 
-def _source(entry: Field) -> Source:
+def _source(entry: Field) -> SuiteSource:
     kinds = entry.mapping()
     if set(kinds) == {"folder"}:
-        return Source(folder=kinds["folder"].string(), paths=("**/test_*.py",))
+        return SuiteSource(folder=kinds["folder"].string(), paths=("**/test_*.py",))
     if set(kinds) != {"jax"}:
         entry.fail("a source is one of `folder` and `jax`", hint="write `source: {folder: …}`")
     fields = kinds["jax"].record(required=("paths",), optional=("exclude", "support"))
-    return Source(
+    return SuiteSource(
         folder="",
         paths=fields["paths"].strings(),
         exclude=fields["exclude"].strings() if "exclude" in fields else (),

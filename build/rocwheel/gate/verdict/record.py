@@ -1,4 +1,4 @@
-"""What a gate leaves behind, wherever it ended: results, where they come from, the verdict."""
+"""Records of a run of the gate, wherever it ended: results, their circumstances, the verdict."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from typing import TYPE_CHECKING
 
 from rocwheel import __version__
 from rocwheel.results import Fault, Results
-from rocwheel.verdict import Attempts, RocmBrought, State, Verdict
+from rocwheel.verdict import Attempts, RocmProvided, State, Verdict
 
 if TYPE_CHECKING:
     from rocwheel.gate.engine.plan import Lane
     from rocwheel.gate.environment import Environment
-    from rocwheel.gate.machine.preflight import Facts
-    from rocwheel.gate.request import Host, Request
+    from rocwheel.gate.machine.preflight import EnvironmentFacts
+    from rocwheel.gate.request import GateRequest, Host
 
 
 @dataclass(kw_only=True)
-class Told:
-    """What is known so far; a gate may end anywhere."""
+class Setup:
+    """What a run has set up so far; it may end anywhere."""
 
-    brought: RocmBrought
-    facts: Facts | None = None
+    provided: RocmProvided
+    facts: EnvironmentFacts | None = None
     environment: Environment | None = None
     lanes: tuple[Lane, ...] = ()
 
 
-def empty(request: Request, state: State, message: str) -> Results:
+def empty(request: GateRequest, state: State, message: str) -> Results:
     """The results of a gate that ended before its first test."""
     return Results(
         suite=request.suite.name,
@@ -38,19 +38,19 @@ def empty(request: Request, state: State, message: str) -> Results:
     )
 
 
-def about(request: Request, host: Host, told: Told) -> dict[str, str]:
+def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
     """Where and with what it ran, for the report and for whoever runs it again."""
-    rocm = told.brought
-    packages = told.environment.packages if told.environment else ()
-    devices_ = {d.serial: d for lane in told.lanes for d in lane.devices}
+    rocm = setup.provided
+    packages = setup.environment.packages if setup.environment else ()
+    devices_ = {d.serial: d for lane in setup.lanes for d in lane.devices}
     return {
         "command": request.command,
         "wheels": "\n".join(wheel.filename for wheel in request.wheels.wheels),
         "manifest": request.wheels.manifest,
         "family": request.family.name,
-        "python": told.facts.python if told.facts else str(request.python),
+        "python": setup.facts.python if setup.facts else str(request.python),
         "jax": request.wheels.jax_version if request.suite.with_jax else "",
-        "backend": told.facts.backend if told.facts else "",
+        "backend": setup.facts.backend if setup.facts else "",
         "rocm": " ".join(filter(None, (rocm.origin, rocm.name, rocm.version, rocm.sha256))),
         "devices": "\n".join(f"{d.target} {d.serial} {d.name}".strip() for d in devices_.values()),
         "host": host.name,
@@ -61,7 +61,7 @@ def about(request: Request, host: Host, told: Told) -> dict[str, str]:
 
 
 def verdict(
-    request: Request, host: Host, told: Told, results: Results, found: Fault
+    request: GateRequest, host: Host, setup: Setup, results: Results, found: Fault
 ) -> Verdict | None:
     if not request.wheels.manifest:
         return None
@@ -78,12 +78,12 @@ def verdict(
         state=found.state,
         reason=" ".join(found.message.split()),
         counts=results.counts,
-        wheels=wheels if told.environment else {},
-        backend=told.facts.backend if told.facts else "",
+        wheels=wheels if setup.environment else {},
+        backend=setup.facts.backend if setup.facts else "",
         runner=host.label,
         host=host.name,
-        devices=tuple(dict.fromkeys(d.device for lane in told.lanes for d in lane.devices)),
-        rocm=told.brought,
+        devices=tuple(dict.fromkeys(d.device for lane in setup.lanes for d in lane.devices)),
+        rocm=setup.provided,
         jax_version=request.wheels.jax_version,
         started="",
         ended="",

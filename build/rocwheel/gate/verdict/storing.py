@@ -1,4 +1,4 @@
-"""Verdicts and reports in the store: reports first, the verdict that names them last.
+"""Verdicts and reports in a folder and in the store: reports first, the verdict last.
 
 Everything is written once, below the runners' own prefix. A shard's verdict lies beside its
 reports, where nobody takes it for the verdict of the suite.
@@ -10,6 +10,8 @@ import hashlib
 import re
 from typing import TYPE_CHECKING, Final
 
+from rocwheel.errors import ConfigError
+from rocwheel.gate.suite.discovery import Shard
 from rocwheel.ledger import records
 from rocwheel.results import Results
 from rocwheel.store import HTML, JSON, Headers
@@ -18,6 +20,7 @@ from rocwheel.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from rocwheel.places import Place
 
@@ -28,6 +31,37 @@ KINDS: Final = {
 }
 RESULTS: Final = "results.json"
 VERDICT: Final = "verdict.json"
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier run left, so that a run that is killed does not seem to be it."""
+    for name in (*KINDS, VERDICT):
+        (folder / name).unlink(missing_ok=True)
+
+
+def write(folder: Path, reports: Mapping[str, bytes], verdict: Verdict | None) -> None:
+    """Write reports and verdict into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, body in reports.items():
+        (folder / name).write_bytes(body)
+    if verdict:
+        (folder / VERDICT).write_bytes(verdict.to_bytes())
+
+
+def results_in(path: Path) -> Results:
+    """The results in a folder that `write` wrote, or in a file. Raises ConfigError."""
+    file = path / RESULTS if path.is_dir() else path
+    return Results.from_bytes(_bytes(file), name=str(file))
+
+
+def shard_in(folder: Path) -> tuple[int, tuple[Verdict | None, Results]]:
+    """A shard's number, verdict (None for wheels without a manifest) and results.
+
+    Raises ConfigError.
+    """
+    results, file = results_in(folder), folder / VERDICT
+    verdict = Verdict.from_bytes(_bytes(file), name=str(file)) if file.is_file() else None
+    return Shard.parse(results.shard or "1/1").number, (verdict, results)
 
 
 def put(place: Place, verdict: Verdict, reports: Mapping[str, bytes]) -> tuple[str, Verdict]:
@@ -73,6 +107,15 @@ def read(place: Place, key: str) -> tuple[Verdict, Results]:
     verdict = Verdict.from_bytes(store.read(key)[0], name=store.locate(key))
     name = verdict.reports["json"]
     return verdict, Results.from_bytes(store.read(name)[0], name=store.locate(name))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as exc:
+        raise ConfigError(
+            f"{path}: {exc.strerror}", hint="name what `gate` left in --output"
+        ) from exc
 
 
 def _run(verdict: Verdict, results: bytes) -> str:

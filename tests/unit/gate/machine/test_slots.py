@@ -10,7 +10,7 @@ import pytest
 
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.machine.slots import Patience, Slots
-from rocwheel.gate.refusals import InfraError
+from rocwheel.gate.setup_errors import InfraError
 from rocwheel.host import cgroup
 
 

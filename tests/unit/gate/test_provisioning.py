@@ -9,13 +9,13 @@ import pytest
 
 from rocwheel.errors import ConfigError
 from rocwheel.gate import provisioning
-from rocwheel.gate.request import Device
-from rocwheel.verdict import RocmBrought
+from rocwheel.gate.request import DeviceChoice
+from rocwheel.verdict import RocmProvided
 
 DIGEST = "5" * 64
 
 
-def asked(rocm="", *, device=Device.FAMILY, origin=""):
+def asked(rocm="", *, device=DeviceChoice.FAMILY, origin=""):
     source = SimpleNamespace(
         origin=origin, name="therock-dist-linux-gfx90a-7.10.0.tar.gz", sha256=DIGEST,
         version="7.10.0",
@@ -42,7 +42,7 @@ def test_what_is_named_comes_before_the_manifests(host, tmp_path):
 
 
 def test_no_gpu_of_the_family_needs_no_rocm(host):
-    assert provisioning.describe(asked(device=Device.CPU), host) == "no ROCm"
+    assert provisioning.describe(asked(device=DeviceChoice.CPU), host) == "no ROCm"
 
 
 @pytest.mark.parametrize("origin", ["", "directory"])
@@ -64,17 +64,17 @@ def test_where_nobody_said_which_it_is_an_error_and_not_a_guess(host, origin):
 def test_pip_packages_say_their_version_where_they_are_pinned(
     host, console, text, version, requirements
 ):
-    brought = provisioning.bring(asked(f"pip:{text}"), host, console)
-    assert brought.record == RocmBrought(origin="pip", name=text, version=version)
-    assert brought.requirements == requirements
+    provided = provisioning.provide(asked(f"pip:{text}"), host, console)
+    assert provided.record == RocmProvided(origin="pip", name=text, version=version)
+    assert provided.requirements == requirements
     told = {"ROCWHEEL_ROCM_VERSION": version} if version else {}
-    assert provisioning.environment(brought) == told
+    assert provisioning.environment(provided) == told
 
 
 def test_a_process_is_told_of_the_tree_and_its_version():
-    record = RocmBrought(origin="path", version="7.10.0")
-    brought = provisioning.Brought(record=record, root=Path("/rocm"))
-    assert provisioning.environment(brought) == {
+    record = RocmProvided(origin="path", version="7.10.0")
+    provided = provisioning.Provided(record=record, root=Path("/rocm"))
+    assert provisioning.environment(provided) == {
         "ROCM_PATH": "/rocm",
         "ROCWHEEL_ROCM_VERSION": "7.10.0",
     }

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rocwheel.gate.engine.scheduler import Board, Estimates
+from rocwheel.gate.engine.scheduler import Estimates, Scheduler
 
 
 def simulate(files, lanes, estimates, *, collect=0.5):
-    """Run a board in simulated time; return the makespan and what each lane ran."""
-    board = Board(files, estimates)
+    """Run a scheduler in simulated time; return the makespan and what each lane ran."""
+    scheduler = Scheduler(files, estimates)
     clock = dict.fromkeys(range(lanes), 0.0)
     loaded = {lane: set() for lane in clock}
     ran = {lane: [] for lane in clock}
@@ -24,9 +24,9 @@ def simulate(files, lanes, estimates, *, collect=0.5):
         if not busy:
             return finish, ran
         lane = min(busy, key=clock.__getitem__)
-        step = board.next(str(lane), clock[lane])
+        step = scheduler.next(str(lane), clock[lane])
         if step is None:
-            if board.empty:
+            if scheduler.empty:
                 idle.add(lane)
             else:
                 clock[lane] += 0.1  # ask again, as the engine does
@@ -35,13 +35,13 @@ def simulate(files, lanes, estimates, *, collect=0.5):
             loaded[lane].add(step.file)
             clock[lane] += collect
         if step.test is None:
-            board.collected(str(lane), files[step.file], collect)
+            scheduler.collected(str(lane), files[step.file], collect)
             continue
         seconds = files[step.file][step.test]
         clock[lane] += seconds
         finish = max(finish, clock[lane])
         ran[lane].append(step.test)
-        board.measured(step.file, step.test, seconds)
+        scheduler.measured(step.file, step.test, seconds)
 
 
 def suite(seed, count=40):
@@ -82,55 +82,55 @@ def test_two_lanes_finish_close_to_the_lower_bound(seed):
 
 def test_longest_files_come_first_and_unknown_ones_before_them():
     estimates = Estimates(files={"a": 1.0, "b": 9.0}, sizes={"a": 5, "b": 5, "c": 10, "d": 20})
-    board = Board(["a", "b", "c", "d"], estimates)
-    assert [board.next(lane, 0.0).file for lane in "wxyz"] == ["d", "c", "b", "a"]
+    scheduler = Scheduler(["a", "b", "c", "d"], estimates)
+    assert [scheduler.next(lane, 0.0).file for lane in "wxyz"] == ["d", "c", "b", "a"]
 
 
 def test_an_idle_lane_takes_over_the_end_of_a_long_file():
-    board = Board(["f"], Estimates(tests={f"t{n}": 1.0 for n in range(10)}))
-    board.next("one", 0.0)
-    board.collected("one", [f"t{n}" for n in range(10)], 0.5)
-    assert board.next("one", 0.0).test == "t0"
-    step = board.next("two", 0.0)
+    scheduler = Scheduler(["f"], Estimates(tests={f"t{n}": 1.0 for n in range(10)}))
+    scheduler.next("one", 0.0)
+    scheduler.collected("one", [f"t{n}" for n in range(10)], 0.5)
+    assert scheduler.next("one", 0.0).test == "t0"
+    step = scheduler.next("two", 0.0)
     assert step.test == "t5"
     assert step.then == "t6"
-    assert board.next("one", 1.0).test == "t1"
+    assert scheduler.next("one", 1.0).test == "t1"
 
 
 def test_nothing_is_taken_over_when_importing_the_file_costs_more():
-    board = Board(["f"], Estimates(tests={"t0": 0.1, "t1": 0.1, "t2": 0.1}))
-    board.next("one", 0.0)
-    board.collected("one", ["t0", "t1", "t2"], 5.0)
-    board.next("one", 0.0)
-    assert board.next("two", 0.0) is None
-    assert not board.empty
+    scheduler = Scheduler(["f"], Estimates(tests={"t0": 0.1, "t1": 0.1, "t2": 0.1}))
+    scheduler.next("one", 0.0)
+    scheduler.collected("one", ["t0", "t1", "t2"], 5.0)
+    scheduler.next("one", 0.0)
+    assert scheduler.next("two", 0.0) is None
+    assert not scheduler.empty
 
 
 def test_a_test_that_takes_longer_than_ever_frees_the_ones_behind_it():
-    board = Board(["f"], Estimates(tests={"t0": 0.1, "t1": 0.1}))
-    board.next("one", 0.0)
-    board.collected("one", ["t0", "t1"], 1.0)
-    board.next("one", 0.0)
-    assert board.next("two", 0.0) is None
-    assert board.next("two", 60.0).test == "t1"
+    scheduler = Scheduler(["f"], Estimates(tests={"t0": 0.1, "t1": 0.1}))
+    scheduler.next("one", 0.0)
+    scheduler.collected("one", ["t0", "t1"], 1.0)
+    scheduler.next("one", 0.0)
+    assert scheduler.next("two", 0.0) is None
+    assert scheduler.next("two", 60.0).test == "t1"
 
 
 def test_a_lost_lane_gives_everything_back():
-    board = Board(["f", "g"], Estimates())
-    board.next("one", 0.0)
-    board.collected("one", ["t0", "t1"], 0.1)
-    step = board.next("one", 0.0)
-    board.put_back("one", step.test)
-    board.give_back("one")
-    assert [board.next("two", 0.0).test for _ in range(2)] == ["t0", "t1"]
-    assert board.next("two", 0.0).file == "g"
+    scheduler = Scheduler(["f", "g"], Estimates())
+    scheduler.next("one", 0.0)
+    scheduler.collected("one", ["t0", "t1"], 0.1)
+    step = scheduler.next("one", 0.0)
+    scheduler.put_back("one", step.test)
+    scheduler.give_back("one")
+    assert [scheduler.next("two", 0.0).test for _ in range(2)] == ["t0", "t1"]
+    assert scheduler.next("two", 0.0).file == "g"
 
 
 def test_a_file_without_tests_is_passed_over():
-    board = Board(["f", "g"], Estimates(sizes={"f": 2, "g": 1}))
-    board.next("one", 0.0)
-    board.collected("one", [], 0.1)
-    assert board.next("one", 0.0).file == "g"
-    board.drop_file("one")
-    assert board.next("one", 0.0) is None
-    assert board.empty
+    scheduler = Scheduler(["f", "g"], Estimates(sizes={"f": 2, "g": 1}))
+    scheduler.next("one", 0.0)
+    scheduler.collected("one", [], 0.1)
+    assert scheduler.next("one", 0.0).file == "g"
+    scheduler.drop_file("one")
+    assert scheduler.next("one", 0.0) is None
+    assert scheduler.empty

@@ -1,11 +1,10 @@
-"""From results to one state, and what the ledger makes of attempts."""
+"""From results to the state of a verdict: the worst thing that is true of a run."""
 
 from __future__ import annotations
 
 import pytest
 
 from rocwheel.errors import ConfigError
-from rocwheel.gate.engine.outcomes import Episode, Ledger
 from rocwheel.gate.verdict.judge import PRECEDENCE, Demand, judge
 from rocwheel.results import (
     Attempt,
@@ -148,82 +147,6 @@ def test_failures_that_follow_one_device_are_infra(found, state):
     verdict = judge(results, replace(DEMAND, flaky_budget=100))
     assert verdict.state is state
     assert ("serial1" in verdict.message) is (state is State.INFRA)
-
-
-def ledger(*names, limit=10):
-    book = Ledger(retry_limit=limit)
-    book.collected("a", names, tags={}, lines={})
-    return book
-
-
-def outcome(book, name):
-    return next(test.outcome for test in book.results(not_run={}) if test.test == name)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "final"),
-    [
-        (FAILED, PASSED, Outcome.FLAKY),
-        (CRASHED, PASSED, Outcome.FLAKY),
-        (FAILED, FAILED, FAILED),
-        (FAILED, CRASHED, CRASHED),
-        (CRASHED, FAILED, CRASHED),
-        (FAILED, Outcome.SKIPPED, FAILED),
-        (FAILED, Outcome.XFAILED, Outcome.FLAKY),
-    ],
-)
-def test_two_attempts_make_one_outcome(first, second, final):
-    book = ledger("t")
-    book.attempted("t", attempt(first))
-    assert book.episode("gpu0", alone=True) == Episode(tests=("t",), avoid="gpu0")
-    book.attempted("t", attempt(second), retry=True)
-    assert outcome(book, "t") is final
-    assert not book.waiting
-
-
-def test_a_retry_waits_for_another_device_unless_there_is_none():
-    book = ledger("t")
-    book.attempted("t", attempt(FAILED, "gpu0"))
-    assert book.episode("gpu0", alone=False) is None
-    assert book.episode("gpu1", alone=False) is not None
-
-
-def test_more_failures_than_the_limit_are_not_tried_again():
-    book = ledger("t1", "t2", limit=1)
-    book.attempted("t1", attempt(FAILED))
-    book.attempted("t2", attempt(FAILED))
-    assert book.episode("gpu0", alone=True)
-    assert not book.waiting
-
-
-def test_a_suspicion_that_is_not_confirmed_leaves_flaky_tests():
-    book = ledger("p", "t1", "t2")
-    book.attempted("p", attempt(PASSED))
-    for name in ("t1", "t2"):
-        book.attempted(name, attempt(FAILED))
-    book.streak(["t1", "t2"], {"t1": "p", "t2": "t1"})
-    for name in ("t1", "t2"):
-        book.episode("gpu0", alone=True)
-        book.attempted(name, attempt(PASSED), retry=True)
-    question = book.episode("gpu0", alone=True)
-    assert question == Episode(tests=("p", "t1"), confirms=True)
-    book.confirmed("p", "t1", failed=False)
-    assert outcome(book, "p") is PASSED
-    assert outcome(book, "t1") is Outcome.FLAKY
-
-
-def test_the_poisoner_is_the_test_before_the_first_innocent_one():
-    book = ledger("t1", "t2", "t3")
-    for name in ("t1", "t2", "t3"):
-        book.attempted(name, attempt(FAILED))
-        book.episode("gpu0", alone=True)
-    book.attempted("t1", attempt(FAILED), retry=True)
-    book.attempted("t2", attempt(PASSED), retry=True)
-    book.attempted("t3", attempt(PASSED), retry=True)
-    book.streak(["t1", "t2", "t3"], {"t2": "t1", "t3": "t2"})
-    assert book.episode("gpu0", alone=True) == Episode(tests=("t1", "t2"), confirms=True)
-    book.confirmed("t1", "t2", failed=True)
-    assert [outcome(book, name) for name in ("t1", "t2", "t3")] == [FAILED, PASSED, PASSED]
 
 
 @pytest.mark.parametrize("data", [b"{", b"{}", b"[]", b'{"suite": "x"}'])

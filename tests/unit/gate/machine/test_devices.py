@@ -9,11 +9,11 @@ from support.topology import Gpu, machine, mi300x, mi300x_cpx
 
 import amdgpu_family_matrix as matrix
 from rocwheel.gate.machine import devices
-from rocwheel.gate.refusals import InfraError, NoRunnerError
-from rocwheel.gate.request import Device
+from rocwheel.gate.request import DeviceChoice
+from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 
 
-def asked(*, gpus=(1,), family="gfx94X-dcgpu", lanes=0, serials=(), device=Device.FAMILY):
+def asked(*, gpus=(1,), family="gfx94X-dcgpu", lanes=0, serials=(), device=DeviceChoice.FAMILY):
     return SimpleNamespace(
         suite=SimpleNamespace(name="own", gpus=gpus, needs_gpu=gpus != (0,)),
         family=matrix.family(family),
@@ -94,7 +94,7 @@ def test_a_rerun_keeps_to_the_devices_of_the_first_run(host):
 def test_the_cpu_is_taken_only_when_named_or_nothing_else_is_needed(host):
     with pytest.raises(NoRunnerError):
         devices.choose(asked(), host())
-    for request in (asked(device=Device.CPU), asked(gpus=(0,))):
+    for request in (asked(device=DeviceChoice.CPU), asked(gpus=(0,))):
         found = share(request, host())
         assert [lane.name for lane in found] == [f"cpu{n}" for n in range(8)]
         assert {lane.env["HIP_VISIBLE_DEVICES"] for lane in found} == {"-1"}

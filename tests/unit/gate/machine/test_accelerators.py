@@ -8,7 +8,7 @@ from support.topology import Gpu, machine, mi300x, mi300x_cpx, workstation
 from rocwheel.errors import CommandError, HostError
 from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Maker
-from rocwheel.gate.refusals import InfraError, NoRunnerError
+from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 from rocwheel.verdict import State
 
 

@@ -16,9 +16,9 @@ from packaging.version import Version
 import amdgpu_family_matrix as matrix
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import skips, suites
-from rocwheel.gate.suite.skips import Context
+from rocwheel.gate.suite.skips import SkipContext
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 GOOD = """\
 suite: own
 about: something
@@ -243,7 +243,7 @@ def test_an_entry_stands_once(tmp_path, first, second, double):
 
 def context(suite="unit", targets=("gfx942",), rocm="7.10.0a20251120", jax="0.9.1"):
     version = Version(rocm) if rocm else None
-    return Context(suite=suite, targets=frozenset(targets), rocm=version, jax=Version(jax))
+    return SkipContext(suite=suite, targets=frozenset(targets), rocm=version, jax=Version(jax))
 
 
 @pytest.mark.parametrize(

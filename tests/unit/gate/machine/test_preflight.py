@@ -1,0 +1,117 @@
+"""The preflight: what an environment says of itself, held against what is meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rocwheel.gate.engine.plan import Lane
+from rocwheel.gate.environment import WheelsUnderTest, WheelUnderTest
+from rocwheel.gate.machine import preflight
+from rocwheel.gate.machine.accelerators import Accelerator, Maker
+from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, WrongWheelsError
+from rocwheel.process import Completed
+from rocwheel.values import replace
+
+WHEELS = WheelsUnderTest(
+    manifest="",
+    jax_version="0.9.1",
+    wheels=(
+        WheelUnderTest(
+            filename="p.whl", project="jax-x-plugin", version="0.9.1", sha256="a", url="u"
+        ),
+        WheelUnderTest(filename="l.whl", project="jaxlib", version="0.9.1", sha256="b", url=""),
+    ),
+)
+
+GPU = Accelerator(maker=Maker.AMD, index=0, target="gfx942", serial="s")
+LANE = Lane(name="gpu0", devices=(GPU,), env={})
+FACTS = {
+    "error": "",
+    "python": "3.12.1",
+    "installed": {
+        "jax-x-plugin": {"version": "0.9.1", "sha256": "a"},
+        "jaxlib": {"version": "0.9.1", "sha256": ""},
+    },
+    "loaded": {"jax-x-plugin": ["jax_x_plugin"], "jaxlib": ["jaxlib"]},
+    "jax": "0.9.1",
+    "backend": "rocm",
+    "devices": [{"kind": "AMD Instinct MI300X", "target": "gfx942:sramecc+:xnack-"}],
+    "answer": 2048.0,
+}
+
+
+class Says:
+    """A runner whose preflight writes these facts."""
+
+    def __init__(self, facts, returncode=0):
+        self.facts, self.returncode = facts, returncode
+
+    def run(self, command, /, **_options):
+        if self.facts is not None:
+            Path(command.argv[-1]).write_text(json.dumps(self.facts))
+        return Completed(
+            command=command, returncode=self.returncode, output="said this", seconds=1.0
+        )
+
+
+def ask(tmp_path, facts, returncode=0, lane=LANE):
+    command = preflight.command(Path("/py"), WHEELS, tmp_path / "facts.json", with_jax=True, env={})
+    return preflight.ask(
+        command, lane, WHEELS, runner=Says(facts, returncode), log=tmp_path / "l", with_jax=True
+    )
+
+
+def test_a_good_preflight_tells_backend_and_modules(tmp_path):
+    facts = ask(tmp_path, FACTS)
+    assert facts.backend == "rocm"
+    assert facts.modules == ("jax_x_plugin", "jaxlib")
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"backend": "cpu"}, InfraError, "JAX runs on cpu, not on rocm"),
+        ({"devices": []}, InfraError, "JAX sees ; allotted was gfx942"),
+        ({"devices": FACTS["devices"] * 2}, InfraError, "sees gfx942, gfx942; allotted was gfx942"),
+        ({"devices": [{"target": "gfx950"}]}, InfraError, "sees gfx950; allotted was gfx942"),
+        ({"answer": 0.0}, InfraError, "twice 1024 ones make 0.0"),
+        ({"error": "RuntimeError: Unable to initialize backend 'rocm'"}, InfraError, "Unable to"),
+        ({"jax": "0.9.2"}, WrongWheelsError, "JAX 0.9.2 is installed, not 0.9.1"),
+        ({"loaded": {"jax-x-plugin": [], "jaxlib": ["j"]}}, WrongWheelsError, "nothing of jax-x-plugin"),
+        (
+            {"installed": {**FACTS["installed"], "jaxlib": {"version": "0.9.0", "sha256": ""}}},
+            WrongWheelsError,
+            "jaxlib 0.9.0 is installed, not 0.9.1",
+        ),
+        (
+            {"installed": {**FACTS["installed"],
+                           "jax-x-plugin": {"version": "0.9.1", "sha256": "z"}}},
+            WrongWheelsError,
+            "installed from other bytes",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_not_as_meant_ends_the_gate_with_a_state(tmp_path, changes, error, message):
+    with pytest.raises(error, match=message):
+        ask(tmp_path, {**FACTS, **changes})
+
+
+def test_a_preflight_that_dies_is_a_crash_and_one_that_says_nothing_is_infra(tmp_path):
+    with pytest.raises(CrashingWheelsError, match="signal 11"):
+        ask(tmp_path, None, -11)
+    with pytest.raises(InfraError, match="exit status 1"):
+        ask(tmp_path, None, 1)
+
+
+def test_an_nvidia_card_is_named_by_its_compute_capability(tmp_path):
+    card = replace(GPU, maker=Maker.NVIDIA, target="sm_90")
+    facts = {**FACTS, "backend": "cuda", "devices": [{"target": "9.0"}]}
+    assert ask(tmp_path, facts, lane=replace(LANE, devices=(card,))).backend == "cuda"
+
+
+def test_the_platform_is_named_so_that_jax_cannot_fall_back():
+    assert preflight.platforms(Maker.AMD) == "rocm,cpu"
+    assert preflight.platforms(Maker.CPU) == "cpu"

@@ -1,0 +1,82 @@
+"""Test files: found by globs, cut into shards, laid out without JAX's own sources."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocwheel.errors import ConfigError, SourceError
+from rocwheel.gate.suite import discovery
+from rocwheel.gate.suite.discovery import Shard
+from rocwheel.gate.suite.suites import SuiteSource
+from rocwheel.values import replace
+
+
+@given(
+    sizes=st.dictionaries(st.text("abc/", min_size=1), st.integers(0, 10**6), min_size=1),
+    count=st.integers(1, 9),
+)
+def test_shards_hold_every_file_once(sizes, count):
+    parts = [discovery.part(sizes, Shard(number=n, count=count)) for n in range(1, count + 1)]
+    assert sorted(file for part in parts for file in part) == sorted(sizes)
+
+
+def test_shards_are_about_equal():
+    sizes = {f"f{n}": (n * 7919) % 5000 for n in range(200)}
+    loads = [
+        sum(sizes[file] for file in discovery.part(sizes, Shard(number=n, count=4)))
+        for n in range(1, 5)
+    ]
+    assert max(loads) < 1.02 * min(loads)
+
+
+@pytest.mark.parametrize("text", ["0/4", "5/4", "1", "1/0", "a/b", "-1/4", "1/4 "])
+def test_a_wrong_shard_is_refused(text):
+    with pytest.raises(ConfigError, match="not a shard"):
+        Shard.parse(text)
+
+
+def test_the_whole_suite_has_no_shard_name():
+    assert str(Shard.parse("1/1")) == ""
+    assert str(Shard.parse("2/4")) == "2/4"
+
+
+@pytest.fixture
+def jax(tmp_path):
+    for name in ("tests/a_test.py", "tests/b_test.py", "tests/deep/c_test.py", "tests/data/x.txt",
+                 "jax/__init__.py", "conftest.py", "tests/tpu_test.py"):  # fmt: skip
+        path = tmp_path / "jax" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"# {name}\n")
+    return tmp_path / "jax"
+
+
+SOURCE = SuiteSource(
+    folder="",
+    paths=("tests/*_test.py", "tests/**/*_test.py"),
+    exclude=("tests/*tpu*",),
+    support=("conftest.py", "tests/**"),
+)
+
+
+def test_files_are_found_by_globs_and_left_out_by_globs(jax):
+    tests = discovery.find(SOURCE, jax, Shard())
+    assert tests.files == ("tests/a_test.py", "tests/b_test.py", "tests/deep/c_test.py")
+
+
+def test_jax_itself_is_not_beside_its_tests(jax, tmp_path):
+    laid = discovery.lay_out(discovery.find(SOURCE, jax, Shard()), SOURCE.support, tmp_path / "out")
+    assert (laid.root / "tests/deep/c_test.py").is_file()
+    assert (laid.root / "tests/data/x.txt").is_file()
+    assert (laid.root / "conftest.py").is_file()
+    assert not (laid.root / "jax").exists()
+
+
+def test_paths_that_meet_nothing_and_too_many_shards_are_errors(jax):
+    with pytest.raises(SourceError, match="meets no file"):
+        discovery.find(replace(SOURCE, paths=("test/*.py",)), jax, Shard())
+    with pytest.raises(SourceError, match="too few for 9 shards"):
+        discovery.find(SOURCE, jax, Shard(number=9, count=9))
+    with pytest.raises(SourceError, match="no such folder"):
+        discovery.find(SOURCE, jax / "nowhere", Shard())

@@ -1,0 +1,85 @@
+"""The environment of a gate as a plan: what is installed, in which order, held to which versions."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+from support.wheelset import make_set
+
+from rocwheel.errors import WheelError
+from rocwheel.gate import environment
+from rocwheel.gate.environment import WheelsUnderTest, WheelUnderTest
+from rocwheel.host.machine import Interpreter
+from rocwheel.model import PythonVersion
+
+PYTHON = PythonVersion.parse("3.12")
+
+
+def test_a_manifests_wheels_are_installed_by_url_and_hash(tmp_path):
+    manifest = make_set(tmp_path, upstream_jaxlib=True)
+    wheels = environment.of_manifest(manifest, PYTHON, lambda name: f"https://host/{name}")
+    lines = [wheel.requirement for wheel in wheels.wheels]
+    assert len(lines) == 3
+    for wheel in manifest.wheels:
+        if wheel.python in ("", "3.12"):
+            assert any(line.endswith(f" --hash=sha256:{wheel.sha256}") for line in lines)
+    assert any(line.startswith("jaxlib==0.9.1 --hash=") for line in lines)
+    assert sum("@ https://host/" in line for line in lines) == 2
+    with pytest.raises(WheelError, match=r"no CPython 3\.13"):
+        environment.of_manifest(manifest, PythonVersion.parse("3.13"), str)
+
+
+def test_a_folder_of_wheels_needs_no_manifest(tmp_path):
+    manifest = make_set(tmp_path, pythons=("3.11", "3.12"))
+    wheels = environment.of_folder(tmp_path, PYTHON)
+    assert wheels.manifest == ""
+    assert wheels.jax_version == "0.9.1"
+    assert {wheel.sha256 for wheel in wheels.wheels} == {
+        wheel.sha256 for wheel in manifest.wheels if wheel.python in ("", "3.12")
+    }
+    assert all(wheel.url.startswith("file:///") for wheel in wheels.wheels)
+    with pytest.raises(WheelError, match=r"0 plugin wheels for CPython 3\.13"):
+        environment.of_folder(tmp_path, PythonVersion.parse("3.13"))
+    with pytest.raises(WheelError, match="no such folder"):
+        environment.of_folder(tmp_path / "nowhere", PYTHON)
+
+
+WHEELS = WheelsUnderTest(
+    manifest="",
+    jax_version="0.9.1",
+    wheels=(
+        WheelUnderTest(
+            filename="p.whl", project="jax-x-plugin", version="0.9.1", sha256="a", url="u"
+        ),
+        WheelUnderTest(filename="l.whl", project="jaxlib", version="0.9.1", sha256="b", url=""),
+    ),
+)
+INTERPRETER = Interpreter(version=PYTHON, full="3.12.1", executable=Path("/py"), headers=True)
+
+
+def test_a_plan_installs_the_set_alone_and_holds_everything_to_it():
+    planned = environment.plan(
+        WHEELS,
+        interpreter=INTERPRETER,
+        folder=Path("/w"),
+        requirements=("pytest==8.4.2",),
+        constraints=("numpy==2.0", "jaxlib==0.8.0"),
+        with_jax=True,
+    )
+    texts = {path.name: text.splitlines() for path, text in planned.files}
+    assert texts["others.txt"] == ["jax==0.9.1", "pytest==8.4.2"]
+    assert texts["constraints.txt"] == ["jax-x-plugin==0.9.1", "jaxlib==0.9.1", "numpy==2.0"]
+    first, second, third, last = planned.commands
+    assert first.argv == ("/py", "-m", "venv", "/w/env")
+    assert {"--no-deps", "--require-hashes"} <= set(second.argv)
+    assert "-c" in third.argv
+    assert last.argv[-1] == "check"
+
+
+def test_hashes_of_the_fake_wheels_are_real(tmp_path):
+    manifest = make_set(tmp_path)
+    for wheel in manifest.wheels:
+        data = (tmp_path / wheel.filename).read_bytes()
+        assert hashlib.sha256(data).hexdigest() == wheel.sha256

@@ -1,0 +1,73 @@
+"""Shards of a suite become one."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocwheel.errors import ConfigError
+from rocwheel.gate.run import with_unmet_skips
+from rocwheel.gate.verdict.merge import merge_results
+from rocwheel.results import Attempt, Fault, LaneRecord, Outcome, Results, TestResult
+from rocwheel.values import replace
+from rocwheel.verdict import State
+
+
+def result(name, outcome=Outcome.PASSED, ms=100, lane="gpu0"):
+    attempt = Attempt(outcome=outcome, lane=lane, process=1, start_ms=0, duration_ms=ms)
+    return TestResult(test=name, outcome=outcome, attempts=(attempt,))
+
+
+def results(*tests, **changes):
+    files = tuple(dict.fromkeys(test.file for test in tests))
+    base = Results(suite="s", shard="", files=files, suite_files=files, tests=tests)
+    return replace(base, **changes)
+
+
+def shard(number, *tests, count=2, files=("a", "b")):
+    mine = tuple(dict.fromkeys(test.file for test in tests))
+    return results(
+        *tests,
+        shard=f"{number}/{count}",
+        files=mine,
+        suite_files=files,
+        lanes=(LaneRecord(name="gpu0", devices=()),),
+    )
+
+
+def test_shards_become_one_suite_with_lanes_of_their_own():
+    merged = merge_results({1: shard(1, result("a::t")), 2: shard(2, result("b::t"))}, 2)
+    assert [test.test for test in merged.tests] == ["a::t", "b::t"]
+    assert [lane.name for lane in merged.lanes] == ["1:gpu0", "2:gpu0"]
+    assert merged.tests[1].attempts[0].lane == "2:gpu0"
+    assert merged.shard == ""
+
+
+def test_a_missing_shard_is_not_run_and_its_files_are_listed():
+    merged = merge_results({1: shard(1, result("a::t"))}, 2)
+    assert merged.faults == (Fault(state=State.NOT_RUN, message="shard 2 of 2 has no results"),)
+    assert [(test.test, test.outcome) for test in merged.tests][1] == ("b", Outcome.NOT_RUN)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        shard(1, result("b::t")),
+        shard(2, result("b::t"), count=3),
+        shard(2, result("b::t"), files=("a", "b", "c")),
+        replace(shard(2, result("b::t")), suite="other"),
+    ],
+)
+def test_shards_that_do_not_fit_are_refused(other):
+    with pytest.raises(ConfigError, match="not shard"):
+        merge_results({1: shard(1, result("a::t")), 2: other}, 2)
+    with pytest.raises(ConfigError, match="no shard"):
+        merge_results({}, 2)
+
+
+def test_skip_entries_are_counted_over_all_shards():
+    one = replace(shard(1, result("a::t")), skips={"x:1": 0, "x:2": 1})
+    two = replace(shard(2, result("b::t")), skips={"x:1": 0, "x:2": 0})
+    merged = with_unmet_skips(merge_results({1: one, 2: two}, 2))
+    assert [fault.message.partition(":  ")[0][:3] for fault in merged.faults] == ["x:1"]
+    cut = merge_results({1: one}, 2)
+    assert with_unmet_skips(cut) == cut, "what did not run cannot be said to meet nothing"
