@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import time
+from collections import Counter
 from io import StringIO
 
 import pytest
@@ -34,15 +35,29 @@ INSTALL = {
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+MISSING = " is missing: "
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for marker in item.iter_markers("needs"):
         for tool in marker.args:
             if shutil.which(tool):
                 continue
-            reason = f"{tool} is missing: {INSTALL[tool]}"
+            reason = f"{tool}{MISSING}{INSTALL[tool]}"
             if os.environ.get("CI") == "true":
                 pytest.fail(reason)
             pytest.skip(reason)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Say in the last line what was left out, and for lack of what."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    skipped = reporter.stats.get("skipped", ()) if reporter else ()
+    said = [str(report.longrepr[2]).removeprefix("Skipped: ") for report in skipped]
+    lacking = Counter(reason.partition(MISSING)[0] for reason in said if MISSING in reason)
+    if lacking:
+        tools = ", ".join(f"{tool} ({number})" for tool, number in sorted(lacking.items()))
+        reporter.write_line(f"{sum(lacking.values())} tests did not run for lack of: {tools}")
 
 
 @pytest.fixture

@@ -65,7 +65,8 @@ def main(arguments: list[str]) -> int:
         print("+ python", *check)
         done = subprocess.run([str(python), *check], cwd=ROOT, env=env, check=False)
         failed = done.returncode or failed
-        print(f"  {time.monotonic() - started:.1f} s")
+        if "pytest" not in check:  # which says itself how long it took, and last what it left out
+            print(f"  {time.monotonic() - started:.1f} s")
     return failed
 
 

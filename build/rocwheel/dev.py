@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import bazel, dist
 from rocwheel.bazel.remote import quoted, write_headers
 from rocwheel.errors import ConfigError, HostError
-from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.model import PythonVersion, WheelKind, suggest
 from rocwheel.process import Command
 from rocwheel.store import sha256_of
 
@@ -61,6 +61,15 @@ class Turn:
     installed: tuple[str, ...]  # file names, of wheels that had changed
     tested: bool
 
+    def document(self, *, seconds: Mapping[str, float]) -> dict[str, Any]:
+        """The same for a program."""
+        return {
+            "bazel": self.bazel.document,
+            "installed": list(self.installed),
+            "tested": self.tested,
+            "seconds": dict(seconds),
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class Configured:
@@ -68,6 +77,15 @@ class Configured:
 
     rc_file: Path
     commands: tuple[str, ...]
+
+
+def kinds(names: Sequence[str]) -> tuple[WheelKind, ...]:
+    """The kinds of wheel of these names. Raises ConfigError."""
+    known = {kind.value: kind for kind in WheelKind}
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"{name!r}: unknown wheel", hint=suggest(name, tuple(known)))
+    return tuple(known[name] for name in names)
 
 
 def turn(loop: Loop, *, runner: Runner, console: Console) -> Turn:

@@ -1,6 +1,6 @@
 """The command line. Commands live in modules of this package and are imported when they are used.
 
-`COMMANDS` names them with the line `--help` shows, so that help starts without importing any.
+`STAGES` names them with the line `--help` shows, so that help starts without importing any.
 """
 
 from __future__ import annotations
@@ -13,64 +13,89 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rocwheel import __version__
-from rocwheel.cli.app import App, common_options, dry_run_option, start
-from rocwheel.cli.options import build_options
+from rocwheel.cli.app import App, start
+from rocwheel.cli.command import Group, before_the_command, dry_run_option, talk_options
 from rocwheel.errors import HostError, InterruptError, RocwheelError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-COMMANDS: Final = {
-    "demo": ("rocwheel.cli.demo:demo", "Run the whole main job on the miniature workspace."),
-    "dist_wheels": (
-        "rocwheel.cli.dist:dist_wheels",
-        "Build, repair and verify a wheel set; leave a wheelhouse with its manifest.",
-    ),
-    "configure": (
-        "rocwheel.cli.bazel:configure",
-        "Write an rc file with the options of a build, and say how to run Bazel by hand.",
-    ),
-    "dev": (
-        "rocwheel.cli.bazel:dev",
-        "Build with local sources, install what changed, run a test.",
-    ),
-    "fetch_rocm": ("rocwheel.cli.rocm:fetch_rocm", "Fetch, check and cache a ROCm tree."),
-    "wheel": (
-        "rocwheel.cli.wheel:wheel",
-        "Inspect, verify, rename, repair and compare wheels.",
-    ),
-    "stage": ("rocwheel.cli.release:stage", "Upload a wheel set to the staging index."),
-    "gate": (
-        "rocwheel.cli.gate:gate",
-        "Run a suite on this machine's GPUs against staged wheels; store a verdict.",
-    ),
-    "skips": ("rocwheel.cli.gate:skips_group", "Look after the skip lists in ci/skips."),
-    "promote": (
-        "rocwheel.cli.release:promote",
-        "Make a staged and gated wheel set installable from the release index.",
-    ),
-    "status": (
-        "rocwheel.cli.release:status",
-        "Show every wheel set: staged, gated, released; its age, and what holds it up.",
-    ),
-    "yank": ("rocwheel.cli.release:yank", "Yank a whole set or single files (PEP 592)."),
-    "unyank": ("rocwheel.cli.release:unyank", "Take a yank back."),
-    "rollback": ("rocwheel.cli.release:rollback", "Take a released set out of the index."),
-    "restore": ("rocwheel.cli.release:restore", "Put a rolled back set into the index again."),
-    "prune": ("rocwheel.cli.release:prune", "Remove what the channel's retention no longer keeps."),
-    "index": ("rocwheel.cli.index:index", "Check an index, make it again, take files over."),
-    "serve": ("rocwheel.cli.index:serve", "Serve a store over local HTTP as pip and uv see it."),
-    "doctor": (
-        "rocwheel.cli.doctor:doctor",
-        "Show what this machine has for building wheels and what it lacks.",
-    ),
-    "completion": ("rocwheel.cli.completion:completion", "Print shell completion code."),
+# by stage, as the help shows them: name -> where it is, and the first line of its help
+STAGES: Final = {
+    "Build": {
+        "dist_wheels": (
+            "rocwheel.cli.dist:dist_wheels",
+            "Build, repair and verify a wheel set; leave a wheelhouse with its manifest.",
+        ),
+        "fetch_rocm": ("rocwheel.cli.rocm:fetch_rocm", "Fetch, check and cache a ROCm tree."),
+        "configure": (
+            "rocwheel.cli.bazel:configure",
+            "Write an rc file with the options of a build, and say how to run Bazel by hand.",
+        ),
+        "dev": (
+            "rocwheel.cli.bazel:dev",
+            "Build with local sources, install what changed, run a test.",
+        ),
+        "wheel": (
+            "rocwheel.cli.wheel:wheel",
+            "Inspect, verify, rename, repair and compare wheels.",
+        ),
+    },
+    "Stage and gate": {
+        "stage": ("rocwheel.cli.release:stage", "Upload a wheel set to the staging index."),
+        "gate": (
+            "rocwheel.cli.gate:gate",
+            "Run a suite on this machine's GPUs against staged wheels; store a verdict.",
+        ),
+        "skips": ("rocwheel.cli.gate:skips_group", "Look after the skip lists in ci/skips."),
+    },
+    "Release": {
+        "status": (
+            "rocwheel.cli.release:status",
+            "Show every wheel set: staged, gated, released; its age, and what holds it up.",
+        ),
+        "promote": (
+            "rocwheel.cli.release:promote",
+            "Make a staged and gated wheel set installable from the release index.",
+        ),
+        "yank": ("rocwheel.cli.release:yank", "Yank a whole set or single files (PEP 592)."),
+        "unyank": ("rocwheel.cli.release:unyank", "Take a yank back."),
+        "rollback": ("rocwheel.cli.release:rollback", "Take a released set out of the index."),
+        "restore": (
+            "rocwheel.cli.release:restore",
+            "Put a rolled back set into the index again.",
+        ),
+        "prune": (
+            "rocwheel.cli.release:prune",
+            "Remove what the channel's retention no longer keeps.",
+        ),
+    },
+    "Index": {
+        "index": ("rocwheel.cli.index:index", "Check an index, make it again, take files over."),
+        "serve": (
+            "rocwheel.cli.index:serve",
+            "Serve a store over local HTTP as pip and uv see it.",
+        ),
+    },
+    "This machine": {
+        "demo": ("rocwheel.cli.demo:demo", "Run the whole main job on the miniature workspace."),
+        "doctor": (
+            "rocwheel.cli.doctor:doctor",
+            "Show what this machine has for building wheels and what it lacks.",
+        ),
+        "completion": ("rocwheel.cli.completion:completion", "Print shell completion code."),
+    },
 }
+COMMANDS: Final = {name: what for stage in STAGES.values() for name, what in stage.items()}
 
 
-class Commands(click.Group):
+class Commands(Group):
     """A group that imports a command when it is asked for, and moves options past it."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.own = tuple(self.params)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
         return list(COMMANDS)
@@ -82,17 +107,20 @@ class Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Commands first: the options below them are many."""
-        self.format_commands(ctx, formatter)
-        click.Command.format_options(self, ctx, formatter)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+        for stage, commands in STAGES.items():
+            with formatter.section(stage):
+                formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Remember which build options stood before the command, as they were written."""
+        """Remember which build options stood before the command, as they were written.
+
+        They are declared only where an option comes first, so that help does not wait for them.
+        """
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            from rocwheel.cli.options import build_options
+
+            self.params = [*self.own, *before_the_command(build_options, dry_run_option)]
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
         ctx.meta["rocwheel.given"] = given
         return super().parse_args(ctx, args)
@@ -114,7 +142,7 @@ class Commands(click.Group):
         moved: list[str] = []
         for param in self.params:
             value = ctx.meta["rocwheel.given"].get(param.name)
-            if value in (None, False) or not getattr(param, "movable", False):
+            if value in (None, False) or not getattr(param, "hidden", False):
                 continue
             if param.name not in known:
                 raise click.UsageError(f"{name} has no option {param.opts[0]}", ctx)
@@ -134,15 +162,17 @@ class Commands(click.Group):
     },
 )
 @click.version_option(__version__, message="%(version)s")
-@build_options(group=True)
-@dry_run_option
-@common_options
-def ci_build(**_options: Any) -> None:
+@talk_options
+@click.pass_context
+def ci_build(ctx: click.Context, /, **_given: Any) -> None:
     """Turn a ROCm tarball and a JAX source tree into tested, pip-installable ROCm JAX wheels.
 
-    Options may stand before or after the command. Every option of a command can also be set by
-    the environment: ROCWHEEL_<COMMAND>_<OPTION>, for example ROCWHEEL_DIST_WHEELS_COMPILER.
+    COMMAND --help shows the options of a command; they may stand before it or after it. Each can
+    also be set by the environment: ROCWHEEL_<COMMAND>_<OPTION>, for example
+    ROCWHEEL_DIST_WHEELS_COMPILER.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
+from click.shell_completion import get_completion_class
 
-from rocwheel.cli.app import common_options
+from rocwheel.cli.app import App
+from rocwheel.cli.command import command
 
 
-@click.command("completion")
+@dataclass(frozen=True, kw_only=True)
+class CompletionOptions:
+    """Options of `completion`."""
+
+    shell: str
+
+
+@command("completion", CompletionOptions)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-@common_options
-def completion(shell: str) -> None:
+def completion(_app: App, options: CompletionOptions) -> None:
     """Print shell completion code.
 
     bash: eval "$(ci_build completion bash)" in ~/.bashrc, where ci_build is the path of this
     program; zsh the same in ~/.zshrc; fish: ci_build completion fish | source
     """
-    from click.shell_completion import get_completion_class
-
     from rocwheel.cli import ci_build
 
-    found = get_completion_class(shell)
+    found = get_completion_class(options.shell)
     if found is None:
-        raise click.UsageError(f"{shell}: no completion for this shell")
+        raise click.UsageError(f"{options.shell}: no completion for this shell")
     click.echo(found(ci_build, {}, "ci_build", "_CI_BUILD_COMPLETE").source())

@@ -3,50 +3,54 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+from dataclasses import dataclass
 
-import click
-
-from rocwheel.cli.app import App, common_options, dry_run_option
+from rocwheel import demo as job
+from rocwheel import dist
+from rocwheel.cli.app import App
+from rocwheel.cli.command import DryRun, command, dry_run_option
 from rocwheel.cli.dist import request_from
-from rocwheel.cli.options import build_options
+from rocwheel.cli.options import (
+    BuildOptions,
+    bazel_options,
+    cache_options,
+    python_options,
+    remote_options,
+    target_options,
+    version_options,
+    wheelhouse_options,
+)
 
-NOT_HERE = frozenset({
-    "--therock-path", "--therock-sha256", "--rocm-version", "--jax-version", "--jax-source-dir",
-    "--jaxlib", "--compiler", "--family", "--xla-source-dir", "--xla-repo", "--xla-ref",
-})  # fmt: skip
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions(BuildOptions, DryRun):
+    """Options of `demo`: sources, ROCm and compiler are the miniature's own."""
 
 
-@click.command("demo")
-@build_options(without=NOT_HERE)
+@command("demo", DemoOptions)
+@python_options
+@target_options
+@version_options
+@bazel_options
+@remote_options
+@wheelhouse_options
+@cache_options
 @dry_run_option
-@common_options
-@click.pass_obj
-def demo(app: App, /, *, dry_run: bool, **options: Any) -> None:
+def demo(app: App, options: DemoOptions) -> None:
     """Run the whole main job on the miniature workspace.
 
     Installs missing system packages (as root on Debian or Ubuntu, after saying which), makes a
     TheRock-like tarball, serves it on loopback, fetches it, builds jaxlib, pjrt and plugin with
     Bazel for the CPythons it finds, repairs, verifies, installs and imports the wheels.
     """
-    from rocwheel import demo as job
-    from rocwheel import dist
-
-    absent = {
-        "therock_sha256": None, "rocm_version": None, "jax_version": None, "jax_source_dir": None,
-        "jaxlib": None, "compiler": "clang", "family": None, "xla_source_dir": None,
-        "xla_repo": None, "xla_ref": None,
-    }  # fmt: skip
-    base = request_from(app, {**absent, **options}, therock="")
-    if dry_run:
-        shown = tuple(job.dry_run(base, runner=app.runner))
-        app.emit({"plan": list(shown)}, "\n".join(shown))
+    base = request_from(app, options, therock="")
+    if options.dry_run:
+        app.emit_plan(job.dry_run(base, runner=app.runner))
         return
     root = os.geteuid() == 0
     result = job.run(base, runner=app.runner, console=app.console, root=root)
-    seconds = app.console.seconds
-    for line in dist.lines(result.built, seconds=seconds):
+    for line in dist.lines(result.built, seconds=app.console.seconds):
         app.console.info(line)
     app.github_outputs(dist.github_outputs(result.built))
-    document = job.document(result, seconds=seconds)
+    document = job.document(result, seconds=app.console.seconds)
     app.emit(document, document["manifest"])

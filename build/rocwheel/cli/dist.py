@@ -1,80 +1,64 @@
-"""`dist_wheels`: the main job."""
+"""`dist_wheels`: the main job; and the request that every building command makes of its options."""
 
 from __future__ import annotations
 
 import platform
 import shlex
 import sys
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from rocwheel.cli.app import App, common_options, dry_run_option
-from rocwheel.cli.options import build_options
-
-if TYPE_CHECKING:
-    from rocwheel.dist import Request
+from rocwheel import dist
+from rocwheel.bazel.remote import Remote, read_remote
+from rocwheel.cli.app import App
+from rocwheel.cli.command import DryRun, command, dry_run_option
+from rocwheel.cli.options import BuildOptions, build_options
+from rocwheel.model import PythonVersion, byte_count
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 
 
-def request_from(app: App, options: dict[str, Any], *, therock: str) -> Request:
+@dataclass(frozen=True, kw_only=True)
+class DistOptions(BuildOptions, DryRun):
+    """Options of `dist_wheels`."""
+
+
+def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Request:
     """Turn build options into the one value `dist` takes. Raises ConfigError."""
-    from rocwheel.bazel.remote import read_remote
-    from rocwheel.dist import Request
-    from rocwheel.model import PythonVersion, byte_count
-
-    def folder(name: str) -> Path | None:
-        return app.cwd / options[name] if options[name] else None
-
-    def names(name: str) -> tuple[str, ...]:
-        return tuple(item.strip() for item in (options[name] or "").split(",") if item.strip())
-
-    trees = tuple(filter(None, (folder("jax_source_dir"), folder("xla_source_dir"), CHECKOUT)))
-    remote = read_remote(
-        cache=options["remote_cache"],
-        executor=options["remote_executor"],
-        header_file=folder("remote_header_file"),
-        tls_ca=folder("remote_tls_ca"),
-        tls_certificate=folder("remote_tls_certificate"),
-        tls_key=folder("remote_tls_key"),
-        upload=options["remote_upload"],
-        timeout=options["remote_timeout"],
-        workspaces=trees,
-    )
-    pythons = tuple(dict.fromkeys(PythonVersion.parse(text) for text in names("python_versions")))
-    return Request(
+    pythons = dict.fromkeys(PythonVersion.parse(item) for item in listed(options.python_versions))
+    return dist.Request(
         therock=therock,
-        therock_sha256=options["therock_sha256"],
-        rocm_version=options["rocm_version"],
-        pythons=pythons,
-        family=options["family"],
-        gfx_targets=names("gfx_targets"),
-        jax_version=options["jax_version"] or "",
-        jax_source_dir=folder("jax_source_dir"),
-        xla_source_dir=folder("xla_source_dir"),
-        xla_repository=options["xla_repo"] or "",
-        xla_ref=options["xla_ref"] or "",
-        jaxlib=options["jaxlib"],
-        compiler=options["compiler"],
-        compiler_path=folder("compiler_path"),
-        cpu_features=options["target_cpu_features"],
-        wheel_suffix=options["wheel_suffix"],
-        wheel_type=options["wheel_type"],
-        wheel_date=options["wheel_date"] or "",
-        wheel_hash=options["wheel_hash"] or "",
-        bazel_path=options["bazel_path"],
-        bazel_mirror=options["bazel_mirror"] or "",
-        bazel_proxy=options["bazel_proxy"] or "",
-        locked=options["locked"],
-        remote=remote,
-        bazel_options=options["bazel_options"],
-        bazel_startup_options=options["bazel_startup_options"],
-        wheelhouse=app.cwd / options["wheelhouse"],
-        cache=folder("cache_dir") or app.cache,
-        cache_budget=byte_count(options["cache_budget"]) if options["cache_budget"] else None,
-        allow_dirty=options["allow_dirty"],
+        therock_sha256=options.therock_sha256,
+        rocm_version=options.rocm_version,
+        pythons=tuple(pythons),
+        family=options.family,
+        gfx_targets=listed(options.gfx_targets),
+        jax_version=options.jax_version or "",
+        jax_source_dir=app.path(options.jax_source_dir),
+        xla_source_dir=app.path(options.xla_source_dir),
+        xla_repository=options.xla_repo or "",
+        xla_ref=options.xla_ref or "",
+        jaxlib=options.jaxlib,
+        compiler=options.compiler,
+        compiler_path=app.path(options.compiler_path),
+        cpu_features=options.target_cpu_features,
+        wheel_suffix=options.wheel_suffix,
+        wheel_type=options.wheel_type,
+        wheel_date=options.wheel_date or "",
+        wheel_hash=options.wheel_hash or "",
+        bazel_path=options.bazel_path,
+        bazel_mirror=options.bazel_mirror or "",
+        bazel_proxy=options.bazel_proxy or "",
+        locked=options.locked,
+        remote=_remote(app, options),
+        bazel_options=options.bazel_options,
+        bazel_startup_options=options.bazel_startup_options,
+        wheelhouse=app.cwd / options.wheelhouse,
+        cache=app.path(options.cache_dir) or app.cache,
+        cache_budget=byte_count(options.cache_budget) if options.cache_budget else None,
+        allow_dirty=options.allow_dirty,
         checkout=CHECKOUT,
         cwd=app.cwd,
         environ=app.environ,
@@ -84,31 +68,50 @@ def request_from(app: App, options: dict[str, Any], *, therock: str) -> Request:
     )
 
 
-@click.command("dist_wheels")
-@build_options()
+def _remote(app: App, options: BuildOptions) -> Remote:
+    trees = (app.path(options.jax_source_dir), app.path(options.xla_source_dir), CHECKOUT)
+    return read_remote(
+        cache=options.remote_cache,
+        executor=options.remote_executor,
+        header_file=app.path(options.remote_header_file),
+        tls_ca=app.path(options.remote_tls_ca),
+        tls_certificate=app.path(options.remote_tls_certificate),
+        tls_key=app.path(options.remote_tls_key),
+        upload=options.remote_upload,
+        timeout=options.remote_timeout,
+        workspaces=tuple(filter(None, trees)),
+    )
+
+
+def listed(text: str | None) -> tuple[str, ...]:
+    """The items of a comma-separated option."""
+    return tuple(item.strip() for item in (text or "").split(",") if item.strip())
+
+
+def needed_rocm(options: BuildOptions) -> str:
+    """What --therock-path says. Raises UsageError where it is not given."""
+    if not options.therock_path:
+        raise click.UsageError("needs --therock-path: a URL, a tarball or a directory")
+    return options.therock_path
+
+
+@command("dist_wheels", DistOptions)
+@build_options
 @dry_run_option
-@common_options
-@click.pass_obj
-def dist_wheels(app: App, /, *, dry_run: bool, **options: Any) -> None:
+def dist_wheels(app: App, options: DistOptions) -> None:
     """Build, repair and verify a wheel set; leave a wheelhouse with its manifest.
 
     ROCm comes from --therock-path, JAX from a pin (--jax-version) or a folder (--jax-source-dir).
     The wheelhouse appears whole, below --wheelhouse, under the first digits of the manifest's
     SHA-256; `current` points to the newest. The path of the manifest is printed.
     """
-    from rocwheel import dist
-
-    if not options["therock_path"]:
-        raise click.UsageError("dist_wheels needs --therock-path: a URL, a tarball or a directory")
-    planned = dist.plan(request_from(app, options, therock=options["therock_path"]))
-    if dry_run:
-        shown = tuple(dist.dry_run(planned, runner=app.runner))
-        app.emit({"plan": list(shown)}, "\n".join(shown))
+    planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
+    if options.dry_run:
+        app.emit_plan(dist.dry_run(planned, runner=app.runner))
         return
     result = dist.build(planned, runner=app.runner, console=app.console)
-    seconds = app.console.seconds
-    for line in dist.lines(result, seconds=seconds):
+    for line in dist.lines(result, seconds=app.console.seconds):
         app.console.info(line)
     app.github_outputs(dist.github_outputs(result))
-    document = dist.document(result, seconds=seconds)
+    document = dist.document(result, seconds=app.console.seconds)
     app.emit(document, document["manifest"])

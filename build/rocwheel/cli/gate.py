@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rocwheel.cli import gating
-from rocwheel.cli.app import App, Once, common_options, dry_run_option
+from rocwheel.cli.app import App
+from rocwheel.cli.command import Once, dry_run_option
+from rocwheel.cli.command import talk_options as common_options
 from rocwheel.cli.dist import CHECKOUT
 from rocwheel.cli.release import target_options
 from rocwheel.errors import ConfigError

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rocwheel.cli.app import App, common_options, dry_run_option
+from rocwheel.cli.app import App
+from rocwheel.cli.command import dry_run_option
+from rocwheel.cli.command import talk_options as common_options
 from rocwheel.cli.release import Target, person_options, target_options, who
 from rocwheel.errors import HostError, StoreError
 

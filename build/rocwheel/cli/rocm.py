@@ -2,47 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
-from rocwheel.cli.app import App, common_options, dry_run_option
-from rocwheel.cli.options import build_options
+from rocwheel import rocm
+from rocwheel.cli.app import App
+from rocwheel.cli.command import DryRun, command, dry_run_option
+from rocwheel.cli.options import RocmOptions, fetch_options
+from rocwheel.model import byte_count
 
-OPTIONS = frozenset(
-    {"--therock-path", "--therock-sha256", "--rocm-version", "--cache-dir", "--cache-budget"}
-)
+
+@dataclass(frozen=True, kw_only=True)
+class FetchOptions(RocmOptions, DryRun):
+    """Options of `fetch_rocm`."""
 
 
-@click.command("fetch_rocm")
-@build_options(only=OPTIONS)
-@dry_run_option
-@common_options
-@click.pass_obj
-def fetch_rocm(
-    app: App,
-    /,
-    *,
-    therock_path: str | None,
-    therock_sha256: str | None,
-    rocm_version: str | None,
-    cache_dir: str | None,
-    cache_budget: str | None,
-    dry_run: bool,
-) -> None:
-    """Fetch, check and cache a ROCm tree; print the path of its root."""
-    from rocwheel import rocm
-    from rocwheel.model import byte_count
-
-    if not therock_path:
+def _plan(app: App, options: FetchOptions) -> rocm.RocmPlan:
+    if not options.therock_path:
         raise click.UsageError("fetch_rocm needs --therock-path: a URL, a tarball or a directory")
-    plan = rocm.plan(
-        therock_path,
-        sha256=therock_sha256,
-        version=rocm_version,
-        cache=app.cwd / cache_dir if cache_dir else app.cache,
+    return rocm.plan(
+        options.therock_path,
+        sha256=options.therock_sha256,
+        version=options.rocm_version,
+        cache=app.path(options.cache_dir) or app.cache,
         cwd=app.cwd,
     )
-    budget = byte_count(cache_budget) if cache_budget else None
-    if dry_run:
+
+
+@command("fetch_rocm", FetchOptions)
+@fetch_options
+@dry_run_option
+def fetch_rocm(app: App, options: FetchOptions) -> None:
+    """Fetch, check and cache a ROCm tree; print the path of its root."""
+    plan = _plan(app, options)
+    budget = byte_count(options.cache_budget) if options.cache_budget else None
+    if options.dry_run:
         app.emit(plan.document(), str(plan))
         return
     with app.console.step("ROCm", key="rocm"):

@@ -64,6 +64,14 @@ class Rename:
                 return self.after.stem + member[len(self.before.stem) :]
         return member
 
+    def document(self, folder: Path) -> dict[str, object]:
+        """The same for a program, when the new wheel lies in `folder`."""
+        return {
+            "source": str(self.source),
+            "path": str(folder / str(self.after)),
+            "rewritten": sorted(self.path(name) for name in self.edits),
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class NewVersion:

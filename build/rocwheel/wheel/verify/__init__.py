@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocwheel.errors import WheelError
+from rocwheel.errors import RocmError, WheelError
+from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import PythonVersion, WheelKind, project_name
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
@@ -21,10 +22,45 @@ from rocwheel.wheel.verify.rules import Finding, Severity, finding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from rocwheel.manifest import Manifest
     from rocwheel.wheel.policy import WheelPolicy
 
-__all__ = ["Expectation", "verify", "verify_set", "verify_wheelhouse"]
+__all__ = ["Expectation", "libraries", "verify", "verify_given", "verify_set", "verify_wheelhouse"]
+
+
+def verify_given(
+    paths: Sequence[Path], policy: WheelPolicy, expected: Expectation
+) -> Mapping[str, tuple[Finding, ...]]:
+    """Judge what a person named, name -> findings: wheelhouses by their manifest, the rest as sets.
+
+    Raises WheelError for a folder that holds no wheels.
+    """
+    found: dict[Path, tuple[Finding, ...]] = {}
+    for folder in (path for path in paths if path.is_dir()):
+        if (folder / MANIFEST).exists():
+            found |= verify_wheelhouse(folder, Manifest.load(folder), policy=policy)
+            continue
+        inside = sorted(folder.glob("*.whl"))
+        if not inside:
+            raise WheelError(f"{folder}: no wheels in it", hint="name a wheelhouse or wheels")
+        found |= verify_set(inside, policy=policy, expected=expected, whole=True)
+    files = [path for path in paths if not path.is_dir()]
+    found |= verify_set(files, policy=policy, expected=expected)
+    names = Counter(path.name for path in found)
+    return {
+        path.name if names[path.name] == 1 else str(path): findings
+        for path, findings in found.items()
+    }
+
+
+def libraries(root: Path) -> frozenset[str]:
+    """File names of shared libraries below a ROCm root: SONAMEs are links among them.
+
+    Raises RocmError where there is none.
+    """
+    names = frozenset(path.name for path in root.glob("lib/**/*.so*"))
+    if not names:
+        raise RocmError(f"{root}: no shared library below lib/", hint="name a ROCm tree")
+    return names
 
 
 def verify(

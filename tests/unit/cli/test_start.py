@@ -14,26 +14,25 @@ from rocwheel import cli
 from rocwheel.cli import COMMANDS, ci_build
 from rocwheel.cli.app import App
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
 def seen(monkeypatch):
     """What a stand-in for `dist_wheels` with the real options is called with."""
-    from rocwheel.cli.app import common_options, dry_run_option
+    from rocwheel.cli.command import command, dry_run_option
+    from rocwheel.cli.dist import DistOptions
     from rocwheel.cli.options import build_options
 
     calls = []
 
-    @click.command("dist_wheels")
-    @build_options()
+    @command("dist_wheels", DistOptions)
+    @build_options
     @dry_run_option
-    @common_options
-    @click.pass_obj
-    def command(app, **options):
+    def probe(app, options):
         calls.append((app, options))
 
-    monkeypatch.setattr(cli, "_probe", command, raising=False)
+    monkeypatch.setattr(cli, "_probe", probe, raising=False)
     monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))
     return calls
 
@@ -55,9 +54,9 @@ def test_options_stand_before_or_after_the_command(seen):
     )
     assert [r.exit_code for r in (before, after, mixed)] == [0, 0, 0], before.output
     assert seen[0][1] == seen[1][1] == seen[2][1]
-    assert seen[0][1]["compiler"] == "gcc"
-    assert seen[0][1]["allow_dirty"] is True
-    assert seen[0][1]["dry_run"] is True
+    assert seen[0][1].compiler == "gcc"
+    assert seen[0][1].allow_dirty is True
+    assert seen[0][1].dry_run is True
 
 
 def test_the_documented_command_line_is_understood(seen):
@@ -70,8 +69,8 @@ def test_the_documented_command_line_is_understood(seen):
     )
     assert result.exit_code == 0, result.output
     options = seen[0][1]
-    assert options["therock_path"].startswith("https://example.com/therock-dist")
-    assert options["rocm_version"] == "7.10.0a20251120"
+    assert options.therock_path.startswith("https://example.com/therock-dist")
+    assert options.rocm_version == "7.10.0a20251120"
 
 
 @pytest.mark.parametrize(
@@ -90,13 +89,13 @@ def test_one_option_with_two_values_is_an_error(seen, arguments):
 
 def test_one_option_twice_with_the_same_value_is_fine(seen):
     assert invoke("--compiler=gcc", "dist_wheels", "--compiler=gcc").exit_code == 0
-    assert seen[0][1]["compiler"] == "gcc"
+    assert seen[0][1].compiler == "gcc"
 
 
 def test_repeatable_options_add_up_in_order(seen):
     result = invoke("--bazel-options=-a b", "dist_wheels", "--bazel-options=--config=x y")
     assert result.exit_code == 0, result.output
-    assert seen[0][1]["bazel_options"] == ("-a b", "--config=x y")
+    assert seen[0][1].bazel_options == ("-a b", "--config=x y")
 
 
 def test_an_option_the_command_does_not_have_is_an_error():
@@ -109,16 +108,16 @@ def test_the_environment_sets_options_of_a_command_and_the_line_beats_it(seen):
     env = {"ROCWHEEL_DIST_WHEELS_COMPILER": "gcc", "ROCWHEEL_DIST_WHEELS_WHEELHOUSE": "/a b"}
     assert invoke("dist_wheels", env=env).exit_code == 0
     assert invoke("--compiler=clang", "dist_wheels", env=env).exit_code == 0
-    assert [options["compiler"] for _, options in seen] == ["gcc", "clang"]
-    assert seen[0][1]["wheelhouse"] == "/a b"
+    assert [options.compiler for _, options in seen] == ["gcc", "clang"]
+    assert seen[0][1].wheelhouse == Path("/a b")
 
 
 def test_defaults_are_the_commands_own(seen):
     assert invoke("dist_wheels").exit_code == 0
     options = seen[0][1]
-    assert (options["compiler"], options["wheelhouse"]) == ("clang", "wheelhouse")
-    assert options["therock_path"] is None
-    assert options["bazel_options"] == ()
+    assert (options.compiler, options.wheelhouse) == ("clang", Path("wheelhouse"))
+    assert options.therock_path is None
+    assert options.bazel_options == ()
 
 
 def test_talk_options_reach_the_app_from_either_side(seen):

@@ -1,0 +1,241 @@
+"""What a command of rocwheel is: a function of the App and one frozen value, its options.
+
+    @dataclass(frozen=True, kw_only=True)
+    class PruneOptions(TargetOptions, PersonOptions, DryRun): ...
+
+    @command("prune", PruneOptions)
+    @target_options
+    @person_options
+    @dry_run_option
+    def prune(app: App, options: PruneOptions) -> None: ...
+
+Options are declared once with `option` (click's, with a section of `--help`) and shared as
+decorators (`section`). A command's options and the fields of its value have the same names, which
+is checked when the command is made. Fields that a command has no option for keep their default.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, TypeVar
+
+import click
+
+from rocwheel.cli.app import App
+
+T = TypeVar("T")
+Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+OWN: Final = "Options"
+TALK: Final = "Talk"
+# in the order `--help` shows them; a command's own options come first
+SECTIONS: Final = (
+    OWN, "Target", "Person", "Inputs", "JAX and XLA", "Wheels", "Bazel", "Remote", "Output", TALK,
+)  # fmt: skip
+
+
+class Option(click.Option):
+    """An option that knows the section of `--help` it belongs to."""
+
+    section = OWN
+
+
+class Once(Option):
+    """An option that may be repeated only with the same value.
+
+    Before and after the command count as repetition, so a wrapper script and a person cannot
+    silently overrule each other.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["multiple"] = True
+        if "default" in kwargs:
+            kwargs["default"] = (kwargs["default"],)
+        super().__init__(*args, **kwargs)
+
+    def value_from_envvar(self, ctx: click.Context) -> Any:
+        """An environment variable holds one value, blanks included."""
+        value = self.resolve_envvar_value(ctx)
+        return None if value is None else (value,)
+
+    def process_value(self, ctx: click.Context, value: Any) -> Any:
+        """Collapse equal values. Raises UsageError for different ones."""
+        values = tuple(dict.fromkeys(super().process_value(ctx, value) or ()))
+        if len(values) > 1:
+            shown = " and ".join(map(str, values))
+            raise click.UsageError(f"{self.opts[0]} is given twice: {shown}", ctx)
+        return values[0] if values else None
+
+
+option = functools.partial(click.option, cls=Option)
+once = functools.partial(click.option, cls=Once)
+
+
+def section(title: str, *options: Decorator) -> Decorator:
+    """Options of one section of `--help`, as one decorator for every command that takes them."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        for add in reversed(options):
+            function = add(function)
+            function.__click_params__[-1].section = title  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def together(*decorators: Decorator) -> Decorator:
+    """Several decorators as one."""
+    return lambda function: functools.reduce(lambda f, add: add(f), reversed(decorators), function)
+
+
+def before_the_command(*decorators: Decorator) -> list[click.Parameter]:
+    """Options of commands that a group takes too, to put them behind the command.
+
+    They are read from the command line alone, and the group's help does not show them:
+    environment, defaults and help are the command's.
+    """
+    taken = click.command("taken")(together(*decorators)(lambda: None)).params
+    for param in taken:
+        param.hidden = True  # type: ignore[attr-defined]
+        param.default = None
+        param.allow_from_autoenv = False  # type: ignore[attr-defined]
+    return taken
+
+
+class Sections:
+    """Mixed into commands and groups: `--help` in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if isinstance(self, click.Group):
+            self.format_commands(ctx, formatter)
+        rows: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
+        for param in self.get_params(ctx):  # type: ignore[attr-defined]
+            row = param.get_help_record(ctx)
+            if row is not None:
+                rows[getattr(param, "section", TALK)].append(row)
+        for title, found in rows.items():
+            if found:
+                with formatter.section(title):
+                    formatter.write_dl(found)
+
+
+class Command(Sections, click.Command):
+    """A command whose help has sections."""
+
+
+class Group(Sections, click.Group):
+    """A group of commands; called without one, it shows its help."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        kwargs.setdefault("invoke_without_command", True)
+        super().__init__(*args, **kwargs)
+
+
+def group(name: str) -> Callable[[Callable[[], None]], click.Group]:
+    """Make a group that does nothing itself: called without a command, it shows its help."""
+
+    def decorate(function: Callable[[], None]) -> click.Group:
+        @functools.wraps(function)
+        def run(ctx: click.Context, /) -> None:
+            if ctx.invoked_subcommand is None:
+                click.echo(ctx.get_help())
+
+        return click.group(name, cls=Group)(click.pass_context(run))
+
+    return decorate
+
+
+def command(
+    name: str, options: type[T], *, parent: click.Group | None = None, group: bool = False
+) -> Callable[[Callable[[App, T], int | None]], click.Command]:
+    """Make a command of `function(app, options)`; its status is what it returns, None is 0.
+
+    With `group` it is also a group of commands, and its function runs when none of them is named.
+    Raises TypeError when the options declared and the fields of `options` do not agree.
+    """
+
+    def decorate(function: Callable[[App, T], int | None]) -> click.Command:
+        @functools.wraps(function)
+        def run(ctx: click.Context, /, **given: Any) -> int | None:
+            if ctx.invoked_subcommand is not None:
+                return None
+            return function(ctx.find_object(App) or _no_app(), options(**given))
+
+        cls: type[click.Command] = Group if group else Command
+        made = click.command(name, cls=cls)(talk_options(click.pass_context(run)))
+        _compare(made, options)
+        if parent is not None:
+            parent.add_command(made)
+        return made
+
+    return decorate
+
+
+def _compare(made: click.Command, options: type) -> None:
+    fields = {field.name: field for field in dataclasses.fields(options)}
+    declared = {param.name for param in made.params if param.expose_value}
+    unset = (dataclasses.MISSING, dataclasses.MISSING)
+    needed = {
+        name for name, item in fields.items() if (item.default, item.default_factory) == unset
+    }
+    wrong = sorted(map(str, (declared - fields.keys()) | (needed - declared)))
+    if wrong:
+        raise TypeError(f"{made.name}: {options.__name__} and the options differ: {wrong}")
+
+
+def _no_app() -> App:
+    raise TypeError("no App in this context")
+
+
+def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    def store(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
+        if value:
+            setattr(ctx.find_object(App), name, value)
+
+    return store
+
+
+def _talk(*names: str, about: str, **settings: Any) -> Decorator:
+    acts = _set(settings.pop("sets", names[-1].lstrip("-")))
+    return option(*names, expose_value=False, callback=acts, help=about, **settings)
+
+
+# They act on the App and reach no function.
+talk_options = section(
+    TALK,
+    _talk("--json", is_flag=True, about="Print one JSON document on stdout; talk goes to stderr."),
+    _talk(
+        "-v", "--verbose", "verbosity", flag_value=1, type=int, default=None,
+        about="Show more of what happens.",
+    ),
+    _talk(
+        "-q", "--quiet", "verbosity", flag_value=-1, type=int, default=None,
+        about="Show warnings and errors only.",
+    ),
+    _talk(
+        "--debug", is_flag=True,
+        about="Show every command as it starts, and the traceback of an error.",
+    ),
+)  # fmt: skip
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DryRun:
+    """The value of `--dry-run`."""
+
+    dry_run: bool = False
+
+
+dry_run_option = section(
+    "Output",
+    option(
+        "--dry-run", is_flag=True, help="Print the plan, every command and file; change nothing."
+    ),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """What a command without options gets."""

@@ -1,0 +1,104 @@
+"""Commands are values: one frozen options class each, short functions, help in sections."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from pathlib import Path
+
+import click
+import pytest
+
+from rocwheel.cli import COMMANDS, STAGES, ci_build
+from rocwheel.cli.command import SECTIONS, command, option
+
+CLI = Path(__file__).parents[3] / "build" / "rocwheel" / "cli"
+LONGEST = 15
+# TO CONVERT
+WAITING = {"gate", "gating", "release", "index"}
+
+
+def walk(group=ci_build, path=()):
+    ctx = click.Context(ci_build)
+    for name in group.list_commands(ctx):
+        found = group.get_command(ctx, name)
+        yield (*path, name), found
+        if isinstance(found, click.Group):
+            yield from walk(found, (*path, name))
+
+
+ALL = dict(walk())
+
+
+def commands_of(file):
+    """Functions of a module that `command(...)` decorates."""
+    for node in ast.parse(file.read_text()).body:
+        if isinstance(node, ast.FunctionDef) and any(
+            isinstance(item, ast.Call) and getattr(item.func, "id", "") == "command"
+            for item in node.decorator_list
+        ):
+            yield node
+
+
+def test_every_command_function_is_fifteen_lines_or_fewer():
+    long = {}
+    for file in CLI.glob("*.py"):
+        for node in commands_of(file):
+            body = node.body[1:] if ast.get_docstring(node) else node.body
+            lines = node.end_lineno - body[0].lineno + 1
+            if lines > LONGEST:
+                long[node.name] = lines
+    assert not long
+
+
+def test_no_command_takes_its_options_by_string():
+    for file in CLI.glob("*.py"):
+        if file.stem in {"__init__", "command", *WAITING}:
+            continue
+        assert "**options" not in file.read_text(), file
+
+
+def test_options_classes_are_frozen():
+    for file in CLI.glob("*.py"):
+        if file.stem == "__init__":
+            continue
+        module = __import__(f"rocwheel.cli.{file.stem}", fromlist=["x"])
+        for _, found in inspect.getmembers(module, inspect.isclass):
+            if found.__module__ == module.__name__ and dataclasses.is_dataclass(found):
+                assert found.__dataclass_params__.frozen, found
+
+
+def test_a_command_whose_options_and_value_differ_is_a_bug_at_once():
+    @dataclasses.dataclass(frozen=True, kw_only=True)
+    class Options:
+        there: str
+        missing: str
+
+    with pytest.raises(TypeError, match="missing"):
+
+        @command("probe", Options)
+        @option("--there")
+        def probe(_app, _options):
+            """Nothing."""
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_option_stands_in_a_section_that_help_shows(path):
+    ctx = click.Context(ALL[path], info_name=path[-1], parent=click.Context(ci_build))
+    text = ALL[path].get_help(ctx)
+    for param in ALL[path].get_params(ctx):
+        if isinstance(param, click.Option) and not param.hidden:
+            assert param.opts[0] in text
+            assert getattr(param, "section", "Talk") in SECTIONS
+
+
+def test_the_top_page_names_every_command_by_stage_and_no_option_of_theirs():
+    text = ci_build.get_help(click.Context(ci_build, info_name="rocwheel"))
+    for stage, commands in STAGES.items():
+        assert f"{stage}:" in text
+        assert all(f"  {name} " in text for name in commands)
+    assert len(COMMANDS) == sum(map(len, STAGES.values()))
+    for hidden in ("--therock-path", "--bazel-options", "--dry-run"):
+        assert hidden not in text
+    assert len(text.splitlines()) < 60
