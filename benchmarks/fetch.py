@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Fetching ROCm: rocwheel against `curl | igzip -dc | tar x`, side by side on this machine.
 
-    python benchmarks/fetch.py [--work DIR] [--pairs 7] [--size 2.8]
+    python benchmarks/fetch.py [--work DIR] [--pairs 7] [--size 2.8] [--against CHECKOUT]
 
 Makes a `.tar.gz` with the mix of a TheRock tarball (a few huge libraries, many kernels and
 headers), serves it on loopback from a process of its own, and runs both ways alternately. Ours is
@@ -28,6 +28,7 @@ import tempfile
 import time
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -226,10 +227,10 @@ def pipeline(*argvs: list[str], env: dict[str, str] | None = None) -> Run:
     return Run(time.perf_counter() - began, cpu, largest / 1024)
 
 
-def ours(url: str, out: Path) -> Run:
+def ours(url: str, out: Path, *, checkout: Path = ROOT) -> Run:
     """`fetch_rocm` as a user runs it, less the one-time environment."""
     code = "import sys; from rocwheel.cli import main; sys.exit(main())"
-    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'build'}:{ROOT}"}
+    env = {**os.environ, "PYTHONPATH": f"{checkout / 'build'}:{checkout}"}
     argv = [sys.executable, "-c", code, "fetch_rocm", f"--therock-path={url}"]
     return pipeline([*argv, f"--cache-dir={out}"], env=env)
 
@@ -290,6 +291,9 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=7)
     parser.add_argument("--others", type=int, default=3, help="runs of the slower ways")
     parser.add_argument("--size", type=float, default=2.8, help="GB unpacked")
+    parser.add_argument(
+        "--against", type=Path, help="another checkout of rocwheel, run in pairs too"
+    )
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     args = parser.parse_args()
     for tool in ("curl", "igzip", "tar"):
@@ -311,8 +315,14 @@ def main() -> int:
         measure(ours, url, folder)  # the tarball is in the page cache from here on
         mine: list[Run] = []
         theirs: list[Run] = []
+        before: list[Run] = []
         for number in range(args.pairs):
-            arms = [(ours, mine), (curl_igzip_tar, theirs)]
+            arms: list[tuple[Callable[[str, Path], Run], list[Run]]] = [
+                (ours, mine),
+                (curl_igzip_tar, theirs),
+            ]
+            if args.against:
+                arms.append((partial(ours, checkout=args.against.resolve()), before))
             for way, runs in arms if number % 2 == 0 else reversed(arms):
                 runs.append(measure(way, url, folder))
             print(
@@ -324,6 +334,12 @@ def main() -> int:
         )
         reference = statistics.median(run.seconds for run in theirs)
         figures["rocwheel"] = report("rocwheel fetch_rocm", mine, reference)
+        if before:
+            title = f"rocwheel in {args.against.name}"
+            figures["against"] = report(title, before, reference)
+            pairs = zip(mine, before, strict=True)
+            share = statistics.median(one.seconds / two.seconds for one, two in pairs)
+            print(f"  this one takes {share:.3f} of its time, pair by pair")
         figures["igzip"] = report("curl | igzip -dc | tar x", theirs, reference)
         for title, way in (("curl | tar xz", curl_tar), ("urllib, then tar -xzf", urllib_tar)):
             runs = [measure(way, url, folder) for _ in range(args.others)]

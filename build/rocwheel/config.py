@@ -1,19 +1,23 @@
 """YAML whose errors carry file, line, column, key and the nearest valid name.
 
 `load(path)` returns a `Field`: a node of the document that knows where it stands. Readers ask it
-for what they expect (`mapping`, `sequence`, `string`, …); anything else is a ConfigError such as
-`pins.yaml:12:5: pins.0.9.1.comit: unknown key`.
+for what they expect (`mapping`, `sequence`, `string`, …, `sha256`, `commit`, `cpythons`, `day`);
+anything else is a ConfigError such as `pins.yaml:12:5: pins.0.9.1.comit: unknown key`.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from datetime import date
 from typing import TYPE_CHECKING, NoReturn
 
 import yaml
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
 
 from rocwheel.errors import ConfigError
-from rocwheel.model import suggest
+from rocwheel.model import PythonVersion, is_commit, is_sha256, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -38,6 +42,8 @@ class Field:
             self.fail(f"expected a mapping, found {self._tag()}", hint="write `key: value` lines")
         fields: dict[str, Field] = {}
         for key, value in self.node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                Field(node=key, key=self.key).fail("a key is not text", hint="write `key: value`")
             name = f"{self.key}.{key.value}" if self.key else str(key.value)
             field = Field(node=value, key=name)
             if key.value in fields:
@@ -81,14 +87,73 @@ class Field:
         return value
 
     def integer(self) -> int:
+        """Read a whole number in decimal digits; YAML 1.1's `017`, `0x1f`, `1:30` are none."""
         if self._tag() != "int":
-            self.fail(f"expected a whole number, found {self._tag()}")
-        return int(self.node.value.replace("_", ""), 0)
+            self.fail(f"expected a whole number, found {self._tag()}", hint="write digits only")
+        if not re.fullmatch(r"[-+]?(0|[1-9][0-9_]*)", self.node.value):
+            self.fail(f"{self.node.value}: not a decimal number", hint="write it without leading 0")
+        return int(self.node.value)
 
     def boolean(self) -> bool:
         if self._tag() != "bool":
             self.fail(f"expected true or false, found {self._tag()}")
         return str(self.node.value).lower() in {"true", "yes", "on"}
+
+    def schema(self, known: int) -> None:
+        """Require the schema that this program reads."""
+        if self.integer() != known:
+            self.fail(
+                f"this rocwheel reads schema {known}", hint="use a rocwheel of the same version"
+            )
+
+    def sha256(self) -> str:
+        text = self.string()
+        if not is_sha256(text):
+            self.fail(f"{text!r} is not 64 hexadecimal digits", hint="write all of them")
+        return text
+
+    def commit(self) -> str:
+        text = self.string()
+        if not is_commit(text):
+            self.fail(f"{text!r} is not 40 hexadecimal digits", hint="write all of them")
+        return text
+
+    def version(self) -> Version:
+        text = self.string()
+        try:
+            return Version(text)
+        except InvalidVersion:
+            self.fail(f"{text!r} is no version", hint='write for example "0.9.1"')
+
+    def specifiers(self) -> SpecifierSet:
+        """Read a range of versions: https://packaging.python.org/en/latest/specifications/version-specifiers/."""
+        text = self.string()
+        try:
+            return SpecifierSet(text)
+        except InvalidSpecifier:
+            self.fail(f"{text!r} is no version specifier", hint='write for example ">=0.9,<0.10"')
+
+    def cpythons(self) -> tuple[PythonVersion, ...]:
+        """Read a list of CPythons, each once."""
+        found: list[PythonVersion] = []
+        for item in self.sequence():
+            try:
+                python = PythonVersion.parse(item.string())
+            except ConfigError as exc:
+                item.fail(str(exc), hint=exc.hint)
+            if python in found:
+                item.fail(f"{python} is given twice", hint="remove one of the two")
+            found.append(python)
+        return tuple(found)
+
+    def day(self) -> date:
+        """Read a date, quoted or not: YAML has a type of its own for it."""
+        if self._tag() not in ("str", "timestamp"):
+            self.fail(f"expected a day, found {self._tag()}", hint='write "2027-01-31"')
+        try:
+            return date.fromisoformat(str(self.node.value))
+        except ValueError:
+            self.fail(f"{self.node.value!r} is not a day", hint='write "2027-01-31"')
 
     def null(self) -> bool:
         """Whether nothing (or `null`) stands here."""

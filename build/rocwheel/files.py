@@ -1,28 +1,165 @@
-"""One at a time, across processes: an advisory lock on a file (flock)."""
+"""Files that several processes share: locks, digests, writes that are whole or not there at all.
+
+Standard library only: `build/ci_build` uses it before anything is installed.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+import hashlib
+import json
+import os
+import shutil
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
+    from collections.abc import Callable, Iterable
+    from types import TracebackType
+
+BLOCK: Final = 1 << 20
 
 
-@contextmanager
-def locked(path: Path, *, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock `path`; `waiting` is called once when somebody else has it.
+@final
+class Lock:
+    """An advisory lock on a file (flock(2)) that is held; let go of by `close`, or by its end.
 
     The file stays: removing it would let two hold locks on different files of one name. A process
-    that ends, however it ends, lets go of it.
+    that ends, however it ends, lets go of its locks.
     """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._close = weakref.finalize(self, os.close, descriptor)
+
+    def close(self) -> None:
+        self._close()
+
+    def __enter__(self) -> Lock:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def locked(
+    path: Path,
+    *,
+    shared: bool = False,
+    waiting: Callable[[], None] = lambda: None,
+    mode: int = 0o666,
+) -> Lock:
+    """Hold the lock `path`, alone or with others who share it; its folder is made.
+
+    `waiting` is called once when somebody else has it. Raises OSError.
+    """
+    lock = try_locked(path, shared=shared, mode=mode)
+    if lock is None:
+        waiting()
+        lock = _opened(path, shared=shared, mode=mode)
+        fcntl.flock(lock.descriptor, _how(shared=shared))
+    return lock
+
+
+def try_locked(path: Path, *, shared: bool = False, mode: int = 0o666) -> Lock | None:
+    """The lock `path`, or None when somebody else has it now. Raises OSError."""
+    lock = _opened(path, shared=shared, mode=mode)
+    try:
+        fcntl.flock(lock.descriptor, _how(shared=shared) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
+def _how(*, shared: bool) -> int:
+    return fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+
+
+def _opened(path: Path, *, shared: bool, mode: int) -> Lock:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            waiting()
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    try:
+        return Lock(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode))
+    except OSError as exc:
+        # What lies on a read-only disk can still be used, and locked, for reading.
+        if not shared or exc.errno not in (errno.EROFS, errno.EACCES):
+            raise
+        return Lock(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+
+def sha256(source: Path | Iterable[bytes]) -> str:
+    """The SHA-256 of a file, or of blocks. Raises OSError, with the file's name."""
+    digest = hashlib.sha256()
+    if isinstance(source, Path):
+        with source.open("rb", buffering=0) as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+    else:
+        for block in source:
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def write(path: Path, data: bytes, *, mode: int | None = None) -> None:
+    """Write a file so that it has its old bytes or the new ones, never a part. Raises OSError.
+
+    Two writers at once end as one of the two.
+    """
+    aside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.new")
+    try:
+        aside.write_bytes(data)
+        if mode is not None:
+            aside.chmod(mode)
+        aside.replace(path)
+    except BaseException:
+        remove(aside)
+        raise
+
+
+def write_json(path: Path, document: object) -> None:
+    """Write a small JSON file for our own use, readable by people. Raises OSError."""
+    write(path, (json.dumps(document, indent=2, sort_keys=True) + "\n").encode())
+
+
+def remove(path: Path) -> None:
+    """Remove a file, a link, or a folder with all that is in it, read-only or not.
+
+    Nothing happens when it is not there, or when somebody else removes it meanwhile.
+    """
+    if path.is_symlink() or not path.is_dir():
+        with suppress(FileNotFoundError):
+            path.unlink()
+        return
+    for folder, _, _ in os.walk(path):
+        with suppress(FileNotFoundError):
+            Path(folder).chmod(0o700)
+    while path.is_dir():
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path)
+
+
+def entries(folder: Path) -> tuple[Path, ...]:
+    """What lies in a folder, by name; nothing where there is no such folder (any more)."""
+    try:
+        return tuple(sorted(folder.iterdir()))
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+
+
+def status(path: Path) -> os.stat_result | None:
+    """What `stat` says, or None when there is nothing (any more)."""
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None

@@ -23,6 +23,16 @@ CPYTHONS: Final = ("3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft")
 LAST_FIXED_NAME: Final = Version("0.9.1")  # upstream labels say rocm60 up to here, whatever ROCm
 
 
+def is_sha256(text: str) -> bool:
+    """Whether `text` is a SHA-256 as this program writes it: 64 lower-case hexadecimal digits."""
+    return re.fullmatch(r"[0-9a-f]{64}", text) is not None
+
+
+def is_commit(text: str) -> bool:
+    """Whether `text` is a whole git commit: 40 lower-case hexadecimal digits."""
+    return re.fullmatch(r"[0-9a-f]{40}", text) is not None
+
+
 class WheelKind(enum.Enum):
     """The wheels of a set; jaxlib and plugin exist per CPython, pjrt once."""
 

@@ -75,6 +75,8 @@ def test_a_channel_tightens_the_matrix_and_keeps_what_it_does_not_name(tmp_path:
 
 def test_an_advisory_rule_of_a_channel_never_weakens_a_required_one(tmp_path: Path) -> None:
     text = GOOD + "    policy:\n      - {suite: long, level: advisory}\n"
+    (tmp_path / "suites").mkdir()
+    (tmp_path / "suites" / "long.yaml").touch()
     channel = load(tmp_path, text)["nightly"]
     assert channel.levels(matrix.family("gfx90a"), "3.12")["long"] is matrix.Level.ADVISORY
     assert channel.levels(matrix.family("gfx90a"), "3.12")["smoke"] is matrix.Level.REQUIRED
@@ -104,7 +106,10 @@ def test_sizes_days_and_writers_are_read(tmp_path: Path) -> None:
         ("    policy:\n      - {suite: smoke, level: advisory}\n", "requires smoke; a channel may only tighten"),
         ("    policy:\n      - {suite: smoke, level: strict}\n", "unknown value 'strict'"),
         ("    retention: {staging_days: 0}\n", "staging_days: must be 1 or more"),
-        ("    retention: {pinned: [latest]}\n", "not the SHA-256 of a manifest"),
+        ("    policy: [{suite: smok, level: required}]\n", "unknown value 'smok'"),
+        ("    policy: [{suite: e2e, level: required, pythons: ['3.21']}]\n", "unknown Python version"),
+        ("    policy: [{suite: e2e, level: required, pythons: 3.12}]\n", "expected a list"),
+        ("    retention: {pinned: [latest]}\n", "'latest' is not 64 hexadecimal digits"),
         ("    writers: few\n", "writers: unknown value 'few'"),
         ("    public_url: nowhere\n", "public_url: 'nowhere' is not a URL"),
         ("    cache_control: {pages: x}\n", "'wheels' is missing"),

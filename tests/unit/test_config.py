@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import date
+
 import pytest
 
-from rocwheel.config import load, parse
+from rocwheel.config import Field, load, parse
 from rocwheel.errors import ConfigError
 
 TEXT = """\
@@ -12,7 +14,7 @@ pins:
   "0.9.1":
     commit: abc
     pythons: ["3.11", "3.12"]
-    count: 0x10
+    count: 1_6
     default: yes
     nothing:
 """
@@ -92,3 +94,49 @@ def test_broken_documents_are_one_located_error(text):
 def test_a_missing_file_is_an_error_with_its_path(tmp_path):
     error = failure(lambda: load(tmp_path / "no.yaml"))
     assert str(tmp_path / "no.yaml") in str(error)
+
+
+@pytest.mark.parametrize(
+    ("value", "reader", "problem"),
+    [
+        ("017", Field.integer, "not a decimal number"),
+        ("0x10", Field.integer, "not a decimal number"),
+        ("1:30", Field.integer, "not a decimal number"),
+        ("'12'", Field.integer, "expected a whole number"),
+        ("2", lambda field: field.schema(1), "this rocwheel reads schema 1"),
+        ("abc", Field.sha256, "not 64 hexadecimal digits"),
+        ("A" * 64, Field.sha256, "not 64 hexadecimal digits"),
+        ("abc", Field.commit, "not 40 hexadecimal digits"),
+        ("'0.9.x'", Field.version, "no version"),
+        ("'=0.9'", Field.specifiers, "no version specifier"),
+        ("['3.12', '3.21']", Field.cpythons, "unknown Python version"),
+        ("['3.12', '3.12']", Field.cpythons, "given twice"),
+        ("2027-02-30", Field.day, "not a day"),
+        ("12", Field.day, "expected a day"),
+    ],
+)
+def test_a_value_that_cannot_be_right_is_located(value, reader, problem):
+    field = parse(f"a:\n  key: {value}\n", name="f.yaml").mapping()["a"].mapping()["key"]
+    error = failure(lambda: reader(field))
+    assert str(error).startswith("f.yaml:2:")
+    assert problem in str(error)
+    assert error.hint
+
+
+def test_the_vocabulary_reads_what_is_right():
+    text = f"day: 2027-01-31\nquoted: '2027-01-31'\ncommit: '{'a' * 40}'\npythons: ['3.14-ft']\n"
+    fields = parse(text, name="f.yaml").mapping()
+    assert fields["day"].day() == fields["quoted"].day() == date(2027, 1, 31)
+    assert fields["commit"].commit() == "a" * 40
+    assert [str(item) for item in fields["pythons"].cpythons()] == ["3.14-ft"]
+
+
+@pytest.mark.parametrize("text", ["[a, b]: 1\n", "? {a: b}\n: 1\n", "x:\n  [1]: 2\n"])
+def test_a_key_that_is_no_text_is_located(text):
+    def read(field):
+        for value in field.mapping().values():
+            value.mapping()
+
+    error = failure(lambda: read(parse(text, name="f.yaml")))
+    assert str(error).startswith("f.yaml:")
+    assert "a key is not text" in str(error)

@@ -24,7 +24,7 @@ from rocwheel.bazel.profile import Summary, read_profile
 from rocwheel.bazel.remote import LOCAL, ask, write_headers
 from rocwheel.console import count, duration, size
 from rocwheel.errors import BazelError, CommandError
-from rocwheel.files import locked
+from rocwheel.files import locked, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -432,9 +432,7 @@ def explain(action: FailedAction) -> str:
 
 def _remember(path: Path, result: BazelResult) -> None:
     figures = {"actions": result.actions_executed, "milliseconds": round(result.seconds * 1000)}
-    aside = path.with_suffix(f".{os.getpid()}")
-    aside.write_text(json.dumps(figures), encoding="utf-8")
-    aside.replace(path)
+    write_json(path, figures)
 
 
 def _last(path: Path) -> str:

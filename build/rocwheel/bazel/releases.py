@@ -6,21 +6,18 @@ cached one is the right one; nothing is executed before its bytes were compared.
 
 from __future__ import annotations
 
-import hashlib
 import platform
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from rocwheel import config
+from rocwheel import config, files
 from rocwheel.console import Unit
-from rocwheel.download import Client, LostError, Retry, UnreachableError, without_secrets
-from rocwheel.errors import ConfigError, FetchError
-from rocwheel.files import locked
+from rocwheel.download import Client, Retry, has_password, save, without_secrets
+from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from rocwheel.config import Field
@@ -29,7 +26,6 @@ if TYPE_CHECKING:
 SCHEMA: Final = 1
 ELSEWHERE: Final = "check --bazel-mirror and --bazel-proxy, or name a Bazel with --bazel-path"
 PATIENT: Final = Retry()
-_SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
 _MACHINES: Final = {"x86_64": "x86_64", "aarch64": "arm64"}  # as Bazel spells them
 
 
@@ -66,6 +62,11 @@ class Releases:
         found = known[version]
         if not mirror:
             return found
+        if not mirror.startswith(("https://", "http://")) or has_password(mirror):
+            raise ConfigError(
+                f"--bazel-mirror {without_secrets(mirror)}: no http address without credentials",
+                hint="it is recorded and shown; let the network say who may use the mirror",
+            )
         url = f"{mirror.rstrip('/')}/{version}/{found.url.rpartition('/')[2]}"
         return Release(
             version=version, platform=here, url=url, sha256=found.sha256, verified=found.verified
@@ -87,10 +88,7 @@ class Downloads:
 def load_releases(path: Path) -> Releases:
     """Read the table. Raises ConfigError."""
     fields = config.load(path).record(required=("schema", "url", "releases"))
-    if fields["schema"].integer() != SCHEMA:
-        fields["schema"].fail(
-            f"this rocwheel reads schema {SCHEMA}", hint="use a rocwheel of the same version"
-        )
+    fields["schema"].schema(SCHEMA)
     url = fields["url"].string()
     for placeholder in ("{version}", "{platform}"):
         if placeholder not in url:
@@ -132,73 +130,29 @@ def fetch(release: Release, downloads: Downloads, *, console: Console) -> Path:
     Raises FetchError when it cannot be had or is not what it should be.
     """
     path = place(release, downloads.folder)
-    with locked(path.parent.with_suffix(".lock")):
+    with files.locked(path.parent.with_suffix(".lock")):
         if not path.is_file():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            aside = path.with_suffix(".part")
-            try:
-                _download(release, aside, downloads, console)
-                aside.chmod(0o755)
-                aside.replace(path)
-            finally:
-                aside.unlink(missing_ok=True)
+            with (
+                Client(
+                    downloads.env,
+                    retry=downloads.retry,
+                    note=console.info,
+                    hint=ELSEWHERE,
+                    unreachable=ELSEWHERE,
+                ) as client,
+                console.progress(f"Bazel {release.version}", unit=Unit.BYTES) as bar,
+            ):
+                save(client, release.url, path, sha256=release.sha256, progress=bar.update)
+        path.chmod(0o755)
     return path
-
-
-def _download(release: Release, path: Path, downloads: Downloads, console: Console) -> None:
-    client = Client(
-        downloads.env,
-        retry=downloads.retry,
-        note=console.info,
-        hint=ELSEWHERE,
-    )
-    digest = ""
-    with console.progress(f"Bazel {release.version}", unit=Unit.BYTES) as bar:
-        try:
-            while not digest:
-                try:
-                    digest = _receive(release, path, client, bar.update)
-                except LostError as exc:
-                    client.failed(release.url, exc)
-        except UnreachableError as exc:
-            exc.hint = ELSEWHERE
-            raise
-        finally:
-            client.close()
-    if digest != release.sha256:
-        raise FetchError(
-            f"{without_secrets(release.url)}: SHA-256 is {digest}, not {release.sha256}",
-            hint="the mirror has another file, or ci/bazel_binaries.yaml is wrong",
-        )
-
-
-def _receive(release: Release, path: Path, client: Client, update: Callable[[int], None]) -> str:
-    """One attempt, from the first byte; the digest of what came. Raises LostError."""
-    answer = client.get(release.url)
-    digest, done = hashlib.sha256(), 0
-    try:
-        with path.open("wb") as file:
-            for block in answer.blocks():
-                file.write(block)
-                digest.update(block)
-                done += len(block)
-                update(done)
-    finally:
-        answer.close()
-    if answer.remote.size is not None and done < answer.remote.size:
-        raise LostError(f"cut after {done} of {answer.remote.size} bytes")
-    return digest.hexdigest()
 
 
 def _release(entry: Field, url: str, *, version: str, name: str) -> Release:
     fields = entry.record(required=("sha256", "verified"))
-    sha256 = fields["sha256"].string()
-    if not _SHA256.match(sha256):
-        fields["sha256"].fail(f"{sha256!r} is not 64 hexadecimal digits", hint="write all of them")
     return Release(
         version=version,
         platform=name,
         url=url.format(version=version, platform=name),
-        sha256=sha256,
+        sha256=fields["sha256"].sha256(),
         verified=fields["verified"].boolean(),
     )

@@ -9,7 +9,6 @@ cut short.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -18,6 +17,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocwheel import files
 from rocwheel.errors import CommandError, HostError
 from rocwheel.host import debian
 from rocwheel.process import Command, HostRunner, base_env
@@ -39,9 +39,7 @@ def python(lock: Path, *, environ: Mapping[str, str]) -> Path:
     if marker.exists() and executable.exists():
         return executable
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with (target.parent / f"{key[:16]}.lock").open("w") as held:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with files.locked(target.parent / f"{key[:16]}.lock"):
             if not marker.exists():
                 _make(target, lock, HostRunner(base_env(environ)))
                 marker.touch()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import amdgpu_family_matrix as matrix
-from rocwheel import config
+from rocwheel import config, files
 from rocwheel.errors import ConfigError
 from rocwheel.model import WheelKind, suggest
 from rocwheel.places import OURS, Place
@@ -130,7 +130,11 @@ def of_store(url: str, options: Options | None = None) -> Channel:
 def load(path: Path) -> dict[str, Channel]:
     """Read every channel. Raises ConfigError with file, line and key."""
     channels = config.load(path).record(required=("channels",))["channels"].mapping()
-    return {name: _channel(name, entry) for name, entry in channels.items()}
+    beside = (item.stem for item in files.entries(path.parent / "suites"))
+    suites = frozenset(
+        [*beside, *(name for family in matrix.FAMILIES.values() for name in family.suites)]
+    )
+    return {name: _channel(name, entry, suites) for name, entry in channels.items()}
 
 
 def channel(path: Path, name: str) -> Channel:
@@ -143,7 +147,7 @@ def channel(path: Path, name: str) -> Channel:
     return channels[name]
 
 
-def _channel(name: str, entry: Field) -> Channel:
+def _channel(name: str, entry: Field, suites: frozenset[str]) -> Channel:
     fields = entry.record(
         required=("store", "prefixes"),
         optional=(
@@ -175,7 +179,7 @@ def _channel(name: str, entry: Field) -> Channel:
         wheel_cache=cache["wheels"].string() if cache else WHEEL_CACHE,
         retention=_retention(fields["retention"]) if "retention" in fields else Retention(),
         size_budget=_budget(fields["size_budget_mib"]) if "size_budget_mib" in fields else {},
-        policy=tuple(_rule(item) for item in fields["policy"].sequence())
+        policy=tuple(_rule(item, suites) for item in fields["policy"].sequence())
         if "policy" in fields
         else (),
     )
@@ -224,14 +228,11 @@ def _retention(entry: Field) -> Retention:
         return value
 
     pinned = fields["pinned"].sequence() if "pinned" in fields else ()
-    for item in pinned:
-        if not re.fullmatch(r"[0-9a-f]{64}", item.string()):
-            item.fail("not the SHA-256 of a manifest", hint="copy it from `status`")
     return Retention(
         staging_days=days("staging_days"),
         release_days=days("release_days"),
         keep_newest=fields["keep_newest"].integer() if "keep_newest" in fields else 3,
-        pinned=tuple(item.string() for item in pinned),
+        pinned=tuple(item.sha256() for item in pinned),
     )
 
 
@@ -243,11 +244,11 @@ def _budget(entry: Field) -> dict[WheelKind, int]:
     }
 
 
-def _rule(entry: Field) -> matrix.Rule:
+def _rule(entry: Field, suites: frozenset[str]) -> matrix.Rule:
     """Read one rule. It may not make advisory what some family requires."""
     fields = entry.record(required=("suite", "level"), optional=("pythons",))
     level = matrix.Level(fields["level"].choice(item.value for item in matrix.Level))
-    suite = fields["suite"].string()
+    suite = fields["suite"].choice(suites)
     if level is matrix.Level.ADVISORY:
         for family in matrix.FAMILIES.values():
             if any(rule.suite == suite and rule.level is not level for rule in family.policy):
@@ -255,5 +256,5 @@ def _rule(entry: Field) -> matrix.Rule:
                     f"{family.name} requires {suite}; a channel may only tighten",
                     hint="change amdgpu_family_matrix.py, where everybody sees it",
                 )
-    pythons = fields["pythons"].strings() if "pythons" in fields else ()
-    return matrix.Rule(suite, level, pythons)
+    pythons = fields["pythons"].cpythons() if "pythons" in fields else ()
+    return matrix.Rule(suite, level, tuple(map(str, pythons)))

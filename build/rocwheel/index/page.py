@@ -12,7 +12,6 @@ import dataclasses
 import html
 import json
 import posixpath
-import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from html.parser import HTMLParser
@@ -25,6 +24,7 @@ from packaging.version import Version
 
 from rocwheel.console import size as readable_size
 from rocwheel.errors import ConfigError, StoreError, WheelError
+from rocwheel.model import is_sha256
 from rocwheel.store import differs
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 API_VERSION: Final = "1.1"
 PRIVATE: Final = "_rocwheel"
 GENERATOR: Final = "rocwheel"
-SHA256: Final = re.compile(r"[0-9a-f]{64}")
 UNFOLDED: Final = 3  # versions shown at once; the others open on a click
 
 
@@ -58,7 +57,7 @@ class Entry:
 
     def __post_init__(self) -> None:
         """Nothing is listed without its hash. Raises WheelError."""
-        if not SHA256.fullmatch(self.sha256):
+        if not is_sha256(self.sha256):
             raise WheelError(
                 f"{self.filename}: {self.sha256!r} is not a SHA-256",
                 hint="every file in an index has one: build or stage the wheel set again",

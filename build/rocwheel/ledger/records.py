@@ -21,8 +21,9 @@ from rocwheel.errors import (
     ObjectMissingError,
     StoreError,
 )
-from rocwheel.index.page import SHA256, Entry
+from rocwheel.index.page import Entry
 from rocwheel.manifest import Manifest
+from rocwheel.model import is_sha256
 from rocwheel.store import each
 from rocwheel.values import canonical_json, replace, validated
 from rocwheel.verdict import Verdict
@@ -216,7 +217,7 @@ def manifests(place: Place, prefix: str = "") -> list[str]:
     start = place.manifest("").removesuffix(".json")
     keys = (item.key for item in place.store.keys(start + prefix))
     names = (key.removeprefix(start).removesuffix(".json") for key in keys)
-    return [name for name in names if SHA256.fullmatch(name)]
+    return [name for name in names if is_sha256(name)]
 
 
 def add_verdict(place: Place, verdict: Verdict) -> str:

@@ -7,30 +7,27 @@
     locks/<name>.lock                advisory locks (flock), and by their time the last use
 
 A run holds the exclusive lock of its source's key while it fetches, and a shared lock of the tree
-for as long as it uses it; a tree in use is never trimmed. Lock files stay: removing one that
-somebody waits for would split the lock. Nothing is synced to the disk: after a power cut, empty
-the cache.
+for as long as it uses it; a tree in use is never trimmed. Two runs with the same tree from two
+sources take turns in publishing it (the lock `publish`). Nothing is synced to the disk: after a
+power cut, empty the cache.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import errno
-import fcntl
 import json
 import os
-import shutil
-import weakref
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel.download import Remote
+from rocwheel import files
+from rocwheel.download import Fingerprint
 from rocwheel.rocm.tree import Facts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 SCHEMA: Final = 1
 TREE: Final = "tree"  # the folder with the unpacked tarball, beside entry.json
@@ -40,7 +37,7 @@ TREE: Final = "tree"  # the folder with the unpacked tarball, beside entry.json
 class Seen:
     """What a source was when it was last fetched."""
 
-    remote: Remote
+    remote: Fingerprint
     sha256: str
 
 
@@ -53,16 +50,6 @@ class Entry:
     files: int
     bytes: int
     facts: Facts
-
-
-class Lease:
-    """A shared lock on a cached tree: while it lives, the tree is not trimmed."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._close = weakref.finalize(self, os.close, descriptor)
-
-    def close(self) -> None:
-        self._close()
 
 
 class Cache:
@@ -88,11 +75,11 @@ class Cache:
         path = self.trees / sha256 / TREE
         return path if path.is_dir() else None
 
-    def lease(self, sha256: str) -> tuple[Entry, Path, Lease] | None:
+    def lease(self, sha256: str) -> tuple[Entry, Path, files.Lock] | None:
         """Take hold of a cached tree and mark it used now; None when it is not there."""
         if self.tree(sha256) is None:
             return None
-        lease = Lease(self._lock(sha256, fcntl.LOCK_SH))
+        lease = self._lease(sha256)
         entry = self._entry(sha256)
         if entry is None:
             lease.close()
@@ -103,22 +90,22 @@ class Cache:
         """What the source with this key was; None when it was never fetched."""
         document = _read(self._sources / f"{key}.json")
         try:
-            return Seen(remote=Remote(**document["remote"]), sha256=document["sha256"])
+            return Seen(remote=Fingerprint(**document["remote"]), sha256=document["sha256"])
         except (KeyError, TypeError):
             return None
 
     def remember(self, key: str, seen: Seen, *, source: str) -> None:
-        _write(self._sources / f"{key}.json", {**dataclasses.asdict(seen), "source": source})
+        files.write_json(
+            self._sources / f"{key}.json", {**dataclasses.asdict(seen), "source": source}
+        )
 
     def partial(self, key: str) -> Path:
         """Where the download of the source with this key lies while it is incomplete."""
         return self._partial / f"{key}.part"
 
     def partial_bytes(self, key: str) -> int:
-        try:
-            return self.partial(key).stat().st_size
-        except OSError:
-            return 0
+        status = files.status(self.partial(key))
+        return status.st_size if status else 0
 
     def _entry(self, sha256: str) -> Entry | None:
         document = _read(self.trees / sha256 / "entry.json")
@@ -139,33 +126,27 @@ class Cache:
         `waiting` is called once when another run has it. The folder is empty, and gone afterwards
         unless `publish` moved it.
         """
-        lock = self._lock(key, fcntl.LOCK_EX, waiting=waiting)
         staging = self._staging / key
-        try:
-            remove(staging)  # a killed run's
+        with files.locked(self._lock(key), waiting=waiting):
+            files.remove(staging)  # a killed run's
             staging.mkdir(mode=0o755)
             try:
                 yield staging
             finally:
-                remove(staging)
-        finally:
-            os.close(lock)
+                files.remove(staging)
 
-    def publish(self, staging: Path, entry: Entry) -> tuple[Entry, Path, Lease]:
+    def publish(self, staging: Path, entry: Entry) -> tuple[Entry, Path, files.Lock]:
         """Make `staging/tree` the tree of its digest, by one rename; an equal one may be there."""
-        _write(
+        files.write_json(
             staging / "entry.json",
             {**dataclasses.asdict(entry), "facts": entry.facts.to_json(), "schema": SCHEMA},
         )
-        lease = Lease(self._lock(entry.sha256, fcntl.LOCK_SH))
+        lease = self._lease(entry.sha256)  # from now on nobody trims it
         target = self.trees / entry.sha256
-        if self._entry(entry.sha256) is None:
-            remove(target)  # of another schema
-            try:
+        with files.locked(self._lock("publish")):
+            if self._entry(entry.sha256) is None:
+                files.remove(target)  # of another schema
                 staging.rename(target)
-            except OSError as exc:
-                if exc.errno not in (errno.EEXIST, errno.ENOTEMPTY):
-                    raise
         return entry, target / TREE, lease
 
     # Room.
@@ -183,85 +164,65 @@ class Cache:
         It fits when it holds at most `budget` bytes and `room` bytes are free. `removed` is told
         the name and size of each thing that went. Trees and downloads in use stay.
         """
-        for leftover in tuple(self._staging.iterdir()):
+        for leftover in files.entries(self._staging):
             with self._unused(leftover.name) as free:
                 if free:
-                    remove(leftover)
+                    files.remove(leftover)
         items = sorted(self._items())
         total = sum(count for _, count, _ in items)
         for _, count, name in items:
             if (budget is None or total <= budget) and self.free() >= room:
                 return
             with self._unused(name) as free:
-                if not free:
+                if not free or not self._removed(name):
                     continue
-                if (self.trees / name).is_dir():
-                    doomed = self._staging / name
-                    (self.trees / name).rename(doomed)  # gone at once, whatever happens next
-                    remove(doomed)
-                else:
-                    self.partial(name).unlink(missing_ok=True)
-                    self.partial(name).with_suffix(".json").unlink(missing_ok=True)
             total -= count
             removed(name, count)
 
+    def _removed(self, name: str) -> bool:
+        """Remove the tree or the partial download `name`; whether it was still there."""
+        tree, part = self.trees / name, self.partial(name)
+        if files.status(tree):
+            doomed = self._staging / name
+            files.remove(doomed)  # a killed run's
+            tree.rename(doomed)  # gone at once, whatever happens next
+            files.remove(doomed)
+            return True
+        there = files.status(part) is not None
+        files.remove(part)
+        files.remove(part.with_suffix(".json"))
+        return there
+
     def _items(self) -> Iterator[tuple[float, int, str]]:
         """(last use, bytes, name) of every tree and every partial download."""
-        for path in self.trees.iterdir():
+        for path in files.entries(self.trees):
             entry = self._entry(path.name)
-            lock = self._locks / f"{path.name}.lock"
-            used = lock.stat().st_mtime if lock.exists() else 0.0
-            yield used, entry.bytes if entry else 0, path.name
-        for path in self._partial.glob("*.part"):
-            status = path.stat()
-            yield status.st_mtime, status.st_size, path.stem
+            lock = files.status(self._lock(path.name))
+            yield lock.st_mtime if lock else 0.0, entry.bytes if entry else 0, path.name
+        for path in files.entries(self._partial):
+            status = files.status(path)
+            if path.suffix == ".part" and status:
+                yield status.st_mtime, status.st_size, path.stem
 
     @contextmanager
     def _unused(self, name: str) -> Iterator[bool]:
         """Whether nobody holds the lock of `name`; it is held meanwhile."""
+        lock = files.try_locked(self._lock(name))
         try:
-            lock = self._lock(name, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        try:
-            yield True
+            yield lock is not None
         finally:
-            os.close(lock)
+            if lock:
+                lock.close()
 
-    def _lock(self, name: str, how: int, *, waiting: Callable[[], None] | None = None) -> int:
-        path = self._locks / f"{name}.lock"
-        try:
-            lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        except OSError as exc:
-            # A cache on a read-only disk can still be used, and locked, for reading.
-            if how != fcntl.LOCK_SH or exc.errno not in (errno.EROFS, errno.EACCES):
-                raise
-            lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            if waiting:
-                try:
-                    fcntl.flock(lock, how | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    waiting()
-                    fcntl.flock(lock, how)
-            else:
-                fcntl.flock(lock, how)
-            if how == fcntl.LOCK_SH:
-                with suppress(OSError):
-                    os.utime(lock)
-        except BaseException:
-            os.close(lock)
-            raise
-        return lock
+    def _lease(self, name: str) -> files.Lock:
+        """The shared lock of a tree, waited for; its time becomes that of the last use."""
+        lease = files.locked(self._lock(name), shared=True)
+        with suppress(OSError):
+            os.utime(lease.descriptor)
+        return lease
 
-
-def remove(folder: Path) -> None:
-    """Remove a folder, also a read-only one; nothing happens when it is not there."""
-    for path, _, _ in os.walk(folder):
-        Path(path).chmod(0o700)
-    with suppress(FileNotFoundError):
-        shutil.rmtree(folder)
+    def _lock(self, name: str) -> Path:
+        return self._locks / f"{name}.lock"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -271,9 +232,3 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}
-
-
-def _write(path: Path, document: dict[str, Any]) -> None:
-    aside = path.with_name(f"{path.name}.new")
-    aside.write_text(json.dumps(document, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    aside.replace(path)

@@ -15,26 +15,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
+from rocwheel import files
 from rocwheel.console import Unit, size
 from rocwheel.download import (
     BLOCK,
     ChangedError,
     Client,
-    Remote,
+    Download,
+    DownloadError,
+    Fingerprint,
+    Part,
     Retry,
-    UnreachableError,
+    WrongBytesError,
+    changing,
     without_secrets,
 )
-from rocwheel.errors import FetchError, HostError, RocwheelError
+from rocwheel.errors import FetchError, HostError, RocmError
 from rocwheel.rocm import tree
-from rocwheel.rocm.archive import inflate
-from rocwheel.rocm.cache import TREE, Cache, Entry, Lease, Seen, remove
-from rocwheel.rocm.download import Download
-from rocwheel.rocm.flow import Stage
+from rocwheel.rocm.cache import TREE, Cache, Entry, Seen
 from rocwheel.rocm.origin import Origin, RocmPlan
-from rocwheel.rocm.spool import Spool
+from rocwheel.rocm.stage import Stage
+from rocwheel.rocm.tarball import inflate
 from rocwheel.rocm.tree import RocmRoot
-from rocwheel.rocm.unpack import Limits, unpack
+from rocwheel.rocm.unpack import UnpackLimits, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -54,7 +57,7 @@ def fetch(
     budget_bytes: int | None = None,
     env: Mapping[str, str] | None = None,
     retry: Retry | None = None,
-    limits: Limits | None = None,
+    limits: UnpackLimits | None = None,
 ) -> RocmRoot:
     """Apply a plan; the tree stays in the cache for as long as the returned value lives.
 
@@ -72,7 +75,7 @@ def fetch(
             budget=budget_bytes,
             env=env or {},
             retry=retry or Retry(),
-            limits=limits or Limits(),
+            limits=limits or UnpackLimits(),
         ).run()
     except OSError as exc:
         raise _refused(exc, plan.cache) from exc
@@ -93,7 +96,7 @@ def _root(
     sha256: str,
     cached: bool,
     unpacked: int = 0,
-    lease: Lease | None = None,
+    lease: files.Lock | None = None,
 ) -> RocmRoot:
     return RocmRoot(
         root=root,
@@ -124,7 +127,7 @@ class _Job:
         budget: int | None,
         env: Mapping[str, str],
         retry: Retry,
-        limits: Limits,
+        limits: UnpackLimits,
     ) -> None:
         self._plan = plan
         self._console = console
@@ -155,17 +158,17 @@ class _Job:
     def _from_file(self, staging: Path) -> RocmRoot:
         path = Path(self._plan.source)
         status = path.stat()
-        remote = Remote(
+        state = Fingerprint(
             size=status.st_size, modified=f"{status.st_mtime_ns} {status.st_dev} {status.st_ino}"
         )
         seen = self._cache.recall(self._plan.key)
-        if seen and seen.remote.same(remote) and self._plan.sha256 is None:
+        if seen and seen.remote.same(state) and self._plan.sha256 is None:
             found = self._cached(seen.sha256)
             if found:
                 return found
         expected = self._plan.sha256 or self._beside(path)
         self._make_room(UNPACKED_RATIO * status.st_size)
-        return self._make(staging, _file_blocks(path), remote=remote, expected=expected)
+        return self._make(staging, _file_blocks(path), known=state, expected=expected)
 
     def _beside(self, path: Path) -> str | None:
         """The digest in `<tarball>.sha256`, if that is there."""
@@ -177,13 +180,12 @@ class _Job:
         return _digest_in(text, name=self._plan.name, where=str(path))
 
     def _from_url(self, staging: Path) -> RocmRoot:
-        client = Client(
+        with Client(
             self._env,
             retry=self._retry,
             note=self._console.info,
             hint="check the address; nightly tarballs are removed after some weeks",
-        )
-        try:
+        ) as client:
             seen = self._cache.recall(self._plan.key)
             if seen and self._plan.sha256 is None:
                 found = self._unchanged(client, seen)
@@ -194,8 +196,6 @@ class _Job:
             if found:
                 return found
             return self._download(client, staging, expected)
-        finally:
-            client.close()
 
     def _unchanged(self, client: Client, seen: Seen) -> RocmRoot | None:
         """The tree of an earlier run, when the server says that the file is the same."""
@@ -204,67 +204,51 @@ class _Job:
             return None
         try:
             same = client.is_still(self._plan.source, seen.remote)
-        except UnreachableError as exc:
-            raise UnreachableError(
-                str(exc),
-                hint=f"--therock-sha256={seen.sha256} uses the cached tree without asking",
-            ) from exc
+        except DownloadError as exc:
+            if exc.temporary:
+                exc.hint = f"--therock-sha256={seen.sha256} uses the cached tree without asking"
+            raise
         return found if same else None
 
     def _published(self, client: Client) -> str | None:
         """The digest at `<URL>.sha256`, if the server has that."""
         parts = urlsplit(self._plan.source)
         url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
-        text = client.text(url)
+        text = client.text(url, beside=self._plan.source)
         if text is None:
             return None
         return _digest_in(text, name=self._plan.name, where=without_secrets(url))
 
     def _download(self, client: Client, staging: Path, expected: str | None) -> RocmRoot:
         for _ in range(RESTARTS):
-            spool = Spool(self._cache.partial(self._plan.key))
+            part = Part(self._cache.partial(self._plan.key))
             try:
-                found = self._through(spool, client, staging, expected)
-                spool.discard()
+                found = self._through(part, client, staging, expected)
+                part.discard()
             except ChangedError:
                 self._console.warn(f"{self._plan.shown}: changed while it was fetched; once more")
-                spool.discard()
-                remove(staging / TREE)
-            except UnreachableError:
-                raise  # what has come is the start of the next run
-            except HostError:
-                if not spool.size:
-                    spool.discard()
-                raise
-            except RocwheelError:
-                spool.discard()  # bad bytes
-                raise
-            except OSError as exc:
-                if exc.errno in FULL:
-                    spool.discard()
+                part.discard()
+                files.remove(staging / TREE)
+            except (WrongBytesError, RocmError):
+                part.discard()
                 raise
             else:
                 return found
             finally:
-                spool.close()
-        raise FetchError(
-            f"{self._plan.shown}: changes faster than it can be fetched",
-            hint="give the address of a file that stays as it is",
-        )
+                part.close()  # after any other failure it is the start of the next run
+        raise changing(self._plan.source)
 
-    def _through(
-        self, spool: Spool, client: Client, staging: Path, expected: str | None
-    ) -> RocmRoot:
-        with closing(Download(client, self._plan.source, spool)) as download:
-            remote = download.begin()
-            if spool.size:
-                self._console.info(f"   continuing after {size(spool.size)}")
-            if remote.size is not None:
-                self._make_room(remote.size - spool.size + UNPACKED_RATIO * remote.size)
+    def _through(self, part: Part, client: Client, staging: Path, expected: str | None) -> RocmRoot:
+        with closing(Download(client, self._plan.source, part)) as download:
+            known = download.begin()
+            if part.size:
+                self._console.info(f"   continuing after {size(part.size)}")
+            if known.size is not None:
+                self._make_room(known.size - part.size + UNPACKED_RATIO * known.size)
             return self._make(
                 staging,
                 download.blocks(),
-                remote=remote,
+                known=known,
                 expected=expected,
                 cancel=download.cancel,
             )
@@ -276,7 +260,7 @@ class _Job:
         staging: Path,
         blocks: Iterator[bytes],
         *,
-        remote: Remote,
+        known: Fingerprint,
         expected: str | None,
         cancel: Callable[[], None] | None = None,
     ) -> RocmRoot:
@@ -286,7 +270,7 @@ class _Job:
         self._read = 0
         with (
             self._console.progress(
-                f"{verb} {plan.name}", total=remote.size, unit=Unit.BYTES
+                f"{verb} {plan.name}", total=known.size, unit=Unit.BYTES
             ) as progress,
             Stage(self._hashed(blocks, digest, progress), name="fetch", cancel=cancel) as packed,
             Stage(inflate(packed, name=plan.shown), name="inflate", cancel=packed.stop) as inflated,
@@ -300,7 +284,7 @@ class _Job:
             )
         sha256 = digest.hexdigest()
         if expected and sha256 != expected:
-            raise FetchError(
+            raise WrongBytesError(
                 f"{plan.shown}: its SHA-256 is {sha256}, not {expected}",
                 hint="this is not the tarball it should be; check the address and the checksum",
             )
@@ -317,7 +301,7 @@ class _Job:
                 facts=facts,
             ),
         )
-        self._cache.remember(plan.key, Seen(remote=remote, sha256=sha256), source=plan.shown)
+        self._cache.remember(plan.key, Seen(remote=known, sha256=sha256), source=plan.shown)
         self._console.info(f"   {unpacked.files} files, {size(unpacked.bytes)}, in {root}")
         return self._root(entry, root, lease, cached=False)
 
@@ -334,7 +318,7 @@ class _Job:
             return None
         return self._root(*held, cached=True)
 
-    def _root(self, entry: Entry, folder: Path, lease: Lease, *, cached: bool) -> RocmRoot:
+    def _root(self, entry: Entry, folder: Path, lease: files.Lock, *, cached: bool) -> RocmRoot:
         return _root(
             self._plan,
             entry.facts,

@@ -14,7 +14,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel.console import size
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, RocmError
-from rocwheel.model import RocmVersion
+from rocwheel.model import RocmVersion, is_sha256
 from rocwheel.rocm.cache import Cache
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _locate(source: str, cwd: Path) -> tuple[Origin, str]:
 
 def _digest(text: str) -> str:
     value = text.strip().lower()
-    if not re.fullmatch(r"[0-9a-f]{64}", value):
+    if not is_sha256(value):
         raise ConfigError(f"{text!r}: not a SHA-256", hint="64 hexadecimal digits")
     return value
 

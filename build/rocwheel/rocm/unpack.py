@@ -2,8 +2,8 @@
 
 Every path is made of real directories that this run created: no name leaves the folder, no file
 is written through a symbolic link, no file is written twice. What is refused is named, and raises
-FetchError; the caller removes the folder. The tree ends up without write permission; execute bits,
-links and modification times of files survive.
+WrongBytesError; the caller removes the folder. The tree ends up without write permission; execute
+bits, links and modification times of files survive.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import stat
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.errors import FetchError
-from rocwheel.rocm.archive import Kind, Member, TarReader, refused, shown
+from rocwheel.download import WrongBytesError
+from rocwheel.rocm.tarball import Kind, TarMember, TarReader, refused, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +26,7 @@ GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class UnpackLimits:
     """More than any ROCm has; what goes beyond is an attack or an accident."""
 
     unpacked: int = 200 * GIB  # bytes, all files together
@@ -52,15 +52,15 @@ def unpack(
     *,
     name: str,
     packed: Callable[[], int],
-    limits: Limits | None = None,
+    limits: UnpackLimits | None = None,
 ) -> Unpacked:
     """Unpack the tar stream into the new folder `into` and make the tree read-only.
 
     `packed` tells how many bytes of the archive have been read; `name` is what errors call it.
-    Raises FetchError for a bad archive, OSError when the disk refuses.
+    Raises WrongBytesError for a bad archive, OSError when the disk refuses.
     """
     into.mkdir()
-    limits = limits or Limits()
+    limits = limits or UnpackLimits()
     top = os.open(into, os.O_RDONLY | os.O_DIRECTORY)
     try:
         tar = TarReader(_in_proportion(blocks, name, packed, limits), name=name)
@@ -70,7 +70,7 @@ def unpack(
 
 
 def _in_proportion(
-    blocks: Iterable[bytes], name: str, packed: Callable[[], int], limits: Limits
+    blocks: Iterable[bytes], name: str, packed: Callable[[], int], limits: UnpackLimits
 ) -> Iterator[bytes]:
     """Pass blocks on while their sum is what a tarball of that size may hold."""
     total = 0
@@ -78,7 +78,7 @@ def _in_proportion(
         total += len(block)
         # The reader runs ahead of us, so `packed` is never too small.
         if total > limits.slack + limits.ratio * packed():
-            raise FetchError(
+            raise WrongBytesError(
                 f"{name}: unpacks out of all proportion: {total} bytes from {packed()}",
                 hint="do not use this archive; get it from where it was made",
             )
@@ -86,7 +86,7 @@ def _in_proportion(
 
 
 class _Writer:
-    def __init__(self, tar: TarReader, top: int, name: str, limits: Limits) -> None:
+    def __init__(self, tar: TarReader, top: int, name: str, limits: UnpackLimits) -> None:
         self._tar = tar
         self._top = top  # every path is opened relative to it
         self._name = name
@@ -120,13 +120,13 @@ class _Writer:
             os.chmod(path or b".", mode, dir_fd=self._top)
         return Unpacked(files=len(self._files), bytes=self._bytes)
 
-    def _refused(self, member: Member, problem: str) -> Exception:
+    def _refused(self, member: TarMember, problem: str) -> Exception:
         return refused(self._name, member.name, problem)
 
     # Names.
 
-    def _path(self, member: Member) -> bytes:
-        """The checked path of a member, its folders created. Raises FetchError."""
+    def _path(self, member: TarMember) -> bytes:
+        """The checked path of a member, its folders created. Raises WrongBytesError."""
         name = member.name
         folder, _, base = name.rpartition(b"/")
         path = self._spelt.get(folder)
@@ -140,7 +140,7 @@ class _Writer:
                 self._spelt[folder] = path
         return path + b"/" + base if path else base
 
-    def _parts(self, member: Member, name: bytes) -> list[bytes]:
+    def _parts(self, member: TarMember, name: bytes) -> list[bytes]:
         """Split a member's name, or the name a hard link gives."""
         if not name or b"\0" in name:
             raise self._refused(member, "has no usable name")
@@ -155,7 +155,7 @@ class _Writer:
             raise self._refused(member, "has too long a name")
         return parts
 
-    def _folders(self, member: Member, parts: list[bytes]) -> bytes:
+    def _folders(self, member: TarMember, parts: list[bytes]) -> bytes:
         path = b""
         for part in parts:
             path = path + b"/" + part if path else part
@@ -172,7 +172,7 @@ class _Writer:
         os.mkdir(path, 0o755, dir_fd=self._top)
         self._directories[path] = mode
 
-    def _new(self, member: Member) -> bytes:
+    def _new(self, member: TarMember) -> bytes:
         """The path of a member that may not exist yet."""
         path = self._path(member)
         if not path or path in self._directories or path in self._files or path in self._links:
@@ -181,7 +181,7 @@ class _Writer:
 
     # Members.
 
-    def _directory(self, member: Member) -> None:
+    def _directory(self, member: TarMember) -> None:
         path = self._path(member)
         if path in self._links or path in self._files:
             raise self._refused(member, "is there twice")
@@ -190,7 +190,7 @@ class _Writer:
         else:
             self._make(path, member.mode)
 
-    def _file(self, member: Member) -> None:
+    def _file(self, member: TarMember) -> None:
         path = self._new(member)
         self._bytes += member.packed
         if max(member.size, self._bytes) > self._limits.unpacked:
@@ -212,7 +212,7 @@ class _Writer:
             os.close(file)
         self._files.add(path)
 
-    def _fill(self, file: int, member: Member) -> None:
+    def _fill(self, file: int, member: TarMember) -> None:
         """Write a sparse file's pieces where they belong; the rest stays a hole."""
         pieces = iter(member.sparse or ())
         offset = length = 0
@@ -227,7 +227,7 @@ class _Writer:
                 offset, length, run = offset + len(piece), length - len(piece), run[len(piece) :]
         os.ftruncate(file, member.size)
 
-    def _symlink(self, member: Member) -> None:
+    def _symlink(self, member: TarMember) -> None:
         path = self._new(member)
         target = member.link
         if not target or b"\0" in target or len(target) > self._limits.path:
@@ -237,7 +237,7 @@ class _Writer:
         os.symlink(target, path, dir_fd=self._top)
         self._links[path] = target
 
-    def _hardlink(self, member: Member) -> None:
+    def _hardlink(self, member: TarMember) -> None:
         path = self._new(member)
         target = b"/".join(self._parts(member, member.link))
         if target in self._links:  # of links with two names, tar stores the second one so

@@ -19,6 +19,7 @@ from rocwheel.download import without_secrets
 from rocwheel.errors import CommandError, SourceError
 from rocwheel.files import locked
 from rocwheel.manifest import Source
+from rocwheel.model import is_commit
 from rocwheel.process import Command
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from rocwheel.process import Runner
 
-COMMIT: Final = re.compile(r"[0-9a-f]{40}\Z")
 # The tree decides nothing here: no prompt, no monitor program of its configuration, and a folder
 # owned by somebody else is only read.
 _ENV: Final = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
@@ -75,7 +75,7 @@ def checkout(wanted: Checkout, *, runner: Runner) -> bool:
 
 def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
     """Ask a repository which commit a branch or tag is; a commit is returned as it is."""
-    if COMMIT.match(ref):
+    if is_commit(ref):
         return ref
     patterns = _names(ref)
     try:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
 from rocwheel import config
 from rocwheel.errors import ConfigError
 from rocwheel.layout import (
@@ -20,7 +18,7 @@ from rocwheel.layout import (
     VersionClass,
     XlaPin,
 )
-from rocwheel.model import PythonVersion, WheelKind, suggest
+from rocwheel.model import WheelKind, suggest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,10 +61,7 @@ def load(path: Path) -> Layouts:
 def read(document: Field) -> Layouts:
     """Read the layouts from a parsed document. Raises ConfigError."""
     fields = document.record(required=("schema", "layouts"))
-    if fields["schema"].integer() != SCHEMA:
-        fields["schema"].fail(
-            f"this rocwheel reads schema {SCHEMA}", hint="use a rocwheel of the same version"
-        )
+    fields["schema"].schema(SCHEMA)
     entries = fields["layouts"].mapping()
     return Layouts(by_name={name: _layout(name, entry) for name, entry in entries.items()})
 
@@ -97,7 +92,7 @@ def _layout(name: str, entry: Field) -> Layout:
         version=Assignment(file=version["file"].string(), variable=version["variable"].string()),
         xla=_xla(fields["xla"]),
         lock_files=_lock_files(fields["lock_files"]) if "lock_files" in fields else None,
-        pythons=pythons(fields["pythons"]) if "pythons" in fields else (),
+        pythons=fields["pythons"].cpythons() if "pythons" in fields else (),
         left_behind=_strings(fields, "left_behind"),
         personal=_strings(fields, "personal"),
         command=fields["command"].choice(("build", "run")),
@@ -111,18 +106,6 @@ def _layout(name: str, entry: Field) -> Layout:
     )
 
 
-def pythons(field: Field) -> tuple[PythonVersion, ...]:
-    """Read a list of CPythons."""
-    found = []
-    for item in field.sequence():
-        text = item.string()
-        try:
-            found.append(PythonVersion.parse(text))
-        except ConfigError as exc:
-            item.fail(str(exc), hint=exc.hint)
-    return tuple(found)
-
-
 def _classes(field: Field) -> tuple[VersionClass, ...]:
     return tuple(_class(item) for item in field.sequence())
 
@@ -133,20 +116,12 @@ def _class(field: Field) -> VersionClass:
     )
     values = fields["values"].mapping() if "values" in fields else {}
     return VersionClass(
-        versions=_specifiers(fields["versions"]),
-        rocm=_specifiers(fields["rocm"]),
+        versions=fields["versions"].specifiers(),
+        rocm=fields["rocm"].specifiers(),
         startup_files=_strings(fields, "startup_files"),
         features=frozenset(_strings(fields, "features")),
         values={name: value.strings() for name, value in values.items()},
     )
-
-
-def _specifiers(field: Field) -> SpecifierSet:
-    text = field.string()
-    try:
-        return SpecifierSet(text)
-    except InvalidSpecifier:
-        field.fail(f"{text!r} is no version specifier", hint='write for example ">=0.9,<0.10"')
 
 
 def _step(field: Field, conditions: frozenset[str], values: frozenset[str]) -> Step:

@@ -5,7 +5,6 @@ Every mistake is a ConfigError with file, line, key and the nearest valid name.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -13,19 +12,17 @@ from packaging.version import InvalidVersion, Version
 
 from rocwheel import config
 from rocwheel.errors import ConfigError
-from rocwheel.model import PythonVersion, suggest
-from rocwheel.source.layouts import pythons as _pythons
+from rocwheel.model import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from rocwheel.config import Field
+    from rocwheel.model import PythonVersion
     from rocwheel.source.layouts import Layouts
 
 SCHEMA: Final = 1
-_COMMIT: Final = re.compile(r"[0-9a-f]{40}\Z")
-_SHA256: Final = re.compile(r"[0-9a-f]{64}\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,10 +80,7 @@ def load(path: Path, *, layouts: Layouts) -> Pins:
 def read(document: Field, *, layouts: Layouts, path: str) -> Pins:
     """Read the pins from a parsed document. Raises ConfigError."""
     fields = document.record(required=("schema", "pins"))
-    if fields["schema"].integer() != SCHEMA:
-        fields["schema"].fail(
-            f"this rocwheel reads schema {SCHEMA}", hint="use a rocwheel of the same version"
-        )
+    fields["schema"].schema(SCHEMA)
     entries = fields["pins"].mapping()
     pins = sorted(
         (_pin(version, entry, layouts) for version, entry in entries.items()),
@@ -117,14 +111,14 @@ def _pin(version: str, entry: Field, layouts: Layouts) -> Pin:
             f"no class of layout {layout.name!r} holds JAX {version}",
             hint="add one to ci/layouts.yaml",
         )
-    accepted = _pythons(fields["pythons"])
+    accepted = fields["pythons"].cpythons()
     origin, wheels = _jaxlib(version, fields["jaxlib"], accepted)
     return Pin(
         version=version,
         repository=fields["repository"].string(),
         ref=fields["ref"].string(),
-        commit=_hex(fields["commit"], _COMMIT, "40"),
-        xla_commit=_hex(fields["xla_commit"], _COMMIT, "40"),
+        commit=fields["commit"].commit(),
+        xla_commit=fields["xla_commit"].commit(),
         layout=layout.name,
         bazel=fields["bazel"].string(),
         pythons=accepted,
@@ -153,14 +147,7 @@ def _jaxlib(
         found[python] = UpstreamWheel(
             filename=filename,
             size=entry["size"].integer(),
-            sha256=_hex(entry["sha256"], _SHA256, "64"),
+            sha256=entry["sha256"].sha256(),
             requires_python=requires_python,
         )
     return origin, found
-
-
-def _hex(field: Field, pattern: re.Pattern[str], digits: str) -> str:
-    text = field.string()
-    if not pattern.match(text):
-        field.fail(f"{text!r} is not {digits} hexadecimal digits", hint="write all of them")
-    return text

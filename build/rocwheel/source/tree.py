@@ -17,8 +17,8 @@ from packaging.version import InvalidVersion, Version
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.manifest import Source
-from rocwheel.model import CPYTHONS, PythonVersion, WheelKind
-from rocwheel.source.git import COMMIT, Checkout, ask_ref, checkout, identify, resolve_ref
+from rocwheel.model import CPYTHONS, PythonVersion, WheelKind, is_commit
+from rocwheel.source.git import Checkout, ask_ref, checkout, identify, resolve_ref
 from rocwheel.values import replace
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class SourcePlan:
         ref = self.request.xla_ref
         if not ref:
             return ()
-        if not COMMIT.match(ref):
+        if not is_commit(ref):
             return (ask_ref(tree.xla.repository, ref),)
         wanted = _checkout(tree.xla.repository, "", ref, self.cache)
         return () if wanted.folder.is_dir() else wanted.commands(wanted.folder)
@@ -257,7 +257,7 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
     if not request.xla_ref:
         return tree
     repository = request.xla_repository or tree.layout.xla.repository
-    commit = request.xla_ref if COMMIT.match(request.xla_ref) else "0" * 40  # not known yet
+    commit = request.xla_ref if is_commit(request.xla_ref) else "0" * 40  # not known yet
     folder = _checkout(repository, request.xla_ref, commit, planned.cache).folder
     return replace(tree, xla=Source(repository=repository, commit=commit), xla_dir=folder)
 
@@ -391,7 +391,7 @@ def _xla(
     if request.xla_ref:
         repository = request.xla_repository or layout.xla.repository
         commit = resolve_ref(repository, request.xla_ref, runner=runner)
-        ref = "" if COMMIT.match(request.xla_ref) else request.xla_ref
+        ref = "" if is_commit(request.xla_ref) else request.xla_ref
         wanted = _checkout(repository, ref, commit, planned.cache)
         _take(wanted, runner, console)
         return Source(repository=repository, commit=commit), wanted.folder
@@ -402,7 +402,7 @@ def _xla(
         commit_of_tree = (
             _assigned(folder / name, layout.xla.variable) if (folder / name).is_file() else None
         )
-        if commit_of_tree and COMMIT.match(commit_of_tree):
+        if commit_of_tree and is_commit(commit_of_tree):
             _compare(planned, commit_of_tree, folder / name)
             return Source(repository=layout.xla.repository, commit=commit_of_tree), None
     raise SourceError(

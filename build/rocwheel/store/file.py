@@ -7,7 +7,6 @@ lock (replace). Scratch files and the lock live in `.rocwheel/` below the folder
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import uuid
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from rocwheel import files
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, StoreError
 from rocwheel.store import (
     BLOCK,
@@ -237,8 +237,7 @@ class FileStore:
 
     @contextmanager
     def _lock(self, key: str) -> Iterator[None]:
-        with self._translated(key), (self.root / OURS / "lock").open("ab") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # released when the process ends, however it ends
+        with self._translated(key), files.locked(self.root / OURS / "lock"):
             yield
 
     @contextmanager

@@ -134,10 +134,7 @@ def read(document: Field) -> WheelPolicy:
             "kinds",
         )
     )  # fmt: skip
-    if fields["schema"].integer() != SCHEMA:
-        fields["schema"].fail(
-            f"this rocwheel reads schema {SCHEMA}", hint="use a rocwheel of the same version"
-        )
+    fields["schema"].schema(SCHEMA)
     levels = tuple(_level(name, item) for name, item in fields["manylinux"].mapping().items())
     runpath = fields["runpath"].record(required=("leaks", "lists", "templates", "use"))
     templates = _templates(runpath["lists"], runpath["templates"])
@@ -196,17 +193,11 @@ def _entries(entry: Field, values: Mapping[str, tuple[str, ...]]) -> Iterable[st
 
 
 def _use(entry: Field, templates: Mapping[str, tuple[str, ...]]) -> RunpathUse:
-    from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
     fields = entry.record(required=("jax", "templates"))
     names = tuple(item.choice(templates) for item in fields["templates"].sequence())
     if not names:
         fields["templates"].fail("no template", hint=f"choose from: {', '.join(templates)}")
-    try:
-        jax = SpecifierSet(fields["jax"].string())
-    except InvalidSpecifier as exc:
-        fields["jax"].fail(str(exc), hint='write for example ">=0.9.1,<0.10.2"')
-    return RunpathUse(jax=jax, templates=names)
+    return RunpathUse(jax=fields["jax"].specifiers(), templates=names)
 
 
 def _kind(entry: Field) -> KindPolicy:

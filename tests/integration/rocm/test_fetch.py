@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+import socket
 import subprocess
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -249,6 +252,48 @@ def test_a_checksum_file_without_a_checksum_is_an_error(
     assert server.asked(NAME) == []
 
 
+@pytest.mark.parametrize(
+    ("status", "headers"), [(404, {}), (410, {}), (403, {"x-amz-request-id": "8E5"})]
+)
+def test_only_a_server_that_says_so_has_no_checksum(
+    status: int, headers: dict[str, str], fetch: Fetcher, server: FaultServer, url: str
+) -> None:
+    server.faults[f"{NAME}.sha256"].append(Fault(status=status, headers=headers))
+    assert sound(fetch(url))
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
+def test_a_busy_server_has_not_said_that_there_is_no_checksum(
+    status: int, fetch: Fetcher, server: FaultServer, url: str
+) -> None:
+    server.add(f"{NAME}.sha256", f"{'ab' * 32}  {NAME}\n".encode())
+    server.faults[f"{NAME}.sha256"].extend([Fault(status=status, headers={"Retry-After": "0"})] * 2)
+    with pytest.raises(FetchError, match="not " + "ab" * 32):
+        fetch(url)
+    server.faults[f"{NAME}.sha256"].extend([Fault(status=status)] * 99)
+    with pytest.raises(FetchError, match=rf"{NAME}: {status} .*4 attempts"):
+        fetch(url)
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 407])
+def test_a_refusal_is_not_taken_for_a_missing_checksum(
+    status: int, fetch: Fetcher, server: FaultServer, url: str
+) -> None:
+    server.faults[f"{NAME}.sha256"].append(Fault(status=status))
+    with pytest.raises(FetchError, match=str(status)):
+        fetch(url)
+
+
+def test_the_pause_a_server_asks_for_is_kept_also_when_it_is_a_date(
+    fetch: Fetcher, server: FaultServer, url: str, talk: StringIO
+) -> None:
+    date, after = "Sat, 01 Jan 2028 00:00:00 GMT", "Sat, 01 Jan 2028 00:00:03 GMT"
+    server.faults[NAME].append(Fault(status=429, headers={"Date": date, "Retry-After": after}))
+    server.faults[NAME].append(Fault(status=503, headers={"Retry-After": "soon"}))
+    assert sound(fetch(url))  # at most twice the longest pause of `RETRY` is waited
+    assert "again in 0.0 s" in talk.getvalue()
+
+
 @pytest.mark.parametrize("how", ["given", "published", "beside a file"])
 def test_a_wrong_checksum_names_both_and_leaves_nothing(
     how: str, fetch: Fetcher, server: FaultServer, url: str, tmp_path: Path
@@ -268,7 +313,7 @@ def test_a_wrong_checksum_names_both_and_leaves_nothing(
 # What servers do.
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 410, 429])
+@pytest.mark.parametrize("status", [401, 403, 404, 410])
 def test_4xx_is_final_and_leaves_nothing(
     status: int, fetch: Fetcher, server: FaultServer, url: str
 ) -> None:
@@ -280,8 +325,10 @@ def test_4xx_is_final_and_leaves_nothing(
     assert fetch.left() == []
 
 
-@pytest.mark.parametrize("status", [500, 502, 503])
-def test_5xx_is_tried_again(status: int, fetch: Fetcher, server: FaultServer, url: str) -> None:
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 502, 503])
+def test_a_busy_server_is_asked_again(
+    status: int, fetch: Fetcher, server: FaultServer, url: str
+) -> None:
     server.faults[NAME].extend([Fault(status=status, headers={"Retry-After": "0"})] * 2)
     assert sound(fetch(url))
     assert len(server.asked(NAME)) == 3
@@ -433,6 +480,25 @@ def test_a_server_that_is_not_there_is_named(fetch: Fetcher) -> None:
         fetch("http://127.0.0.1:9/x.tar.gz")
 
 
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A host that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:9", "nowhere.invalid", ""])
+def test_an_address_out_of_reach_is_told_in_five_seconds_as_it_was_given(
+    host: str, silent: str, console: Console, tmp_path: Path
+) -> None:
+    url = f"https://{host or silent}/{NAME}"
+    planned = rocm.plan(url, sha256=None, version=None, cache=tmp_path, cwd=tmp_path)
+    began = time.monotonic()
+    with pytest.raises(FetchError, match=f"^{re.escape(url)}"):
+        rocm.fetch(planned, console=console, env={})
+    assert time.monotonic() - began < 5
+
+
 def test_a_server_that_answers_with_another_range_is_not_believed(
     fetch: Fetcher, server: FaultServer, url: str
 ) -> None:
@@ -487,6 +553,15 @@ def moved(target: str, status: int = 302) -> Fault:
 def test_redirects_are_followed(status: int, fetch: Fetcher, server: FaultServer, url: str) -> None:
     server.faults["old/x.tar.gz"].append(moved(f"/{NAME}", status))
     assert sound(fetch(server.url("old/x.tar.gz")))
+
+
+@pytest.mark.parametrize("target", ["http://[bad", "//[::1", "http://host:port/x"])
+def test_a_redirect_to_nonsense_is_the_server_s_mistake(
+    target: str, fetch: Fetcher, server: FaultServer
+) -> None:
+    server.faults["odd.tar.gz"].append(moved(target))
+    with pytest.raises(FetchError, match=r"odd\.tar\.gz"):
+        fetch(server.url("odd.tar.gz"), sha256=SHA256)
 
 
 def test_redirects_without_end_are_given_up(fetch: Fetcher, server: FaultServer) -> None:

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rocwheel.download import Remote
-from rocwheel.rocm.cache import Cache, Entry, Lease, Seen
+from rocwheel import files
+from rocwheel.download import Fingerprint
+from rocwheel.files import Lock, try_locked
+from rocwheel.rocm.cache import Cache, Entry, Seen
 from rocwheel.rocm.tree import Facts
 
 if TYPE_CHECKING:
@@ -37,10 +39,10 @@ def cache(tmp_path: Path) -> Cache:
     return cache
 
 
-def put(cache: Cache, letter: str, *, size: int = 100, used: float = 0.0) -> Lease:
+def put(cache: Cache, letter: str, *, size: int = 100, used: float = 0.0, source: str = "") -> Lock:
     """A tree of `size` bytes, read-only as real ones are."""
     sha256 = letter * 64
-    with cache.claim(f"source-{letter}", waiting=never) as staging:
+    with cache.claim(source or f"source-{letter}", waiting=never) as staging:
         (staging / "tree/lib").mkdir(parents=True)
         (staging / "tree/lib/file").write_bytes(bytes(size))
         (staging / "tree/lib").chmod(0o555)
@@ -189,8 +191,94 @@ def test_an_equal_tree_from_elsewhere_is_shared(cache: Cache) -> None:
     first.close()
 
 
+class Interrupted(Cache):
+    """A cache whose run is held up right after it looked whether the tree is there."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.looked, self.go_on = threading.Event(), threading.Event()
+
+    def _entry(self, sha256: str) -> Entry | None:
+        found = super()._entry(sha256)
+        self.looked.set()
+        assert self.go_on.wait(5)
+        return found
+
+
+def test_two_runs_that_publish_one_tree_at_once_both_have_it(tmp_path: Path) -> None:
+    """The second has seen no tree, the first publishes and uses one, the second goes on."""
+    quick, slow = Cache(tmp_path), Interrupted(tmp_path)
+    quick.prepare()
+    held: list[Lock] = []
+    one = threading.Thread(target=lambda: held.append(put(slow, "a", source="slow")))
+    one.start()
+    assert slow.looked.wait(5)
+    two = threading.Thread(target=lambda: held.append(put(quick, "a", source="quick")))
+    two.start()
+    two.join(0.3)  # publishes now, or waits for its turn
+    there = quick.tree("a" * 64)
+    inode = there.stat().st_ino if there else None
+    slow.go_on.set()
+    one.join(5)
+    two.join(5)
+    after = quick.tree("a" * 64)
+    assert after
+    assert inode in (None, after.stat().st_ino)  # nobody's tree was pulled away
+    assert len(held) == 2
+    assert trim(quick, 0) == []
+
+
+def test_a_tree_that_is_being_trimmed_is_not_leased(cache: Cache) -> None:
+    put(cache, "a", used=1).close()
+    got: list[object] = []
+    lease = threading.Thread(target=lambda: got.append(cache.lease("a" * 64)))
+
+    def meanwhile(_name: str, _count: int) -> None:
+        lease.join(5)
+
+    lock = try_locked(cache.folder / "locks" / f"{'a' * 64}.lock")
+    assert lock
+    lease.start()  # waits for the lock that a trimming run holds
+    files.remove(cache.trees / ("a" * 64))
+    lock.close()
+    lease.join(5)
+    assert got == [None]
+    cache.trim(budget=0, removed=meanwhile)
+
+
+def test_what_vanishes_while_it_is_counted_is_no_error(cache: Cache) -> None:
+    """Another run trims and finishes downloads between this one's look and its touch."""
+    put(cache, "a", used=1).close()
+    put(cache, "b", used=2).close()
+    cache.partial("c").write_bytes(b"part")
+    other = Cache(cache.folder.parent)
+    gone: list[str] = []
+
+    def told(name: str, _count: int) -> None:
+        gone.append(name[0])
+        trim(other, 0)
+
+    cache.trim(budget=0, removed=told)
+    assert gone == ["a"]
+    assert trees(cache) == ""
+
+
+def test_what_a_killed_trim_left_does_not_stop_the_next(cache: Cache) -> None:
+    put(cache, "a", used=1).close()
+    with try_locked(cache.folder / "locks" / f"{'a' * 64}.lock") or pytest.fail("held"):
+        pass
+    leftover = cache.folder / "staging" / ("a" * 64)
+    (leftover / "tree").mkdir(parents=True)
+    holder = files.locked(cache.folder / "locks" / f"{'a' * 64}.lock", shared=True)
+    assert trim(cache, 0) == []
+    holder.close()
+    (leftover / "tree").mkdir(parents=True, exist_ok=True)
+    assert cache._removed("a" * 64)  # as if the leftover came after the first look
+    assert trees(cache) == ""
+
+
 def test_a_source_is_recalled_as_it_was(cache: Cache) -> None:
-    seen = Seen(remote=Remote(size=5, etag='"x"', modified="m"), sha256="a" * 64)
+    seen = Seen(remote=Fingerprint(size=5, etag='"x"', modified="m"), sha256="a" * 64)
     cache.remember("key", seen, source="https://host/x")
     assert cache.recall("key") == seen
     assert cache.recall("other") is None
@@ -201,14 +289,20 @@ def test_a_source_is_recalled_as_it_was(cache: Cache) -> None:
 @pytest.mark.parametrize(
     ("one", "two", "same"),
     [
-        (Remote(size=1, etag='"a"'), Remote(size=1, etag='"a"'), True),
-        (Remote(size=1, etag='"a"'), Remote(size=2, etag='"a"'), False),
-        (Remote(size=1, etag='"a"', modified="m"), Remote(size=1, etag='"b"', modified="m"), False),
-        (Remote(size=1, etag='W/"a"'), Remote(size=1, etag='"a"'), True),
-        (Remote(size=1, modified="m"), Remote(size=1, etag='"b"', modified="m"), True),
-        (Remote(size=1), Remote(size=1), False),
+        (Fingerprint(size=1, etag='"a"'), Fingerprint(size=1, etag='"a"'), True),
+        (Fingerprint(size=1, etag='"a"'), Fingerprint(size=2, etag='"a"'), False),
+        (
+            Fingerprint(size=1, etag='"a"', modified="m"),
+            Fingerprint(size=1, etag='"b"', modified="m"),
+            False,
+        ),
+        (Fingerprint(size=1, etag='W/"a"'), Fingerprint(size=1, etag='"a"'), True),
+        (Fingerprint(size=1, modified="m"), Fingerprint(size=1, etag='"b"', modified="m"), True),
+        (Fingerprint(size=1), Fingerprint(size=1), False),
     ],
 )
-def test_files_are_the_same_only_when_that_is_certain(one: Remote, two: Remote, same: bool) -> None:
+def test_files_are_the_same_only_when_that_is_certain(
+    one: Fingerprint, two: Fingerprint, same: bool
+) -> None:
     assert one.same(two) is same
     assert two.same(one) is same

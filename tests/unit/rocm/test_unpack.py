@@ -11,14 +11,14 @@ from support import tarballs
 from support.tarballs import File, Link, Raw
 
 from rocwheel.errors import FetchError
-from rocwheel.rocm.archive import inflate
-from rocwheel.rocm.unpack import Limits, Unpacked, unpack
+from rocwheel.rocm.tarball import inflate
+from rocwheel.rocm.unpack import Unpacked, UnpackLimits, unpack
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
-def unpacked(data: bytes, into: Path, *, limits: Limits | None = None) -> Unpacked:
+def unpacked(data: bytes, into: Path, *, limits: UnpackLimits | None = None) -> Unpacked:
     blocks = inflate(iter([data]), name="x.tar.gz")
     return unpack(blocks, into, name="x.tar.gz", packed=lambda: len(data), limits=limits)
 
@@ -143,7 +143,7 @@ def test_a_malicious_member_is_refused_by_name(title: str, tmp_path: Path) -> No
 
 def test_a_bomb_is_stopped_before_it_fills_the_disk(tmp_path: Path) -> None:
     data = tarballs.gz(tarballs.tar({"zeros": File(data=bytes(40 << 20))}))
-    limits = Limits(slack=8 << 20, ratio=50)
+    limits = UnpackLimits(slack=8 << 20, ratio=50)
     with pytest.raises(FetchError, match="out of all proportion"):
         unpacked(data, tmp_path / "tree", limits=limits)
     assert (tmp_path / "tree/zeros").stat().st_size < 24 << 20
@@ -152,19 +152,21 @@ def test_a_bomb_is_stopped_before_it_fills_the_disk(tmp_path: Path) -> None:
 def test_a_bomb_behind_the_end_of_the_archive_is_stopped_too(tmp_path: Path) -> None:
     data = tarballs.gz(tarballs.raw_tar([], after=bytes(40 << 20)))
     with pytest.raises(FetchError, match="out of all proportion"):
-        unpacked(data, tmp_path / "tree", limits=Limits(slack=8 << 20, ratio=50))
+        unpacked(data, tmp_path / "tree", limits=UnpackLimits(slack=8 << 20, ratio=50))
 
 
 def test_a_tree_bigger_than_any_rocm_is_refused(tmp_path: Path) -> None:
     files = {f"f{number}": File(data=bytes(1000)) for number in range(20)}
     with pytest.raises(FetchError, match="absurdly big"):
-        unpacked(tarballs.gz(tarballs.tar(files)), tmp_path / "t", limits=Limits(unpacked=10_000))
+        unpacked(
+            tarballs.gz(tarballs.tar(files)), tmp_path / "t", limits=UnpackLimits(unpacked=10_000)
+        )
 
 
 def test_too_many_members_are_refused(tmp_path: Path) -> None:
     files = {f"f{number}": File(data=b"") for number in range(20)}
     packed = tarballs.gz(tarballs.tar(files))
     with pytest.raises(FetchError, match="one member too many"):
-        unpacked(packed, tmp_path / "one", limits=Limits(members=10))
+        unpacked(packed, tmp_path / "one", limits=UnpackLimits(members=10))
     with pytest.raises(FetchError, match="one member too many"):
-        unpacked(packed, tmp_path / "two", limits=Limits(name_bytes=20))
+        unpacked(packed, tmp_path / "two", limits=UnpackLimits(name_bytes=20))

@@ -8,13 +8,13 @@ file is deleted.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from rocwheel import files
 from rocwheel.gate.setup_errors import InfraError
 
 if TYPE_CHECKING:
@@ -87,10 +87,7 @@ class Slots:
         """Keep every gate of this host away from `device` until the next boot."""
         self._prepare()
         path = self._path(device, "quarantined")
-        body = json.dumps({"boot": self.boot, "reason": reason}) + "\n"
-        temporary = path.with_name(f"{path.name}.{os.getpid()}")
-        temporary.write_text(body, encoding="utf-8")
-        temporary.replace(path)
+        files.write_json(path, {"boot": self.boot, "reason": reason})
         return path
 
     def quarantined(self, device: Accelerator) -> str:
@@ -107,14 +104,11 @@ class Slots:
     def _lock(self, device: Accelerator, locks: ExitStack, *, inheritable: bool) -> bool:
         # never deleted: a lock on a file that has lost its name would protect nothing
         with self._writing():
-            descriptor = os.open(self._path(device, "lock"), os.O_RDWR | os.O_CREAT, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
+            lock = files.try_locked(self._path(device, "lock"))
+        if lock is None:
             return False
-        os.set_inheritable(descriptor, inheritable)
-        locks.callback(os.close, descriptor)
+        os.set_inheritable(lock.descriptor, inheritable)
+        locks.enter_context(lock)
         return True
 
     def _path(self, device: Accelerator, suffix: str) -> Path:

@@ -11,6 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from rocwheel import files
 from rocwheel.errors import ObjectMissingError, ObjectStaleError, StoreError
 from rocwheel.gate.engine.scheduler import Estimates
 from rocwheel.results import Outcome
@@ -110,9 +111,7 @@ def add(place: Place | None, suite: str, cache: Path, results: Results) -> None:
         return
     file = _file(cache, suite)
     file.parent.mkdir(parents=True, exist_ok=True)
-    aside = file.with_name(f"{file.name}.part")
-    aside.write_bytes(read(None, suite, cache).with_results(results).to_bytes())
-    aside.replace(file)
+    files.write(file, read(None, suite, cache).with_results(results).to_bytes())
 
 
 def key(place: Place, suite: str) -> str:

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import date
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, Final
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 
 from rocwheel import config
 from rocwheel.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import date
     from pathlib import Path
 
     from packaging.version import Version
@@ -132,12 +132,12 @@ def _read(document: Field) -> Iterable[Skip]:
             pattern=_pattern(fields["test"]),
             suites=frozenset(fields["suites"].strings()),
             targets=frozenset(fields["gfx"].strings() if "gfx" in fields else ()),
-            rocm=_range(fields["rocm"]) if "rocm" in fields else SpecifierSet(),
-            jax=_range(fields["jax"]) if "jax" in fields else SpecifierSet(),
+            rocm=fields["rocm"].specifiers() if "rocm" in fields else SpecifierSet(),
+            jax=fields["jax"].specifiers() if "jax" in fields else SpecifierSet(),
             reason=fields["reason"].string(),
             issue=issue,
             owner=fields["owner"].string(),
-            expires=_date(fields["expires"]),
+            expires=fields["expires"].day(),
             where=f"{mark.name}:{mark.line + 1}",
         )
 
@@ -149,22 +149,6 @@ def _pattern(entry: Field) -> str:
             f"{text!r} is not a node id", hint="write path/to_test.py::Class::test, * within a part"
         )
     return text
-
-
-def _range(entry: Field) -> SpecifierSet:
-    text = entry.string()
-    try:
-        return SpecifierSet(text)
-    except InvalidSpecifier:
-        entry.fail(f"{text!r} is not a range of versions", hint='write ">=0.9,<0.10"')
-
-
-def _date(entry: Field) -> date:
-    text = entry.string()
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        entry.fail(f"{text!r} is not a day", hint='write "2027-01-31"')
 
 
 def _part(text: str, wildcard: str) -> str:

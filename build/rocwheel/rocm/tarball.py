@@ -1,7 +1,7 @@
 """Compressed tar archives as a stream: which compression it is, and the members in order.
 
 Formats: what `tarfile` reads (ustar, pax, GNU, sparse files), compressed with gzip (RFC 1952, also
-several gzip members), xz or zstandard, or not at all. What cannot be right raises FetchError.
+several gzip members), xz or zstandard, or not at all. What cannot be right raises WrongBytesError.
 Nothing here touches the disk.
 """
 
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Final, cast
 
-from rocwheel.errors import FetchError
+from rocwheel.download import WrongBytesError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -49,7 +49,7 @@ class Compression(enum.Enum):
 def inflate(packed: Iterable[bytes], *, name: str) -> Iterator[bytes]:
     """Decompress to the very end of `packed`; blocks of at most `INFLATED` bytes.
 
-    Raises FetchError for damage, for a stream that ends too early and for what is no archive.
+    Raises WrongBytesError for damage, for a stream that ends too early and for what is no archive.
     """
     blocks = iter(packed)
     head = b""
@@ -70,7 +70,7 @@ def inflate(packed: Iterable[bytes], *, name: str) -> Iterator[bytes]:
             case Compression.NONE:
                 yield from iter(lambda: source.read(INFLATED), b"")
             case None:
-                raise FetchError(
+                raise WrongBytesError(
                     f"{name}: neither .tar.gz, .tar.xz nor .tar.zst",
                     hint="check the address; a web page may have come instead of the tarball",
                 )
@@ -169,14 +169,14 @@ class _Raw(io.RawIOBase):
         return bytes(taken)
 
 
-def cut(name: str) -> FetchError:
-    return FetchError(
+def cut(name: str) -> WrongBytesError:
+    return WrongBytesError(
         f"{name}: ends in the middle, it was cut short", hint="fetch it again, or mend the mirror"
     )
 
 
-def damaged(name: str, problem: str) -> FetchError:
-    return FetchError(f"{name}: damaged: {problem}", hint="fetch it again, or mend the mirror")
+def damaged(name: str, problem: str) -> WrongBytesError:
+    return WrongBytesError(f"{name}: damaged: {problem}", hint="fetch it again, or mend the mirror")
 
 
 class Kind(enum.Enum):
@@ -209,7 +209,7 @@ _FOR_ONE_MEMBER: Final = re.compile(r"path|linkpath|size|GNU\.sparse\..*")
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class TarMember:
     """One member; names are the archive's bytes, not yet checked."""
 
     name: bytes
@@ -234,10 +234,10 @@ class TarReader:
         self._name = name
         self._left = 0  # bytes of the current member's data not yet read
 
-    def members(self) -> Iterator[Member]:
+    def members(self) -> Iterator[TarMember]:
         """Yield every member up to the end-of-archive block; its data may be left unread.
 
-        Raises FetchError for damage, and for what is no file, folder or link.
+        Raises WrongBytesError for damage, and for what is no file, folder or link.
         """
         try:
             with tarfile.TarFile(
@@ -273,7 +273,7 @@ class TarReader:
                     self._name, _bytes(info.name), f"has its {key} from a header for every member"
                 )
 
-    def _member(self, info: tarfile.TarInfo, *, end: int) -> Member:
+    def _member(self, info: tarfile.TarInfo, *, end: int) -> TarMember:
         """`end` is where the next header starts."""
         name = _bytes(info.name)
         if info.type in _REFUSED:
@@ -292,7 +292,7 @@ class TarReader:
             pieces = self._pieces(info, room=end - info.offset_data)
             packed = sum(length for _, length in pieces)
         self._left = packed
-        return Member(
+        return TarMember(
             name=name,
             kind=kind,
             mode=info.mode,
@@ -354,7 +354,7 @@ class _Forward:
         return self._last
 
     def run(self, count: int) -> memoryview:
-        """At least one and at most `count` bytes. Raises FetchError at the end of the stream."""
+        """At least one and at most `count` bytes. Raises WrongBytesError at the stream's end."""
         if not self._more():
             raise cut(self._name)
         return self._take(count)
@@ -364,7 +364,7 @@ class _Forward:
             pass
 
     def check_end(self) -> None:
-        """Raise FetchError unless what was read last is an end-of-archive block."""
+        """Raise WrongBytesError unless what was read last is an end-of-archive block."""
         if len(self._last) < tarfile.BLOCKSIZE:
             raise cut(self._name)
         if any(self._last):
@@ -399,9 +399,9 @@ def _nanoseconds(info: tarfile.TarInfo) -> int:
     return int((Decimal(exact) if exact else Decimal(info.mtime)) * 10**9)
 
 
-def refused(archive: str, member: bytes, problem: str) -> FetchError:
+def refused(archive: str, member: bytes, problem: str) -> WrongBytesError:
     """The error for a member that will not be unpacked."""
-    return FetchError(
+    return WrongBytesError(
         f"{archive}: member {shown(member)} {problem}",
         hint="do not use this archive; get it from where it was made",
     )

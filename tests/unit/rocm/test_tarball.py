@@ -15,7 +15,7 @@ from support import tarballs
 from support.tarballs import END, File, Link, Raw
 
 from rocwheel.errors import FetchError
-from rocwheel.rocm.archive import Compression, Kind, Member, TarReader, inflate
+from rocwheel.rocm.tarball import Compression, Kind, TarMember, TarReader, inflate
 
 FORMATS = {
     "ustar": tarfile.USTAR_FORMAT,
@@ -28,7 +28,7 @@ def pieces(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def read(data: bytes, *, size: int = 1000) -> list[tuple[Member, bytes]]:
+def read(data: bytes, *, size: int = 1000) -> list[tuple[TarMember, bytes]]:
     """Every member with its data; the stream arrives in pieces of `size` bytes."""
     reader = TarReader(pieces(data, size), name="x.tar")
     found = [(member, b"".join(bytes(run) for run in reader.data())) for member in reader.members()]

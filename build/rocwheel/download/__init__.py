@@ -1,0 +1,37 @@
+"""Files over HTTP: retried within bounds, resumed, checked, never silently insecure.
+
+`Client` asks a server and says in `Outcome` what came of it. `Download` streams one file and keeps
+what has come in a `Part`, so that the next run continues it; `save` puts one file with a known
+SHA-256 into its place. TLS certificates are always verified; a source on https never leads to
+http. Proxies and the CA bundle come from the mapping that is given, never from this process.
+"""
+
+from rocwheel.download.client import BLOCK, Client, DownloadError, Fingerprint, Outcome, Retry
+from rocwheel.download.resume import (
+    ChangedError,
+    Download,
+    Part,
+    WrongBytesError,
+    changing,
+    save,
+)
+from rocwheel.download.urls import has_password, proxies, reason, without_secrets
+
+__all__ = [
+    "BLOCK",
+    "ChangedError",
+    "Client",
+    "Download",
+    "DownloadError",
+    "Fingerprint",
+    "Outcome",
+    "Part",
+    "Retry",
+    "WrongBytesError",
+    "changing",
+    "has_password",
+    "proxies",
+    "reason",
+    "save",
+    "without_secrets",
+]

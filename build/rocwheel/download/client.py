@@ -1,0 +1,404 @@
+"""Requests to one server: what it answers, how often it is asked again, which redirects count."""
+
+from __future__ import annotations
+
+import enum
+import random
+import re
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Final, TypeVar, final
+from urllib.parse import urljoin, urlsplit
+
+from rocwheel import __version__
+from rocwheel.console import size
+from rocwheel.download.urls import proxies, reason, without_secrets
+from rocwheel.errors import ConfigError, FetchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from types import TracebackType
+
+    import requests
+
+T = TypeVar("T")
+
+BLOCK: Final = 1 << 18
+TIMEOUT: Final = (20.0, 60.0)  # seconds to connect, and between two packets
+REDIRECTS: Final = 10
+TEXT_BYTES: Final = 1 << 16
+# Of the 4xx these say "not now": RFC 9110 15.5.9, RFC 8470 5.2, RFC 6585 4.
+BUSY: Final = frozenset({408, 425, 429})
+GONE: Final = frozenset({404, 410})
+
+
+class Outcome(enum.Enum):
+    """What came of asking a server for a file."""
+
+    THERE = "there"
+    ABSENT = "absent"  # 404, 410, and S3's 403: it has no such file
+    REFUSED = "refused"  # another 4xx, an untrusted certificate, a redirect to http
+    BUSY = "busy"  # 408, 425, 429 or 5xx, as often as `Retry` asks
+    BROKEN = "broken"  # not reached, cut, or an answer that makes no sense
+
+
+class DownloadError(FetchError):
+    """A file that did not come; `outcome` is why."""
+
+    def __init__(self, message: str, *, outcome: Outcome, hint: str) -> None:
+        super().__init__(message, hint=hint)
+        self.outcome = outcome
+
+    @property
+    def temporary(self) -> bool:
+        """Whether the same request may work later; what has come is good."""
+        return self.outcome in (Outcome.BUSY, Outcome.BROKEN)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retry:
+    """How patient to be: attempts without progress, and pauses that double in between."""
+
+    attempts: int = 6
+    pause: float = 0.5  # seconds
+    longest: float = 30.0
+    timeout: tuple[float, float] = TIMEOUT
+    contact: float = 4.0  # seconds after which a server that never answered is out of reach
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fingerprint:
+    """What identifies a file at its source, now: what a server says, or a local file's state."""
+
+    size: int | None
+    etag: str = ""
+    modified: str = ""
+
+    @property
+    def validator(self) -> str:
+        """What If-Range takes: a strong ETag, else the date; "" when the server gives neither."""
+        return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
+
+    def same(self, other: Fingerprint) -> bool:
+        """Whether both are certainly the same file."""
+        if self.size != other.size:
+            return False
+        if self.etag and other.etag:
+            return self.etag.removeprefix("W/") == other.etag.removeprefix("W/")
+        return bool(self.modified) and self.modified == other.modified
+
+
+class LostError(Exception):
+    """Something that may work when tried again."""
+
+    def __init__(self, problem: str, *, after: float = 0.0, busy: bool = False) -> None:
+        super().__init__(problem)
+        self.after = after  # seconds the server asked for
+        self.outcome = Outcome.BUSY if busy else Outcome.BROKEN
+
+
+class Answer:
+    """A response whose body may be read once."""
+
+    def __init__(self, response: requests.Response) -> None:
+        self._response = response
+        headers = response.headers
+        self.status = response.status_code
+        self.start = 0
+        length = headers.get("Content-Length", "")
+        total = int(length) if length.isdigit() else None
+        if self.status == 206:  # noqa: PLR2004
+            ranged = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", headers.get("Content-Range", ""))
+            self.start = int(ranged[1]) if ranged else -1
+            total = int(ranged[2]) if ranged and ranged[2] != "*" else None
+        self.fingerprint = Fingerprint(
+            size=total, etag=headers.get("ETag", ""), modified=headers.get("Last-Modified", "")
+        )
+
+    def blocks(self) -> Iterator[bytes]:
+        """The body as it was sent. Raises LostError when the connection breaks."""
+        import requests
+        import urllib3
+
+        raw = self._response.raw
+        try:
+            while block := raw.read(BLOCK, decode_content=False):
+                yield block
+        except (urllib3.exceptions.HTTPError, requests.RequestException, OSError) as exc:
+            raise LostError(reason(exc)) from exc
+
+    def interrupt(self) -> None:
+        """Wake a thread that waits for the body."""
+        with suppress(AttributeError, OSError, RuntimeError, ValueError):
+            self._response.raw.shutdown()
+
+    def close(self) -> None:
+        self._response.close()
+
+
+@final
+class Client:
+    """Requests to one source, with its retries; a context manager that closes connections."""
+
+    def __init__(
+        self,
+        env: Mapping[str, str],
+        *,
+        retry: Retry,
+        note: Callable[[str], None],
+        hint: str = "check the address",
+        unreachable: str = "check the network and try again",
+    ) -> None:
+        """`env` gives proxies and CA bundle, `note` is told about every retry.
+
+        `hint` is what to do when the server does not have the file, `unreachable` when the server
+        cannot be asked.
+        """
+        import requests
+
+        self._env = env
+        self._retry = retry
+        self._note = note
+        self._hint = hint
+        self._unreachable = unreachable
+        self._cancelled = threading.Event()
+        self._failures = 0
+        self._answered = False
+        self._deadline = time.monotonic() + retry.contact
+        self._session = requests.Session()
+        self._session.trust_env = False  # the environment is what we were given
+        self._session.headers.update(
+            {"User-Agent": f"rocwheel/{__version__}", "Accept-Encoding": "identity"}
+        )
+        bundle = env.get("REQUESTS_CA_BUNDLE") or env.get("CURL_CA_BUNDLE")
+        self._session.verify = bundle or env.get("SSL_CERT_FILE") or True
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._session.close()
+
+    def cancel(self) -> None:
+        """End all waiting, from another thread."""
+        self._cancelled.set()
+
+    def get(self, url: str, *, start: int = 0, only_if: Fingerprint | None = None) -> Answer:
+        """Ask for a file, from byte `start` on if it is still `only_if`. Raises DownloadError.
+
+        Status 200, or 206 from some byte on, or 416.
+        """
+        headers: dict[str, str] = {}
+        if start and only_if:
+            headers = {"Range": f"bytes={start}-", "If-Range": only_if.validator}
+        return self._patiently(url, lambda: self._ask(url, headers), kept=start)
+
+    def is_still(self, url: str, known: Fingerprint) -> bool:
+        """Whether the file is the one it was, by one conditional request without a body."""
+        headers: dict[str, str] = {}
+        if known.etag:
+            headers = {"If-None-Match": known.etag}
+        elif known.modified:
+            headers = {"If-Modified-Since": known.modified}
+        answer = self._patiently(url, lambda: self._ask(url, headers))
+        answer.close()
+        return answer.status == 304 or answer.fingerprint.same(known)  # noqa: PLR2004
+
+    def text(self, url: str, *, beside: str = "") -> str | None:
+        """A small text file; None where the server has none.
+
+        Errors name `beside`, the address a person gave, when `url` was made from it. Raises
+        DownloadError for every other outcome: a busy server has not said that there is none.
+        """
+
+        def attempt() -> str | None:
+            try:
+                answer = self._ask(url, {}, named=beside)
+            except DownloadError as exc:
+                if exc.outcome is Outcome.ABSENT:
+                    return None
+                raise
+            data = b""
+            for block in answer.blocks():
+                data += block
+                if len(data) > TEXT_BYTES:
+                    break
+            answer.close()
+            return data[:TEXT_BYTES].decode("utf-8", "replace")
+
+        return self._patiently(beside or url, attempt)
+
+    def _patiently(self, url: str, attempt: Callable[[], T], *, kept: int = 0) -> T:
+        while True:
+            try:
+                done = attempt()
+            except LostError as exc:
+                self.failed(url, exc, kept=kept)
+            else:
+                return done
+
+    def failed(self, url: str, error: LostError, *, kept: int = 0) -> None:
+        """Wait before the next attempt; `kept` bytes are here already.
+
+        Raises DownloadError after enough attempts, or when the server was never reached.
+        """
+        self._failures += 1
+        pause = min(self._retry.longest, self._retry.pause * 2 ** (self._failures - 1))
+        pause = max(pause * random.uniform(0.5, 1.0), min(error.after, 2 * self._retry.longest))  # noqa: S311
+        late = not self._answered and time.monotonic() + pause >= self._deadline
+        if late or self._failures >= self._retry.attempts or self._cancelled.is_set():
+            again = f"; the next run continues after {size(kept)}" if kept else ""
+            raise DownloadError(
+                f"{without_secrets(url)}: {error} ({self._failures} attempts)",
+                outcome=error.outcome,
+                hint=f"{self._unreachable}{again}",
+            ) from error
+        self._note(f"{without_secrets(url)}: {error}; again in {pause:.1f} s")
+        self._cancelled.wait(pause)
+
+    def progressed(self) -> None:
+        """Something has come: the next failure is the first one again."""
+        self._failures = 0
+
+    def _ask(self, url: str, headers: Mapping[str, str], *, named: str = "") -> Answer:
+        """One attempt, redirects followed; errors say `named`. Raises LostError for another one."""
+        first, secure = named or url, False
+        for _ in range(REDIRECTS):
+            secure = secure or urlsplit(url).scheme.lower() == "https"
+            response = self._send(first, url, headers)
+            location = response.headers.get("Location")
+            if response.status_code not in (301, 302, 303, 307, 308) or not location:
+                return self._checked(first, url, response)
+            response.close()
+            url = _redirected(first, url, location, secure=secure)
+        raise DownloadError(
+            f"{without_secrets(first)}: redirected more than {REDIRECTS} times",
+            outcome=Outcome.BROKEN,
+            hint="check the address",
+        )
+
+    def _send(self, first: str, url: str, headers: Mapping[str, str]) -> requests.Response:
+        import requests
+
+        through = proxies(url, self._env)
+        connect, read = self._retry.timeout
+        if not self._answered:
+            connect = min(connect, max(0.1, self._deadline - time.monotonic()))
+            if not through:
+                _resolve(urlsplit(url).hostname or "", connect)
+        try:
+            response = self._session.get(
+                url,
+                headers=dict(headers),
+                stream=True,
+                allow_redirects=False,
+                timeout=(connect, read),
+                proxies=through,
+            )
+        except requests.exceptions.SSLError as exc:
+            if "CERTIFICATE_VERIFY_FAILED" not in str(exc):
+                raise LostError(reason(exc)) from exc
+            raise DownloadError(
+                f"{_led(first, url)}: its TLS certificate is not trusted: {reason(exc)}",
+                outcome=Outcome.REFUSED,
+                hint="check the address; name your own CA with REQUESTS_CA_BUNDLE",
+            ) from exc
+        except (
+            requests.ConnectionError,
+            requests.Timeout,
+            requests.exceptions.ChunkedEncodingError,
+        ) as exc:
+            raise LostError(reason(exc)) from exc
+        except (requests.RequestException, ValueError) as exc:
+            raise DownloadError(
+                f"{_led(first, url)}: {reason(exc)}",
+                outcome=Outcome.BROKEN,
+                hint="check the address",
+            ) from exc
+        except OSError as exc:  # so says requests of a CA bundle that is not there
+            raise ConfigError(str(exc), hint="check REQUESTS_CA_BUNDLE") from exc
+        self._answered = True
+        return response
+
+    def _checked(self, first: str, url: str, response: requests.Response) -> Answer:
+        status = response.status_code
+        if status in (200, 206, 304, 416):
+            return Answer(response)
+        response.close()
+        problem = f"{status} {response.reason}".strip()
+        if status in BUSY or status >= 500:  # noqa: PLR2004
+            raise LostError(problem, after=_retry_after(response), busy=True)
+        # S3 answers 403 for a missing object to who may not list the bucket:
+        # https://docs.aws.amazon.com/AmazonS3/latest/API/API_GetObject.html
+        s3 = "x-amz-request-id" in response.headers or response.headers.get("Server") == "AmazonS3"
+        absent = status in GONE or (status == 403 and s3)  # noqa: PLR2004
+        raise DownloadError(
+            f"{_led(first, url)}: {problem}",
+            outcome=Outcome.ABSENT if absent else Outcome.REFUSED,
+            hint=self._hint,
+        )
+
+
+def _led(first: str, url: str) -> str:
+    """The address a person gave, and where it led."""
+    shown, led = without_secrets(first), without_secrets(url)
+    return shown if shown == led else f"{shown} ({led})"
+
+
+def _redirected(first: str, url: str, location: str, *, secure: bool) -> str:
+    """Where a redirect leads. Raises DownloadError for nonsense, and for http after https."""
+    try:
+        url = urljoin(url, location)
+        scheme = urlsplit(url).scheme.lower()
+    except ValueError as exc:
+        raise DownloadError(
+            f"{without_secrets(first)}: redirects to {without_secrets(location)!r}: not a URL",
+            outcome=Outcome.BROKEN,
+            hint="the server is broken; try another mirror",
+        ) from exc
+    if scheme not in ("http", "https") or (secure and scheme != "https"):
+        raise DownloadError(
+            f"{without_secrets(first)}: redirects from https to {without_secrets(url)}",
+            outcome=Outcome.REFUSED,
+            hint="that would be unprotected: give an address that stays on https",
+        )
+    return url
+
+
+def _retry_after(response: requests.Response) -> float:
+    """Seconds the server asks to wait: RFC 9110 10.2.3, a number or a date by its own clock."""
+    said = response.headers.get("Retry-After", "").strip()
+    if said.isdigit():
+        return float(said)
+    try:
+        until = parsedate_to_datetime(said)
+        now = parsedate_to_datetime(response.headers.get("Date", ""))
+        return max(0.0, (until - now).total_seconds())
+    except (TypeError, ValueError):
+        return 0.0
+
+
+def _resolve(host: str, seconds: float) -> None:
+    """Look a name up once, within `seconds`: a dead name server holds getaddrinfo up for longer.
+
+    Raises LostError; a name that cannot be found is left to the request, which says why.
+    """
+    done = threading.Event()
+
+    def look() -> None:
+        with suppress(OSError, UnicodeError):
+            socket.getaddrinfo(host, None)
+        done.set()
+
+    threading.Thread(target=look, name="resolve", daemon=True).start()
+    if not done.wait(seconds):
+        raise LostError(f"{host}: no name server answers")

@@ -1,0 +1,246 @@
+"""One file as a stream of blocks that survives cuts, in this run and in the next.
+
+A cut download continues where it was cut (RFC 9110, ranges and If-Range) when the server says
+that the file is still the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import hashlib
+import json
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from rocwheel import files
+from rocwheel.console import size
+from rocwheel.download.client import BLOCK, DownloadError, Fingerprint, LostError, Outcome
+from rocwheel.download.urls import without_secrets
+from rocwheel.errors import FetchError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from rocwheel.download.client import Answer, Client
+
+PROGRESS: Final = 1 << 20  # bytes after which a cut is the first one again
+RESTARTS: Final = 3  # when the file at the source is replaced while it is fetched
+
+
+class ChangedError(Exception):
+    """The file at the source is another one than when its download began."""
+
+
+class WrongBytesError(FetchError):
+    """What came is damaged or not the file it should be: nothing of it is worth keeping."""
+
+
+class Part:
+    """What has come of a download, on disk: `<name>.part` and, beside it, what it is a part of.
+
+    One writer; the caller holds a lock. Raises OSError when the disk refuses.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._about = path.with_suffix(".json")
+        self.known = self._read_about()
+        # Unbuffered, and not a bare descriptor: a thread that is late finds it closed.
+        self._file = path.open("a+b", buffering=0)
+        if self.known is None:
+            self._file.truncate(0)
+        self.size = self._file.seek(0, os.SEEK_END)  # bytes that have come, from the first one on
+
+    def _read_about(self) -> Fingerprint | None:
+        try:
+            return Fingerprint(**json.loads(self._about.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def begin(self, known: Fingerprint) -> None:
+        """Start over: from now on this is a part of `known`."""
+        self.truncate(0)
+        files.write_json(self._about, dataclasses.asdict(known))
+        self.known = known
+
+    def truncate(self, count: int) -> None:
+        """Forget all but the first `count` bytes of what an earlier run left."""
+        self.size = self._file.truncate(count)
+
+    def replay(self) -> Iterator[bytes]:
+        """What is there already; nothing may be written meanwhile."""
+        offset, end = 0, self.size
+        while offset < end:
+            block = os.pread(self._file.fileno(), min(BLOCK, end - offset), offset)
+            if not block:
+                raise OSError(errno.EIO, "holds less than was written", str(self._path))
+            offset += len(block)
+            yield block
+
+    def write(self, block: bytes) -> None:
+        rest = memoryview(block)
+        while rest:
+            count = self._file.write(rest)
+            self.size += count
+            rest = rest[count:]
+
+    def close(self) -> None:
+        """Keep what has come, if anything has."""
+        self._file.close()
+        if not self.size:
+            self.discard()
+
+    def discard(self) -> None:
+        """Remove everything: it is in its place, or of no use."""
+        files.remove(self._path)
+        files.remove(self._about)
+
+
+class Download:
+    """One file: the part an earlier run left, then the rest from the network."""
+
+    def __init__(self, client: Client, url: str, part: Part) -> None:
+        self._client = client
+        self._url = url
+        self._part = part
+        self._answer: Answer | None = None
+        self._stopped = False
+
+    def begin(self) -> Fingerprint:
+        """Ask for the file; what the server says it is. Raises DownloadError."""
+        answer = self._resume() or self._client.get(self._url)
+        if answer.start == 0:
+            if answer.status != 200:  # noqa: PLR2004
+                answer.close()
+                raise DownloadError(
+                    f"{without_secrets(self._url)}: {answer.status} where a file should come",
+                    outcome=Outcome.BROKEN,
+                    hint="the server is broken; try another mirror",
+                )
+            self._part.begin(answer.fingerprint)
+        self._answer = answer
+        return answer.fingerprint
+
+    def _resume(self) -> Answer | None:
+        """Continue an earlier run's download; None when that is not possible."""
+        known = self._part.known
+        if known is None or not known.validator or not self._part.size:
+            return None
+        # The last byte is fetched again even if all are there: the server must say what it has.
+        start = min(self._part.size, (known.size or self._part.size + 1) - 1)
+        answer = self._client.get(self._url, start=start, only_if=known)
+        if start and answer.status == 206 and answer.start == start:  # noqa: PLR2004
+            if answer.fingerprint.same(known):
+                self._part.truncate(start)
+                return answer
+        elif answer.status == 200:  # noqa: PLR2004
+            return answer
+        answer.close()
+        return None
+
+    def blocks(self) -> Iterator[bytes]:
+        """The whole file from its first byte, once.
+
+        Raises DownloadError when patience ends, ChangedError when the source changed meanwhile.
+        """
+        yield from self._part.replay()
+        answer, skip = self._answer, 0
+        while answer and not self._stopped:
+            before = self._part.size
+            try:
+                for block in answer.blocks():
+                    fresh = block[skip:] if skip else block
+                    skip -= min(skip, len(block))
+                    if fresh:
+                        self._part.write(fresh)
+                        yield fresh
+                self._complete(answer.fingerprint)
+            except LostError as exc:
+                if self._part.size - before >= PROGRESS:
+                    self._client.progressed()
+                self._client.failed(self._url, exc, kept=self._part.size)
+            else:
+                return
+            finally:
+                answer.close()
+            answer, skip = self._again()
+
+    def _complete(self, known: Fingerprint) -> None:
+        """Raises LostError when the body ended before the file did."""
+        if known.size is not None and self._part.size < known.size:
+            raise LostError(f"cut after {size(self._part.size)} of {size(known.size)}")
+        if known.size is not None and self._part.size > known.size:
+            raise ChangedError
+
+    def _again(self) -> tuple[Answer, int]:
+        """Reconnect after a cut; also how many bytes of the answer are here already."""
+        known = self._part.known
+        if known is None or not known.validator:
+            raise ChangedError  # nothing says that it is still the same file
+        done = self._part.size
+        answer = self._answer = self._client.get(self._url, start=done, only_if=known)
+        if not answer.fingerprint.same(known) or answer.start not in (0, done):
+            answer.close()
+            raise ChangedError
+        return answer, 0 if answer.start else done
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._answer:
+            self._answer.close()
+
+    def cancel(self) -> None:
+        """Stop `blocks`, which runs in another thread."""
+        self._stopped = True
+        self._client.cancel()
+        if self._answer:
+            self._answer.interrupt()
+
+
+def save(
+    client: Client, url: str, target: Path, *, sha256: str, progress: Callable[[int], None]
+) -> None:
+    """Download `url` into `target`, which appears whole and with this SHA-256 or not at all.
+
+    What has come stays beside it for the next run unless it turns out to be wrong; the caller holds
+    a lock. Raises DownloadError, and WrongBytesError for another digest.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    aside = target.with_name(f"{target.name}.part")
+    for _ in range(RESTARTS):
+        part = Part(aside)
+        try:
+            with closing(Download(client, url, part)) as download:
+                download.begin()
+                digest, done = hashlib.sha256(), 0
+                for block in download.blocks():
+                    digest.update(block)
+                    done += len(block)
+                    progress(done)
+        except ChangedError:
+            part.discard()
+            continue
+        finally:
+            part.close()
+        if digest.hexdigest() != sha256:
+            part.discard()
+            raise WrongBytesError(
+                f"{without_secrets(url)}: SHA-256 is {digest.hexdigest()}, not {sha256}",
+                hint="the server has another file; check the address and the checksum",
+            )
+        aside.replace(target)
+        part.discard()
+        return
+    raise changing(url)
+
+
+def changing(url: str) -> DownloadError:
+    """The error for a file that never stays the same for as long as its download takes."""
+    return DownloadError(
+        f"{without_secrets(url)}: changes faster than it can be fetched",
+        outcome=Outcome.BROKEN,
+        hint="give the address of a file that stays as it is",
+    )

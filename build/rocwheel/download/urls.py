@@ -1,0 +1,80 @@
+"""Rules about addresses: which proxy serves one, how one is shown, why a request failed."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from http.client import IncompleteRead
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+def proxies(url: str, env: Mapping[str, str]) -> dict[str, str]:
+    """The proxy for `url` by the usual variables, lower case first, NO_PROXY respected.
+
+    The rules are curl's: https://curl.se/docs/manpage.html#ENVIRONMENT.
+    """
+
+    def variable(name: str) -> str:
+        return env.get(name) or env.get(name.upper()) or ""
+
+    parts = urlsplit(url)
+    proxy = variable(f"{parts.scheme.lower()}_proxy") or variable("all_proxy")
+    host = (parts.hostname or "").rstrip(".")
+    exceptions = (item.strip() for item in variable("no_proxy").split(","))
+    if not proxy or any(_excepted(host, parts.port, item) for item in exceptions if item):
+        return {}
+    return {parts.scheme.lower(): proxy}
+
+
+def _excepted(host: str, port: int | None, item: str) -> bool:
+    """Whether one entry of NO_PROXY means `host`: `*`, a domain, an address or a network."""
+    if item == "*":
+        return True
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(item, strict=False)
+    except ValueError:
+        pass
+    domain, _, wanted = item.lower().partition(":")
+    if wanted and wanted != str(port):
+        return False
+    domain = domain.removeprefix("*").lstrip(".")
+    return host == domain or host.endswith(f".{domain}")
+
+
+def without_secrets(url: str) -> str:
+    """A URL without user, password, query and fragment."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # `http://[bad`: show nothing of what may hold a password
+        return url.rpartition("@")[2].partition("?")[0]
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def has_password(url: str) -> bool:
+    """Whether a URL carries credentials before its host."""
+    return "@" in url.partition("://")[2].partition("/")[0]
+
+
+def reason(error: BaseException) -> str:
+    """The innermost cause in a few words: libraries wrap it in many."""
+    chain: list[BaseException] = [error]
+    while len(chain) < 10:  # noqa: PLR2004
+        inner = [item for item in chain[-1].args if isinstance(item, BaseException)]
+        named = getattr(chain[-1], "reason", None)
+        following = named if isinstance(named, BaseException) else None
+        following = following or (inner[0] if inner else None) or chain[-1].__cause__
+        if following is None or following in chain:
+            break
+        chain.append(following)
+    for item in reversed(chain):
+        if isinstance(item, TimeoutError):
+            return "no answer in time"
+        if isinstance(item, IncompleteRead):
+            return "the connection was cut"
+        if isinstance(item, OSError) and item.strerror:
+            return item.strerror
+    return re.sub(r"<[^>]*>(: )?", "", str(chain[-1])) or type(chain[-1]).__name__

@@ -1,0 +1,82 @@
+"""Locks, digests and writes that several processes share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocwheel import files
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_a_lock_is_held_by_one_and_let_go_of_with_its_value(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "lock"
+    with files.locked(path):
+        assert files.try_locked(path) is None
+        assert files.try_locked(path, shared=True) is None
+    lock = files.try_locked(path)
+    assert lock
+    del lock
+    assert files.try_locked(path)
+
+
+def test_a_shared_lock_is_held_by_many_and_keeps_the_exclusive_one_away(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with files.locked(path, shared=True), files.locked(path, shared=True):
+        assert files.try_locked(path) is None
+
+
+def test_who_has_to_wait_says_so_once(tmp_path: Path) -> None:
+    told, path = [], tmp_path / "lock"
+    held = files.locked(path)
+
+    def waiting() -> None:
+        told.append(1)
+        threading.Timer(0.05, held.close).start()
+
+    files.locked(path, waiting=waiting).close()
+    assert told == [1]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_shared_lock_works_where_nothing_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    path.chmod(0o444)
+    with files.locked(path, shared=True):
+        pass
+
+
+def test_a_write_that_fails_leaves_the_old_bytes_and_nothing_beside_them(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    files.write(path, b"old", mode=0o600)
+    with pytest.raises(TypeError):
+        files.write(path, object())  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert files.entries(tmp_path) == (path,)
+
+
+def test_a_digest_is_that_of_the_bytes_wherever_they_are(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"ab")
+    expected = hashlib.sha256(b"ab").hexdigest()
+    assert files.sha256(tmp_path / "file") == files.sha256([b"a", b"b"]) == expected
+
+
+def test_what_vanished_meanwhile_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "folder" / "closed").mkdir(parents=True)
+    (tmp_path / "folder" / "closed" / "file").touch()
+    (tmp_path / "folder" / "closed").chmod(0o500)
+    (tmp_path / "link").symlink_to(tmp_path / "folder")
+    files.remove(tmp_path / "link")
+    assert (tmp_path / "folder" / "closed").is_dir()
+    for _ in range(2):
+        files.remove(tmp_path / "folder")
+    assert files.entries(tmp_path / "folder") == ()
+    assert files.status(tmp_path / "folder") is None
