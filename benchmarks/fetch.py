@@ -285,7 +285,7 @@ def report(title: str, runs: list[Run], reference: float | None = None) -> dict[
     return {"median": median, "runs": seconds, "cpu": cpu, "rss_mib": memory}
 
 
-def main() -> int:
+def main() -> int:  # noqa: C901, PLR0915 - a script, read from top to bottom
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--work", type=Path, default=Path(tempfile.gettempdir()) / "rocwheel-fetch")
     parser.add_argument("--pairs", type=int, default=7)
