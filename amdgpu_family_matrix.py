@@ -125,6 +125,15 @@ class Bypass:
             raise ValueError("a bypass needs an owner and a reason")
 
 
+@dataclass(frozen=True)
+class Proof:
+    """What a pass must show of where it ran."""
+
+    backend: str = "rocm"  # what jax.default_backend() said; "" for a suite without JAX
+    devices: bool = True  # GPUs of the family, and no other
+    rocm: bool = True  # the manifest's ROCm, by its digest
+
+
 # One GPU of a family proves the wheels work; several, that collectives do. Where a family has no
 # runner its required suites are `no-runner`, which blocks unless the family has a bypass.
 ONE_GPU = (
@@ -148,6 +157,7 @@ class Family:
     bypass_tests_for_releases: Bypass | None = None
     needs: tuple[Need, ...] = NEEDS
     platform: str = "linux"
+    proof: Proof = Proof()
 
     def __post_init__(self) -> None:
         """Refuse a family that contradicts itself; the message names the field."""

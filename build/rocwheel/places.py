@@ -70,8 +70,9 @@ class Place:
         """Key prefix of everything runners wrote about a manifest."""
         return self.key(f"{OURS}/verdicts/{manifest}/")
 
-    def verdict(self, manifest: str, python: str, suite: str, number: int) -> str:
-        return f"{self.verdicts(manifest)}{python}/{suite}/{number}.json"
+    def verdict(self, manifest: str, python: str, suite: str, sha256: str) -> str:
+        """Key of a verdict: its own digest names it."""
+        return f"{self.verdicts(manifest)}{python}/{suite}/{sha256}.json"
 
     def report(self, manifest: str, python: str, suite: str, name: str) -> str:
         """Key of something a verdict refers to; `name` starts with what tells runs apart."""

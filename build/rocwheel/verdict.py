@@ -47,6 +47,10 @@ class State(enum.Enum):
         return 0 if self is State.PASS else FIRST_EXIT_CODE + list(State).index(self)
 
 
+# About the machine, or about nothing at all: no word on the wheels.
+SILENT: Final = frozenset({State.NO_RUNNER, State.INFRA, State.NOT_RUN})
+
+
 class Counts(Value, frozen=True, kw_only=True):
     """Tests by outcome; each collected test is in exactly one of them."""
 
@@ -122,7 +126,24 @@ class Verdict(Value, frozen=True, kw_only=True):
     first_failure: str = ""  # node id
     attempts: tuple[Attempts, ...] = ()
     reports: Mapping[str, str] = msgspec.field(default_factory=dict)  # by "junit", "html", "json"
-    shard: Annotated[str, Meta(pattern=r"\A([0-9]+/[0-9]+)?\Z")] = (
-        ""  # "2/4"; "" for the whole suite, which alone counts for a release
-    )
+    # "2/4"; "" for the whole suite. A shard never passes a set, but may fail it.
+    shard: Annotated[str, Meta(pattern=r"\A([0-9]+/[0-9]+)?\Z")] = ""
+    also: tuple[State, ...] = ()  # what else was true of the run, that its state would hide
     schema: Literal[1] = SCHEMA
+
+    @property
+    def failure(self) -> State | None:
+        """The failure it tells of, whatever else its state says; None when it tells of none."""
+        told: list[State] = [
+            state
+            for state in (self.state, *self.also)
+            if state is not State.PASS and state not in SILENT
+        ]
+        counts = self.counts
+        for number, state in (
+            (counts.failed, State.FAIL),
+            (counts.crashed, State.CRASH),
+            (counts.timed_out, State.TIMEOUT),
+        ):
+            told += [state] * bool(number)
+        return next(iter(told), None)

@@ -231,15 +231,17 @@ def merge(
 
     place: Place | None = None
     if folders:
-        found = dict(storing.shard_in(app.cwd / folder) for folder in folders)
+        found = [storing.shard_in(app.cwd / folder) for folder in folders]
     else:
         place, found = gating.stored_shards(app, options, shards)
-    results = with_unmet_skips(
-        room.merge_results({number: item[1] for number, item in found.items()}, shards)
-    )
-    judged = judge(results, suites.load(CHECKOUT, results.suite).demand)
-    said = [item[0] for item in found.values() if item[0]]
-    verdict = room.merge_verdicts(said, results, judged) if said else None
+    runs = [item[1] for item in found]
+    if not runs:
+        raise ConfigError("no shard has results", hint="run `gate --shard 1/4` and so on first")
+    demand = suites.load(CHECKOUT, runs[0].suite).demand
+    results = with_unmet_skips(room.merge_results(runs, shards, demand))
+    judged = judge(results, demand)
+    said = [item[0] for item in found if item[0]]
+    verdict = room.merge_verdicts(said, results, judged, demand) if said else None
     if dry_run:
         app.console.info(f"would store: {judged.state.value} {judged.message}".rstrip())
         return 0

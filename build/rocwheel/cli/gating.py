@@ -296,7 +296,7 @@ def remember(
 
 def stored_shards(
     app: App, options: dict[str, Any], count: int
-) -> tuple[Place, dict[int, tuple[Verdict | None, Results]]]:
+) -> tuple[Place, list[tuple[Verdict | None, Results]]]:
     from rocwheel.gate.verdict import storing
     from rocwheel.release.wheelset import rocm_major
 
@@ -307,7 +307,7 @@ def stored_shards(
     manifest: Manifest = target.manifest(app, options["manifest"])
     place = target.channel.staging(target.store, target.family.name, rocm_major(manifest))
     found = storing.shards(place, manifest.sha256, options["python"], options["suite"], count)
-    return place, dict(found.items())
+    return place, list(found)
 
 
 def stored_results(app: App, options: dict[str, Any], key: str) -> Results:

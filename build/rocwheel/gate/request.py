@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rocwheel.gate.suite.history import SuiteHistory
     from rocwheel.gate.suite.skips import Skip
     from rocwheel.gate.suite.suites import Library, Suite
+    from rocwheel.gate.verdict.judge import Demand
     from rocwheel.manifest import Manifest
     from rocwheel.model import PythonVersion
     from rocwheel.process import HostRunner
@@ -96,6 +97,12 @@ class GateRequest:
     def whole(self) -> bool:
         """Whether the results speak for the suite or, with others, for a shard of it."""
         return self.choice is Choice.ALL
+
+    @property
+    def demand(self) -> Demand:
+        """What the results are held against; how many tests must run is asked of whole suites."""
+        demand = self.suite.demand
+        return replace(demand, must_run=0) if self.shard.count > 1 else demand
 
     @property
     def cell(self) -> str:

@@ -107,7 +107,7 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
         except KeyboardInterrupt:
             results = record.empty(request, State.NOT_RUN, "cut short by a signal")
     results = replace(results, environment=record.about(request, host, setup))
-    found = judge(results, request.suite.demand)
+    found = judge(results, request.demand)
     verdict = record.verdict(request, host, setup, results, found)
     if verdict:
         verdict = replace(verdict, started=started.isoformat(), ended=host.now().isoformat())

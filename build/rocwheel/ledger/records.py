@@ -1,4 +1,4 @@
-"""What is kept beside the wheels: manifests, verdicts, intents, releases.
+"""What is kept beside the wheels: manifests, intents, releases (verdicts: `ledger.verdicts`).
 
 Nothing here is ever changed or deleted. Each change to an index is an operation on one set (a
 manifest, or the files that were here before us): its *intent* is written before anything else and
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.errors import (
-    ConfigError,
     ObjectDiffersError,
     ObjectMissingError,
     StoreError,
@@ -26,7 +25,6 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import is_sha256
 from rocwheel.store import each
 from rocwheel.values import canonical_json, replace, validated
-from rocwheel.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -176,19 +174,6 @@ class History:
         return [(intent, record) for intent, record in pairs if record and record.done]
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundVerdict:
-    """A verdict as it is stored; `verdict` is None where it cannot be read."""
-
-    key: str
-    python: str
-    suite: str
-    number: int
-    sha256: str
-    verdict: Verdict | None
-    problem: str = ""
-
-
 def put_manifest(place: Place, manifest: Manifest) -> None:
     place.store.create(
         place.manifest(manifest.sha256),
@@ -218,57 +203,6 @@ def manifests(place: Place, prefix: str = "") -> list[str]:
     keys = (item.key for item in place.store.keys(start + prefix))
     names = (key.removeprefix(start).removesuffix(".json") for key in keys)
     return [name for name in names if is_sha256(name)]
-
-
-def add_verdict(place: Place, verdict: Verdict) -> str:
-    """Store a verdict under the next free number; return its key.
-
-    The same verdict again (a retry whose answer was lost) is stored once.
-    """
-    number = 1 + max(
-        (
-            item.number
-            for item in verdicts(place, verdict.manifest)
-            if (item.python, item.suite) == (verdict.python, verdict.suite)
-        ),
-        default=0,
-    )
-    while True:
-        key = place.verdict(verdict.manifest, verdict.python, verdict.suite, number)
-        try:
-            place.store.create(key, verdict.to_bytes(), headers=place.record_headers)
-        except ObjectDiffersError:  # another runner was faster
-            number += 1
-            continue
-        return key
-
-
-def verdicts(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
-    """Everything stored as a verdict on a manifest, oldest first; what cannot be read included."""
-    prefix = place.verdicts(manifest)
-    pattern = re.compile(re.escape(prefix) + r"([^/]+)/([^/]+)/(\d+)\.json")
-    found = (pattern.fullmatch(item.key) for item in place.store.keys(prefix))
-    cells = sorted((m[1], m[2], int(m[3]), m[0]) for m in found if m)
-
-    def read(cell: tuple[str, str, int, str]) -> FoundVerdict:
-        python, suite, number, key = cell
-        data, _ = place.store.read(key)
-        verdict, problem = None, ""
-        try:
-            verdict = Verdict.from_bytes(data, name=place.store.locate(key))
-        except ConfigError as exc:
-            problem = str(exc)
-        return FoundVerdict(
-            key=key,
-            python=python,
-            suite=suite,
-            number=number,
-            sha256=hashlib.sha256(data).hexdigest(),
-            verdict=verdict,
-            problem=problem,
-        )
-
-    return tuple(each(read, cells, threads=place.store.connections))
 
 
 def put_intent(place: Place, intent: Intent) -> bool:

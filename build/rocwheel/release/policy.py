@@ -1,14 +1,17 @@
-"""Whether a wheel set may be released: a pure function of matrix, channel and verdicts.
+"""Whether a wheel set may be released: a pure function of matrix, channel and stored verdicts.
 
-Each required (suite, CPython) needs a verdict that passes, on a GPU of the family, of exactly the
-manifest's wheels. The newest verdict counts, but a pass after a failure on the same bytes is
-`flaky` and needs an approval with a name. A bypass excuses a missing runner and nothing else.
+Each CPython of the manifest has at least one required suite, and each required (suite, CPython)
+needs a pass of exactly the manifest's wheels on a GPU of the family. All verdicts of a cell count,
+whatever their order and number: a failure that was ever counted, also under a state that says
+something else, makes a pass beside it `flaky`, which needs an approval with a name. Nothing else is
+approved, and a bypass excuses a runner that does not exist and nothing else.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from amdgpu_family_matrix import Level
@@ -16,18 +19,16 @@ from rocwheel.values import replace
 from rocwheel.verdict import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import date
 
     from amdgpu_family_matrix import Bypass, Family
     from rocwheel.index.channels import Channel
-    from rocwheel.ledger.records import FoundVerdict
+    from rocwheel.ledger.verdicts import FoundVerdict
     from rocwheel.manifest import Manifest
     from rocwheel.verdict import Verdict
 
-BACKEND: Final = "rocm"
-# What a suite says about the machine or about nothing at all: a later pass is not suspicious.
-SILENT: Final = frozenset({State.NO_RUNNER, State.INFRA, State.NOT_RUN})
+SKEW: Final = timedelta(minutes=10)  # clocks of runners and ours may differ by that
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +51,12 @@ class Cell:
     state: State
     is_blocking: bool
     why: str
-    verdict: str = ""  # key
-    sha256: str = ""  # of the verdict
+    sha256: str = ""  # of the verdict that decided
+    verdicts: tuple[str, ...] = ()  # every verdict that was looked at: digest and state
+    notes: tuple[str, ...] = ()  # what does not count, and is shown
     excused: bool = False  # by the family's bypass
 
-    def to_json(self) -> dict[str, str]:
+    def to_json(self) -> dict[str, Any]:
         """For a release record: what was known when it was decided."""
         return {
             "suite": self.suite,
@@ -62,8 +64,9 @@ class Cell:
             "level": self.level.value,
             "state": self.state.value,
             "why": self.why,
-            "verdict": self.verdict,
             "sha256": self.sha256,
+            "verdicts": list(self.verdicts),
+            "notes": list(self.notes),
         }
 
 
@@ -97,22 +100,25 @@ def decide(
     manifest: Manifest,
     family: Family,
     channel: Channel,
-    verdicts: Sequence[FoundVerdict],
+    verdicts: Iterable[FoundVerdict],
     *,
-    today: date,
+    now: datetime,
     approvals: Sequence[Approval] = (),
 ) -> Decision:
-    """Evaluate the policy; `today` is compared with the last day of a bypass."""
+    """Evaluate the policy; nothing may have ended after `now`, no bypass before its day."""
     by_cell: dict[tuple[str, str], list[FoundVerdict]] = {}
-    for found in sorted(verdicts, key=lambda item: item.number):
+    for found in sorted(verdicts, key=lambda item: item.key):
         by_cell.setdefault((found.suite, found.python), []).append(found)
     approved = {(item.suite, item.python): item for item in approvals}
     cells = []
     for python in manifest.pythons:
-        for suite, level in channel.levels(family, python).items():
-            cell = _judge(manifest, family, suite, python, by_cell.get((suite, python), ()))
-            cell = replace(cell, level=level)
-            cells.append(_weigh(cell, family.bypass_tests_for_releases, approved, today))
+        levels = channel.levels(family, python)
+        for suite, level in levels.items():
+            case = _Case(manifest=manifest, family=family, python=python, suite=suite, now=now)
+            cell = _judge(case, by_cell.get((suite, python), ()), level)
+            cells.append(_weigh(cell, family.bypass_tests_for_releases, approved, now.date()))
+        if Level.REQUIRED not in levels.values():
+            cells.append(_demands_nothing(family, python))
     used = tuple(
         approved[cell.suite, cell.python]
         for cell in cells
@@ -126,69 +132,129 @@ def decide(
     )
 
 
-def _judge(
-    manifest: Manifest,
-    family: Family,
-    suite: str,
-    python: str,
-    found: Sequence[FoundVerdict],
-) -> Cell:
-    """The state of one cell, before level, bypass and approvals are looked at."""
-    whole = [item for item in found if item.verdict is None or not item.verdict.shard]
-    state, why = State.PASS, ""
-    if not whole and not family.runners_for(suite):
-        state, why = State.NO_RUNNER, f"{family.name} has no runner for {suite}"
-    elif not whole:
-        state, why = State.NOT_RUN, "no verdict"
-    else:
-        state, why = _said(whole, manifest, family, suite, python)
+def _demands_nothing(family: Family, python: str) -> Cell:
+    """A CPython that no rule asks anything of would be released untested."""
     return Cell(
-        suite=suite,
+        suite="any",
         python=python,
         level=Level.REQUIRED,
-        state=state,
-        is_blocking=state is not State.PASS,
-        why=why,
-        verdict=whole[-1].key if whole else "",
-        sha256=whole[-1].sha256 if whole else "",
+        state=State.NOT_RUN,
+        is_blocking=True,
+        why=f"the policy of {family.name} requires no suite for this CPython: add a rule to "
+        "amdgpu_family_matrix.py",
     )
 
 
-def _said(
-    found: Sequence[FoundVerdict], manifest: Manifest, family: Family, suite: str, python: str
-) -> tuple[State, str]:
-    """What the verdicts on one cell say, the newest last."""
-    newest = found[-1].verdict
-    if newest is None:
-        return State.NOT_RUN, f"the newest verdict cannot be read: {found[-1].problem}"
-    said = (newest.manifest, newest.family, newest.suite, newest.python)
-    if said != (manifest.sha256, family.name, suite, python):
-        return State.NOT_RUN, "the verdict is about another manifest, family, suite or CPython"
-    if newest.state is not State.PASS:
-        return newest.state, newest.reason or newest.state.value
-    if problem := next(_doubts(newest, manifest, family, python), ""):
-        return State.NOT_RUN, problem
-    for earlier in found[:-1]:
-        if earlier.verdict is None or earlier.verdict.state not in {State.PASS, *SILENT}:
-            state = earlier.verdict.state.value if earlier.verdict else "unreadable"
-            return State.FLAKY, f"passed after verdict {earlier.number} was {state}"
-    return State.PASS, ""
+@dataclass(frozen=True, kw_only=True)
+class _Case:
+    """What a cell's verdicts are held against."""
+
+    manifest: Manifest
+    family: Family
+    python: str
+    suite: str
+    now: datetime
 
 
-def _doubts(verdict: Verdict, manifest: Manifest, family: Family, python: str) -> Iterator[str]:
-    """Why a pass does not count."""
-    needed = {w.filename: w.sha256 for w in manifest.wheels if w.python in {"", python}}
+def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> Cell:
+    """The state of one cell, before level, bypass and approvals are looked at."""
+    told = [(item, item.verdict) for item in found if item.verdict]
+    unreadable = [item for item in found if not item.verdict]
+    failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in told
+                if (failed := verdict.failure)]  # fmt: skip
+    failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
+    passes: list[tuple[str, State, str]] = []
+    doubts: list[tuple[str, State, str]] = []
+    for item, verdict in told:
+        if verdict.shard or verdict.state not in {State.PASS, State.FLAKY}:
+            continue
+        doubt = next(_doubts(verdict, case), "")
+        (doubts if doubt else passes).append((item.sha256, verdict.state, doubt))
+    sha256, why = "", ""
+    if passes:
+        sha256, state, _ = min(passes, key=lambda item: (item[1] is State.FLAKY, item[0]))
+        if failures:
+            other, _, said = min(failures, key=_severity)
+            state = State.FLAKY
+            why = said if other == sha256 else f"it passed, and {other[:12]} is {said}"
+    elif any(state is not State.FLAKY for _, state, _ in failures):
+        sha256, state, why = min(failures, key=_severity)
+    elif doubts or failures:  # `flaky` may be approved, so it needs a pass to approve
+        state = State.NOT_RUN
+        sha256, _, why = (doubts or failures)[0]
+    else:
+        sha256, state, why = _silent(case, told)
+    return Cell(
+        suite=case.suite,
+        python=case.python,
+        level=level,
+        state=state,
+        is_blocking=state is not State.PASS,
+        why=why,
+        sha256=sha256,
+        verdicts=tuple(
+            f"{item.sha256} {item.verdict.state.value if item.verdict else 'unreadable'}"
+            for item in found
+        ),
+        notes=tuple(f"{item.key} {item.problem}" for item in unreadable),
+    )
+
+
+def _severity(failure: tuple[str, State, str]) -> tuple[bool, int, str]:
+    """Order failures: a flaky one says least; the rest goes by state, then by digest."""
+    sha256, state, _ = failure
+    return state is State.FLAKY, list(State).index(state), sha256
+
+
+def _silent(case: _Case, told: Sequence[tuple[FoundVerdict, Verdict]]) -> tuple[str, State, str]:
+    """What a cell without passes, failures and doubts is: digest, state and reason."""
+    said = {verdict.state: (item.sha256, verdict) for item, verdict in told if not verdict.shard}
+    if State.INFRA not in said and not case.family.runners_for(case.suite):
+        return "", State.NO_RUNNER, f"{case.family.name} has no runner for {case.suite}"
+    for state in (State.INFRA, State.NOT_RUN, State.NO_RUNNER):
+        if state in said:
+            sha256, verdict = said[state]
+            return sha256, state, verdict.reason or state.value
+    return "", State.NOT_RUN, "no verdict"
+
+
+def _doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
+    """Why what passed proves nothing about these wheels, on this family, now."""
+    manifest, family, proof = case.manifest, case.family, case.family.proof
+    needed = {w.filename: w.sha256 for w in manifest.wheels if w.python in {"", case.python}}
     for filename, sha256 in sorted(needed.items()):
         if verdict.wheels.get(filename) != sha256:
             yield f"the verdict is about other bytes of {filename}"
-    if verdict.backend != BACKEND:
-        yield f"the suite ran on {verdict.backend or 'no backend'}, not on {BACKEND}"
+    if verdict.backend != proof.backend:
+        yield f"the suite ran on {verdict.backend or 'no backend'}, not on {proof.backend}"
     targets = {device.target for device in verdict.devices}
-    if not targets or targets - set(family.targets):
+    if (not targets and proof.devices) or targets - set(family.targets):
         yield f"the suite ran on {', '.join(sorted(targets)) or 'no device'}, not {family.name}"
     counts = verdict.counts
-    if not counts.ran or counts.failed or counts.crashed or counts.timed_out or counts.not_run:
-        yield "the verdict says pass and counts something else"
+    if not counts.passed or counts.failed or counts.crashed or counts.timed_out or counts.not_run:
+        yield f"the verdict says {verdict.state.value} and counts something else"
+    if verdict.jax_version != manifest.jax_version:
+        yield f"the suite ran with JAX {verdict.jax_version or 'of no version'}"
+    yield from _rocm_doubts(verdict, case)
+    yield from _time_doubts(verdict, case.now)
+
+
+def _rocm_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
+    """Only the ROCm the wheels were built against shows that they run on it."""
+    brought, wanted = verdict.rocm, case.manifest.rocm
+    if case.family.proof.rocm and (not brought.sha256 or brought.sha256 != wanted.sha256):
+        what = brought.name or brought.origin
+        yield f"the suite ran on ROCm from {what}, not on {wanted.name} with the manifest's digest"
+
+
+def _time_doubts(verdict: Verdict, now: datetime) -> Iterator[str]:
+    try:
+        started, ended = (datetime.fromisoformat(text.replace("Z", "+00:00"))
+                          for text in (verdict.started, verdict.ended))  # fmt: skip
+        if not started <= ended <= now + SKEW:
+            yield f"the suite began at {verdict.started} and ended at {verdict.ended}"
+    except (ValueError, TypeError):  # no time, or one without an offset
+        yield f"the verdict has no time: {verdict.started!r}, {verdict.ended!r}"
 
 
 def _weigh(
@@ -206,7 +272,7 @@ def _weigh(
         approval = approved[cell.suite, cell.python]
         why = f"{cell.why}; approved by {approval.by}: {approval.reason}"
         return replace(cell, is_blocking=False, why=why)
-    if cell.state is State.NO_RUNNER and bypass:
+    if cell.state is State.NO_RUNNER and not cell.sha256 and bypass:
         if bypass.expires < today:
             why = f"{cell.why}; the bypass of {bypass.owner} expired on {bypass.expires}"
             return replace(cell, why=why)

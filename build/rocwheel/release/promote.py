@@ -15,7 +15,7 @@ from rocwheel.console import Unit
 from rocwheel.console import size as readable
 from rocwheel.errors import ObjectMissingError, PromotionError
 from rocwheel.index.publish import read_page
-from rocwheel.ledger import records
+from rocwheel.ledger import records, verdicts
 from rocwheel.ledger.records import Action
 from rocwheel.release import operations, policy, wheelset
 from rocwheel.release.operations import Tally, listed, short, stored
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from rocwheel.console import Console
     from rocwheel.index.channels import Channel
     from rocwheel.index.page import Entry, Page
-    from rocwheel.ledger.records import FoundVerdict, History
+    from rocwheel.ledger.records import History
+    from rocwheel.ledger.verdicts import FoundVerdict
     from rocwheel.manifest import Manifest
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
@@ -174,10 +175,8 @@ def plan(
         if not done:
             wheelset.check_order(pages[entry.project], (entry,))
     there = stored(release, entries)
-    verdicts = records.verdicts(staging, manifest.sha256)
-    decision = policy.decide(
-        manifest, family, channel, verdicts, today=who.now.date(), approvals=approvals
-    )
+    found = verdicts.find(staging, manifest.sha256)
+    decision = policy.decide(manifest, family, channel, found, now=who.now, approvals=approvals)
     _check_approvals(approvals, decision)
     copies = each(lambda entry: _copy(staging, entry, there), entries, threads=store.connections)
     wheelset.check_closed(manifest, {item.entry.filename: item.metadata for item in copies})
@@ -188,7 +187,7 @@ def plan(
         manifest=manifest,
         history=history,
         copies=tuple(copies),
-        verdicts=verdicts,
+        verdicts=found,
         decision=decision,
         is_done=done and all(item.is_there for item in copies),
     )
@@ -217,7 +216,11 @@ def apply(plan: PromotePlan, *, who: Who, console: Console) -> int:
         manifest=plan.manifest,
     )
     records.put_manifest(release, plan.manifest)
-    each(lambda found: _copy_verdict(plan, found), plan.verdicts, threads=store.connections)
+    each(
+        lambda found: verdicts.keep(found, plan.staging, release, manifest=plan.manifest.sha256),
+        plan.verdicts,
+        threads=store.connections,
+    )
     with console.progress("promoting", total=plan.size, unit=Unit.BYTES) as progress:
         tally = Tally(progress)
         moved = each(
@@ -293,17 +296,6 @@ def _copy(staging: Place, entry: Entry, there: dict[str, Info]) -> Copy:
         metadata=metadata,
         is_there=here is not None and f"{entry.filename}.metadata" in there,
     )
-
-
-def _copy_verdict(plan: PromotePlan, found: FoundVerdict) -> None:
-    """Keep the verdict that was read beside the release."""
-    data, _ = plan.staging.store.read(found.key)
-    if hashlib.sha256(data).hexdigest() != found.sha256:
-        where = plan.staging.store.locate(found.key)
-        raise replaced(where, hashlib.sha256(data).hexdigest(), found.sha256)
-    number = found.number
-    key = plan.release.verdict(plan.manifest.sha256, found.python, found.suite, number)
-    plan.release.store.create(key, data, headers=plan.release.record_headers, sha256=found.sha256)
 
 
 def _check_approvals(approvals: Iterable[Approval], decision: Decision) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rocwheel.console import duration
-from rocwheel.ledger import records
+from rocwheel.ledger import records, verdicts
 from rocwheel.ledger.records import Action
 from rocwheel.places import ADOPTED
 from rocwheel.release import policy
@@ -135,8 +135,7 @@ def _decision(
     manifest = records.find_manifest(staging, set_id)
     if manifest is None:
         return None
-    verdicts = records.verdicts(staging, set_id)
-    return policy.decide(manifest, family, channel, verdicts, today=now.date())
+    return policy.decide(manifest, family, channel, verdicts.find(staging, set_id), now=now)
 
 
 def _status(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.results import Fault, Outcome, Results, TestResult
-from rocwheel.verdict import State
+from rocwheel.verdict import SILENT, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +29,7 @@ PRECEDENCE: Final = (
     State.TOO_FEW_RAN,
     State.FLAKY,
 )
+TOO_LITTLE: Final = frozenset({State.NOTHING_RAN, State.TOO_FEW_RAN})
 FOLLOWS_HARDWARE: Final = 3  # tests that fail on one device only, before the device is suspected
 
 
@@ -43,13 +44,26 @@ class Demand:
 
 def judge(results: Results, demand: Demand) -> Fault:
     """Return the state and its reason; `State.PASS` with an empty reason when nothing is wrong."""
+    return next(iter(everything(results, demand)), Fault(state=State.PASS, message=""))
+
+
+def everything(results: Results, demand: Demand) -> tuple[Fault, ...]:
+    """All that is wrong with a run, what gives it its state first: the rest is not forgotten.
+
+    That a run which was cut short ran too little says nothing of its own.
+    """
     found = [*results.faults, *_by_counts(results, demand)]
     suspect = _device(results)
     if suspect:
         found.append(suspect)
-    if not found:
-        return Fault(state=State.PASS, message="")
-    return min(found, key=lambda fault: PRECEDENCE.index(fault.state))
+    if any(fault.state in SILENT for fault in found):
+        found = [fault for fault in found if fault.state not in TOO_LITTLE]
+    return tuple(sorted(found, key=lambda fault: PRECEDENCE.index(fault.state)))
+
+
+def states(results: Results, demand: Demand) -> tuple[State, ...]:
+    """The states `everything` means, each once."""
+    return tuple(dict.fromkeys(fault.state for fault in everything(results, demand)))
 
 
 def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:

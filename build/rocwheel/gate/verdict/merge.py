@@ -7,26 +7,45 @@ from typing import TYPE_CHECKING
 
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.discovery import Shard
+from rocwheel.gate.verdict.judge import judge, states
 from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.values import replace
-from rocwheel.verdict import State
+from rocwheel.verdict import SILENT, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from rocwheel.gate.verdict.judge import Demand
     from rocwheel.verdict import Verdict
 
 
-def merge_results(shards: Mapping[int, Results], count: int) -> Results:
-    """Join shards by number; what a missing one should have run is `not-run`.
+def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Results:
+    """Join the runs of `count` shards; what a missing shard should have run is `not-run`.
 
-    Raises ConfigError for shards of another suite, or that were cut in another way.
+    Each shard is represented by the best of its runs, and every other run that went wrong makes the
+    whole flaky: running a shard again is a retry like any other. Raises ConfigError for shards of
+    another suite, or that were cut in another way.
     """
-    if not shards:
-        raise ConfigError("no shard has results", hint="run `gate --shard 1/4` and so on first")
-    first = next(iter(shards.values()))
-    for number, results in shards.items():
-        _fits(results, first, Shard(number=number, count=count))
+    attempts: dict[int, list[tuple[Fault, Results]]] = {}
+    first = runs[0]
+    for run in runs:
+        shard = Shard.parse(run.shard or "1/1")
+        _fits(run, first, Shard(number=shard.number, count=count))
+        attempts.setdefault(shard.number, []).append((judge(run, replace(demand, must_run=0)), run))
+    shards: dict[int, Results] = {}
+    again: list[Fault] = []
+    for number, tried in sorted(attempts.items()):
+        best, *others = sorted(tried, key=_usable)
+        shards[number] = best[1]
+        again += (
+            Fault(
+                state=State.FLAKY,
+                message=f"shard {number}/{count} was run again after {fault.state.value}: "
+                f"{fault.message}",
+            )
+            for fault, _ in others
+            if fault.state is not State.PASS and fault.state not in SILENT
+        )
     missing = [number for number in range(1, count + 1) if number not in shards]
     there = {file for results in shards.values() for file in results.files}
     left = tuple(
@@ -38,7 +57,7 @@ def merge_results(shards: Mapping[int, Results], count: int) -> Results:
         for file in first.suite_files
         if file not in there
     )
-    faults = [fault for results in shards.values() for fault in results.faults]
+    faults = [*(fault for results in shards.values() for fault in results.faults), *again]
     if missing:
         message = f"shard {', '.join(map(str, missing))} of {count} has no results"
         faults.append(Fault(state=State.NOT_RUN, message=message))
@@ -62,10 +81,12 @@ def merge_results(shards: Mapping[int, Results], count: int) -> Results:
     )
 
 
-def merge_verdicts(verdicts: Sequence[Verdict], results: Results, found: Fault) -> Verdict:
+def merge_verdicts(
+    verdicts: Sequence[Verdict], results: Results, found: Fault, demand: Demand
+) -> Verdict:
     """One verdict for the joined results. Raises ConfigError when shards tell of different sets."""
-    first = verdicts[0]
-    for other in verdicts[1:]:
+    first = next((verdict for verdict in verdicts if verdict.wheels), verdicts[0])
+    for other in verdicts:
         for name in ("manifest", "family", "python", "suite", "jax_version"):
             if getattr(other, name) != getattr(first, name):
                 raise ConfigError(
@@ -77,7 +98,7 @@ def merge_verdicts(verdicts: Sequence[Verdict], results: Results, found: Fault) 
             raise ConfigError(f"shard {other.shard}: other wheels", hint="merge shards of one run")
     devices = {device: None for verdict in verdicts for device in verdict.devices}
     backends = {verdict.backend for verdict in verdicts if verdict.backend}
-    complete = all(verdict.wheels for verdict in verdicts)
+    complete = all(verdict.wheels for verdict in verdicts if verdict.state not in SILENT)
     bad = results.failures
     return replace(
         first,
@@ -95,7 +116,14 @@ def merge_verdicts(verdicts: Sequence[Verdict], results: Results, found: Fault) 
         attempts=tuple(item for verdict in verdicts for item in verdict.attempts),
         reports={},
         shard="",
+        also=states(results, demand)[1:],
     )
+
+
+def _usable(run: tuple[Fault, Results]) -> tuple[bool, bool, int, bytes]:
+    """Order the runs of a shard: a pass, then what says something of the wheels, then the rest."""
+    state = run[0].state
+    return state is not State.PASS, state in SILENT, list(State).index(state), run[1].to_bytes()
 
 
 def _fits(results: Results, first: Results, shard: Shard) -> None:

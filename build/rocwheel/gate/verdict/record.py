@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rocwheel import __version__
+from rocwheel.gate.verdict.judge import states
 from rocwheel.results import Fault, Results
 from rocwheel.verdict import Attempts, RocmProvided, State, Verdict
 
@@ -95,4 +96,5 @@ def verdict(
             if len(test.attempts) > 1
         ),
         shard=results.shard,
+        also=states(results, request.demand)[1:],
     )

@@ -1,7 +1,7 @@
 """Verdicts and reports in a folder and in the store: reports first, the verdict last.
 
-Everything is written once, below the runners' own prefix. A shard's verdict lies beside its
-reports, where nobody takes it for the verdict of the suite.
+Everything is written once, below the runners' own prefix. A shard's verdict is stored as any other:
+it says that it is a shard's, never passes a set, and is remembered where it fails one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import ConfigError
-from rocwheel.gate.suite.discovery import Shard
-from rocwheel.ledger import records
+from rocwheel.ledger import verdicts
 from rocwheel.results import Results
 from rocwheel.store import HTML, JSON, Headers
 from rocwheel.values import replace
@@ -54,14 +53,11 @@ def results_in(path: Path) -> Results:
     return Results.from_bytes(_bytes(file), name=str(file))
 
 
-def shard_in(folder: Path) -> tuple[int, tuple[Verdict | None, Results]]:
-    """A shard's number, verdict (None for wheels without a manifest) and results.
-
-    Raises ConfigError.
-    """
+def shard_in(folder: Path) -> tuple[Verdict | None, Results]:
+    """A shard's verdict (None for wheels without a manifest) and results. Raises ConfigError."""
     results, file = results_in(folder), folder / VERDICT
     verdict = Verdict.from_bytes(_bytes(file), name=str(file)) if file.is_file() else None
-    return Shard.parse(results.shard or "1/1").number, (verdict, results)
+    return verdict, results
 
 
 def put(place: Place, verdict: Verdict, reports: Mapping[str, bytes]) -> tuple[str, Verdict]:
@@ -78,27 +74,24 @@ def put(place: Place, verdict: Verdict, reports: Mapping[str, bytes]) -> tuple[s
         )
         place.store.create(keys[kind], body, headers=Headers(content_type=content_type))
     verdict = replace(verdict, reports=keys)
-    if not verdict.shard:
-        return records.add_verdict(place, verdict), verdict
-    key = place.report(verdict.manifest, verdict.python, verdict.suite, f"{folder}/{VERDICT}")
-    place.store.create(key, verdict.to_bytes(), headers=place.record_headers)
-    return key, verdict
+    return verdicts.add(place, verdict), verdict
 
 
 def shards(
     place: Place, manifest: str, python: str, suite: str, count: int
-) -> dict[int, tuple[Verdict, Results]]:
-    """The newest stored run of each shard, by number; missing ones are missing.
+) -> list[tuple[Verdict, Results]]:
+    """Every stored run of every shard of `count`; missing ones are missing.
 
-    Raises ConfigError for one that cannot be read.
+    Raises ConfigError for results that cannot be read. A verdict that cannot be read is left out:
+    it counts at the promotion, whatever the merge says.
     """
-    prefix = place.report(manifest, python, suite, "shards/")
-    pattern = re.compile(re.escape(prefix) + rf"(\d+)-of-{count}/([^/]+)/{re.escape(VERDICT)}")
-    newest: dict[int, str] = {}
-    for item in place.store.keys(prefix):  # in key order: a run's name begins with its time
-        if match := pattern.fullmatch(item.key):
-            newest[int(match[1])] = item.key
-    return {number: read(place, key) for number, key in sorted(newest.items())}
+    return [
+        read(place, found.key)
+        for found in verdicts.find(place, manifest)
+        if (found.python, found.suite) == (python, suite)
+        and found.verdict
+        and found.verdict.shard.endswith(f"/{count}")
+    ]
 
 
 def read(place: Place, key: str) -> tuple[Verdict, Results]:

@@ -6,10 +6,13 @@ import pytest
 
 from rocwheel.errors import ConfigError
 from rocwheel.gate.run import with_unmet_skips
+from rocwheel.gate.verdict.judge import Demand, judge
 from rocwheel.gate.verdict.merge import merge_results
 from rocwheel.results import Attempt, Fault, LaneRecord, Outcome, Results, TestResult
 from rocwheel.values import replace
 from rocwheel.verdict import State
+
+DEMAND = Demand(must_run=1, may_skip=0, flaky_budget=0)
 
 
 def result(name, outcome=Outcome.PASSED, ms=100, lane="gpu0"):
@@ -35,7 +38,7 @@ def shard(number, *tests, count=2, files=("a", "b")):
 
 
 def test_shards_become_one_suite_with_lanes_of_their_own():
-    merged = merge_results({1: shard(1, result("a::t")), 2: shard(2, result("b::t"))}, 2)
+    merged = merge_results((shard(1, result("a::t")), shard(2, result("b::t"))), 2, DEMAND)
     assert [test.test for test in merged.tests] == ["a::t", "b::t"]
     assert [lane.name for lane in merged.lanes] == ["1:gpu0", "2:gpu0"]
     assert merged.tests[1].attempts[0].lane == "2:gpu0"
@@ -43,7 +46,7 @@ def test_shards_become_one_suite_with_lanes_of_their_own():
 
 
 def test_a_missing_shard_is_not_run_and_its_files_are_listed():
-    merged = merge_results({1: shard(1, result("a::t"))}, 2)
+    merged = merge_results((shard(1, result("a::t")),), 2, DEMAND)
     assert merged.faults == (Fault(state=State.NOT_RUN, message="shard 2 of 2 has no results"),)
     assert [(test.test, test.outcome) for test in merged.tests][1] == ("b", Outcome.NOT_RUN)
 
@@ -51,7 +54,6 @@ def test_a_missing_shard_is_not_run_and_its_files_are_listed():
 @pytest.mark.parametrize(
     "other",
     [
-        shard(1, result("b::t")),
         shard(2, result("b::t"), count=3),
         shard(2, result("b::t"), files=("a", "b", "c")),
         replace(shard(2, result("b::t")), suite="other"),
@@ -59,15 +61,36 @@ def test_a_missing_shard_is_not_run_and_its_files_are_listed():
 )
 def test_shards_that_do_not_fit_are_refused(other):
     with pytest.raises(ConfigError, match="not shard"):
-        merge_results({1: shard(1, result("a::t")), 2: other}, 2)
-    with pytest.raises(ConfigError, match="no shard"):
-        merge_results({}, 2)
+        merge_results((shard(1, result("a::t")), other), 2, DEMAND)
+
+
+BAD = (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT)
+
+
+@pytest.mark.parametrize("outcome", BAD)
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_shard_that_failed_and_was_run_again_makes_the_suite_flaky(outcome, order):
+    other = shard(2, result("b::t"))
+    tried = (shard(1, result("a::t", outcome)), shard(1, result("a::t")))[::order]
+    merged = merge_results((*tried, other), 2, DEMAND)
+    found = judge(merged, replace(DEMAND, flaky_budget=5))
+    assert found.state is State.FLAKY, "the budget is for tests, not for whole shards"
+    assert found.message.startswith("shard 1/2 was run again after ")
+
+
+def test_a_shard_is_run_again_freely_after_trouble_with_the_machine():
+    trouble = replace(
+        shard(1), suite_files=(), faults=(Fault(state=State.INFRA, message="no disk"),)
+    )
+    runs = (trouble, shard(1, result("a::t")), shard(2, result("b::t")))
+    assert judge(merge_results(runs, 2, DEMAND), DEMAND).state is State.PASS
+    assert judge(merge_results(runs[::2], 2, DEMAND), DEMAND).state is State.INFRA
 
 
 def test_skip_entries_are_counted_over_all_shards():
     one = replace(shard(1, result("a::t")), skips={"x:1": 0, "x:2": 1})
     two = replace(shard(2, result("b::t")), skips={"x:1": 0, "x:2": 0})
-    merged = with_unmet_skips(merge_results({1: one, 2: two}, 2))
+    merged = with_unmet_skips(merge_results((one, two), 2, DEMAND))
     assert [fault.message.partition(":  ")[0][:3] for fault in merged.faults] == ["x:1"]
-    cut = merge_results({1: one}, 2)
+    cut = merge_results((one,), 2, DEMAND)
     assert with_unmet_skips(cut) == cut, "what did not run cannot be said to meet nothing"

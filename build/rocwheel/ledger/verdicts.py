@@ -1,0 +1,92 @@
+"""Stored verdicts: each under its own SHA-256, so that none can be changed or hidden.
+
+Runners may put and may not delete, and some stores let a put replace an object. A verdict's name is
+therefore the digest of its bytes: whoever writes other bytes over it leaves a name that does not
+fit, which is found here and counts as a failure. Neither the order nor the number of verdicts
+means anything; all of a cell are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import ConfigError
+from rocwheel.store import each, replaced
+from rocwheel.verdict import Verdict
+
+if TYPE_CHECKING:
+    from rocwheel.places import Place
+    from rocwheel.store import Info
+
+LARGEST: Final = 4 << 20  # bytes of a verdict that is read; ours have some thousand
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundVerdict:
+    """A verdict as it is stored; `verdict` is None where it does not count as one."""
+
+    key: str
+    python: str  # of the cell it lies in
+    suite: str
+    sha256: str  # its name
+    verdict: Verdict | None
+    problem: str = ""  # why it is none
+
+
+def add(place: Place, verdict: Verdict) -> str:
+    """Store a verdict, once; return its key. Raises StoreError."""
+    key = place.verdict(verdict.manifest, verdict.python, verdict.suite, verdict.sha256)
+    place.store.create(key, verdict.to_bytes(), headers=place.record_headers, sha256=verdict.sha256)
+    return key
+
+
+def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
+    """Everything that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
+    prefix = place.verdicts(manifest)
+    pattern = re.compile(re.escape(prefix) + r"([^/]+)/([^/]+)/([^/]+)\.json")
+    cells = [
+        (match[1], match[2], match[3], item)
+        for item in place.store.keys(prefix)
+        if (match := pattern.fullmatch(item.key))
+    ]
+    return tuple(
+        each(lambda cell: _read(place, manifest, cell), cells, threads=place.store.connections)
+    )
+
+
+def keep(found: FoundVerdict, staging: Place, release: Place, *, manifest: str) -> None:
+    """Copy to the release the verdict that was read. Raises ObjectDiffersError, StoreError."""
+    if found.verdict is None:  # told in the release's evidence; garbage is not carried along
+        return
+    data, _ = staging.store.read(found.key)
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != found.sha256:
+        raise replaced(staging.store.locate(found.key), digest, found.sha256)
+    key = release.verdict(manifest, found.python, found.suite, found.sha256)
+    release.store.create(key, data, headers=release.record_headers, sha256=digest)
+
+
+def _read(place: Place, manifest: str, cell: tuple[str, str, str, Info]) -> FoundVerdict:
+    python, suite, name, info = cell
+    verdict, problem = None, ""
+    if info.size > LARGEST:
+        problem = f"{info.size} bytes are no verdict"
+    else:
+        data, _ = place.store.read(info.key)
+        if hashlib.sha256(data).hexdigest() != name:
+            problem = "its contents differ from its name: it was changed"
+        else:
+            try:
+                verdict = Verdict.from_bytes(data, name=place.store.locate(info.key))
+            except ConfigError as exc:
+                problem = str(exc)
+    if verdict and (verdict.manifest, verdict.family, verdict.python, verdict.suite) != (
+        manifest, place.family, python, suite,
+    ):  # fmt: skip
+        verdict, problem = None, "it is about another manifest, family, CPython or suite"
+    return FoundVerdict(
+        key=info.key, python=python, suite=suite, sha256=name, verdict=verdict, problem=problem
+    )
