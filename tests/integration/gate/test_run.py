@@ -36,10 +36,10 @@ from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.judge import Demand
 from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
 from rocwheel.host import machine as machines
-from rocwheel.ledger import records
+from rocwheel.ledger import records, verdicts
 from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render
-from rocwheel.results import Results
+from rocwheel.results import Attempt, Outcome, Results
 from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State
 
@@ -156,7 +156,7 @@ def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
     assert not list((host.cache / "gate").glob("gate-*")), "the environment is gone"
 
     key, stored = storing.put(place, verdict, render(gated.results, gated.found, {}))
-    (found,) = records.verdicts(place, manifest.sha256)
+    (found,) = verdicts.find(place, manifest.sha256)
     assert (found.key, found.verdict) == (key, stored)
     assert set(stored.reports) == {"json", "junit", "html"}
     assert storing.read(place, key) == (stored, gated.results)
@@ -165,7 +165,7 @@ def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
     history.add(place, "own", host.cache, gated.results)
     past = history.read(place, "own", host.cache)
     assert past.tests["test_b.py::test_b"].outcomes == "pp"
-    assert len(records.verdicts(place, manifest.sha256)) == 1, "the history is no verdict"
+    assert len(verdicts.find(place, manifest.sha256)) == 1, "the history is no verdict"
 
 
 GPU_TESTS = """
@@ -247,17 +247,17 @@ def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, con
         gated = gate(part, host, console)
         assert gated.verdict.shard == f"{number}/2"
         storing.put(place, gated.verdict, render(gated.results, gated.found, {}))
-        assert records.verdicts(place, manifest.sha256) == (), "a shard is no verdict"
         found = storing.shards(place, manifest.sha256, str(request_.python), "own", 2)
-        merged = room.with_unmet_skips(merge_results({n: item[1] for n, item in found.items()}, 2))
-        verdict = merge_verdicts(
-            [item[0] for item in found.values()], merged, room.judge(merged, SUITE.demand)
-        )
+        runs = [results for _, results in found]
+        merged = room.with_unmet_skips(merge_results(runs, 2, SUITE.demand))
+        judged = room.judge(merged, SUITE.demand)
+        verdict = merge_verdicts([item[0] for item in found], merged, judged, SUITE.demand)
         assert verdict.state is (State.NOT_RUN if number == 1 else State.PASS)
     assert verdict.counts.passed == 3
     assert verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}
     storing.put(place, verdict, {})
-    assert len(records.verdicts(place, manifest.sha256)) == 1
+    kept = [item.verdict.shard for item in verdicts.find(place, manifest.sha256)]
+    assert sorted(kept) == ["", "1/2", "2/2"]
 
 
 def test_skipped_tests_can_be_tried_and_named_tests_alone(request_, host, console):
@@ -478,7 +478,7 @@ def test_the_command_stores_a_verdict_and_ends_with_its_state(
     assert status == State.NO_RUNNER.exit_code
     document = json.loads(capsys.readouterr().out)
     assert document["state"] == "no-runner"
-    (found,) = records.verdicts(shop.staging, sha256)
+    (found,) = verdicts.find(shop.staging, sha256)
     assert found.key == document["verdict"]
     assert found.verdict.state is State.NO_RUNNER
     assert Path(document["report"]).is_file()
@@ -616,11 +616,28 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
         verdict = make_verdict(manifest, shard=f"{number}/2")
         storing.put(shop.staging, verdict, render(shard(number), FOUND, {}))
         assert main([*merging, "--dry-run"]) == 0
-        assert len(records.verdicts(shop.staging, sha256)) == number - 1, "nothing was stored"
+        assert len(whole(shop, sha256)) == number - 1, "nothing was stored"
         assert main(merging) == state.exit_code
-        newest = records.verdicts(shop.staging, sha256)[-1].verdict
-        assert (newest.state, newest.shard) == (state, "")
-    assert newest.counts.passed == 300
+        assert state in whole(shop, sha256)
+    assert whole(shop, sha256)[State.PASS].counts.passed == 300
+
+    failed = make_verdict(manifest, shard="1/2", state=State.FAIL, host="other")
+    bad = replace(shard(1), tests=(failing(shard(1).tests[0]), *shard(1).tests[1:]))
+    storing.put(shop.staging, failed, render(bad, FOUND, {}))
+    capsys.readouterr()
+    assert main(merging) == State.FLAKY.exit_code, "another run of a shard hides no failure"
+    assert "shard 1/2 was run again after fail" in capsys.readouterr().out
+
+
+def whole(shop, sha256):
+    """Verdicts of whole suites, by state."""
+    found = [item.verdict for item in verdicts.find(shop.staging, sha256)]
+    return {verdict.state: verdict for verdict in found if not verdict.shard}
+
+
+def failing(test):
+    attempt = Attempt(outcome=Outcome.FAILED, lane="gpu0", process=1, start_ms=0, duration_ms=1)
+    return replace(test, outcome=Outcome.FAILED, attempts=(attempt,))
 
 
 def test_a_suite_without_skips_has_nothing_to_verify(at, tmp_path, interpreter, capsys):
