@@ -24,14 +24,22 @@ from rocwheel.process import HostRunner, base_env  # noqa: E402
 PACKAGES = (
     *debian.MINIATURE_PACKAGES,
     "ca-certificates",
+    "catatonit",
     "chromium",
     "chromium-driver",
     "curl",
+    "docker-registry",
+    "docker.io",
     "git",
+    "iptables",
     "isal",
+    "mmdebstrap",
     "nginx-light",
     "openssl",
+    "podman",
     "python3-venv",
+    "runc",
+    "skopeo",
     "zstd",
 )
 

@@ -19,14 +19,19 @@ import time
 from collections import deque
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final, NewType, Protocol
 
 from rocwheel.errors import CommandError, HostError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
-    from pathlib import Path, PurePath
+    from pathlib import PurePath
     from typing import IO
+
+# A path as commands see it where they run. A plain `Path` is one of this machine: mypy lets
+# neither stand for the other, and only a `Runner` turns one into the other.
+GuestPath = NewType("GuestPath", PurePosixPath)
 
 TAIL_LINES: Final = 40
 GRACE_SECONDS: Final = (10.0, 5.0)  # after SIGINT, after SIGTERM
@@ -77,10 +82,33 @@ class Completed:
     seconds: float
 
 
-class Runner(Protocol):
-    """Where commands run; `path` tells how a host path is seen from there."""
+class Process(Protocol):
+    """A started command that leads a process group of its own."""
 
-    def path(self, host: Path, /) -> PurePath: ...
+    @property
+    def pid(self) -> int:
+        """Of a process on this machine whose end is the command's end."""
+        ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def signal(self, number: int, /) -> None:
+        """Send a signal to the whole process group; nothing happens when it has ended."""
+        ...
+
+
+class Runner(Protocol):
+    """Where commands run: on this machine, or in a container that it runs."""
+
+    def path(self, host: Path, /) -> GuestPath:
+        """How commands see a path of this machine. Raises HostError when they cannot."""
+        ...
+
+    def host(self, guest: GuestPath, /) -> Path:
+        """Where what commands call `guest` lies on this machine: the inverse of `path`."""
+        ...
 
     def run(
         self,
@@ -103,6 +131,24 @@ class Runner(Protocol):
         """Run a short command; return its standard output, raise CommandError if it fails."""
         ...
 
+    def start(
+        self, command: Command, /, *, output: IO[bytes], pass_fds: Collection[int] = ()
+    ) -> Process:
+        """Start a command and return at once; what it prints goes to `output`, a real file.
+
+        `pass_fds` keep their numbers. The caller ends the process. Raises HostError when the
+        program or its working directory does not exist.
+        """
+        ...
+
+
+class HostProcess(subprocess.Popen[bytes]):
+    """A command started on this machine."""
+
+    def signal(self, number: int, /) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, number)
+
 
 class HostRunner:
     """Runs commands on this machine, each in a process group of its own."""
@@ -111,8 +157,11 @@ class HostRunner:
         """`env` is the whole base environment of every command (see `base_env`)."""
         self._env = dict(env)
 
-    def path(self, host: Path, /) -> PurePath:
-        return host
+    def path(self, host: Path, /) -> GuestPath:
+        return GuestPath(PurePosixPath(host))
+
+    def host(self, guest: GuestPath, /) -> Path:
+        return Path(guest)
 
     def run(
         self,
@@ -157,29 +206,37 @@ class HostRunner:
         return out.decode(errors="replace")
 
     def start(
-        self, command: Command, /, *, output: IO[bytes], pass_fds: Collection[int] = ()
-    ) -> subprocess.Popen[bytes]:
-        """Start a command and return at once; what it prints goes to `output`, a real file.
-
-        The process leads a process group of its own, which the caller ends (see `stop`). Raises
-        HostError when the program or its working directory does not exist.
-        """
-        return self._open(command, stdout=output, stderr=subprocess.STDOUT, pass_fds=pass_fds)
+        self,
+        command: Command,
+        /,
+        *,
+        output: IO[bytes],
+        pass_fds: Collection[int] = (),
+        stdin: int = subprocess.DEVNULL,
+        stdout: int | None = None,
+    ) -> HostProcess:
+        """As `Runner.start`; with `stdout` only what is printed on stderr goes to `output`."""
+        if stdout is None:
+            sinks: tuple[int | IO[bytes], int | IO[bytes]] = (output, subprocess.STDOUT)
+        else:
+            sinks = (stdout, output)
+        return self._open(command, stdin=stdin, stdout=sinks[0], stderr=sinks[1], pass_fds=pass_fds)
 
     def _open(
         self,
         command: Command,
         *,
         stdout: int | IO[bytes],
-        stderr: int,
+        stderr: int | IO[bytes],
+        stdin: int = subprocess.DEVNULL,
         pass_fds: Collection[int] = (),
-    ) -> subprocess.Popen[bytes]:
+    ) -> HostProcess:
         try:
-            return subprocess.Popen(
+            return HostProcess(
                 command.argv,
                 cwd=str(command.cwd) if command.cwd else None,
                 env={**self._env, **command.env},
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 start_new_session=True,

@@ -1,0 +1,26 @@
+"""Containers: an engine (Docker or Podman) and a running container in which commands run.
+
+A running container is a `rocwheel.process.Runner`. It ends with the process that started it,
+however that ends, and every object made here has labels by which leftovers are found.
+"""
+
+from rocwheel.container.engine import Engine, Kind, ask
+from rocwheel.container.leftovers import Leftover, leftovers, remove
+from rocwheel.container.running import Container, running
+from rocwheel.container.spec import Device, Limits, Mount, Spec, User
+
+__all__ = [
+    "Container",
+    "Device",
+    "Engine",
+    "Kind",
+    "Leftover",
+    "Limits",
+    "Mount",
+    "Spec",
+    "User",
+    "ask",
+    "leftovers",
+    "remove",
+    "running",
+]

@@ -1,0 +1,194 @@
+"""A container engine of this machine: which one, how it is called, and whether it can be used."""
+
+from __future__ import annotations
+
+import json
+import platform
+import re
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from rocwheel.errors import CommandError, HostError
+from rocwheel.process import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rocwheel.process import Runner
+
+# What the clients read of the caller's environment: which engine they talk to.
+CLIENT_ENV: Final = ("BUILDAH_", "CONTAINERS_", "CONTAINER_", "DOCKER_", "XDG_RUNTIME_DIR")
+ANSWER_SECONDS: Final = 20.0
+ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
+INSTALL: Final = {
+    "docker": "install it (Debian and Ubuntu: docker.io), or use --executor=host",
+    "podman": "install it (Debian and Ubuntu: podman), or use --executor=host",
+}
+
+
+class Kind(Enum):
+    """The engines rocwheel knows."""
+
+    DOCKER = "docker"
+    PODMAN = "podman"
+
+    @property
+    def oldest(self) -> tuple[int, int]:
+        """The oldest release that has what is used here: `--mount`, `--init`, BuildKit."""
+        return (20, 10) if self is Kind.DOCKER else (4, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """An engine that answered, and what it said about itself."""
+
+    kind: Kind
+    program: str
+    version: str
+    architecture: str  # as images name it: amd64
+    root: Path  # where it keeps images and volumes
+    rootless: bool
+    env: Mapping[str, str] = field(default_factory=dict)  # which its client needs
+
+    def command(self, *arguments: str, timeout: float | None = None) -> Command:
+        """Start the client."""
+        return Command(argv=(self.program, *arguments), env=self.env, timeout=timeout)
+
+    def remove(self, container: str) -> Command:
+        """End a container at once and remove it."""
+        now = ("--time=0",) if self.kind is Kind.PODMAN else ()
+        return self.command("rm", "--force", "--volumes", *now, container, timeout=60)
+
+    def __str__(self) -> str:
+        return f"{self.kind.value} {self.version}{' (rootless)' if self.rootless else ''}"
+
+
+def client_env(environ: Mapping[str, str]) -> dict[str, str]:
+    """What of the caller's environment says which engine to talk to."""
+    return {name: value for name, value in environ.items() if name.startswith(CLIENT_ENV)}
+
+
+def ask(kind: Kind, *, environ: Mapping[str, str], runner: Runner) -> Engine:
+    """Ask an engine who it is, and refuse one that cannot be used.
+
+    Raises HostError: no client, no answer, no permission, too old, another machine, another
+    architecture.
+    """
+    env = client_env(environ)
+    _refuse_elsewhere(kind, env)
+    program = kind.value
+    command = Command(
+        argv=(program, "info", "--format", "{{json .}}"), env=env, timeout=ANSWER_SECONDS
+    )
+    try:
+        said = runner.capture(command)
+    except HostError as exc:
+        raise HostError(f"{program}: no such program", hint=INSTALL[program]) from exc
+    except CommandError as exc:
+        raise _unusable(kind, exc.detail or str(exc)) from exc
+    try:
+        document = json.loads(said)
+    except ValueError as exc:
+        raise HostError(
+            f"{program}: does not say what it is: {said[:80]!r}", hint=f"try: {program} info"
+        ) from exc
+    if errors := document.get("ServerErrors"):  # newer clients answer for themselves, status 0
+        raise _unusable(kind, "; ".join(errors))
+    engine = _docker(document, env) if kind is Kind.DOCKER else _podman(document, env)
+    _check(engine)
+    return engine
+
+
+def _docker(document: Mapping[str, Any], env: Mapping[str, str]) -> Engine:
+    security = " ".join(document.get("SecurityOptions") or ())
+    return Engine(
+        kind=Kind.DOCKER,
+        program="docker",
+        version=document.get("ServerVersion", ""),
+        architecture=_architecture(document.get("Architecture", "")),
+        root=Path(document.get("DockerRootDir", "/var/lib/docker")),
+        rootless="name=rootless" in security,
+        env=env,
+    )
+
+
+def _podman(document: Mapping[str, Any], env: Mapping[str, str]) -> Engine:
+    host = document.get("host", {})
+    if host.get("serviceIsRemote"):
+        raise _elsewhere("podman", "a remote service")
+    return Engine(
+        kind=Kind.PODMAN,
+        program="podman",
+        version=document.get("version", {}).get("Version", ""),
+        architecture=_architecture(host.get("arch", "")),
+        root=Path(document.get("store", {}).get("graphRoot", "/var/lib/containers/storage")),
+        rootless=bool(host.get("security", {}).get("rootless")),
+        env=env,
+    )
+
+
+def _architecture(name: str) -> str:
+    return ARCHITECTURES.get(name, name)
+
+
+def _check(engine: Engine) -> None:
+    match = re.match(r"(\d+)\.(\d+)", engine.version)
+    oldest = ".".join(map(str, engine.kind.oldest))
+    if match is None or (int(match[1]), int(match[2])) < engine.kind.oldest:
+        raise HostError(
+            f"{engine.kind.value} {engine.version or 'of unknown version'}: too old",
+            hint=f"install {engine.kind.value} {oldest} or newer, or use --executor=host",
+        )
+    here = _architecture(platform.machine())
+    if engine.architecture != here:
+        raise HostError(
+            f"{engine.kind.value}: runs {engine.architecture}, this machine is {here}",
+            hint="use an engine on this machine, or --executor=host",
+        )
+
+
+def _refuse_elsewhere(kind: Kind, env: Mapping[str, str]) -> None:
+    """Folders of this machine can only be mounted by an engine on this machine."""
+    name = "DOCKER_HOST" if kind is Kind.DOCKER else "CONTAINER_HOST"
+    address = env.get(name, "")
+    if address and not address.startswith(("unix://", "fd://")):
+        raise _elsewhere(kind.value, f"{name}={address}")
+
+
+def _elsewhere(program: str, where: str) -> HostError:
+    return HostError(
+        f"{program}: is on another machine ({where}), which cannot see this one's folders",
+        hint="run rocwheel on that machine, or use --executor=host",
+    )
+
+
+def _unusable(kind: Kind, said: str) -> HostError:
+    """Say why an engine did not answer."""
+    program, lowered = kind.value, said.lower()
+    last = said.strip().rpartition("\n")[2]
+    if "permission denied" in lowered:
+        return HostError(
+            f"{program}: this user may not use it: {last}",
+            hint=f"ask for membership in the group {program}, or use --executor=podman or host"
+            if kind is Kind.DOCKER
+            else "check the permissions of its storage, or use --executor=host",
+        )
+    if "cannot connect" in lowered or "is the docker daemon running" in lowered:
+        return HostError(
+            f"{program}: its daemon does not answer: {last}",
+            hint="start it (systemctl start docker), set DOCKER_HOST, or use --executor=host",
+        )
+    if "no end after" in lowered:
+        return HostError(
+            f"{program}: no answer within {ANSWER_SECONDS:g} s",
+            hint=f"restart its daemon, and try: {program} info",
+        )
+    if "cgroup" in lowered:
+        return HostError(
+            f"{program}: refuses the layout of control groups here: {last}",
+            hint='run it as root with runtime = "runc" and cgroup_manager = "cgroupfs" in '
+            "containers.conf, or use --executor=docker or host",
+        )
+    return HostError(f"{program}: does not work: {last}", hint=f"try: {program} info")

@@ -1,0 +1,87 @@
+"""What runs that were cut short left in an engine: containers whose owner is gone."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rocwheel.container.spec import LABEL
+from rocwheel.errors import CommandError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rocwheel.container.engine import Engine
+    from rocwheel.process import Runner
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leftover:
+    """A container of ours whose process is gone."""
+
+    identity: str
+    name: str
+    state: str
+    purpose: str
+
+
+def owner(pid: int | None = None) -> str:
+    """This process, told from every other of any time: process id, its start, the boot."""
+    pid = os.getpid() if pid is None else pid
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    started = stat.rpartition(")")[2].split()[19]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{pid}:{started}:{boot}"
+
+
+def is_alive(mark: str) -> bool:
+    """Whether the process that `owner` described still runs."""
+    pid = mark.partition(":")[0]
+    try:
+        return pid.isdigit() and owner(int(pid)) == mark
+    except OSError:
+        return False
+
+
+def ours(engine: Engine, *, runner: Runner) -> tuple[Mapping[str, Any], ...]:
+    """Every container with our label, as the engine describes it."""
+    listed = runner.capture(
+        engine.command("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}.run")
+    ).split()
+    found: list[Mapping[str, Any]] = []
+    for identity in listed:
+        try:  # one at a time: one that goes away meanwhile is no reason to know nothing
+            found += json.loads(runner.capture(engine.command("inspect", identity)))
+        except CommandError:
+            continue
+    return tuple(found)
+
+
+def leftovers(engine: Engine, *, runner: Runner) -> tuple[Leftover, ...]:
+    """Containers of ours that nobody waits for. A kept one that still runs is none."""
+    found = []
+    for item in ours(engine, runner=runner):
+        labels = item.get("Config", {}).get("Labels") or {}
+        state = item.get("State", {}).get("Status", "")
+        mark = labels.get(f"{LABEL}.owner", "")
+        kept = labels.get(f"{LABEL}.purpose") == "kept" and state == "running"
+        if kept or is_alive(mark):
+            continue
+        found.append(
+            Leftover(
+                identity=item["Id"],
+                name=item.get("Name", "").lstrip("/"),
+                state=state,
+                purpose=labels.get(f"{LABEL}.purpose", ""),
+            )
+        )
+    return tuple(found)
+
+
+def remove(engine: Engine, found: Sequence[Leftover], *, runner: Runner) -> None:
+    """Remove leftovers, and nothing else."""
+    for item in found:
+        runner.run(engine.remove(item.identity), check=False)

@@ -1,0 +1,312 @@
+"""A running container as a `Runner`: commands enter it by `exec`, and nothing stays behind."""
+
+from __future__ import annotations
+
+import fcntl
+import itertools
+import os
+import select
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.container.leftovers import owner
+from rocwheel.errors import CommandError, HostError, RocwheelError
+from rocwheel.process import GRACE_SECONDS, Completed, GuestPath
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+    from pathlib import Path
+    from typing import IO
+
+    from rocwheel.container.spec import Spec
+    from rocwheel.process import Command, HostProcess, HostRunner
+
+START_SECONDS: Final = 120.0
+END_SECONDS: Final = 20.0
+CGROUPS: Final = (
+    'set runtime = "runc" and cgroup_manager = "cgroupfs" in containers.conf, or use the other '
+    "engine"
+)
+NOT_STARTED: Final = (126, 127)  # what a shell and the engines say of a program that is not there
+# Puts our two pipes, which the engine knows as stdin and stdout, where the program looks for them.
+MOVE: Final = """
+import os, sys
+numbers = [int(word) for word in sys.argv[1].split(",")]
+spare = [os.dup(0), os.dup(1)]
+os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+os.dup2(2, 1)
+spare = [fd if fd not in numbers else os.dup(fd) for fd in spare]
+high = [__import__("fcntl").fcntl(fd, __import__("fcntl").F_DUPFD, 200) for fd in spare]
+for fd, number in zip(high, numbers):
+    os.dup2(fd, number, inheritable=True)
+    os.close(fd)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+class Container:
+    """A container that runs: commands run in it, and paths are seen as it sees them."""
+
+    def __init__(
+        self, spec: Spec, runner: HostRunner, first: HostProcess | None, clock: Callable[[], float]
+    ) -> None:
+        """`first` is the client of the first process; None for a container that is kept."""
+        self.spec = spec
+        self._runner = runner
+        self._first = first
+        self._clock = clock
+        self._numbers = itertools.count(os.getpid() * 10_000)
+
+    def path(self, host: Path, /) -> GuestPath:
+        return self.spec.guest(host)
+
+    def host(self, guest: GuestPath, /) -> Path:
+        return self.spec.host(guest)
+
+    def run(
+        self,
+        command: Command,
+        /,
+        *,
+        log: Path | None = None,
+        on_line: Callable[[str], None] | None = None,
+        check: bool = True,
+    ) -> Completed:
+        number = next(self._numbers)
+        inside = self.spec.execute(command, number)
+        try:
+            done = self._runner.run(inside, log=log, on_line=on_line, check=False)
+        except BaseException:
+            self._end(number)
+            raise
+        self._explain(command, done.returncode, done.output)
+        if check and done.returncode:
+            raise CommandError(
+                f"{command.argv[0]}: exit status {done.returncode} in the container: {inside}",
+                hint=f"the whole output is in {log}" if log else "run the command by hand",
+                detail=done.output,
+            )
+        return replace(done, command=command)
+
+    def capture(self, command: Command, /) -> str:
+        number = next(self._numbers)
+        try:
+            return self._runner.capture(self.spec.execute(command, number))
+        except CommandError as exc:
+            self._end(number)
+            status = str(exc).partition("exit status ")[2].partition(":")[0]
+            self._explain(command, int(status) if status.isdigit() else 1, exc.detail)
+            raise
+        except BaseException:
+            self._end(number)
+            raise
+
+    def start(
+        self, command: Command, /, *, output: IO[bytes], pass_fds: Collection[int] = ()
+    ) -> GuestProcess:
+        """As `Runner.start`; a program that takes descriptors must be a Python.
+
+        An engine passes on stdin and stdout alone, so one descriptor may be read and one written.
+        """
+        number = next(self._numbers)
+        if not pass_fds:
+            started = self._runner.start(self.spec.execute(command, number), output=output)
+            return GuestProcess(self, number, started)
+        ways = {fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE: fd for fd in pass_fds}
+        read, write = ways[os.O_RDONLY], ways[os.O_WRONLY]
+        argv = (command.argv[0], "-c", MOVE, f"{read},{write}", *command.argv)
+        inside = self.spec.execute(replace(command, argv=argv), number, interactive=True)
+        started = self._runner.start(inside, output=output, stdin=read, stdout=write)
+        return GuestProcess(self, number, started)
+
+    def signal(self, number: int, signal_number: int) -> None:
+        """Signal the process group of what was started as `number`."""
+        with suppress(RocwheelError):  # it has ended, or the container has
+            name = signal.Signals(signal_number).name.removeprefix("SIG")
+            self._runner.run(self.spec.end(number, name), check=False)
+
+    @property
+    def alive(self) -> bool:
+        return self._first is None or self._first.poll() is None
+
+    def _end(self, number: int) -> None:
+        """End a process group inside: its client is gone, it is not."""
+        if not self.alive:
+            return
+        for sent, grace in zip((signal.SIGINT, signal.SIGTERM), GRACE_SECONDS, strict=True):
+            self.signal(number, sent)
+            until = self._clock() + grace
+            while self._clock() < until and self._lives(number):
+                time.sleep(0.1)
+        self.signal(number, signal.SIGKILL)
+
+    def _lives(self, number: int) -> bool:
+        with suppress(RocwheelError):
+            asked = self.spec.end(number, "0", leader=True)
+            return self._runner.run(asked, check=False).returncode == 0
+        return False
+
+    def _explain(self, command: Command, status: int, said: str) -> None:
+        """Raise HostError when it was not the command that failed."""
+        if status == 0:
+            return
+        if self._first is not None:  # the engine tells the client of an exec first
+            with suppress(subprocess.TimeoutExpired):
+                if "is not running" in said or "no such container" in said.lower() or status == 137:  # noqa: PLR2004
+                    self._first.wait(2.0)
+        if not self.alive:
+            raise HostError(
+                f"{self.spec.engine.kind.value}: the container {self.spec.name} ended under us",
+                hint="did the engine stop, or memory run out? Run the same command again: it "
+                "continues from what is complete",
+                detail=said,
+            )
+        if status in NOT_STARTED and (
+            "not found" in said or "no such file" in said.lower() or "chdir" in said
+        ):
+            raise HostError(
+                f"{command.argv[0]}: no such program or folder in the image {self.spec.image}",
+                hint="use an image that has it: see `image show`",
+            )
+
+
+class GuestProcess:
+    """A command started in a container: its client here, its process group there."""
+
+    def __init__(self, container: Container, number: int, client: HostProcess) -> None:
+        self._container = container
+        self._number = number
+        self._client = client
+        self.pid = client.pid
+
+    def poll(self) -> int | None:
+        return _status(self._client.poll())
+
+    def wait(self, timeout: float | None = None) -> int:
+        return _status(self._client.wait(timeout)) or 0
+
+    def signal(self, number: int, /) -> None:
+        self._container.signal(self._number, number)
+
+
+def _status(status: int | None) -> int | None:
+    """A shell's way to say that a signal ended a process, as `subprocess` says it."""
+    return 128 - status if status is not None and 128 < status < 160 else status  # noqa: PLR2004
+
+
+@contextmanager
+def running(
+    spec: Spec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Container]:
+    """Start a container that lives no longer than this process.
+
+    Raises HostError when it does not start, or sees other folders than ours.
+    """
+    ours = replace(spec, owner=owner())
+    _write(ours)
+    read, write = os.pipe()
+    process: HostProcess | None = None
+    try:
+        with (ours.folder / "engine.log").open("wb") as log:
+            said, saying = os.pipe()
+            try:
+                process = runner.start(ours.start, output=log, stdin=read, stdout=saying)
+            finally:
+                os.close(read)
+                os.close(saying)
+            with os.fdopen(said, "rb", buffering=0) as answer:
+                token = _answer(answer, process, clock)
+        _compare(ours, token)
+        yield Container(ours, runner, process, clock)
+    finally:
+        os.close(write)
+        if process is not None:
+            _finish(ours, process, runner)
+        shutil.rmtree(ours.folder, ignore_errors=True)
+
+
+def _write(spec: Spec) -> None:
+    try:
+        spec.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for name, text in spec.files.items():
+            (spec.folder / name).write_text(text, encoding="utf-8")
+    except OSError as exc:
+        raise HostError(
+            f"{exc.filename or spec.folder}: {exc.strerror}", hint="choose another --cache-dir"
+        ) from exc
+
+
+def _answer(pipe: IO[bytes], process: HostProcess, clock: Callable[[], float]) -> str:
+    """What the first process says, up to a line's end; "" when it ends or says nothing."""
+    until, said = clock() + START_SECONDS, b""
+    while not said.endswith(b"\n") and clock() < until:
+        ready, _, _ = select.select([pipe], [], [], 1.0)
+        if ready:
+            chunk = pipe.read(4096)
+            if not chunk:
+                break
+            said += chunk
+        elif process.poll() is not None:
+            break
+    return said.decode(errors="replace")
+
+
+def _compare(spec: Spec, token: str) -> None:
+    """Refuse a container that did not start, or does not see the file that we just wrote."""
+    if token == spec.files["token"]:
+        return
+    said = (spec.folder / "engine.log").read_text(encoding="utf-8", errors="replace").strip()
+    if token or "/rocwheel/run/token" in said:
+        raise HostError(
+            f"{spec.engine.kind.value}: mounts other folders than this machine's {spec.folder}",
+            hint="the engine is on another machine or in another mount namespace (such as a "
+            "daemon outside of this container): run rocwheel there, or use --executor=host",
+        )
+    raise refusal(spec, said)
+
+
+def refusal(spec: Spec, said: str) -> HostError:
+    """Why an engine did not start a container, from what its client said."""
+    kind, lowered = spec.engine.kind.value, said.lower()
+    last = said.strip().rpartition("\n")[2] or f"no answer within {START_SECONDS:g} s"
+    known = (
+        (("no such image", "image not known", "unable to find image"),
+         f"get it first: ci_build image build, or {kind} pull {spec.image}"),
+        (("bind source path", "no such file or directory: ", "mount", "statfs"),
+         "a folder cannot be mounted: check that it exists and that the engine may read it"),
+        (("no space left",), f"free some space at {spec.engine.root}: ci_build image prune"),
+        (("cgroup",), CGROUPS),
+        (("exec format error",), "the image is for another architecture: build one for this"),
+        (("rlimit",), "set default_ulimits in containers.conf to what this user may have"),
+    )  # fmt: skip
+    hint = next(
+        (hint for words, hint in known if any(word in lowered for word in words)),
+        f"run it by hand: {spec.start}",
+    )
+    return HostError(f"{kind}: the container does not start: {last}", hint=hint, detail=said)
+
+
+def _finish(spec: Spec, process: HostProcess, runner: HostRunner) -> None:
+    """Wait for the end that closing the pipe brings; insist where it does not come."""
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.signal(signal.SIGKILL)
+        process.wait()
+    # The client may have gone before the container: killed, or its daemon's connection lost.
+    with suppress(RocwheelError):
+        runner.run(spec.engine.remove(spec.name), check=False)
+
+
+def keep_alive(spec: Spec, stop: threading.Event, seconds: float = 15.0) -> None:
+    """Touch the file that a kept container looks at, until told to stop."""
+    while True:
+        (spec.folder / "alive").touch()
+        if stop.wait(seconds):
+            return

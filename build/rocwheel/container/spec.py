@@ -1,0 +1,241 @@
+"""What a container is started with, as a value, and the engine's command line for it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.container.engine import Engine, Kind
+from rocwheel.errors import HostError
+from rocwheel.process import Command, GuestPath
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+LABEL: Final = "org.rocwheel"
+HOME: Final = GuestPath(PurePosixPath("/rocwheel/home"))
+RUN: Final = GuestPath(PurePosixPath("/rocwheel/run"))  # read-only: token, passwd, group
+TEMPORARY: Final = ("/tmp", "/var/tmp", "/run", "/rocwheel/groups", str(HOME))  # noqa: S108 - inside, in memory
+GUEST_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+# The first process says the token, by which we know that our folders are the ones it sees, and
+# then reads a pipe whose other end is ours: when we end, it ends, and with it the container.
+FIRST: Final = 'cat "$0" && exec cat > /dev/null'
+# A kept container outlives us: it ends when nobody has touched a file for a while.
+KEPT: Final = 'cat "$0"; exec > /dev/null 2>&1 < /dev/null; while test -n "$(find "$1" -mmin "-$2")"; do sleep 5; done'  # noqa: E501
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mount:
+    """A folder or file of this machine, and where it is seen inside."""
+
+    host: Path
+    guest: GuestPath
+    writable: bool = False
+
+    @property
+    def option(self) -> str:
+        """For `--mount`: comma-separated, quoted as CSV where a path has a comma."""
+        parts = ["type=bind", f"source={self.host}", f"target={self.guest}"]
+        if not self.writable:
+            parts.append("readonly")
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(parts)
+        return line.getvalue()
+
+
+@dataclass(frozen=True, kw_only=True)
+class User:
+    """Who commands inside run as: the caller, so that files they make are the caller's."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()
+    name: str = "builder"
+
+    @property
+    def passwd(self) -> str:
+        own = f"{self.name}:x:{self.uid}:{self.gid}::{HOME}:/bin/sh\n"
+        return own if self.uid == 0 else f"root:x:0:0:root:/root:/bin/sh\n{own}"
+
+    @property
+    def group(self) -> str:
+        numbers = dict.fromkeys((0, self.gid, *self.groups))
+        names = {0: "root", self.gid: self.name if self.gid else "root"}
+        return "".join(f"{names.get(gid, f'g{gid}')}:x:{gid}:\n" for gid in numbers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What the container may use of the machine."""
+
+    cpus: str = ""  # "" is no limit
+    memory: str = ""
+    shm: str = "1g"
+    files: int = 4096  # open files: what the caller may have
+    processes: int = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A device node passed through, and the group that owns it here, by number."""
+
+    path: Path
+    gid: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One container: image, folders, user, limits. `run` names it and everything about it."""
+
+    engine: Engine
+    image: str  # what the engine is asked for: an id or a reference by digest
+    run: str
+    folder: Path  # of this run, on this machine: token, passwd and group lie there
+    mounts: tuple[Mount, ...] = ()
+    user: User
+    env: Mapping[str, str] = field(default_factory=dict)
+    network: str = "none"
+    limits: Limits = Limits()
+    devices: tuple[Device, ...] = ()
+    sandbox: bool = False  # lift what Bazel's linux-sandbox needs
+    owner: str = ""  # by which leftovers are told from containers at work
+    purpose: str = "build"
+    keep_minutes: int = 0  # outlive us, until idle for so long
+    writable_root: bool = False  # for a container that is committed as an image
+    init: bool = True
+
+    @property
+    def name(self) -> str:
+        return f"rocwheel-{self.run}"
+
+    @property
+    def all_mounts(self) -> tuple[Mount, ...]:
+        """The given ones and our own: where commands see who they are."""
+        own = [Mount(host=self.folder, guest=RUN, writable=bool(self.keep_minutes))]
+        own += [
+            Mount(host=self.folder / name, guest=GuestPath(PurePosixPath("/etc") / name))
+            for name in ("passwd", "group")
+        ]
+        return (*own, *self.mounts)
+
+    @property
+    def files(self) -> Mapping[str, str]:
+        """What must lie in `folder` before the start."""
+        return {"token": f"{self.run}\n", "passwd": self.user.passwd, "group": self.user.group}
+
+    @property
+    def start(self) -> Command:
+        """The engine's `run`: with the caller's rights and no others, on a read-only root."""
+        return self.engine.command("run", *self._options(), self.image, *self._first())
+
+    def execute(self, command: Command, number: int, *, interactive: bool = False) -> Command:
+        """The engine's `exec` of a command; its process group is noted under `number`."""
+        env = [f"--env={name}={value}" for name, value in sorted(command.env.items())]
+        return Command(
+            argv=(
+                self.engine.program,
+                "exec",
+                *(("--interactive",) if interactive else ()),
+                *((f"--workdir={command.cwd}",) if command.cwd else ()),
+                *env,
+                self.name,
+                *("/bin/sh", "-c", 'echo $$ > "/rocwheel/groups/$0"; exec "$@"', str(number)),
+                *command.argv,
+            ),
+            env=self.engine.env,
+            timeout=command.timeout,
+        )
+
+    def end(self, number: int, signal: str, *, leader: bool = False) -> Command:
+        """The engine's `exec` that signals the process group of what was started as `number`.
+
+        Ending the client of an `exec` does not end what it started. With `leader` only the
+        group's first process gets the signal.
+        """
+        script = f'kill -s "$1" -- "{"" if leader else "-"}$(cat "/rocwheel/groups/$0")"'
+        return self.engine.command(
+            "exec", self.name, "/bin/sh", "-c", script, str(number), signal, timeout=30
+        )
+
+    @property
+    def prepare(self) -> Iterator[Command]:
+        """For a dry run: commands that write what `folder` must hold."""
+        yield Command(argv=("mkdir", "-p", str(self.folder)))
+        for name, text in self.files.items():
+            script = 'printf %s "$1" > "$0"'
+            yield Command(argv=("sh", "-c", script, str(self.folder / name), text))
+
+    def guest(self, host: Path) -> GuestPath:
+        """Where commands see `host`. Raises HostError when no mount covers it."""
+        path = host.absolute()
+        fits = [item for item in self.all_mounts if path.is_relative_to(item.host)]
+        if not fits:
+            raise HostError(
+                f"{host}: is not mounted in the container",
+                hint="this is a bug: everything that is named inside must be mounted",
+            )
+        best = max(fits, key=lambda item: len(item.host.parts))
+        return GuestPath(best.guest / path.relative_to(best.host))
+
+    def host(self, guest: GuestPath) -> Path:
+        """Where `guest` lies on this machine. Raises HostError when it is only inside."""
+        fits = [item for item in self.all_mounts if guest.is_relative_to(item.guest)]
+        if not fits:
+            raise HostError(
+                f"{guest}: lies in the container alone",
+                hint="this is a bug: what is used outside must lie in a mounted folder",
+            )
+        best = max(fits, key=lambda item: len(item.guest.parts))
+        return best.host / guest.relative_to(best.guest)
+
+    def _options(self) -> Iterator[str]:
+        engine, user = self.engine, self.user
+        yield "--detach" if self.keep_minutes else "--interactive"
+        if not self.writable_root:
+            yield "--rm"
+            yield "--read-only"
+        if self.init:
+            yield "--init"
+        yield f"--name={self.name}"
+        yield f"--label={LABEL}.run={self.run}"
+        yield f"--label={LABEL}.purpose={self.purpose}"
+        if self.owner:
+            yield f"--label={LABEL}.owner={self.owner}"
+        yield "--pull=never"
+        yield f"--network={self.network}"
+        if engine.kind is Kind.PODMAN and engine.rootless:
+            yield "--userns=keep-id"
+        inside = 0 if engine.kind is Kind.DOCKER and engine.rootless else user.uid
+        yield f"--user={inside}:{user.gid if inside == user.uid else 0}"
+        devices = (item.gid for item in self.devices)
+        yield from (f"--group-add={gid}" for gid in dict.fromkeys((*user.groups, *devices)))
+        yield "--cap-drop=ALL"
+        yield "--security-opt=no-new-privileges"
+        yield "--security-opt=label=disable"
+        if self.sandbox:
+            masked = "systempaths=unconfined" if engine.kind is Kind.DOCKER else "unmask=ALL"
+            yield from ("--security-opt=seccomp=unconfined", f"--security-opt={masked}")
+        yield from (f"--tmpfs={path}:rw,exec,nosuid,mode=1777" for path in TEMPORARY)
+        limits = self.limits
+        yield f"--shm-size={limits.shm}"
+        yield f"--ulimit=nofile={limits.files}:{limits.files}"
+        yield f"--ulimit=nproc={limits.processes}:{limits.processes}"
+        yield "--ulimit=core=0:0"
+        if limits.cpus:
+            yield f"--cpus={limits.cpus}"
+        if limits.memory:
+            yield f"--memory={limits.memory}"
+        yield from (f"--device={item.path}" for item in self.devices)
+        env = {"HOME": str(HOME), "LANG": "C.UTF-8", "USER": user.name, **self.env}
+        yield from (f"--env={name}={value}" for name, value in sorted(env.items()))
+        yield from (f"--mount={item.option}" for item in self.all_mounts)
+        yield "--entrypoint=/bin/sh"
+
+    def _first(self) -> tuple[str, ...]:
+        token = f"{RUN}/token"
+        if not self.keep_minutes:
+            return ("-c", FIRST, token)
+        return ("-c", KEPT, token, f"{RUN}/alive", str(self.keep_minutes))

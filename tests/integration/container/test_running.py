@@ -1,0 +1,342 @@
+"""A container as a runner: the same tests under Docker and under rootful podman."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+from support.engines import BASE
+
+from rocwheel import container
+from rocwheel.container import Kind, Mount, Spec, User
+from rocwheel.errors import CommandError, HostError
+from rocwheel.process import Command, GuestPath, HostRunner, base_env
+
+pytestmark = [
+    pytest.mark.needs("dockerd", "podman", "mmdebstrap"),
+    pytest.mark.xdist_group("containers"),
+]
+
+ROOT = Path(__file__).parents[3]
+ORDINARY = User(uid=1234, gid=1234, groups=(1234, 2345), name="somebody")
+
+
+@pytest.fixture
+def host(engine):
+    return HostRunner({**base_env(os.environ), **engine.env})
+
+
+@pytest.fixture
+def asked(engine, host):
+    return container.ask(Kind(engine.kind), environ={**os.environ, **engine.env}, runner=host)
+
+
+@pytest.fixture
+def spec(asked, tmp_path):
+    (tmp_path / "data").mkdir()
+    tmp_path.chmod(0o755)
+    return Spec(
+        engine=asked,
+        image=BASE,
+        run=f"test-{random.randrange(10**9)}",
+        folder=tmp_path / "run",
+        user=ORDINARY,
+        mounts=(Mount(host=tmp_path / "data", guest=guest("/data"), writable=True),),
+    )
+
+
+def guest(text: str) -> GuestPath:
+    return GuestPath(PurePosixPath(text))
+
+
+def sh(script: str, **settings) -> Command:
+    return Command(argv=("sh", "-c", script), **settings)
+
+
+def gone(engine, name: str, seconds: float = 15.0) -> bool:
+    until = time.monotonic() + seconds
+    while name in engine.containers():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def test_an_engine_says_who_it_is(asked, engine):
+    assert asked.kind.value == engine.kind
+    assert asked.architecture == "amd64"
+    assert asked.root.is_dir()
+
+
+def test_commands_run_inside_as_the_caller_and_leave_their_files(spec, host, tmp_path):
+    (tmp_path / "data").chmod(0o777)
+    with container.running(spec, runner=host) as running:
+        said = running.capture(
+            sh(
+                "id -u; id -un; id -G; echo $HOME; umask; echo made > /data/file",
+                cwd=guest("/data"),
+            )
+        )
+        assert said.split("\n")[:4] == ["1234", "somebody", "1234 2345", "/rocwheel/home"]
+        assert (tmp_path / "data" / "file").stat().st_uid == 1234
+        seen: list[str] = []
+        done = running.run(
+            sh("echo one; echo two >&2; pwd; echo $WORD", cwd=guest("/data"), env={"WORD": "a b"}),
+            on_line=seen.append,
+        )
+        assert sorted(seen) == sorted(["one", "two", "/data", "a b"])
+        assert done.returncode == 0
+
+
+def test_it_may_nothing_that_it_need_not(spec, host):
+    with container.running(spec, runner=host) as running:
+        assert running.run(sh("touch /usr/x"), check=False).returncode != 0  # read-only root
+        assert running.run(sh("touch /rocwheel/run/x"), check=False).returncode != 0
+        status = running.capture(sh("cat /proc/self/status"))
+        assert "CapEff:\t0000000000000000" in status
+        assert "NoNewPrivs:\t1" in status
+        interfaces = running.capture(sh("cat /proc/net/dev")).splitlines()[2:]
+        assert [line.split(":")[0].strip() for line in interfaces] == ["lo"]
+        assert "tmpfs" in running.capture(sh("grep ' /tmp ' /proc/mounts"))
+
+
+def test_paths_are_translated_and_back(spec, host, tmp_path):
+    with container.running(spec, runner=host) as running:
+        inside = running.path(tmp_path / "data" / "x")
+        assert str(inside) == "/data/x"
+        assert running.host(inside) == tmp_path / "data" / "x"
+        with pytest.raises(HostError, match="is not mounted"):
+            running.path(Path("/etc/hostname"))
+        with pytest.raises(HostError, match="in the container alone"):
+            running.host(guest("/usr/bin"))
+
+
+def test_a_failure_is_told_as_on_the_host(spec, host):
+    with container.running(spec, runner=host) as running:
+        with pytest.raises(CommandError, match="exit status 3") as failed:
+            running.run(sh("echo why; exit 3"))
+        assert "why" in failed.value.detail
+        with pytest.raises(HostError, match="no such program or folder"):
+            running.run(Command(argv=("no-such-program",)))
+        with pytest.raises(HostError, match="no such program or folder"):
+            running.run(Command(argv=("true",), cwd=guest("/no/such/folder")))
+        with pytest.raises(CommandError, match="exit status 4"):
+            running.capture(sh("exit 4"))
+
+
+def test_an_interrupted_command_ends_inside_too(spec, host, engine):
+    with container.running(spec, runner=host) as running:
+        with pytest.raises(CommandError, match="no end after"):
+            running.run(sh("sleep 301 & sleep 302", timeout=1.0))
+        left = running.capture(sh("cat /proc/[0-9]*/cmdline | tr '\\0' ' '"))
+        assert "sleep 301" not in left
+        assert "sleep 302" not in left
+
+
+def test_a_started_process_is_signalled_by_its_group(spec, host, tmp_path):
+    with container.running(spec, runner=host) as running, (tmp_path / "out").open("wb") as out:
+        process = running.start(
+            sh("trap 'echo got; exit 7' USR1; while :; do sleep 0.1; done"), output=out
+        )
+        time.sleep(0.5)
+        assert process.poll() is None
+        process.signal(signal.SIGUSR1)
+        assert process.wait(10) == 7
+        hung = running.start(sh("sleep 300"), output=out)
+        time.sleep(0.3)
+        hung.signal(signal.SIGKILL)
+        assert hung.wait(10) == -signal.SIGKILL
+    assert (tmp_path / "out").read_text().endswith("got\n")
+
+
+def test_descriptors_reach_a_python_inside(spec, host, tmp_path):
+    script = (
+        "import os, sys; r, w = int(sys.argv[1]), int(sys.argv[2]);"
+        "os.write(w, os.read(r, 100).upper()); print('talk')"
+    )
+    to_read, to_write = os.pipe()
+    from_read, from_write = os.pipe()
+    with container.running(spec, runner=host) as running, (tmp_path / "out").open("wb") as out:
+        argv = ("python3", "-u", "-c", script, str(to_read), str(from_write))
+        process = running.start(Command(argv=argv), output=out, pass_fds=(to_read, from_write))
+        os.close(to_read)
+        os.close(from_write)
+        os.write(to_write, b"hello")
+        assert os.read(from_read, 100) == b"HELLO"
+        assert process.wait(10) == 0
+    os.close(to_write)
+    os.close(from_read)
+    assert (tmp_path / "out").read_text() == "talk\n"
+
+
+def test_nothing_is_left_when_all_went_well(spec, host, engine):
+    with container.running(spec, runner=host):
+        assert spec.name in engine.containers()
+    assert spec.name not in engine.containers()
+    assert not spec.folder.exists()
+
+
+def start_child(spec: Spec, engine) -> subprocess.Popen[str]:
+    """Another process that runs a container with a command in it, and says so."""
+    program = f"""
+import sys, time
+sys.path[:0] = [{str(ROOT / "build")!r}]
+import pickle
+from rocwheel import container
+from rocwheel.process import Command, HostRunner
+import signal
+def interrupt(*_):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGTERM, interrupt)
+spec = pickle.load(open(sys.argv[1], "rb"))
+print("starting", flush=True)
+with container.running(spec, runner=HostRunner(dict({ {**os.environ, **engine.env}!r}))) as running:
+    print("up", flush=True)
+    running.run(Command(argv=("sh", "-c", "touch /data/begun; exec sleep 300")))
+"""
+    import pickle
+
+    file = spec.folder.parent / "spec.pickle"
+    file.write_bytes(pickle.dumps(spec))
+    return subprocess.Popen(
+        [sys.executable, "-c", program, str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL", "client"])
+def test_however_we_end_the_container_ends(how, spec, host, engine, tmp_path):
+    stranger = f"stranger-{spec.run}"
+    engine("run", "--detach", "--network=none", "--name", stranger, BASE, "sleep", "100")
+    try:
+        (tmp_path / "data").chmod(0o777)
+        child = start_child(spec, engine)
+        assert child.stdout.readline() == "starting\n"
+        assert child.stdout.readline() == "up\n", child.communicate()[1]
+        until = time.monotonic() + 10
+        while not (tmp_path / "data" / "begun").exists():
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        if how == "client":
+            (client,) = [
+                pid for pid in processes(spec.name) if f"--name={spec.name}" in command_line(pid)
+            ]
+            os.kill(client, signal.SIGKILL)
+        else:
+            child.send_signal(getattr(signal, how))
+        child.communicate(timeout=40)
+        assert gone(engine, spec.name)
+        until = time.monotonic() + 5
+        while clients := processes(spec.name):
+            assert time.monotonic() < until, [command_line(pid) for pid in clients]
+            time.sleep(0.1)
+        assert stranger in engine.containers()
+        assert all(path.stat().st_uid == 1234 for path in (tmp_path / "data").iterdir())
+    finally:
+        engine.remove(stranger)
+
+
+def processes(text: str) -> list[int]:
+    return [
+        pid
+        for pid in map(int, filter(str.isdigit, os.listdir("/proc")))
+        if text in command_line(pid)
+    ]
+
+
+def command_line(pid: int) -> str:
+    try:
+        return (
+            Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        )
+    except OSError:
+        return ""
+
+
+def test_leftovers_of_a_power_cut_are_found_and_only_they(spec, asked, host, engine):
+    dead = replace(spec, owner="1:1:of-another-boot", folder=spec.folder)
+    dead.folder.mkdir()
+    for name, text in dead.files.items():
+        (dead.folder / name).write_text(text)
+    argv = [word for word in dead.start.argv[2:] if word not in {"--rm"}]
+    engine("create", *(word for word in argv if not word.startswith("--pull")))
+    stranger = f"stranger-{spec.run}"
+    engine("create", "--name", stranger, BASE, "true")
+    try:
+        with container.running(
+            replace(spec, run=f"{spec.run}-b", folder=spec.folder.parent / "b"), runner=host
+        ) as alive:
+            found = container.leftovers(asked, runner=host)
+            assert [item.name for item in found] == [dead.name]
+            container.remove(asked, found, runner=host)
+            assert sorted(engine.containers()) == sorted([stranger, alive.spec.name])
+            assert container.leftovers(asked, runner=host) == ()
+    finally:
+        engine.remove(stranger)
+
+
+def test_a_container_that_is_removed_under_us_is_one_error(spec, host, engine):
+    with container.running(spec, runner=host) as running:
+        killer = threading.Timer(0.7, lambda: engine("kill", spec.name))
+        killer.start()
+        with pytest.raises(HostError, match="ended under us"):
+            running.run(sh("sleep 60"))
+        killer.join()
+
+
+def test_what_cannot_start_is_one_error_and_leaves_nothing(spec, host, engine, tmp_path):
+    bad = Mount(host=tmp_path / "none", guest=guest("/none"))
+    for changed, words in (
+        ({"image": "rocwheel-test/none:1"}, "does not start"),
+        ({"mounts": (bad,)}, "does not start"),
+    ):
+        wrong = replace(spec, **changed)
+        with (
+            pytest.raises(HostError, match=words) as refused,
+            container.running(wrong, runner=host),
+        ):
+            pass
+        assert refused.value.hint
+        assert spec.name not in engine.containers()
+        assert not spec.folder.exists()
+
+
+def test_the_lines_of_a_dry_run_can_be_pasted(spec, engine, tmp_path):
+    """Written files, container, command: as a person would."""
+    (tmp_path / "data").chmod(0o777)
+    env = {**os.environ, **engine.env}
+    for command in spec.prepare:
+        subprocess.run(str(command), shell=True, check=True, env=env)
+    first = subprocess.Popen(
+        str(spec.start),
+        shell=True,
+        env=env,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert first.stdout.readline() == spec.files["token"]
+    line = str(spec.execute(sh("echo 'a  b' > /data/x", cwd=guest("/data")), 1))
+    subprocess.run(line, shell=True, check=True, env=env)
+    first.communicate()
+    assert (tmp_path / "data" / "x").read_text() == "a  b\n"
+    assert gone(engine, spec.name)
+
+
+def test_no_secret_is_in_what_the_engine_tells(spec, host, engine, tmp_path):
+    (tmp_path / "data" / "token").write_text("hunter2")
+    with container.running(spec, runner=host) as running:
+        assert running.capture(sh("cat /data/token")) == "hunter2"
+        assert "hunter2" not in json.dumps(json.loads(engine("inspect", spec.name)))

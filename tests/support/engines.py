@@ -1,0 +1,175 @@
+"""Real container engines for tests: a Docker daemon and a podman with folders of their own.
+
+Their storage lies in the user's cache folder (`rocwheel-tests`), so that the base image and what
+is built on it are made once per machine. The daemon dies with the process that started it; one
+test session at a time uses it. Nothing is shared with an engine that the machine already runs.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from support.processes import DIES_WITH_US
+
+DEBIAN = "bookworm"
+BASE_PACKAGES = ("ca-certificates", "python3")
+BASE = "rocwheel-test/base:bookworm"
+SYSTEM = "/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, kw_only=True)
+class TestEngine:
+    """An engine that runs: how its client is told to talk to it."""
+
+    __test__ = False
+
+    kind: str
+    env: dict[str, str] = field(default_factory=dict)
+
+    def __call__(self, *arguments: str, check: bool = True, **settings) -> str:
+        done = subprocess.run(
+            [self.kind, *arguments],
+            env={**os.environ, **self.env, **settings.pop("env", {})},
+            capture_output=True,
+            text=True,
+            check=False,
+            **settings,
+        )
+        assert not check or done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def containers(self) -> list[str]:
+        return self("ps", "--all", "--format", "{{.Names}}").split()
+
+    def remove(self, name: str) -> None:
+        self("kill", name, check=False)
+        self("rm", "--force", name, check=False)
+
+    def load(self, tarball: Path, name: str) -> None:
+        """A root file system as an image."""
+        self("import", "--change", f"ENV PATH={SYSTEM}", str(tarball), name)
+
+
+def folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "rocwheel-tests"
+
+
+def base_tarball() -> Path:
+    """A Debian with Python: what an image starts from. Made once (about a minute)."""
+    options = ["--variant=minbase", f"--include={','.join(BASE_PACKAGES)}", DEBIAN]
+    key = hashlib.sha256(" ".join(options).encode()).hexdigest()[:12]
+    target = folder() / f"base-{key}.tar"
+    folder().mkdir(parents=True, exist_ok=True)
+    with (folder() / "base.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            scratch = target.with_suffix(f".{os.getpid()}.tar")
+            subprocess.run(
+                ["mmdebstrap", *options, str(scratch), "http://deb.debian.org/debian"],
+                check=True,
+                capture_output=True,
+                timeout=500,
+            )
+            scratch.rename(target)
+    return target
+
+
+@contextmanager
+def docker() -> Iterator[TestEngine]:
+    """A Docker daemon of our own."""
+    home = folder() / "docker"
+    home.mkdir(parents=True, exist_ok=True)
+    with (folder() / "docker.lock").open("w") as lock, tempfile.TemporaryDirectory() as run:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        socket = Path(run) / "docker.sock"
+        Path(run).chmod(0o755)
+        with (Path(run) / "log").open("wb") as log:
+            daemon = subprocess.Popen(
+                [
+                    *DIES_WITH_US,
+                    *("dockerd", "--host", f"unix://{socket}", "--data-root", str(home)),
+                    *("--exec-root", f"{run}/exec", "--pidfile", f"{run}/pid"),
+                    *("--bridge=none", "--iptables=false", "--ip-forward=false"),
+                ],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env={**os.environ, "PATH": f"{SYSTEM}:{os.environ['PATH']}"},
+            )
+            try:
+                engine = TestEngine(
+                    kind="docker",
+                    env={
+                        "DOCKER_HOST": f"unix://{socket}",
+                        "DOCKER_BUILDKIT": "1",
+                        "PATH": f"{SYSTEM}:{os.environ['PATH']}",
+                    },
+                )
+                until = time.monotonic() + 60
+                while not engine("version", "--format", "{{.Server.Version}}", check=False):
+                    assert daemon.poll() is None, (Path(run) / "log").read_text()[-2000:]
+                    assert time.monotonic() < until, "dockerd does not answer"
+                    time.sleep(0.2)
+                socket.chmod(0o666)  # for builds as an ordinary user
+                yield engine
+            finally:
+                daemon.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    daemon.wait(30)
+                if daemon.poll() is None:
+                    os.killpg(daemon.pid, signal.SIGKILL)
+                    daemon.wait()
+
+
+@contextmanager
+def podman() -> Iterator[TestEngine]:
+    """Podman with storage and settings of its own: runc and cgroupfs work everywhere."""
+    home = folder() / "podman"
+    home.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as run:
+        (Path(run) / "containers.conf").write_text(
+            '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
+            '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+        )
+        (Path(run) / "storage.conf").write_text(
+            f'[storage]\ndriver = "overlay"\ngraphroot = "{home}"\nrunroot = "{run}/run"\n'
+        )
+        yield TestEngine(
+            kind="podman",
+            env={
+                "CONTAINERS_CONF": f"{run}/containers.conf",
+                "CONTAINERS_STORAGE_CONF": f"{run}/storage.conf",
+            },
+        )
+        subprocess.run(["umount", "--lazy", f"{home}/overlay"], check=False, capture_output=True)
+
+
+ENGINES = {"docker": docker, "podman": podman}
+
+
+def with_image(engine: TestEngine, name: str = BASE) -> TestEngine:
+    """Make sure the engine has the base image."""
+    if not engine("images", "--quiet", name):
+        engine.load(base_tarball(), name)
+    return engine
+
+
+def image_config(engine: TestEngine, name: str) -> dict:
+    return json.loads(engine("inspect", "--type", "image", name))[0]
+
+
+def clear(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True)
