@@ -9,7 +9,6 @@ import select
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -20,6 +19,7 @@ from rocwheel.errors import CommandError, HostError, RocwheelError
 from rocwheel.process import GRACE_SECONDS, Completed, GuestPath
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
     from typing import IO
