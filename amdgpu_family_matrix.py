@@ -191,6 +191,10 @@ class Family:
                 found = rule.level
         return found
 
+    def requires(self, suite: str) -> bool:
+        """Whether some CPython cannot be released without this suite."""
+        return any(rule.suite == suite and rule.level is Level.REQUIRED for rule in self.policy)
+
     @property
     def suites(self) -> tuple[str, ...]:
         """Suites the policy names, in its order."""

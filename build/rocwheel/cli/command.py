@@ -147,30 +147,55 @@ def group(name: str) -> Callable[[Callable[[], None]], click.Group]:
     return decorate
 
 
+Function: TypeAlias = Callable[[App, T], "int | None"]
+
+
 def command(
-    name: str, options: type[T], *, parent: click.Group | None = None, group: bool = False
-) -> Callable[[Callable[[App, T], int | None]], click.Command]:
+    name: str,
+    options: type[T],
+    *,
+    parent: click.Group | None = None,
+    passes_options_on: bool = False,
+) -> Callable[[Function[T]], click.Command]:
     """Make a command of `function(app, options)`; its status is what it returns, None is 0.
 
-    With `group` it is also a group of commands, and its function runs when none of them is named.
-    Raises TypeError when the options declared and the fields of `options` do not agree.
+    With `passes_options_on` its arguments are a command line, and no option of ours is looked for
+    in it. Raises TypeError when the options declared and the fields of `options` do not agree.
     """
 
-    def decorate(function: Callable[[App, T], int | None]) -> click.Command:
-        @functools.wraps(function)
-        def run(ctx: click.Context, /, **given: Any) -> int | None:
-            if ctx.invoked_subcommand is not None:
-                return None
-            return function(ctx.find_object(App) or _no_app(), options(**given))
-
-        cls: type[click.Command] = Group if group else Command
-        made = click.command(name, cls=cls)(talk_options(click.pass_context(run)))
+    def decorate(function: Function[T]) -> click.Command:
+        entry = _entry(function, options)
+        settings = {"ignore_unknown_options": passes_options_on}
+        made = click.command(name, cls=Command, context_settings=settings)(
+            entry if passes_options_on else talk_options(entry)
+        )
         _compare(made, options)
         if parent is not None:
             parent.add_command(made)
         return made
 
     return decorate
+
+
+def group_command(name: str, options: type[T]) -> Callable[[Function[T]], click.Group]:
+    """Make a command that is a group too: its function runs when no command of it is named."""
+
+    def decorate(function: Function[T]) -> click.Group:
+        made = click.group(name, cls=Group)(talk_options(_entry(function, options)))
+        _compare(made, options)
+        return made
+
+    return decorate
+
+
+def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def run(ctx: click.Context, /, **given: Any) -> int | None:
+        if ctx.invoked_subcommand is not None:
+            return None
+        return function(ctx.find_object(App) or _no_app(), options(**given))
+
+    return click.pass_context(run)
 
 
 def _compare(made: click.Command, options: type) -> None:

@@ -11,7 +11,8 @@ import click
 from rocwheel.cli.app import App
 from rocwheel.cli.command import dry_run_option
 from rocwheel.cli.command import talk_options as common_options
-from rocwheel.cli.release import Target, person_options, target_options, who
+from rocwheel.cli.release import target_of, who
+from rocwheel.cli.target import Target, person_options, target_options
 from rocwheel.errors import HostError, StoreError
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def check(app: App, /, *, in_staging: bool, resolve: bool, upstream: str, **opti
     from rocwheel.release import audit, operations
     from rocwheel.release.resolving import resolve as let_pip_resolve
 
-    target = Target(app, options)
+    target = target_of(app, options)
     problems: list[str] = []
     files = 0
     with app.console.progress("checking", unit=Unit.BYTES) as progress:
@@ -90,7 +91,7 @@ def rebuild(app: App, /, *, in_staging: bool, dry_run: bool, **options: Any) -> 
     """Make every page again from intents and release records."""
     from rocwheel.release import rebuild
 
-    target = Target(app, options)
+    target = target_of(app, options)
     documents, lines = [], []
     for place in _places(target, in_staging=in_staging):
         planned = rebuild.plan_rebuild(place)
@@ -115,7 +116,7 @@ def adopt(
     from rocwheel.console import Unit
     from rocwheel.release import operations, rebuild
 
-    target = Target(app, options)
+    target = target_of(app, options)
     documents, lines = [], []
     for place in _places(target, in_staging=in_staging):
         with app.console.progress("reading", unit=Unit.BYTES) as progress:
@@ -143,7 +144,7 @@ def serve(app: App, /, *, host: str, port: int, upstream: str, **options: Any) -
     """Serve a store over local HTTP as pip and uv see it, until Ctrl-C."""
     from rocwheel.index.serve import Site
 
-    target = Target(app, options)
+    target = target_of(app, options)
     try:
         site = Site(target.store, host=host, port=port, upstream=upstream, say=app.console.detail)
     except OSError as exc:

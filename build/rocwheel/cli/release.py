@@ -8,147 +8,36 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import Once, dry_run_option
+from rocwheel.cli.command import dry_run_option
 from rocwheel.cli.command import talk_options as common_options
-from rocwheel.errors import ConfigError, PromotionError
-from rocwheel.values import replace
+from rocwheel.cli.target import (
+    PersonOptions,
+    Target,
+    TargetOptions,
+    manifest_option,
+    person_options,
+    target_options,
+)
+from rocwheel.errors import PromotionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amdgpu_family_matrix import Family
-    from rocwheel.index.channels import Channel
-    from rocwheel.manifest import Manifest
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
     from rocwheel.release.policy import Approval
     from rocwheel.release.withdraw import Change
-    from rocwheel.store import Store
-
-CHANNELS = Path(__file__).resolve().parents[3] / "ci" / "channels.yaml"
-SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
 
-def target_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --family, --channel, --store, --channels-file and --single-writer."""
-    for option in (
-        click.option(
-            "--single-writer",
-            is_flag=True,
-            help="Promise that nobody else writes to the store: needed where the server ignores "
-            "conditional writes.",
-        ),
-        click.option(
-            "--channels-file",
-            type=click.Path(path_type=Path),
-            help="Where the channels are defined; default: ci/channels.yaml of this checkout.",
-        ),
-        click.option(
-            "--store",
-            "store_url",
-            cls=Once,
-            metavar="URL",
-            help="A store without a channel: s3://bucket/prefix or file:///folder.",
-        ),
-        click.option("--channel", cls=Once, metavar="NAME", help="dev, nightly or prerelease."),
-        click.option("--family", cls=Once, metavar="NAME", help="GPU family (required)."),
-    ):
-        command = option(command)
-    return command
-
-
-def person_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add --by and --reason."""
-    for option in (
-        click.option("--reason", default="", metavar="TEXT", help="Why; kept in the record."),
-        click.option(
-            "--by", default="", metavar="NAME", help="Who; default: GitHub's actor, or the user."
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-manifest_option = click.option(
-    "--manifest",
-    "manifest",
-    required=True,
-    metavar="SHA|PATH",
-    help="The wheel set: SHA-256 of its manifest (6 digits or more), or the file or wheelhouse.",
-)
-
-
-class Target:
-    """What the target options mean: channel, family and an open store."""
-
-    def __init__(self, app: App, options: dict[str, Any]) -> None:
-        """Raises UsageError or ConfigError."""
-        from rocwheel.index import channels
-
-        url, name = options.pop("store_url"), options.pop("channel")
-        path, family = options.pop("channels_file"), options.pop("family")
-        if bool(url) == bool(name):
-            raise click.UsageError("give --channel or --store, one of the two")
-        if not family:
-            raise click.UsageError("give --family; `python amdgpu_family_matrix.py` lists them")
-        self.family: Family = family_named(family)
-        self.channel: Channel = (
-            channels.channel(app.cwd / path if path else CHANNELS, name)
-            if name
-            else channels.of_store(url)
-        )
-        if options.pop("single_writer"):
-            single = replace(self.channel.options, single_writer=True)
-            self.channel = replace(self.channel, options=single)
-        self.store: Store = self.channel.open()
-
-    def pairs(self) -> tuple[tuple[Place, Place], ...]:
-        """Staging and release of every ROCm major."""
-        return self.channel.pairs(self.store, self.family.name)
-
-    def manifest(self, app: App, text: str) -> Manifest:
-        """The manifest that --manifest names. Raises ConfigError."""
-        from rocwheel.ledger import records
-        from rocwheel.manifest import Manifest
-
-        path = app.cwd / text
-        if path.exists():
-            return Manifest.load(path)
-        digits = text.lower()
-        if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
-            raise ConfigError(f"{text}: no such file, and no SHA-256", hint="copy it from `status`")
-        found = {
-            sha256: place
-            for pair in self.pairs()
-            for place in pair
-            for sha256 in records.manifests(place, digits)
-        }
-        if len(found) != 1:
-            raise ConfigError(
-                f"{text}: {len(found)} manifests of {self.family.name} start so",
-                hint="give more digits" if found else "stage the wheelhouse first",
-            )
-        sha256, place = found.popitem()
-        manifest = records.find_manifest(place, sha256)
-        if manifest is None:
-            raise ConfigError(f"{text}: the manifest went away", hint="run the command again")
-        return manifest
-
-    def release_of(self, app: App, text: str) -> tuple[Place, str]:
-        """Release place and SHA-256 of the manifest that --manifest names."""
-        from rocwheel.release import wheelset
-
-        manifest = self.manifest(app, text)
-        major = wheelset.rocm_major(manifest)
-        return self.channel.release(self.store, self.family.name, major), manifest.sha256
+def target_of(app: App, options: dict[str, Any]) -> Target:
+    """The target of options by name, which are taken out of them."""
+    names = ("family", "channel", "store_url", "channels_file", "single_writer")
+    return Target(app, TargetOptions(**{name: options.pop(name) for name in names}))
 
 
 def who(app: App, by: str, reason: str) -> Who:
     """Who acts: --by, else GitHub's actor, else the user."""
-    from rocwheel.release.operations import Who
-
-    name = by.strip() or app.environ.get("GITHUB_ACTOR") or app.user
-    return Who(by=name, now=app.now(), reason=reason)
+    return PersonOptions(by=by, reason=reason).who(app)
 
 
 @click.command("stage")
@@ -168,7 +57,7 @@ def stage(
     """
     from rocwheel.release import stage as room
 
-    target = Target(app, options)
+    target = target_of(app, options)
     path = app.cwd / wheelhouse
     planned = room.plan(path, target.family, target.channel, target.store)
     state = "planned" if dry_run else "nothing-to-do" if planned.is_done else "staged"
@@ -212,7 +101,7 @@ def promote(
     from rocwheel.console import size
     from rocwheel.release import promote as room
 
-    target = Target(app, options)
+    target = target_of(app, options)
     person = who(app, by, reason)
     planned = room.plan(
         target.manifest(app, manifest),
@@ -282,7 +171,7 @@ def _yank(app: App, options: dict[str, Any], *, undo: bool) -> None:
 
     manifest, files, dry_run = (options.pop(name) for name in ("manifest", "files", "dry_run"))
     by, reason = options.pop("by"), options.pop("reason")
-    target = Target(app, options)
+    target = target_of(app, options)
     person = withdraw.with_reason(who(app, by, reason), reason)
     if not manifest and not files:
         raise click.UsageError("give --manifest, or --file")
@@ -307,7 +196,7 @@ def rollback(
     """Take a released set out of the index; the bytes are kept, `restore` puts it back."""
     from rocwheel.release import withdraw
 
-    target = Target(app, options)
+    target = target_of(app, options)
     person = withdraw.with_reason(who(app, by, reason), reason)
     change = withdraw.plan_rollback(*target.release_of(app, manifest))
     _change(app, change, person, dry_run=dry_run)
@@ -326,7 +215,7 @@ def restore(
     """Put a rolled back set into the index again, with the bytes that were released."""
     from rocwheel.release import withdraw
 
-    target = Target(app, options)
+    target = target_of(app, options)
     person = withdraw.with_reason(who(app, by, reason), reason)
     change = withdraw.plan_restore(*target.release_of(app, manifest))
     _change(app, change, person, dry_run=dry_run)
@@ -342,7 +231,7 @@ def prune(app: App, /, *, by: str, reason: str, dry_run: bool, **options: Any) -
     """Remove what the channel's retention no longer keeps, and what killed runs left."""
     from rocwheel.release import retention
 
-    target = Target(app, options)
+    target = target_of(app, options)
     person = who(app, by, reason or "retention")
     documents = []
     for staging, release in target.pairs():
@@ -371,7 +260,7 @@ def status(app: App, /, *, older_than: float | None, **options: Any) -> None:
     from rocwheel.console import columns
     from rocwheel.release import status as room
 
-    target = Target(app, options)
+    target = target_of(app, options)
     found = [
         item
         for staging, release in target.pairs()
@@ -400,17 +289,6 @@ def _show(app: App, lines: list[str], *, dry_run: bool) -> None:
             click.echo(line)
         else:
             app.console.info(line)
-
-
-def family_named(name: str) -> Family:
-    """The GPU family of that name. Raises ConfigError that names the nearest one."""
-    import amdgpu_family_matrix as matrix
-
-    try:
-        return matrix.family(name)
-    except KeyError as exc:
-        problem, _, hint = str(exc.args[0]).partition("; ")
-        raise ConfigError(problem, hint=hint) from exc
 
 
 def _approvals(texts: tuple[str, ...], person: Who, *, named: bool) -> tuple[Approval, ...]:

@@ -29,10 +29,9 @@ from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
 from rocwheel.gate.suite import discovery, skips
 from rocwheel.gate.verdict import record
-from rocwheel.gate.verdict.judge import judge
+from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.host import cgroup
 from rocwheel.host import machine as machines
-from rocwheel.results import Fault, Results
 from rocwheel.source import git
 from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State, Verdict
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from rocwheel.gate.machine.preflight import EnvironmentFacts
     from rocwheel.gate.provisioning import Provided
     from rocwheel.gate.suite.discovery import SuiteFiles
+    from rocwheel.results import Fault, Results
 
 WATCHED: Final = ("jax", "jaxlib")
 
@@ -358,18 +358,6 @@ def _only(plan: RunPlan, names: Iterable[str], wanted: Callable[[str], bool]) ->
     files = {name.partition("::")[0] for name in names}
     kept = tuple(file for file in plan.files if file in files)
     return replace(plan, files=kept, wanted=wanted)
-
-
-def with_unmet_skips(results: Results) -> Results:
-    """Add a fault for every skip list entry that met no test, where all files were looked at."""
-    if results.collect_errors or results.counts.not_run:
-        return results
-    unmet = tuple(
-        Fault(state=State.FAIL, message=f"{where}: meets no test; remove or correct the entry")
-        for where, count in sorted(results.skips.items())
-        if not count
-    )
-    return replace(results, faults=(*results.faults, *unmet))
 
 
 def _log(request: GateRequest, name: str) -> Path:

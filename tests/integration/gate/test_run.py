@@ -33,7 +33,7 @@ from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.suite.skips import load
 from rocwheel.gate.suite.suites import Deadlines, Suite, SuiteSource
 from rocwheel.gate.verdict import storing
-from rocwheel.gate.verdict.judge import Demand
+from rocwheel.gate.verdict.judge import Demand, with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
 from rocwheel.host import machine as machines
 from rocwheel.ledger import records, verdicts
@@ -249,7 +249,7 @@ def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, con
         storing.put(place, gated.verdict, render(gated.results, gated.found, {}))
         found = storing.shards(place, manifest.sha256, str(request_.python), "own", 2)
         runs = [results for _, results in found]
-        merged = room.with_unmet_skips(merge_results(runs, 2, SUITE.demand))
+        merged = with_unmet_skips(merge_results(runs, 2, SUITE.demand))
         judged = room.judge(merged, SUITE.demand)
         verdict = merge_verdicts([item[0] for item in found], merged, judged, SUITE.demand)
         assert verdict.state is (State.NOT_RUN if number == 1 else State.PASS)

@@ -15,8 +15,8 @@ from rocwheel.cli.command import SECTIONS, command, option
 
 CLI = Path(__file__).parents[3] / "build" / "rocwheel" / "cli"
 LONGEST = 15
-# TO CONVERT
-WAITING = {"gate", "gating", "release", "index"}
+# still by string
+WAITING = {"release", "index"}
 
 
 def walk(group=ci_build, path=()):
@@ -35,7 +35,8 @@ def commands_of(file):
     """Functions of a module that `command(...)` decorates."""
     for node in ast.parse(file.read_text()).body:
         if isinstance(node, ast.FunctionDef) and any(
-            isinstance(item, ast.Call) and getattr(item.func, "id", "") == "command"
+            isinstance(item, ast.Call)
+            and getattr(item.func, "id", "") in {"command", "group_command"}
             for item in node.decorator_list
         ):
             yield node

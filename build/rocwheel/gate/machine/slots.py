@@ -12,16 +12,20 @@ import json
 import os
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from rocwheel import files
-from rocwheel.gate.setup_errors import InfraError
+from rocwheel.errors import ConfigError
+from rocwheel.gate.machine import accelerators
+from rocwheel.gate.setup_errors import InfraError, NoRunnerError
+from rocwheel.host import cgroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from rocwheel.gate.machine.accelerators import Accelerator
+    from rocwheel.gate.request import Host
 
 POLL_SECONDS: Final = 1.0
 
@@ -132,3 +136,42 @@ class Slots:
                 hint="name a folder that can be written, --slots; where Bazel's sandbox is in the "
                 f"way, make it and add --sandbox_writable_path={self.folder}",
             ) from exc
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlotRequest:
+    """GPUs for one program that is no gate, such as a test of Bazel's."""
+
+    gpus: int
+    nvidia: bool
+    patience: float  # seconds
+
+
+def become(command: Sequence[str], request: SlotRequest, host: Host) -> NoReturn:
+    """Replace this process by `command`, with GPUs of its own as soon as they are free.
+
+    The masks this process was given are narrowed, never widened; the locks are held until the
+    command ends. Raises NoRunnerError, InfraError; ConfigError for a command that does not start.
+    """
+    found = (
+        accelerators.nvidia(host.runner, host.environ)
+        if request.nvidia
+        else accelerators.amd(host.root, host.environ)
+    )
+    count = len(found.devices)
+    if count < request.gpus:
+        raise NoRunnerError(
+            f"{request.gpus} GPUs asked for, this machine has {count} for us",
+            hint="check /dev/kfd, /dev/dri and the masks: ROCR_VISIBLE_DEVICES and the like",
+        )
+    waiting = Patience(seconds=request.patience, clock=host.clock, sleep=host.sleep)
+    locks = Slots(folder=host.slots, boot=host.boot)
+    with locks.take(
+        found.devices, least=request.gpus, most=request.gpus, patience=waiting, inheritable=True
+    ) as got:
+        usable = cgroup.cpus(host.root, online=host.online) * request.gpus // count
+        env = {**host.environ, **cgroup.thread_environment(usable), **found.environment(got)}
+        try:
+            os.execvpe(command[0], tuple(command), env)  # noqa: S606 - that is what it is for
+        except OSError as exc:
+            raise ConfigError(f"{command[0]}: {exc.strerror}", hint="check the command") from exc

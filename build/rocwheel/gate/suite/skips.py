@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Final
 from packaging.specifiers import SpecifierSet
 
 from rocwheel import config
+from rocwheel.console import columns
 from rocwheel.errors import ConfigError
+from rocwheel.results import Outcome, Results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Mapping
     from datetime import date
     from pathlib import Path
 
@@ -110,6 +112,39 @@ def load(folder: Path, *, today: date) -> tuple[Skip, ...]:
 
 def applying(entries: Iterable[Skip], context: SkipContext) -> tuple[Skip, ...]:
     return tuple(entry for entry in entries if entry.applies(context))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rerun:
+    """What became of the tests that skip lists leave out, when they were run nevertheless."""
+
+    tests: Mapping[str, Outcome]
+    unmet: tuple[str, ...]  # entries that met no test
+
+    @classmethod
+    def of(cls, results: Results) -> Rerun:
+        """What the results of such a run say."""
+        return cls(
+            tests={test.test: test.outcome for test in results.tests},
+            unmet=tuple(where for where, count in results.skips.items() if not count),
+        )
+
+    def lines(self) -> Iterator[str]:
+        """A table, and the entries that are to be corrected."""
+        rows = [
+            (test, "passes now" if outcome is Outcome.PASSED else outcome.value)
+            for test, outcome in self.tests.items()
+        ]
+        yield from columns(("test", "now"), rows)
+        yield from (f"{where}: meets no test" for where in self.unmet)
+
+    def document(self) -> dict[str, object]:
+        """The same for a program."""
+        return {
+            "passing": [test for test, found in self.tests.items() if found is Outcome.PASSED],
+            "unmet": list(self.unmet),
+            "tests": {test: found.value for test, found in self.tests.items()},
+        }
 
 
 def _overlap(one: Skip, other: Skip) -> bool:

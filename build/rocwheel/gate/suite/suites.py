@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 
 from rocwheel import config
+from rocwheel.console import duration
 from rocwheel.errors import ConfigError
 from rocwheel.gate.verdict.judge import Demand
 from rocwheel.model import suggest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from rocwheel.config import Field
@@ -92,6 +93,35 @@ def load_all(folder: Path) -> tuple[Suite, ...]:
     """Read every suite below our checkout. Raises ConfigError."""
     paths = sorted((folder / FOLDER).glob("*.yaml"))
     return tuple(_suite(config.load(path), path.stem) for path in paths)
+
+
+HEADER: Final = ("suite", "GPUs", "tests", "deadline", "must run", "families", "about")
+
+
+def row(suite: Suite, required_by: Sequence[str], families: int) -> tuple[str, ...]:
+    """A suite in a table below `HEADER`."""
+    return (
+        suite.name,
+        " or ".join(map(str, suite.gpus)) if suite.needs_gpu else "none",
+        suite.source.folder or "JAX's own",
+        duration(suite.deadlines.suite),
+        str(suite.demand.must_run),
+        f"{len(required_by)} of {families}",
+        suite.about,
+    )
+
+
+def document(suite: Suite, required_by: Sequence[str]) -> dict[str, Any]:
+    """The same for a program."""
+    return {
+        "suite": suite.name,
+        "about": suite.about,
+        "gpus": list(suite.gpus),
+        "tests": suite.source.folder or "jax",
+        "deadlines": vars(suite.deadlines),
+        **vars(suite.demand),
+        "required_by": list(required_by),
+    }
 
 
 def libraries(folder: Path) -> tuple[Library, ...]:

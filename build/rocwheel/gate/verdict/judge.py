@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.results import Fault, Outcome, Results, TestResult
+from rocwheel.values import replace
 from rocwheel.verdict import SILENT, State
 
 if TYPE_CHECKING:
@@ -64,6 +65,18 @@ def everything(results: Results, demand: Demand) -> tuple[Fault, ...]:
 def states(results: Results, demand: Demand) -> tuple[State, ...]:
     """The states `everything` means, each once."""
     return tuple(dict.fromkeys(fault.state for fault in everything(results, demand)))
+
+
+def with_unmet_skips(results: Results) -> Results:
+    """Add a fault for every skip list entry that met no test, where all files were looked at."""
+    if results.collect_errors or results.counts.not_run:
+        return results
+    unmet = tuple(
+        Fault(state=State.FAIL, message=f"{where}: meets no test; remove or correct the entry")
+        for where, count in sorted(results.skips.items())
+        if not count
+    )
+    return replace(results, faults=(*results.faults, *unmet))
 
 
 def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:

@@ -7,16 +7,36 @@ from typing import TYPE_CHECKING
 
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.discovery import Shard
-from rocwheel.gate.verdict.judge import judge, states
+from rocwheel.gate.verdict.judge import judge, states, with_unmet_skips
 from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.values import replace
 from rocwheel.verdict import SILENT, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rocwheel.gate.verdict.judge import Demand
     from rocwheel.verdict import Verdict
+
+
+def merge(
+    shards: Sequence[tuple[Verdict | None, Results]],
+    count: int,
+    demand: Callable[[str], Demand],
+) -> tuple[Results, Fault, Verdict | None]:
+    """Join the runs of `count` shards, and judge them by what their suite demands.
+
+    The verdict is None where no run has one. Raises ConfigError for no run at all, and as the
+    parts below do.
+    """
+    runs = [results for _, results in shards]
+    if not runs:
+        raise ConfigError("no shard has results", hint="run `gate --shard 1/4` and so on first")
+    demanded = demand(runs[0].suite)
+    results = with_unmet_skips(merge_results(runs, count, demanded))
+    judged = judge(results, demanded)
+    said = [verdict for verdict, _ in shards if verdict]
+    return results, judged, merge_verdicts(said, results, judged, demanded) if said else None
 
 
 def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Results:

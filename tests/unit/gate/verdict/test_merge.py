@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocwheel.errors import ConfigError
-from rocwheel.gate.run import with_unmet_skips
-from rocwheel.gate.verdict.judge import Demand, judge
+from rocwheel.gate.verdict.judge import Demand, judge, with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results
 from rocwheel.results import Attempt, Fault, LaneRecord, Outcome, Results, TestResult
 from rocwheel.values import replace

@@ -1,0 +1,170 @@
+"""Where and as whom: options that name a channel or store, a family, a wheel set, a person."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+import amdgpu_family_matrix as matrix
+from rocwheel.cli.app import App
+from rocwheel.cli.command import once, option, section
+from rocwheel.cli.dist import CHECKOUT
+from rocwheel.errors import ConfigError
+from rocwheel.index import channels
+from rocwheel.ledger import records
+from rocwheel.manifest import Manifest
+from rocwheel.places import Place
+from rocwheel.release import wheelset
+from rocwheel.release.operations import Who
+
+SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions:
+    """Which index: a channel or a store, and the family."""
+
+    family: str | None
+    channel: str | None
+    store_url: str | None
+    channels_file: Path | None
+    single_writer: bool
+
+
+target_options = section(
+    "Target",
+    once("--family", metavar="NAME", help="GPU family (required)."),
+    once("--channel", metavar="NAME", help="dev, nightly or prerelease."),
+    once(
+        "--store",
+        "store_url",
+        metavar="URL",
+        help="A store without a channel: s3://bucket/prefix or file:///folder.",
+    ),
+    option(
+        "--channels-file",
+        type=click.Path(path_type=Path),
+        help="Where the channels are defined; default: ci/channels.yaml of this checkout.",
+    ),
+    option(
+        "--single-writer",
+        is_flag=True,
+        help="Promise that nobody else writes to the store: needed where the server ignores "
+        "conditional writes.",
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PersonOptions:
+    """Who acts, and why."""
+
+    by: str
+    reason: str
+
+    def who(self, app: App, *, reason: str = "") -> Who:
+        """Who acts: --by, else GitHub's actor, else the user."""
+        name = self.by.strip() or app.environ.get("GITHUB_ACTOR") or app.user
+        return Who(by=name, now=app.now(), reason=self.reason or reason)
+
+
+person_options = section(
+    "Person",
+    option("--by", default="", metavar="NAME", help="Who; default: GitHub's actor, or the user."),
+    option("--reason", default="", metavar="TEXT", help="Why; kept in the record."),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ManifestOptions(TargetOptions):
+    """A wheel set in an index."""
+
+    manifest: str
+
+
+manifest_option = section(
+    "Target",
+    once(
+        "--manifest",
+        required=True,
+        metavar="SHA|PATH",
+        help="The wheel set: SHA-256 of its manifest (6 digits or more), or the file or "
+        "wheelhouse.",
+    ),
+)
+
+
+class Target:
+    """What the target options mean: channel, family and an open store."""
+
+    def __init__(self, app: App, options: TargetOptions) -> None:
+        """Raises UsageError or ConfigError."""
+        if bool(options.store_url) == bool(options.channel):
+            raise click.UsageError("give --channel or --store, one of the two")
+        if not options.family:
+            raise click.UsageError("give --family; `python amdgpu_family_matrix.py` lists them")
+        self.family = family_named(options.family)
+        self.channel = (
+            channels.channel(
+                app.path(options.channels_file) or CHECKOUT / "ci" / "channels.yaml",
+                options.channel,
+            )
+            if options.channel
+            else channels.of_store(options.store_url or "")
+        )
+        if options.single_writer:
+            single = replace(self.channel.options, single_writer=True)
+            self.channel = replace(self.channel, options=single)
+        self.store = self.channel.open()
+
+    def pairs(self) -> tuple[tuple[Place, Place], ...]:
+        """Staging and release of every ROCm major."""
+        return self.channel.pairs(self.store, self.family.name)
+
+    def manifest(self, app: App, text: str) -> Manifest:
+        """The manifest that --manifest names. Raises ConfigError."""
+        path = app.cwd / text
+        if path.exists():
+            return Manifest.load(path)
+        digits = text.lower()
+        if len(digits) < SHORTEST or set(digits) - set("0123456789abcdef"):
+            raise ConfigError(f"{text}: no such file, and no SHA-256", hint="copy it from `status`")
+        found = {
+            sha256: place
+            for pair in self.pairs()
+            for place in pair
+            for sha256 in records.manifests(place, digits)
+        }
+        if len(found) != 1:
+            raise ConfigError(
+                f"{text}: {len(found)} manifests of {self.family.name} start so",
+                hint="give more digits" if found else "stage the wheelhouse first",
+            )
+        sha256, place = found.popitem()
+        manifest = records.find_manifest(place, sha256)
+        if manifest is None:
+            raise ConfigError(f"{text}: the manifest went away", hint="run the command again")
+        return manifest
+
+    def staged(self, app: App, text: str) -> tuple[Place, Manifest]:
+        """Staging place and manifest that --manifest names."""
+        manifest = self.manifest(app, text)
+        major = wheelset.rocm_major(manifest)
+        return self.channel.staging(self.store, self.family.name, major), manifest
+
+    def release_of(self, app: App, text: str) -> tuple[Place, str]:
+        """Release place and SHA-256 of the manifest that --manifest names."""
+        manifest = self.manifest(app, text)
+        major = wheelset.rocm_major(manifest)
+        return self.channel.release(self.store, self.family.name, major), manifest.sha256
+
+
+def family_named(name: str) -> matrix.Family:
+    """The GPU family of that name. Raises ConfigError that names the nearest one."""
+    try:
+        return matrix.family(name)
+    except KeyError as exc:
+        problem, _, hint = str(exc.args[0]).partition("; ")
+        raise ConfigError(problem, hint=hint) from exc
