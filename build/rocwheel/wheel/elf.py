@@ -26,8 +26,8 @@ PJRT_ENTRY: Final = "GetPjrtApi"
 GPU_MACHINE: Final = "amdgcn"  # a code object in a file of its own
 MACHINES: Final = {62: "x86_64", 183: "aarch64", 3: "i686", 224: GPU_MACHINE}
 FRONT: Final = 2 << 20  # bytes kept from the front: lld puts all dynamic tables there
-WINDOW: Final = 64 << 20  # bytes one table may have
-MAX_BUNDLES: Final = 100_000
+WINDOW: Final = 32 << 20  # bytes one table may have
+NAME: Final = 4096  # bytes of a library's name or a version's: PATH_MAX
 
 _HEADER: Final = struct.Struct("<16sHHIQQQIHHHHHH")
 _SEGMENT: Final = struct.Struct("<IIQQQQQQ")
@@ -48,6 +48,27 @@ _RELR: Final = {"GLIBC_ABI_DT_RELR": (2, 36)}  # the version that glibc got it i
 
 class ElfError(Exception):
     """An ELF file whose headers cannot be right; the message says which."""
+
+
+@dataclass(kw_only=True)
+class Budget:
+    """What the tables of all ELF files of one wheel may hold together.
+
+    Tables may overlap and may name one string a thousand times, so that a file of a few KB claims
+    to hold gigabytes. The largest published wheel needs a hundredth of this.
+    """
+
+    entries: int = 500_000  # dynamic entries, symbols, needed versions
+    names: int = 16 << 20  # bytes of all names
+    fronts: int = 10_000  # places that look like a bundle of GPU code
+    objects: int = 200_000  # code objects in bundles
+
+    def take(self, what: str, count: int) -> None:
+        """Raise ElfError where no more of it is left."""
+        left = getattr(self, what) - count
+        setattr(self, what, left)
+        if left < 0:
+            raise ElfError(f"tables with more {what} than any wheel has")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,12 +114,14 @@ def highest_version(names: Iterable[str], prefix: str) -> tuple[int, ...]:
     return max(found)
 
 
-def scan(path: str, size: int, stream: Callable[[], Iterable[bytes]]) -> ElfFacts:
+def scan(
+    path: str, size: int, stream: Callable[[], Iterable[bytes]], *, budget: Budget | None = None
+) -> ElfFacts:
     """Facts about a file of `size` bytes; `stream` gives them, from the first, at every call.
 
-    Raises ElfError when headers cannot be right.
+    Raises ElfError when headers cannot be right, or when `budget` has been spent.
     """
-    found = Scan(path, size)
+    found = Scan(path, size, budget=budget or Budget())
     for piece in stream():
         found.feed(piece)
     while missing := found.again():
@@ -117,9 +140,10 @@ class Scan:
     then take `facts()`.
     """
 
-    def __init__(self, path: str, size: int) -> None:
+    def __init__(self, path: str, size: int, *, budget: Budget) -> None:
         self.path = path
         self.size = size
+        self._budget = budget
         self._at = 0
         self._windows: dict[_Range, bytearray] = {}
         self._open: list[_Range] = []  # windows that are not full yet
@@ -177,7 +201,7 @@ class Scan:
         self._want((start, end))
         for (low, high), data in self._windows.items():
             if low <= start and end <= high and (low, high) not in self._open:
-                return bytes(data[start - low : end - low])
+                return bytes(memoryview(data)[start - low : end - low])
         if start == end:
             return b""
         raise _LaterError
@@ -191,6 +215,7 @@ class Scan:
                 continue
             at = first + number * hip.ALIGNMENT
             if hip.looks_like(piece[at : at + len(hip.PLAIN)]):
+                self._budget.take("fronts", 1)
                 start = self._at + at
                 window = (start, min(start + hip.FRONT, self.size))
                 self._windows[window] = bytearray(window[1] - window[0])
@@ -202,9 +227,8 @@ class Scan:
             self._fronts.remove(window)
             bundle = hip.parse(bytes(self._windows.pop(window)), offset=window[0])
             if bundle:
+                self._budget.take("objects", len(bundle.objects))
                 self._bundles.append(bundle)
-        if len(self._bundles) > MAX_BUNDLES:
-            raise ElfError(f"more than {MAX_BUNDLES} GPU code bundles")
 
     def _decode(self) -> ElfFacts | None:
         """Facts from the windows that are full, or None after asking for what is missing."""
@@ -227,18 +251,18 @@ class Scan:
         strings_at = _offset(loads, dynamic.get(_DT_STRTAB, [0])[0])
         strings_size = dynamic.get(_DT_STRSZ, [0])[0]
         self._want((strings_at, strings_at + strings_size))
-        sections = list(
-            _SECTION.iter_unpack(self._get(sections_at[0], sections_at[1] - sections_at[0]))
-        )
+        sections = self._get(sections_at[0], sections_at[1] - sections_at[0])
         needs = b""
         if _DT_VERNEED in dynamic:
             start = _offset(loads, dynamic[_DT_VERNEED][0])
-            needs = self._get(start, _section_size(sections, _SHT_VERNEED, start))
-        symbols = b""
-        for item in sections:
-            if item[1] == _SHT_DYNSYM:
-                symbols = self._get(item[4], item[5] - item[5] % _SYMBOL.size)
-        strings = _Strings(self._get(strings_at, strings_size))
+            place = _section(sections, _SHT_VERNEED)
+            if place is None or place[0] != start:
+                raise ElfError("version needs that no section describes")
+            needs = self._get(*place)
+        at, size = _section(sections, _SHT_DYNSYM) or (0, 0)
+        symbols = self._get(at, size - size % _SYMBOL.size)
+        strings = _Strings(self._get(strings_at, strings_size), self._budget)
+        self._budget.take("entries", len(symbols) // _SYMBOL.size)
         exports, imports = _symbols(symbols, strings)
         return ElfFacts(
             path=self.path,
@@ -260,6 +284,8 @@ class Scan:
             raise ElfError("two dynamic segments")
         for segment in segments:
             raw = self._get(segment[2], segment[5] - segment[5] % _DYNAMIC.size)
+            if len(raw) > WINDOW // _DYNAMIC.size:
+                raise ElfError("a dynamic segment that is larger than any")
             for tag, value in _DYNAMIC.iter_unpack(raw):
                 if tag == 0:
                     break
@@ -309,17 +335,20 @@ class _Header:
 
 
 class _Strings:
-    """A string table."""
+    """A string table; what is read of it is taken from the wheel's budget."""
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, budget: Budget) -> None:
         self._data = data
+        self._budget = budget
 
-    def at(self, offset: int) -> str:
+    def at(self, offset: int, *, limit: int = NAME) -> str:
+        """The name at an offset, at most `limit` bytes long."""
         if not 0 <= offset < len(self._data):
             raise ElfError(f"a name outside its string table (at {offset})")
-        end = self._data.find(b"\0", offset)
+        end = self._data.find(b"\0", offset, offset + limit + 1)
         if end < 0:
-            raise ElfError("a string table without an end")
+            raise ElfError("a name without an end, or longer than any path")
+        self._budget.take("names", end - offset + 1)
         return self._data[offset:end].decode("utf-8", "backslashreplace")
 
 
@@ -333,24 +362,36 @@ def _offset(loads: list[tuple[int, int, int]], address: int) -> int:
     raise ElfError(f"an address outside every segment ({address:#x})")
 
 
-def _section_size(sections: list[tuple[int, ...]], kind: int, offset: int) -> int:
-    for item in sections:
-        if item[1] == kind and item[4] == offset:
-            return item[5]
-    raise ElfError("a table that no section describes")
+def _section(table: bytes, kind: int) -> tuple[int, int] | None:
+    """Offset and size of the only section of a kind. Raises ElfError where there are two."""
+    found: tuple[int, int] | None = None
+    kinds, at = table[4 :: _SECTION.size], -1  # the low byte of each type
+    while (at := kinds.find(kind & 0xFF, at + 1)) >= 0:
+        item = _SECTION.unpack_from(table, at * _SECTION.size)
+        if item[1] != kind:
+            continue
+        if found:
+            raise ElfError("two sections where one can be used")
+        found = item[4], item[5]
+    return found
 
 
 def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:
-    return tuple(part for value in values for part in strings.at(value).split(":") if part)
+    lists = [strings.at(value, limit=16 * NAME) for value in values]
+    return tuple(part for text in lists for part in text.split(":") if part)
 
 
 def _versions(raw: bytes, strings: _Strings) -> dict[str, tuple[str, ...]]:
     """SONAME -> the symbol versions needed of it."""
-    found: dict[str, tuple[str, ...]] = {}
+    found: dict[str, list[str]] = {}
+    left = len(raw) // _NEED.size  # records, of both kinds: they are equally long
     at = 0
     while raw:  # `following` only leads forward, so a chain ends or leaves the table
         _, count, file, aux, following = _NEED.unpack_from(raw, at)
-        names = []
+        left -= count + 1
+        if left < 0:
+            raise ElfError("version needs that overlap")
+        names = found.setdefault(strings.at(file), [])
         position = at + aux
         for number in range(1, count + 1):
             _, _, _, name, step = _AUX.unpack_from(raw, position)
@@ -358,12 +399,10 @@ def _versions(raw: bytes, strings: _Strings) -> dict[str, tuple[str, ...]]:
                 raise ElfError("version needs that end too early")
             names.append(strings.at(name))
             position += step
-        library = strings.at(file)
-        found[library] = (*found.get(library, ()), *sorted(names))
         if not following:
             break
         at += following
-    return found
+    return {library: tuple(sorted(names)) for library, names in found.items()}
 
 
 def _symbols(raw: bytes, strings: _Strings) -> tuple[tuple[str, ...], tuple[str, ...]]:

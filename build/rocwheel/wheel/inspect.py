@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from rocwheel.errors import WheelError
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import WheelKind
-from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
+from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
 from rocwheel.wheel.metadata import (
     STRONG,
     KeyValueText,
@@ -29,7 +29,7 @@ from rocwheel.wheel.metadata import (
     record_digest,
     row_problems,
 )
-from rocwheel.wheel.zip_reader import ZipArchive
+from rocwheel.wheel.zip_reader import SMALL, Stamp, ZipArchive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -45,12 +45,13 @@ _ROCM_PROJECT: Final = re.compile(r"jax-rocm([0-9]+)-(plugin|pjrt)\Z")
 _GRAFT_HASH: Final = re.compile(r"-[0-9a-f]{8}(?=\.so)")
 _SUMMARY_ROCM: Final = re.compile(r"\(ROCm:([^)]+)\)|\b(Legacy ROCm [0-9.]+)")
 _GIT_HASH: Final = re.compile(r"^_git_hash\b[^=\n]*=\s*['\"]([0-9a-f]{7,40})['\"]", re.MULTILINE)
-_COMMIT: Final = re.compile(
-    r"['\"]?([A-Za-z][\w./-]*?)(?:_commit)?['\"]?\s*[:=]\s*['\"]([0-9a-f]{40})['\"]"
-)
+_COMMIT: Final = re.compile(r"['\"]([0-9a-f]{40})['\"]")
+_COMMIT_OF: Final = re.compile(r"([A-Za-z][\w./-]*?)(?:_commit)?['\"]?\s*[:=]\s*\Z")
+_KEY: Final = 100  # characters before a commit in which the name of its repository is looked for
+_COMMITS: Final = 100  # of one module
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class MemberFacts:
     """One member, as far as people and rules want to know it."""
 
@@ -80,6 +81,7 @@ class WheelReport:
     filename: WheelName
     size: int  # bytes
     sha256: str
+    stamp: Stamp  # of the file that was read
     checked: bool
     dist_info: str  # name of the folder
     metadata: Mapping[str, tuple[str, ...]]  # fields of METADATA that rules look at
@@ -163,7 +165,9 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
             name: KeyValueText(archive.read(f"{folder}/{name}"), name=f"{path}: {name}")
             for name in ("METADATA", "WHEEL")
         }
-        rows = read_record(archive.read(f"{folder}/RECORD"), name=f"{path}: RECORD")
+        rows = read_record(
+            archive.read(f"{folder}/RECORD"), name=f"{path}: RECORD", files=len(archive.members)
+        )
         reader = _Reader(archive, {row.path: row for row in rows} if hashes else None, background)
         elf = [facts for member in archive.members if (facts := reader.read(member))]
         provenance = _provenance(archive, folder, texts)
@@ -172,7 +176,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
             for item in archive.members
         )
         entry_points = _entry_points(archive, f"{folder}/entry_points.txt")
-        size = archive.size
+        size, stamp = archive.size, archive.stamp
     record = RecordProblems(
         rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
         digests=tuple(reader.problems()),
@@ -182,6 +186,7 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         filename=filename,
         size=size,
         sha256=background.digest,
+        stamp=stamp,
         checked=hashes,
         dist_info=folder,
         metadata={key: texts["METADATA"].all(key) for key in METADATA_FIELDS},
@@ -303,6 +308,7 @@ class _Reader:
         self._rows = rows
         self._background = background
         self._digests: list[_Digest] = []
+        self._budget = Budget()
 
     def read(self, member: ZipMember) -> ElfFacts | None:
         """Read one member; its facts when it is an ELF file."""
@@ -314,7 +320,7 @@ class _Reader:
                 iter(lambda: self._archive.stream(member), None),
             )
             try:
-                return scan(member.name, member.size, lambda: next(streams))
+                return scan(member.name, member.size, lambda: next(streams), budget=self._budget)
             except ElfError as exc:
                 self._archive.refuse(f"{member.name}: a broken ELF file: {exc}")
         if self._rows is not None:
@@ -345,16 +351,18 @@ class _Reader:
 def _entry_points(archive: ZipArchive, name: str) -> dict[str, tuple[str, ...]]:
     if name not in archive.by_name:
         return {}
-    groups: dict[str, tuple[str, ...]] = {}
-    group = ""
+    groups: dict[str, list[str]] = {}
+    group = groups[""] = []  # of lines before the first section
     for raw in archive.read(name).decode("utf-8", "replace").splitlines():
         line = raw.strip()
         if line.startswith("[") and line.endswith("]"):
-            group = line[1:-1].strip()
-            groups.setdefault(group, ())
+            title = line[1:-1].strip()
+            again = [line] if title in groups else []  # stays as an entry, which it cannot be
+            group = groups.setdefault(title, [])
+            group += again
         elif line and not line.startswith("#"):
-            groups[group] = (*groups.get(group, ()), line)
-    return groups
+            group.append(line)
+    return {name: tuple(lines) for name, lines in groups.items() if name or lines}
 
 
 def graft_name(member: str) -> str:
@@ -380,14 +388,27 @@ def _provenance(
     found: dict[str, str] = {}
     for member in archive.members:
         base = member.name.rpartition("/")[2]
-        if base in ("version.py", "commit_info.py") and not member.name.startswith(folder):
+        if (
+            base in ("version.py", "commit_info.py")
+            and not member.name.startswith(folder)
+            and member.size <= SMALL
+        ):
             text = archive.read(member.name).decode("utf-8", "replace")
             if base == "commit_info.py":
-                found |= dict(_COMMIT.findall(text))
+                found |= _commits(text)
             elif match := _GIT_HASH.search(text):
                 found["git"] = match[1]
     if match := _SUMMARY_ROCM.search("".join(texts["METADATA"].all("Summary")[:1])):
         found["rocm"] = (match[1] or match[2]).strip()
     if generator := texts["WHEEL"].all("Generator"):
         found["generator"] = generator[0]
+    return found
+
+
+def _commits(text: str) -> dict[str, str]:
+    """Repository -> commit, of `name = "<commit>"` and `"name": "<commit>"`."""
+    found = {}
+    for match in itertools.islice(_COMMIT.finditer(text), _COMMITS):
+        if name := _COMMIT_OF.search(text, max(0, match.start() - _KEY), match.start()):
+            found[name[1]] = match[1]
     return found

@@ -122,20 +122,23 @@ class KeyValueText:
             raise WheelError(f"{name}: not UTF-8", hint="build the wheel again") from exc
         self.name = name
         self._lines: list[str] = []
-        self._body = ""
-        lines = _lines(text)
-        for number, line in enumerate(lines):
+        field: list[str] = []  # lines of the field that is being read
+        reader = io.StringIO(text, newline="")
+        at = 0
+        for number, line in enumerate(reader, 1):
             if not line.strip("\r\n"):
-                self._body = "".join(lines[number:])
                 break
-            if line[0] in " \t" and self._lines:
-                self._lines[-1] += line
-            elif _FIELD.match(line):
-                self._lines.append(line)
-            else:
+            if line[0] not in " \t":
+                self._lines += ["".join(field)] if field else []
+                field = []
+            if not field and not _FIELD.match(line):
                 raise WheelError(
-                    f"{name}: line {number + 1} is no `Key: value`", hint="build the wheel again"
+                    f"{name}: line {number} is no `Key: value`", hint="build the wheel again"
                 )
+            field.append(line)
+            at += len(line)
+        self._lines += ["".join(field)] if field else []
+        self._body = text[at:]
 
     def all(self, key: str) -> tuple[str, ...]:
         return tuple(value for name, value in self._fields() if name.lower() == key.lower())
@@ -153,18 +156,19 @@ class KeyValueText:
             match = _FIELD.match(line)
             if match and match[1].lower() == key.lower():
                 old = match[2].strip()
-                if old in values:
-                    self._lines[number] = line.replace(old, values[old], 1) if old else line
+                if old and old in values:
+                    at = line.index(old, match.start(2))
+                    self._lines[number] = line[:at] + values[old] + line[at + len(old) :]
 
     def replace_all(self, key: str, values: Iterable[str]) -> None:
         """Put these values where the key stands first, and remove its other lines."""
-        at = [
-            number
+        at = {
+            number: None
             for number, line in enumerate(self._lines)
             if line.partition(":")[0].lower() == key.lower()
-        ]
+        }
         end = "\r\n" if self._lines and self._lines[0].endswith("\r\n") else "\n"
-        first = at[0] if at else len(self._lines)
+        first = next(iter(at), len(self._lines))
         kept = [line for number, line in enumerate(self._lines) if number not in at]
         kept[first:first] = [f"{key}: {value}{end}" for value in values]
         self._lines = kept
@@ -178,18 +182,27 @@ class KeyValueText:
                 yield match[1], match[2].strip()
 
 
-def read_record(data: bytes, *, name: str) -> tuple[RecordRow, ...]:
-    """Parse RECORD. Raises WheelError where it is not UTF-8 CSV of three columns."""
+def read_record(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:
+    """Parse the RECORD of a wheel that has so many files.
+
+    Raises WheelError where it is not UTF-8 CSV of three columns and one line a row, or has more
+    than twice as many rows as there are files.
+    """
+    hint = "build the wheel again"
+    rows: list[RecordRow] = []
+    reader = csv.reader(io.TextIOWrapper(io.BytesIO(data), "utf-8", newline=""), strict=True)
     try:
-        rows = list(csv.reader(io.StringIO(data.decode("utf-8"), newline=""), strict=True))
+        for number, row in enumerate(reader, 1):
+            if len(row) != 3:  # noqa: PLR2004
+                raise WheelError(f"{name}: line {number} has {len(row)} columns, not 3", hint=hint)
+            if reader.line_num != number or not "".join(row).isprintable():
+                raise WheelError(f"{name}: line {number} has a control character", hint=hint)
+            if number > 2 * files + 9:
+                raise WheelError(f"{name}: more rows than the wheel has files", hint=hint)
+            rows.append(RecordRow(*row))
     except (UnicodeDecodeError, csv.Error) as exc:
-        raise WheelError(f"{name}: {exc}", hint="build the wheel again") from exc
-    for number, row in enumerate(rows, 1):
-        if len(row) != 3:  # noqa: PLR2004
-            raise WheelError(
-                f"{name}: line {number} has {len(row)} columns, not 3", hint="build the wheel again"
-            )
-    return tuple(RecordRow(*row) for row in rows)
+        raise WheelError(f"{name}: {exc}", hint=hint) from exc
+    return tuple(rows)
 
 
 def row_problems(names: Iterable[str], rows: Iterable[RecordRow], folder: str) -> Iterator[str]:
@@ -236,8 +249,9 @@ def record_digest(digest: bytes, *, algorithm: str = "sha256") -> str:
 
 def dist_info(names: Iterable[str], *, path: object) -> str:
     """The one dist-info folder among member names, without a slash. Raises WheelError."""
-    folders = {name.partition("/")[0] for name in names if "/" in name}
-    found = sorted(name for name in folders if name.endswith(".dist-info"))
+    # pip counts a file of that name, too: pip/_internal/utils/wheel.py, wheel_dist_info_dir.
+    folders = {name.partition("/")[0] for name in names}
+    found = sorted(name for name in folders if name.lower().endswith(".dist-info"))
     if len(found) != 1:
         what = ", ".join(found) if found else "none"
         raise WheelError(

@@ -197,7 +197,7 @@ class _Draft:
             if f"{self.folder}/{signature}" in archive.by_name:
                 archive.refuse(f"{signature}: a signed wheel cannot be changed")
         self._record = archive.read(f"{self.folder}/RECORD")
-        rows = read_record(self._record, name=f"{archive.path}: RECORD")
+        rows = read_record(self._record, name=f"{archive.path}: RECORD", files=len(archive.members))
         for problem in row_problems(archive.by_name, rows, self.folder):
             archive.refuse(problem)
         self._texts = {name: self._headers(name) for name in ("METADATA", "WHEEL")}

@@ -363,7 +363,9 @@ class _Bench:
             for name in self._archive.by_name
             if name in self._plan.grafting or name.startswith(info)
         }
-        rows = read_record(self._archive.read(f"{info}RECORD"), name="RECORD")
+        rows = read_record(
+            self._archive.read(f"{info}RECORD"), name="RECORD", files=len(self._archive.members)
+        )
         record = "".join(record_line(row) for row in rows if row.path in inside).encode()
         parts = [
             Fresh(like=member, name=member.name, content=record)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 from rocwheel.errors import WheelError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
-    from types import TracebackType
+    from types import ModuleType, TracebackType
 
 LOCAL: Final = struct.Struct("<IHHHHHIIIHH")
 CENTRAL: Final = struct.Struct("<IHHHHHHIIIHHHHHII")
@@ -46,24 +46,42 @@ FLAG_DESCRIPTOR: Final = 0x0008
 FLAG_UTF8: Final = 0x0800
 KNOWN_FLAGS: Final = 0x0002 | 0x0004 | FLAG_DESCRIPTOR | FLAG_UTF8
 UNIX: Final = 3  # "version made by", high byte
+NEWEST: Final = 45  # "version needed to extract": zip64; what comes later no wheel uses
+DESCRIPTOR: Final = 24  # bytes of the longest data descriptor
+NAME: Final = 1024  # bytes of a member's path; with a prefix it must fit into PATH_MAX
+PART: Final = 255  # bytes of one name in it (NAME_MAX)
 READ: Final = 256 << 10  # bytes of compressed input at a time
 CHUNK: Final = 1 << 20  # bytes of inflated output at a time
-SMALL: Final = 64 << 10  # bytes of a member that is inflated in one go
+SMALL: Final = 64 << 10  # bytes of a member up to which the standard library inflates it
 
 
 @dataclass(frozen=True, kw_only=True)
 class ZipLimits:
     """What a wheel may cost to read; a legitimate ROCm wheel stays far below."""
 
-    members: int = 200_000
-    directory: int = 64 << 20  # bytes of the central directory
+    members: int = 100_000
+    directory: int = 16 << 20  # bytes of the central directory, and of all local headers
     total: int = 16 << 30  # bytes of all members, inflated
     ratio: int = 200  # inflated to compressed, for members above `ratio_from` bytes
     ratio_from: int = 16 << 20
-    text: int = 32 << 20  # bytes of a member that is read as a whole
+    text: int = 2 << 20  # bytes of a member that is read as a whole
+    record: int = 16 << 20  # bytes of RECORD, which has a line for each file
 
 
-@dataclass(frozen=True, kw_only=True)
+class Stamp(NamedTuple):
+    """What changes when another program writes or replaces a file."""
+
+    device: int
+    inode: int
+    size: int  # bytes
+    modified: int  # nanoseconds
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> Stamp:
+        return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ZipMember:
     """One file or folder of the archive; its local header and its central record agree."""
 
@@ -110,10 +128,19 @@ class _Record(NamedTuple):
 
 
 class ZipArchive:
-    """An open wheel; every method raises WheelError where the archive is not sound."""
+    """An open wheel; every method raises WheelError where the archive is not sound.
 
-    def __init__(self, path: Path, *, limits: ZipLimits | None = None) -> None:
-        """Open and check the structure. Raises WheelError, also when the file cannot be read."""
+    So does the end of a `with` block when the file was written to or replaced meanwhile: then what
+    was read need not belong together.
+    """
+
+    def __init__(
+        self, path: Path, *, limits: ZipLimits | None = None, stamp: Stamp | None = None
+    ) -> None:
+        """Open and check the structure; with `stamp`, also that the file is still that one.
+
+        Raises WheelError, also when the file cannot be read.
+        """
         self.path = path
         self.limits = limits or ZipLimits()
         try:
@@ -125,6 +152,9 @@ class ZipArchive:
             if not stat.S_ISREG(status.st_mode):
                 self.refuse("not a regular file")
             self.size = status.st_size
+            self.stamp = Stamp.of(status)
+            if stamp is not None and stamp != self.stamp:
+                self._changed()
             self.directory = self._find_directory()
             self.members = self._read_members()
         except BaseException:
@@ -139,12 +169,27 @@ class ZipArchive:
         self, kind: type[BaseException] | None, exc: BaseException | None, tb: TracebackType | None
     ) -> None:
         os.close(self._fd)
+        if exc is None:
+            self._check_unchanged()
 
     def fileno(self) -> int:
         return self._fd
 
     def refuse(self, problem: str) -> NoReturn:
         raise WheelError(f"{self.path}: {problem}", hint="build or fetch the wheel again")
+
+    def _check_unchanged(self) -> None:
+        try:
+            now = Stamp.of(self.path.stat())
+        except OSError:
+            now = None
+        if now != self.stamp:
+            self._changed()
+
+    def _changed(self) -> NoReturn:
+        raise WheelError(
+            f"{self.path}: was changed while it was read", hint="wait for its writer, then again"
+        )
 
     def bytes_at(self, offset: int, size: int) -> bytes:
         """Exactly `size` bytes of the file."""
@@ -165,7 +210,8 @@ class ZipArchive:
         member = self.by_name.get(name)
         if member is None:
             self.refuse(f"{name} is missing")
-        if member.size > self.limits.text:
+        is_record = name.endswith(".dist-info/RECORD")
+        if member.size > (self.limits.record if is_record else self.limits.text):
             self.refuse(f"{name}: {member.size} bytes are too many for a text file")
         return b"".join(self.stream(member))
 
@@ -175,7 +221,7 @@ class ZipArchive:
         Raises WheelError at the end when size or CRC are not what the archive says, or earlier
         when the compressed bytes are damaged or expand beyond the declared size.
         """
-        crc32 = _crc32(member.size)
+        crc32 = _codec(member.size).crc32
         size = crc = 0
         for piece in self._pieces(member):
             size += len(piece)
@@ -191,38 +237,25 @@ class ZipArchive:
     def _pieces(self, member: ZipMember) -> Iterator[bytes]:
         if member.method == STORED:
             return self.raw(member.data, member.data + member.compressed, step=CHUNK)
-        if max(member.size, member.compressed) > SMALL:
-            return self._inflated(member)
-        return self._inflated_small(member)
-
-    def _inflated_small(self, member: ZipMember) -> Iterator[bytes]:
-        """Inflate with the standard library: one import less where only texts are read."""
-        inflate = zlib.decompressobj(-15)
-        try:
-            piece = inflate.decompress(self.bytes_at(member.data, member.compressed), SMALL + 1)
-        except zlib.error as exc:
-            self.refuse(f"{member.name}: its deflate stream is damaged: {exc}")
-        if len(piece) <= SMALL and (not inflate.eof or inflate.unused_data):
-            self.refuse(f"{member.name}: its deflate stream does not end with its bytes")
-        yield piece
+        return self._inflated(member)
 
     def _inflated(self, member: ZipMember) -> Iterator[bytes]:
-        from isal import igzip_lib
-
-        inflate = igzip_lib.IgzipDecompressor(igzip_lib.DECOMP_DEFLATE)
-        done = False
+        codec = _codec(max(member.size, member.compressed))
+        inflate = codec.decompressobj(-15)
         try:
             for packed in self.raw(member.data, member.data + member.compressed):
-                if done:
+                if inflate.eof:
                     self.refuse(f"{member.name}: bytes after the end of its deflate stream")
-                if piece := inflate.decompress(packed, CHUNK):
-                    yield piece
-                while not (inflate.eof or inflate.needs_input):
-                    yield inflate.decompress(b"", CHUNK)
-                done = inflate.eof
-        except igzip_lib.error as exc:  # type: ignore[misc]  # the stub calls it an instance
+                rest = packed
+                while rest and not inflate.eof:
+                    if piece := inflate.decompress(rest, CHUNK):
+                        yield piece
+                    rest = inflate.unconsumed_tail
+            while not inflate.eof and (piece := inflate.decompress(b"", CHUNK)):
+                yield piece
+        except codec.error as exc:
             self.refuse(f"{member.name}: its deflate stream is damaged: {exc}")
-        if not done or inflate.unused_data:
+        if not inflate.eof or inflate.unused_data:
             self.refuse(f"{member.name}: its deflate stream does not end with its bytes")
 
     def _find_directory(self) -> CentralDirectory:
@@ -281,6 +314,8 @@ class ZipArchive:
         records: list[_Record] = []
         at = 0
         while at < len(raw):
+            if len(records) == self.directory.members:
+                self.refuse(f"{len(records)} members declared, and more listed")
             records.append(self._record(raw, at))
             at += len(records[-1].raw)
         if len(records) != self.directory.members:
@@ -293,18 +328,27 @@ class ZipArchive:
         if len(set(bounds)) != len(bounds):
             self.refuse("members that overlap")
         ends = dict(itertools.pairwise(bounds))
-        return tuple(self._member(record, ends[record.offset]) for record in records)
+        members = []
+        local = 0
+        for record in records:
+            members.append(self._member(record, ends[record.offset]))
+            local += len(members[-1].local)
+            if local > self.limits.directory:
+                self.refuse("its local headers are larger than any wheel's")
+        return tuple(members)
 
     def _record(self, raw: bytes, at: int) -> _Record:
         if len(raw) - at < CENTRAL.size:
             self.refuse("its central directory is cut short")
         fields = CENTRAL.unpack_from(raw, at)
-        signature, made, _, flags, method, _, _, _, compressed, size = fields[:10]
+        signature, made, needed, flags, method, _, _, _, compressed, size = fields[:10]
         name_length, extra_length, comment_length, disk, _, attributes, offset = fields[10:]
         length = CENTRAL.size + name_length + extra_length + comment_length
         if signature != CENTRAL_SIGNATURE or at + length > len(raw):
             self.refuse("its central directory is broken")
         name = self._name(raw[at + CENTRAL.size : at + CENTRAL.size + name_length], flags)
+        if needed > NEWEST:
+            self.refuse(f"{name}: needs version {needed / 10:.1f} of the format to be read")
         if flags & ~KNOWN_FLAGS:
             self.refuse(f"{name}: encrypted, or a flag no wheel uses ({flags:#06x})")
         if method not in (STORED, DEFLATED):
@@ -344,21 +388,13 @@ class ZipArchive:
             self.refuse(f"{name!r}: a path that leaves the wheel or is not in its simplest form")
         if name.endswith("//"):
             self.refuse(f"{name!r}: not a relative path")
+        if len(raw) > NAME or any(len(part) > PART for part in raw.split(b"/")):
+            self.refuse(f"{name[:60]}…: a name of {len(raw)} bytes, too long for a file system")
         return name
 
     def _check_names(self, records: list[_Record]) -> None:
-        seen: dict[str, str] = {}
-        for record in records:
-            key = _key(record.name.rstrip("/"))
-            if key in seen:
-                self.refuse(f"{record.name!r} and {seen[key]!r} would land on one path")
-            seen[key] = record.name
-        files = {key for key, name in seen.items() if not name.endswith("/")}
-        for key, name in seen.items():
-            parts = key.split("/")
-            for depth in range(1, len(parts)):
-                if "/".join(parts[:depth]) in files:
-                    self.refuse(f"{name!r} lies below a member that is a file")
+        if conflict := path_conflict(record.name for record in records):
+            self.refuse(conflict)
 
     def _check_sizes(self, records: list[_Record]) -> None:
         limits = self.limits
@@ -399,17 +435,28 @@ class ZipArchive:
                 self.refuse(f"{name}: its zip64 sizes are cut short")
             values.append(int.from_bytes(rest[:width], "little") if want else None)
             rest = rest[width:] if want else rest
+        if rest:
+            self.refuse(f"{name}: 64-bit sizes that nothing asks for")
         return values
 
     def _member(self, record: _Record, bound: int) -> ZipMember:
         name = record.name
         _, made, _, flags, method, time, date, crc = record.fields[:8]
         header = self.bytes_at(record.offset, LOCAL.size)
-        signature, _, local_flags, local_method, *_, crc2, compressed2, size2, length, extra = (
-            LOCAL.unpack(header)
-        )
-        if signature != LOCAL_SIGNATURE:
-            self.refuse(f"{name}: no local header where the directory says")
+        (
+            signature,
+            needed,
+            local_flags,
+            local_method,
+            *_,
+            crc2,
+            compressed2,
+            size2,
+            length,
+            extra,
+        ) = LOCAL.unpack(header)
+        if signature != LOCAL_SIGNATURE or needed > NEWEST:
+            self.refuse(f"{name}: no local header where the directory says, or one too new")
         data = record.offset + LOCAL.size + length + extra
         if data + record.compressed > bound:
             self.refuse(f"{name}: overlaps the next member")
@@ -427,9 +474,10 @@ class ZipArchive:
         if (local_flags, local_method) != (flags, method) or not (agreed or deferred):
             self.refuse(f"{name}: its local header and the directory disagree")
         end = data + record.compressed
-        if end != bound and not (
-            flags & FLAG_DESCRIPTOR and self._is_descriptor(record, self.bytes_at(end, bound - end))
-        ):
+        behind = self.bytes_at(end, min(bound - end, DESCRIPTOR + 1))
+        if flags & FLAG_DESCRIPTOR and not behind:
+            self.refuse(f"{name}: its data descriptor is missing")
+        if behind and not (flags & FLAG_DESCRIPTOR and self._is_descriptor(record, behind)):
             self.refuse(f"{name}: followed by bytes that belong to no member")
         return ZipMember(
             name=name,
@@ -458,6 +506,22 @@ class ZipArchive:
         return raw in known
 
 
+def path_conflict(names: Iterable[str]) -> str:
+    """What is wrong with names that would be unpacked together; "" where nothing is."""
+    seen: dict[str, str] = {}
+    for name in names:
+        key = _key(name.rstrip("/"))
+        if key in seen:
+            return f"{name!r} and {seen[key]!r} would land on one path"
+        seen[key] = name
+    # With NUL for the slash, all that lies below a path comes right after it.
+    in_order = sorted((key.replace("/", "\0"), name) for key, name in seen.items())
+    for (above, upper), (below, lower) in itertools.pairwise(in_order):
+        if below.startswith(f"{above}\0") and not upper.endswith("/"):
+            return f"{lower!r} lies below a member that is a file"
+    return ""
+
+
 def _key(name: str) -> str:
     """What two names have in common that land on one path on some system."""
     if name.isascii():
@@ -467,10 +531,14 @@ def _key(name: str) -> str:
     return unicodedata.normalize("NFC", name).casefold()
 
 
-def _crc32(size: int) -> Callable[[bytes, int], int]:
-    """CRC-32 for a member of `size` bytes: ISA-L's is many times faster, and one more import."""
-    if size <= SMALL:
-        return zlib.crc32
-    from isal import isal_zlib
+def _codec(size: int) -> ModuleType:
+    """The zlib for a member of `size` bytes: zlib-ng is twice as fast, and one more import.
 
-    return isal_zlib.crc32
+    Both refuse the same streams. ISA-L is faster still and accepts incomplete distance codes,
+    which pip's zlib refuses (https://github.com/madler/zlib/blob/master/inftrees.c).
+    """
+    if size <= SMALL:
+        return zlib
+    from zlib_ng import zlib_ng
+
+    return zlib_ng

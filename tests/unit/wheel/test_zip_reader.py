@@ -446,7 +446,7 @@ def test_limits_can_be_tightened(tmp_path: Path) -> None:
         ZipLimits(members=2),
         ZipLimits(directory=10),
         ZipLimits(total=100),
-        ZipLimits(text=10),
+        ZipLimits(record=10),
     ):
         with pytest.raises(WheelError), ZipArchive(path, limits=limits) as archive:
             archive.read(f"{GOOD.dist_info}/RECORD")
