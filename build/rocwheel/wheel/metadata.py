@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 UNHASHED: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")  # of dist-info, by the wheel format
+MANYLINUX: Final = {"manylinux1": "2_5", "manylinux2010": "2_12", "manylinux2014": "2_17"}
 STRONG: Final = frozenset({"sha256", "sha384", "sha512"})  # digests RECORD may use
 _FILENAME: Final = re.compile(
     r"(?P<project>[A-Za-z0-9](?:[A-Za-z0-9._]*[A-Za-z0-9])?)-(?P<version>[^-]+)"
@@ -96,6 +97,12 @@ class WheelName:
     def __str__(self) -> str:
         compressed = (".".join(tags) for tags in (self.pythons, self.abis, self.platforms))
         return f"{self.stem}{self.build}-{'-'.join(compressed)}.whl"
+
+
+def canonical_platform(tag: str) -> str:
+    """A platform tag with the names that manylinux levels had before PEP 600 replaced."""
+    old, _, machine = tag.partition("_")
+    return f"manylinux_{MANYLINUX[old]}_{machine}" if old in MANYLINUX and machine else tag
 
 
 def normal_name(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocwheel import config
 from rocwheel.model import WheelKind, suggest
+from rocwheel.wheel.metadata import canonical_platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -59,7 +60,7 @@ class KindPolicy:
     """What is true of one kind of wheel."""
 
     size: int  # bytes
-    packages: tuple[str, ...]  # top-level names; `{rocm}` stands for the project's ROCm number
+    packages: tuple[str, ...]  # all that is installed is below these; `{rocm}` is the ROCm number
     graft: frozenset[str]  # versioned SONAMEs that may be grafted
     gpu_code: bool
 
@@ -99,7 +100,7 @@ class WheelPolicy:
 
     def level(self, platform: str) -> Manylinux | None:
         """The level of a platform tag such as manylinux_2_28_x86_64, None where it has none."""
-        match = re.fullmatch(r"manylinux_([0-9]+_[0-9]+)_\w+", platform)
+        match = re.fullmatch(r"manylinux_([0-9]+_[0-9]+)_\w+", canonical_platform(platform))
         return next((item for item in self.manylinux if match and item.level == match[1]), None)
 
     def holds(self, level: Manylinux, facts: Iterable[ElfFacts]) -> bool:
@@ -144,7 +145,7 @@ def read(document: Field) -> WheelPolicy:
         oldest=fields["oldest"].choice([item.level for item in levels]),
         platform_libraries=frozenset(fields["platform_libraries"].strings()),
         rocm_libraries=frozenset(
-            f"{name}.{abi}"
+            f"{name}.{abi}" if abi else name
             for name, abis in fields["rocm_libraries"].mapping().items()
             for abi in abis.strings()
         ),

@@ -105,7 +105,7 @@ def test_verify_says_may_ship_and_ends_well(plugin: str, pjrt: str, capsys) -> N
 def test_verify_names_rule_and_remedy_and_ends_with_its_status(tmp_path, capsys) -> None:
     made = wheels.plugin()
     files = {**made.files, "jax_rocm7_plugin/_linalg.so": File(make_elf(), mode=0o755)}
-    path = made.but(files=files, requires=()).write(tmp_path)
+    path = made.but(files=files).write(tmp_path)
     run("verify", path.name, status=6)
     out = capsys.readouterr().out
     assert f"{path.name}: may not ship, 3 errors" in out

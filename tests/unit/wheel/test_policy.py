@@ -57,8 +57,8 @@ def test_the_templates_are_the_published_lists() -> None:
 @pytest.mark.parametrize(
     ("version", "first", "count"),
     [
-        ("0.8.0", "short", 1), ("0.9.1", "short", 2), ("0.9.1.post6", "short", 2),
-        ("0.10.1+rocm7.10.0a20251120", "short", 2), ("0.10.2", "pip", 1), ("0.10.2rc1", "pip", 1),
+        ("0.8.0", "short", 1), ("0.9.1", "short", 3), ("0.9.1.post6", "short", 3),
+        ("0.10.1+rocm7.10.0a20251120", "short", 3), ("0.10.2", "pip", 1), ("0.10.2rc1", "pip", 1),
         ("0.12.0+devrocm7.10.0.dev0efed3c", "pip", 1), ("1.0", "pip", 1),
     ],
 )  # fmt: skip
@@ -102,3 +102,11 @@ def test_levels_grow_and_every_kind_is_described() -> None:
     assert set(POLICY.kinds) == set(WheelKind)
     assert "libamdhip64.so.7" in POLICY.rocm_libraries
     assert not POLICY.rocm_libraries & POLICY.platform_libraries
+
+
+def test_levels_are_known_by_their_old_names_too() -> None:
+    for old, level in (("1", "2_5"), ("2010", "2_12"), ("2014", "2_17")):
+        found = POLICY.level(f"manylinux{old}_x86_64")
+        assert found is not None
+        assert found.level == level
+    assert POLICY.level("manylinux2020_x86_64") is None

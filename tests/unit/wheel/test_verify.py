@@ -62,6 +62,8 @@ WHEEL = PLUGIN.members()[f"{PLUGIN.dist_info}/WHEEL"].content
 ROCM = frozenset({"libamdhip64.so.7", "libhipblas.so.3"})
 LEAK = "$ORIGIN/../_solib_x86_64/_Ulocal"
 
+GENERAL = wheels.Wheel(tag="py3-none-any", files={"demo/__init__.py": File()})
+
 # title -> (the wheel, what was expected of it, the one rule that it breaks, part of the message)
 BROKEN = {
     "another project in METADATA": (
@@ -152,6 +154,94 @@ BROKEN = {
     "a file that only its owner reads": (
         with_file(PLUGIN, "jax_rocm7_plugin/x.py", mode=0o600), None, "layout.mode", "0600",
     ),
+    "a Python that its own tag excludes": (
+        PLUGIN.but(requires_python=">=3.13"), None, "metadata.python", "excludes cp312",
+    ),
+    "a WHEEL that says neither true nor false": (
+        PLUGIN.but(wheel=WHEEL.replace(b"Purelib: false", b"Purelib: no")),
+        None, "metadata.field", "Root-Is-Purelib",
+    ),
+    "a WHEEL of another minor version": (
+        PLUGIN.but(wheel=WHEEL.replace(b"Wheel-Version: 1.0", b"Wheel-Version: 1.1")),
+        None, "metadata.field", "1.1",
+    ),
+    "a module of another project in .data": (
+        with_file(PLUGIN, f"{PLUGIN.stem}.data/purelib/jax/_src/evil.py"),
+        None, "layout.stray", "not below jax_rocm7_plugin",
+    ),
+    "a start-up file in .data": (
+        with_file(PLUGIN, f"{PLUGIN.stem}.data/platlib/evil.pth"), None, "layout.stray", "evil.pth",
+    ),
+    "a program in .data": (
+        with_file(PLUGIN, f"{PLUGIN.stem}.data/scripts/pip"),
+        None, "layout.stray", "goes to the scripts of an environment",
+    ),
+    "a header in .data": (
+        with_file(PLUGIN, f"{PLUGIN.stem}.data/headers/python3.12/Python.h"),
+        None, "layout.stray", "goes to the headers",
+    ),
+    "another distribution in .data": (
+        with_file(GENERAL, "demo-1.0.data/purelib/pip-99.dist-info/METADATA"),
+        None, "layout.stray", "another distribution",
+    ),
+    "another egg": (
+        with_file(GENERAL, "pip.egg-info/PKG-INFO"), None, "layout.stray", "another distribution",
+    ),
+    "a scheme that nobody knows": (
+        with_file(PLUGIN, f"{PLUGIN.stem}.data/etc/passwd"), None, "layout.scheme", "there are",
+    ),
+    "a file beside the schemes": (
+        with_file(PLUGIN, f"{PLUGIN.stem}.data/x.py"), None, "layout.scheme", "there are",
+    ),
+    "the data folder of another wheel": (
+        with_file(GENERAL, "other-1.0.data/purelib/x.py"), None, "layout.scheme", "demo-1.0.data",
+    ),
+    "two files that land on one path": (
+        with_file(PLUGIN, f"{PLUGIN.stem}.data/purelib/jax_rocm7_plugin/version.py"),
+        None, "layout.conflict", "one path",
+    ),
+    "two files that land on one path of a careless system": (
+        with_file(GENERAL, "demo-1.0.data/platlib/Demo/__init__.py"),
+        None, "layout.conflict", "one path",
+    ),
+    "a file that lands below a file": (
+        with_file(GENERAL, "demo-1.0.data/purelib/demo/__init__.py/x"),
+        None, "layout.conflict", "is a file",
+    ),
+    "a program that is written twice": (
+        with_file(GENERAL, "demo-1.0.data/scripts/run").but(
+            entry_points="[console_scripts]\nrun = demo:main\n"
+        ),
+        None, "layout.conflict", "one path",
+    ),
+    "another pjrt plugin": (
+        with_file(PJRT, "jax_plugins/xla_cuda12/__init__.py"), None, "layout.stray", "xla_rocm7",
+    ),
+    "a namespace that is none any more": (
+        with_file(PJRT, "jax_plugins/__init__.py"), None, "layout.stray", "xla_rocm7",
+    ),
+    "a program without a function": (
+        GENERAL.but(entry_points="[console_scripts]\nrun = demo\n"),
+        None, "layout.entry-point", "program = module:function",
+    ),
+    "a program in another folder": (
+        GENERAL.but(entry_points="[gui_scripts]\n../run = demo:main\n"),
+        None, "layout.entry-point", "program = module:function",
+    ),
+    "an entry point that is a line of prose": (
+        GENERAL.but(entry_points="[x]\nrun demo\n"), None, "layout.entry-point", "not `name",
+    ),
+    "an entry point outside every section": (
+        GENERAL.but(entry_points="run = demo:main\n"), None, "layout.entry-point", "not `name",
+    ),
+    "a section that is opened twice": (
+        GENERAL.but(entry_points="[x]\na = demo\n[x]\nb = demo\n"),
+        None, "layout.entry-point", "[x]",
+    ),
+    "an entry point that is given twice": (
+        GENERAL.but(entry_points="[x]\na = demo\na = demo:b\n"),
+        None, "layout.entry-point", "given twice",
+    ),
     "a set-user-id file": (
         with_file(PLUGIN, "jax_rocm7_plugin/x.py", mode=0o4755), None, "layout.mode", "4755",
     ),
@@ -233,6 +323,28 @@ BROKEN = {
     ),
     "a pin that the given set breaks": (
         PLUGIN, Expectation(siblings={"jax-rocm7-pjrt": "0.9.2"}), "pin.sibling", "0.9.2",
+    ),
+    "a pin that holds for an extra only": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1; extra == 'x'",)),
+        None, "pin.sibling", "requires no jax-rocm7-pjrt",
+    ),
+    "a pin for another system": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1; sys_platform == 'win32'",)),
+        None, "pin.sibling", "requires no jax-rocm7-pjrt",
+    ),
+    "a wrong pin behind a marker": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "jax-rocm7-pjrt==9.9; extra == 'later'")),
+        None, "pin.sibling", "and this wheel is 0.9.1",
+    ),
+    "a pin that was removed": (
+        PLUGIN.but(requires=()), None, "pin.sibling", "requires no jax-rocm7-pjrt",
+    ),
+    "a pin that became a URL": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt @ https://example.org/x.whl",)),
+        None, "pin.sibling", "a URL",
+    ),
+    "a pin that became a range": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt>=0.9",)), None, "pin.sibling", "pins no version",
     ),
     "a pin on a wheel that is not there": (
         PLUGIN, Expectation(siblings={"jaxlib": "0.9.1"}), "pin.sibling", "not in the set",
@@ -321,10 +433,51 @@ def test_a_wheel_of_another_project_is_judged_by_what_holds_for_all(tmp_path: Pa
     assert verify(made.write(tmp_path), policy=POLICY) == ()
 
 
-def test_a_requirement_with_a_marker_is_no_pin_of_the_set(tmp_path: Path) -> None:
-    pins = ("jax-rocm7-pjrt==0.9.1", "jax-rocm7-pjrt==9.9; extra == 'later'", "numpy>=2")
-    path = PLUGIN.but(requires=pins).write(tmp_path)
-    assert verify(path, policy=POLICY) == ()
+def test_what_only_an_extra_brings_may_be_another_version(tmp_path: Path) -> None:
+    """As jax requires an older jaxlib with its extra `minimum-jaxlib`."""
+    pins = ("jaxlib>=0.9.1,<=0.10", 'jaxlib==0.9.1; extra == "minimum-jaxlib"', "numpy>=2")
+    paths = [
+        wheels.Wheel(project="jax", version="0.10", tag="py3-none-any", requires=pins),
+        JAXLIB.but(version="0.10"),
+    ]
+    found = verify_set([made.write(tmp_path) for made in paths], policy=POLICY)
+    assert list(found.values()) == [(), ()]
+    (item,) = verify(
+        tmp_path / "jax-0.10-py3-none-any.whl",
+        policy=POLICY,
+        expected=Expectation(siblings={"jaxlib": "0.11"}),
+    )
+    assert item.message == "requires jaxlib>=0.9.1,<=0.10; the set has jaxlib 0.11"
+
+
+def test_a_pin_on_the_release_that_was_posted_again_holds(tmp_path: Path) -> None:
+    """As of jax-rocm7-plugin 0.9.2.post1, which works with pjrt 0.9.2."""
+    made = wheels.plugin(version="0.9.1.post1", requires=("jax-rocm7-pjrt==0.9.1",))
+    assert verify(made.write(tmp_path), policy=POLICY) == ()
+
+
+def test_no_finding_speaks_of_a_set_that_was_not_given(tmp_path: Path) -> None:
+    path = PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.0",)).write(tmp_path)
+    for found in (
+        verify(path, policy=POLICY),
+        verify_set([path], policy=POLICY)[path],
+    ):
+        assert [item.message for item in found] == [
+            "requires jax-rocm7-pjrt==0.9.0, and this wheel is 0.9.1"
+        ]
+
+
+def test_a_namespace_package_is_no_missing_module(tmp_path: Path) -> None:
+    made = wheels.Wheel(
+        files={"space/inner/part.py": File()}, tag="py3-none-any",
+        entry_points="[x]\na = space.inner\nb = space\n[console_scripts]\nc = space.inner.part:x\n",
+    )  # fmt: skip
+    assert verify(made.write(tmp_path), policy=POLICY) == ()
+
+
+def test_old_names_of_a_manylinux_level_are_no_second_tag(tmp_path: Path) -> None:
+    tag = "cp312-cp312-manylinux_2_17_x86_64.manylinux2014_x86_64"
+    assert verify(PLUGIN.but(tag=tag).write(tmp_path), policy=POLICY) == ()
 
 
 def test_a_code_object_in_a_file_of_its_own_is_no_library(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from rocwheel.errors import RocmError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest
-from rocwheel.model import PythonVersion, WheelKind, project_name
+from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.judge import Expectation, Judge
@@ -112,8 +112,8 @@ def verify_set(
     found: dict[Path, tuple[Finding, ...]] = {}
     for path in paths:
         name = names.get(path)
-        siblings = _siblings(name, names.values(), whole=whole) if name else None
-        meant = replace(expected or Expectation(), siblings=siblings)
+        siblings = _siblings(name, names.values()) if name else None
+        meant = replace(expected or Expectation(), siblings=siblings, partial=not whole)
         double = name is not None and cells[_cell(name)] > 1
         found[path] = (
             *((finding("set.double", "one of several wheels for one Python"),) if double else ()),
@@ -126,16 +126,9 @@ def _cell(name: WheelName) -> tuple[object, ...]:
     return name.project, name.version_text, name.pythons, name.abis
 
 
-def _siblings(name: WheelName, names: Iterable[WheelName], *, whole: bool) -> dict[str, str]:
+def _siblings(name: WheelName, names: Iterable[WheelName]) -> dict[str, str]:
     """The versions that a wheel's pins must accept: those there are, its own before others."""
     found: dict[str, str] = {}
-    known = kind_of(name.project)
-    if known and known[0].needs_rocm and not whole:
-        found = {
-            project_name(kind, known[1]): name.version_text for kind in WheelKind if kind.needs_rocm
-        }
-        present = {other.project for other in names}
-        found = {project: found[project] for project in found.keys() - present}
     for other in names:
         if other.project not in found or other.version_text == name.version_text:
             found[other.project] = other.version_text

@@ -4,32 +4,42 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.model import WheelKind
-from rocwheel.wheel.elf import GPU_MACHINE
+from rocwheel.model import WheelKind, project_name
 from rocwheel.wheel.inspect import LIBRARIES, kind_of
-from rocwheel.wheel.metadata import normal_name
+from rocwheel.wheel.install import LIBRARY, SCRIPT_GROUPS, landings, scripts
+from rocwheel.wheel.metadata import canonical_platform, normal_name
+from rocwheel.wheel.verify.libraries import Libraries
 from rocwheel.wheel.verify.rules import Finding, finding
+from rocwheel.wheel.zip_reader import path_conflict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
 
-    from rocwheel.wheel.elf import ElfFacts
     from rocwheel.wheel.inspect import WheelReport
+    from rocwheel.wheel.install import Landing
     from rocwheel.wheel.policy import WheelPolicy
 
 ENTRY_POINT_GROUP: Final = "jax_plugins"
+FOREIGN: Final = (".dist-info", ".egg-info")  # what makes a folder a distribution
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
-MODULE_ENDINGS: Final = (".py", "/__init__.py", ".so", ".abi3.so")
+_MODULE: Final = re.compile(r"(.+?)(\.py|\.so|\.abi3\.so|\.cpython-[\w-]+\.so)\Z")
+_ENTRY_POINT: Final = re.compile(  # packaging.python.org, "Entry points specification"
+    r"(?P<name>[^\s=\[](?:[^=]*[^\s=])?)\s*=\s*(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
+    r"(?:\s*:\s*(?P<attr>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*))?\s*(?:\[[\w\s.,-]*\])?\Z",
+    re.ASCII,
+)
+_PROGRAM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+_CPYTHON: Final = re.compile(r"(?:cp|py)([0-9])([0-9]*)\Z")
+PATCHES: Final = 40  # releases of one Python minor version that Requires-Python is tried with
 LEFTOVERS: Final = re.compile(
     r"(^|/)(__pycache__|\.git|\.DS_Store|\.hypothesis|\.pytest_cache|node_modules)(/|$)"
     r"|\.(pyc|pyo|orig|rej|swp|o|a|d)$|~$"
-)
-_MACHINE: Final = re.compile(
-    r"(?:manylinux_[0-9]+_[0-9]+|manylinux[0-9]+|linux|musllinux_[0-9]+_[0-9]+)_(\w+)\Z"
 )
 
 
@@ -46,6 +56,7 @@ class Expectation:
     gfx_targets: frozenset[str] | None = None
     rocm_sonames: frozenset[str] | None = None  # of every library in the ROCm root
     siblings: Mapping[str, str] | None = None  # project -> version of every wheel of the set
+    partial: bool = False  # wheels of the set may lie elsewhere: `siblings` has those that are here
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,25 +70,18 @@ class Judge:
     rocm: str  # number in the project's name
 
     def findings(self) -> Iterator[Finding]:
+        libraries = Libraries(
+            report=self.report, policy=self.policy, expected=self.expected, kind=self.kind
+        )
         for check in (
-            self._names, self._metadata, self._tags, self._manylinux, self._layout, self._modes,
-            self._entry_points, self._machines, self._runpaths, self._needed, self._python,
-            self._pjrt, self._gfx, self._pins, self._grafts, self._size,
+            self._names, self._metadata, self._pythons, self._tags, self._layout, self._modes,
+            self._entry_points, libraries.findings, self._pins, self._grafts, self._size,
         ):  # fmt: skip
             yield from check()
 
     @property
     def _needs_rocm(self) -> bool:
         return self.kind is not None and self.kind.needs_rocm
-
-    @property
-    def _own_elf(self) -> list[ElfFacts]:
-        """Libraries that were built, not grafted; GPU code in a file of its own is none."""
-        return [
-            item
-            for item in self.report.elf
-            if item.machine != GPU_MACHINE and not item.path.partition("/")[0].endswith(LIBRARIES)
-        ]
 
     def _names(self) -> Iterator[Finding]:
         from packaging.version import InvalidVersion, Version
@@ -108,33 +112,40 @@ class Judge:
                 yield finding("name.expected", f"{what} is {value}, expected {meant}")
 
     def _metadata(self) -> Iterator[Finding]:
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
         metadata, wheel = self.report.metadata, self.report.wheel
-        for key in ("Metadata-Version", "Name", "Version"):
-            if len(metadata[key]) != 1:
-                yield finding(
-                    "metadata.field", f"METADATA: {key} stands {len(metadata[key])} times"
-                )
-        if (
-            metadata["Metadata-Version"][:1]
-            and metadata["Metadata-Version"][0] not in METADATA_VERSIONS
+        for name, fields, keys in (
+            ("METADATA", metadata, ("Metadata-Version", "Name", "Version")),
+            ("WHEEL", wheel, ("Wheel-Version", "Root-Is-Purelib")),
         ):
-            yield finding(
-                "metadata.field", f"METADATA: Metadata-Version {metadata['Metadata-Version'][0]}"
-            )
-        for key in ("Wheel-Version", "Root-Is-Purelib"):
-            if len(wheel[key]) != 1:
-                yield finding("metadata.field", f"WHEEL: {key} stands {len(wheel[key])} times")
-        if wheel["Wheel-Version"][:1] and not wheel["Wheel-Version"][0].startswith("1."):
-            yield finding("metadata.field", f"WHEEL: Wheel-Version {wheel['Wheel-Version'][0]}")
-        try:
-            SpecifierSet(self.report.requires_python)
-        except InvalidSpecifier as exc:
-            yield finding("metadata.field", f"METADATA: Requires-Python: {exc}")
+            for key in keys:
+                if len(fields[key]) != 1:
+                    yield finding(
+                        "metadata.field", f"{name}: {key} stands {len(fields[key])} times"
+                    )
+        for name, values, valid in (
+            ("METADATA: Metadata-Version", metadata["Metadata-Version"], METADATA_VERSIONS),
+            ("WHEEL: Wheel-Version", wheel["Wheel-Version"], frozenset({"1.0"})),
+            ("WHEEL: Root-Is-Purelib", wheel["Root-Is-Purelib"], frozenset({"true", "false"})),
+        ):
+            if values and values[0].lower() not in valid:
+                yield finding("metadata.field", f"{name} {values[0]!r}")
         for text in self.report.requires:
             if _requirement(text) is None:
                 yield finding("metadata.field", f"METADATA: Requires-Dist {text!r} is not PEP 508")
+
+    def _pythons(self) -> Iterator[Finding]:
+        from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+        if len(self.report.metadata["Requires-Python"]) > 1:
+            yield finding("metadata.field", "METADATA: Requires-Python stands twice")
+        try:
+            requires = SpecifierSet(self.report.requires_python)
+        except InvalidSpecifier as exc:
+            yield finding("metadata.field", f"METADATA: Requires-Python: {exc}")
+            return
+        for tag in self.report.filename.pythons:
+            if not _admits(requires, tag):
+                yield finding("metadata.python", f"Requires-Python {requires} excludes {tag}")
 
     def _tags(self) -> Iterator[Finding]:
         report, name = self.report, self.report.filename
@@ -150,7 +161,7 @@ class Judge:
                 "tag.agree",
                 f"WHEEL: Build is {build or 'absent'}, the file name has {name.build or 'none'}",
             )
-        if len(name.platforms) > 1:
+        if len({canonical_platform(tag) for tag in name.platforms}) > 1:
             yield finding("tag.single", f"platform tags {', '.join(name.platforms)}")
         for what, values, meant in (
             ("interpreter", name.pythons, self.expected.python),
@@ -160,40 +171,35 @@ class Judge:
             if meant and values != (meant,):
                 yield finding("tag.expected", f"{what} tag is {'.'.join(values)}, expected {meant}")
 
-    def _manylinux(self) -> Iterator[Finding]:
-        for platform in self.report.filename.platforms:
-            if not platform.startswith("manylinux"):
-                if self.report.elf and self.kind is not None:
-                    yield finding("tag.manylinux", f"{platform} is no manylinux tag")
-                continue
-            level = self.policy.level(platform)
-            if level is None:
-                yield finding("tag.manylinux", f"{platform} is not in ci/wheel_policy.yaml")
-                continue
-            for item in self.report.elf:
-                if excess := self.policy.excess(level, item):
-                    yield finding(
-                        "tag.manylinux",
-                        f"{item.path}: needs {', '.join(excess)}, not in {platform}",
-                    )
-
     def _layout(self) -> Iterator[Finding]:
-        allowed = None
-        if self.kind is not None:
-            allowed = {
-                text.format(rocm=self.rocm) for text in self.policy.kinds[self.kind].packages
-            }
-        folders = (self.report.dist_info, f"{self.report.filename.stem}.data")
-        for member in self.report.members:
-            top = member.name.partition("/")[0]
-            if LEFTOVERS.search(member.name):
-                yield finding("layout.stray", f"{member.name}: left over from a build")
-            elif allowed is not None and not (
-                top in allowed or top in folders or top.endswith(LIBRARIES)
-            ):
-                yield finding(
-                    "layout.stray", f"{member.name}: not below {', '.join(sorted(allowed))}"
-                )
+        report = self.report
+        found = list(landings((member.name for member in report.members), report.filename.stem))
+        for item in found:
+            if item.problem:
+                yield finding("layout.scheme", f"{item.member}: {item.problem}")
+            elif problem := self._stray(item):
+                yield finding("layout.stray", f"{item.member}: {problem}")
+        programs = scripts(report.entry_points)
+        places = [item.place for item in (*found, *programs) if not item.problem]
+        if conflict := path_conflict(places):
+            yield finding("layout.conflict", f"once installed, {conflict}")
+
+    def _stray(self, item: Landing) -> str:
+        """Why a file has no place in this wheel; "" where it has."""
+        if LEFTOVERS.search(item.member):
+            return "left over from a build"
+        top = item.path.partition("/")[0]
+        own = item.member.partition("/")[0] == self.report.dist_info
+        if item.scheme == LIBRARY and top.lower().endswith(FOREIGN) and not own:
+            return "metadata of another distribution"
+        if self.kind is None or own:
+            return ""
+        packages = [text.format(rocm=self.rocm) for text in self.policy.kinds[self.kind].packages]
+        folders = (*packages, f"{self.report.filename.distribution}{LIBRARIES}")
+        if item.scheme == LIBRARY and any(item.path.startswith(f"{each}/") for each in folders):
+            return ""
+        where = "" if item.scheme == LIBRARY else f"goes to the {item.scheme} of an environment, "
+        return f"{where}not below {', '.join(sorted(packages))}"
 
     def _modes(self) -> Iterator[Finding]:
         for member in self.report.members:
@@ -208,13 +214,12 @@ class Judge:
                 yield finding("layout.mode", f"{member.name}: mode {mode:04o}")
 
     def _entry_points(self) -> Iterator[Finding]:
-        names = {member.name for member in self.report.members}
+        modules = self._modules()
         for group, lines in self.report.entry_points.items():
+            names: set[str] = set()
             for line in lines:
-                module = line.partition("=")[2].partition(":")[0].partition("[")[0].strip()
-                path = module.replace(".", "/")
-                if not module or not {path + ending for ending in MODULE_ENDINGS} & names:
-                    yield finding("layout.entry-point", f"{group}: {line}: no such module inside")
+                if problem := _entry_point_problem(group, line, modules, names):
+                    yield finding("layout.entry-point", f"[{group}] {line}: {problem}")
         if (
             self.kind is WheelKind.PJRT
             and len(self.report.entry_points.get(ENTRY_POINT_GROUP, ())) != 1
@@ -223,110 +228,72 @@ class Judge:
                 "layout.entry-point", f"not one entry point in the group {ENTRY_POINT_GROUP}"
             )
 
-    def _machines(self) -> Iterator[Finding]:
-        machines = {
-            match[1] for tag in self.report.filename.platforms if (match := _MACHINE.match(tag))
-        }
-        for item in self.report.elf:
-            if machines and item.machine not in {*machines, GPU_MACHINE}:
-                yield finding(
-                    "elf.machine", f"{item.path}: for {item.machine}, tagged {', '.join(machines)}"
-                )
-
-    def _runpaths(self) -> Iterator[Finding]:
-        templates = self.policy.runpaths(self.report.filename.version)
-        for item in self.report.elf:
-            if item.rpath:
-                yield finding("elf.rpath", f"{item.path}: RPATH {':'.join(item.rpath)}")
-        if not self._needs_rocm:
-            return
-        for item in self._own_elf:
-            leaks = [
-                entry
-                for entry in item.runpath
-                if any(part in entry for part in self.policy.runpath_leaks)
-            ]
-            if leaks:
-                yield finding(
-                    "elf.runpath-leak", f"{item.path}: RUNPATH has {len(leaks)} such as {leaks[0]}"
-                )
+    def _modules(self) -> frozenset[str]:
+        """Paths of modules and packages once installed, namespace packages (PEP 420) too."""
+        found: set[str] = set()
+        names = (member.name for member in self.report.members)
+        for item in landings(names, self.report.filename.stem):
+            match = _MODULE.match(item.path) if item.scheme == LIBRARY else None
+            if match is None:
                 continue
-            own = f"/{self.report.filename.distribution}{LIBRARIES}"  # of grafted libraries
-            runpath = tuple(entry for entry in item.runpath if not entry.endswith(own))
-            if templates and runpath not in templates:
-                yield finding("elf.runpath", f"{item.path}: {_difference(runpath, templates)}")
-
-    def _needed(self) -> Iterator[Finding]:
-        without_rocm = self.report.provides | self.policy.platform_libraries
-        expected = self.policy.outside(self.kind)
-        present = self.expected.rocm_sonames
-        for item in self.report.elf:
-            for name in item.needed:
-                if name in without_rocm:
-                    continue
-                if name.startswith("libpython"):
-                    yield finding("elf.python", f"{item.path}: needs {name}")
-                elif name not in expected:
-                    yield finding("elf.needed", f"{item.path}: needs {name}")
-                elif present is not None and name not in present:
-                    yield finding("elf.needed-rocm", f"{item.path}: needs {name}")
-
-    def _python(self) -> Iterator[Finding]:
-        if self.kind is not WheelKind.PLUGIN:
-            return
-        for item in self._own_elf:
-            name = "PyInit_" + item.path.rpartition("/")[2].partition(".")[0]
-            if name not in item.exports:
-                yield finding("elf.python", f"{item.path}: does not export {name}")
-
-    def _pjrt(self) -> Iterator[Finding]:
-        if self.kind is WheelKind.PJRT and sum(item.exports_pjrt for item in self._own_elf) != 1:
-            count = sum(item.exports_pjrt for item in self._own_elf)
-            yield finding("elf.pjrt", f"{count} libraries export GetPjrtApi")
-
-    def _gfx(self) -> Iterator[Finding]:
-        meant = self.expected.gfx_targets
-        if not self._needs_rocm:
-            return
-        if not self.report.gfx_targets:
-            if self.kind is not None and self.policy.kinds[self.kind].gpu_code:
-                yield finding("gfx.none", "no GPU code in any shared object")
-            return
-        wanted = frozenset(self.report.gfx_targets if meant is None else meant)
-        for item in self.report.elf:
-            for bundle in item.bundles:
-                if bundle.targets != wanted:
-                    missing = sorted(wanted - bundle.targets)
-                    extra = sorted(bundle.targets - wanted)
-                    text = "; ".join(
-                        f"{word} {', '.join(names)}"
-                        for word, names in (("lacks", missing), ("has besides", extra))
-                        if names
-                    )
-                    yield finding(
-                        "gfx.targets", f"{item.path}: bundle at {bundle.offset:#x} {text}"
-                    )
-                    break
+            path = match[1]
+            while path and path not in found:
+                found.add(path)
+                path = path.rpartition("/")[0]
+        return frozenset(found)
 
     def _pins(self) -> Iterator[Finding]:
-        siblings = self.expected.siblings
+        pinned: set[str] = set()  # projects of the set that are pinned wherever this installs
         for text in self.report.requires:
             requirement = _requirement(text)
-            if requirement is None or requirement.marker is not None:
+            if requirement is None:  # `metadata.field`
                 continue
-            project = normal_name(requirement.name)
-            related = kind_of(project)
-            if siblings is not None and project in siblings:
-                version = siblings[project]
-            elif not self._needs_rocm or related is None or not related[0].needs_rocm:
-                continue
-            elif siblings is not None:
-                yield finding("pin.sibling", f"requires {text}, which is not in the set")
-                continue
-            else:
-                version = self.report.version
-            if not requirement.specifier.contains(version, prereleases=True):
-                yield finding("pin.sibling", f"requires {text}; its set has {project} {version}")
+            if self._applies(requirement):
+                pinned.add(normal_name(requirement.name))
+            if problem := self._pin_problem(requirement):
+                yield finding("pin.sibling", f"requires {text}{problem}")
+        if self.kind is WheelKind.PLUGIN:
+            pjrt = project_name(WheelKind.PJRT, self.rocm) if self.rocm else ""
+            if pjrt and pjrt not in pinned:
+                yield finding("pin.sibling", f"requires no {pjrt}: any version would be taken")
+
+    def _pin_problem(self, requirement: Requirement) -> str:
+        """What is wrong with a requirement on a wheel of the same set; "" for any other."""
+        project = normal_name(requirement.name)
+        siblings = self.expected.siblings or {}
+        known = kind_of(project)
+        related = self._needs_rocm and known is not None and known[0].needs_rocm
+        # What only an extra brings may be another version on purpose: jax's minimum-jaxlib.
+        optional = requirement.marker is not None and "extra" in str(requirement.marker)
+        if not related and (optional or project not in siblings):
+            return ""
+        if requirement.url:
+            return ", a URL: pins of a set are versions"
+        accepts = partial(requirement.specifier.contains, prereleases=True)
+        version, base = self.report.version, self.report.filename.version.base_version
+        problem = ""
+        if project in siblings:
+            if not accepts(siblings[project]):
+                problem = f"; the set has {project} {siblings[project]}"
+        elif self.expected.siblings is not None and not self.expected.partial:
+            problem = ", which is not in the set"
+        elif not (accepts(version) or accepts(base)):
+            problem = f", and this wheel is {version}"
+        exact = any(item.operator in ("==", "===") for item in requirement.specifier)
+        return problem or (": that pins no version" if related and not exact else "")
+
+    def _applies(self, requirement: Requirement) -> bool:
+        """Whether a requirement is installed with this wheel where no extra is asked for."""
+        if requirement.marker is None:
+            return True
+        match = _CPYTHON.match(self.report.filename.pythons[0])
+        minor = match[2] if match and match[2] else "12"
+        return requirement.marker.evaluate({
+            "extra": "", "python_version": f"3.{minor}", "python_full_version": f"3.{minor}.0",
+            "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix",
+            "platform_machine": "x86_64", "implementation_name": "cpython",
+            "platform_python_implementation": "CPython",
+        })  # fmt: skip
 
     def _grafts(self) -> Iterator[Finding]:
         for name in self.report.grafted:
@@ -341,6 +308,38 @@ class Judge:
             yield finding("size.budget", f"{self.report.size} bytes, the budget is {budget}")
 
 
+def _entry_point_problem(group: str, line: str, modules: frozenset[str], names: set[str]) -> str:
+    """Why installers stumble over a line of entry_points.txt, "" where they do not.
+
+    pip ends with an error for a program without an attribute
+    (pip/_internal/operations/install/wheel.py, MissingCallableSuffix).
+    """
+    match = _ENTRY_POINT.match(line)
+    if not group or match is None:
+        return "not `name = module:attribute` in a section of its own"
+    if match["name"] in names:
+        return "given twice"
+    names.add(match["name"])
+    if group in SCRIPT_GROUPS and not (match["attr"] and _PROGRAM.match(match["name"])):
+        return "not `program = module:function`"
+    if match["module"].replace(".", "/") not in modules:
+        return "no such module inside"
+    return ""
+
+
+def _admits(requires: SpecifierSet, tag: str) -> bool:
+    """Whether some Python that takes wheels of an interpreter tag satisfies Requires-Python."""
+    match = _CPYTHON.match(tag)
+    if match is None:
+        return True
+    minors = [match[2]] if match[2] else [str(minor) for minor in range(PATCHES)]
+    return any(
+        requires.contains(f"{match[1]}.{minor}.{patch}")
+        for minor in minors
+        for patch in range(PATCHES)
+    )
+
+
 def _requirement(text: str) -> Requirement | None:
     from packaging.requirements import InvalidRequirement, Requirement
 
@@ -348,16 +347,3 @@ def _requirement(text: str) -> Requirement | None:
         return Requirement(text)
     except InvalidRequirement:
         return None
-
-
-def _difference(found: tuple[str, ...], templates: tuple[tuple[str, ...], ...]) -> str:
-    wanted = templates[0]
-    missing = [entry for entry in wanted if entry not in found]
-    extra = [entry for entry in found if entry not in wanted]
-    if not found:
-        return "has no RUNPATH"
-    if missing:
-        return f"RUNPATH lacks {len(missing)} of {len(wanted)} entries, first {missing[0]}"
-    if extra:
-        return f"RUNPATH has {len(extra)} entries too many, first {extra[0]}"
-    return "RUNPATH has the right entries in another order"

@@ -61,6 +61,11 @@ RULES: Final = {
         "METADATA and WHEEL have the fields that the specifications require, well formed.",
         "build the wheel again with a current setuptools",
     ),
+    "metadata.python": (
+        Severity.ERROR,
+        "Requires-Python admits the Python that the tag is for.",
+        "mend python_requires where the wheel is built, or the tag",
+    ),
     "tag.agree": (
         Severity.ERROR,
         "WHEEL has exactly the tags and the build number of the file name (PEP 425, 427).",
@@ -83,8 +88,18 @@ RULES: Final = {
     ),
     "layout.stray": (
         Severity.ERROR,
-        "Only the wheel's own packages and no leftovers of a build are inside.",
+        "Only the wheel's own packages are installed, and no leftovers of a build.",
         "remove the file from the wheel's build rule",
+    ),
+    "layout.scheme": (
+        Severity.ERROR,
+        "Files of the `.data` folder belong to a scheme that installers know.",
+        "install as package data, not as data_files",
+    ),
+    "layout.conflict": (
+        Severity.ERROR,
+        "No two files are installed to one path.",
+        "remove one of them from the wheel's build rule",
     ),
     "layout.mode": (
         Severity.ERROR,
@@ -93,7 +108,7 @@ RULES: Final = {
     ),
     "layout.entry-point": (
         Severity.ERROR,
-        "Entry points lead to modules inside; a pjrt wheel has one in the group jax_plugins.",
+        "Entry points lead to modules inside, as installers read them; pjrt has one: jax_plugins.",
         "check the wheel's entry_points",
     ),
     "elf.machine": (
@@ -148,7 +163,7 @@ RULES: Final = {
     ),
     "pin.sibling": (
         Severity.ERROR,
-        "Requirements on wheels of the same set are satisfied by the set.",
+        "Wheels of the same set are pinned, and the set satisfies the pins.",
         "re-version plugin and pjrt together with one `wheel reversion`",
     ),
     "graft.allowed": (

@@ -1,0 +1,169 @@
+"""What `verify` asks of shared objects: symbols, RUNPATH, NEEDED, entry functions, GPU code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.model import WheelKind
+from rocwheel.wheel.elf import GPU_MACHINE
+from rocwheel.wheel.inspect import LIBRARIES
+from rocwheel.wheel.verify.rules import Finding, finding
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocwheel.wheel.elf import ElfFacts
+    from rocwheel.wheel.inspect import WheelReport
+    from rocwheel.wheel.policy import WheelPolicy
+    from rocwheel.wheel.verify.judge import Expectation
+
+_MACHINE: Final = re.compile(
+    r"(?:manylinux_[0-9]+_[0-9]+|manylinux[0-9]+|linux|musllinux_[0-9]+_[0-9]+)_(\w+)\Z"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Libraries:
+    """The shared objects of one wheel against policy and expectation."""
+
+    report: WheelReport
+    policy: WheelPolicy
+    expected: Expectation
+    kind: WheelKind | None
+
+    def findings(self) -> Iterator[Finding]:
+        for check in (
+            self._manylinux, self._machines, self._runpaths, self._needed, self._python,
+            self._pjrt, self._gfx,
+        ):  # fmt: skip
+            yield from check()
+
+    @property
+    def _needs_rocm(self) -> bool:
+        return self.kind is not None and self.kind.needs_rocm
+
+    @property
+    def _own_elf(self) -> list[ElfFacts]:
+        """Libraries that were built, not grafted; GPU code in a file of its own is none."""
+        return [
+            item
+            for item in self.report.elf
+            if item.machine != GPU_MACHINE and not item.path.partition("/")[0].endswith(LIBRARIES)
+        ]
+
+    def _manylinux(self) -> Iterator[Finding]:
+        for platform in self.report.filename.platforms:
+            if not platform.startswith("manylinux"):
+                if self.report.elf and self.kind is not None:
+                    yield finding("tag.manylinux", f"{platform} is no manylinux tag")
+                continue
+            level = self.policy.level(platform)
+            if level is None:
+                yield finding("tag.manylinux", f"{platform} is not in ci/wheel_policy.yaml")
+                continue
+            for item in self.report.elf:
+                if excess := self.policy.excess(level, item):
+                    yield finding(
+                        "tag.manylinux",
+                        f"{item.path}: needs {', '.join(excess)}, not in {platform}",
+                    )
+
+    def _machines(self) -> Iterator[Finding]:
+        machines = {
+            match[1] for tag in self.report.filename.platforms if (match := _MACHINE.match(tag))
+        }
+        for item in self.report.elf:
+            if machines and item.machine not in {*machines, GPU_MACHINE}:
+                yield finding(
+                    "elf.machine", f"{item.path}: for {item.machine}, tagged {', '.join(machines)}"
+                )
+
+    def _runpaths(self) -> Iterator[Finding]:
+        templates = self.policy.runpaths(self.report.filename.version)
+        for item in self.report.elf:
+            if item.rpath:
+                yield finding("elf.rpath", f"{item.path}: RPATH {':'.join(item.rpath)}")
+        if not self._needs_rocm:
+            return
+        for item in self._own_elf:
+            leaks = [
+                entry
+                for entry in item.runpath
+                if any(part in entry for part in self.policy.runpath_leaks)
+            ]
+            if leaks:
+                yield finding(
+                    "elf.runpath-leak", f"{item.path}: RUNPATH has {len(leaks)} such as {leaks[0]}"
+                )
+                continue
+            own = f"/{self.report.filename.distribution}{LIBRARIES}"  # of grafted libraries
+            runpath = tuple(entry for entry in item.runpath if not entry.endswith(own))
+            if templates and runpath not in templates:
+                yield finding("elf.runpath", f"{item.path}: {_difference(runpath, templates)}")
+
+    def _needed(self) -> Iterator[Finding]:
+        without_rocm = self.report.provides | self.policy.platform_libraries
+        expected = self.policy.outside(self.kind)
+        present = self.expected.rocm_sonames
+        for item in self.report.elf:
+            for name in item.needed:
+                if name in without_rocm:
+                    continue
+                if name.startswith("libpython"):
+                    yield finding("elf.python", f"{item.path}: needs {name}")
+                elif name not in expected:
+                    yield finding("elf.needed", f"{item.path}: needs {name}")
+                elif present is not None and name not in present:
+                    yield finding("elf.needed-rocm", f"{item.path}: needs {name}")
+
+    def _python(self) -> Iterator[Finding]:
+        if self.kind is not WheelKind.PLUGIN:
+            return
+        for item in self._own_elf:
+            name = "PyInit_" + item.path.rpartition("/")[2].partition(".")[0]
+            if name not in item.exports:
+                yield finding("elf.python", f"{item.path}: does not export {name}")
+
+    def _pjrt(self) -> Iterator[Finding]:
+        if self.kind is WheelKind.PJRT and sum(item.exports_pjrt for item in self._own_elf) != 1:
+            count = sum(item.exports_pjrt for item in self._own_elf)
+            yield finding("elf.pjrt", f"{count} libraries export GetPjrtApi")
+
+    def _gfx(self) -> Iterator[Finding]:
+        meant = self.expected.gfx_targets
+        if not self._needs_rocm:
+            return
+        if not self.report.gfx_targets:
+            if self.kind is not None and self.policy.kinds[self.kind].gpu_code:
+                yield finding("gfx.none", "no GPU code in any shared object")
+            return
+        wanted = frozenset(self.report.gfx_targets if meant is None else meant)
+        for item in self.report.elf:
+            for bundle in item.bundles:
+                if bundle.targets != wanted:
+                    missing = sorted(wanted - bundle.targets)
+                    extra = sorted(bundle.targets - wanted)
+                    text = "; ".join(
+                        f"{word} {', '.join(names)}"
+                        for word, names in (("lacks", missing), ("has besides", extra))
+                        if names
+                    )
+                    yield finding(
+                        "gfx.targets", f"{item.path}: bundle at {bundle.offset:#x} {text}"
+                    )
+                    break
+
+
+def _difference(found: tuple[str, ...], templates: tuple[tuple[str, ...], ...]) -> str:
+    wanted = templates[0]
+    missing = [entry for entry in wanted if entry not in found]
+    extra = [entry for entry in found if entry not in wanted]
+    if not found:
+        return "has no RUNPATH"
+    if missing:
+        return f"RUNPATH lacks {len(missing)} of {len(wanted)} entries, first {missing[0]}"
+    if extra:
+        return f"RUNPATH has {len(extra)} entries too many, first {extra[0]}"
+    return "RUNPATH has the right entries in another order"
