@@ -132,6 +132,7 @@ class Proof:
     backend: str = "rocm"  # what jax.default_backend() said; "" for a suite without JAX
     devices: bool = True  # GPUs of the family, and no other
     rocm: bool = True  # the manifest's ROCm, by its digest
+    official: bool = True  # a suite and a rocwheel as committed, run without additions
 
 
 # One GPU of a family proves the wheels work; several, that collectives do. Where a family has no

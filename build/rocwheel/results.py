@@ -28,6 +28,7 @@ class Outcome(enum.Enum):
     NOT_RUN = "not-run"
     XFAILED = "xfailed"
     SKIPPED = "skipped"
+    DESELECTED = "deselected"  # by a marker expression or a conftest
     PASSED = "passed"
 
     @property
@@ -142,6 +143,7 @@ class Results(Value, frozen=True, kw_only=True):
             flaky=number[Outcome.FLAKY],
             skipped=number[Outcome.SKIPPED],
             xfailed=number[Outcome.XFAILED],
+            deselected=number[Outcome.DESELECTED],
             not_run=number[Outcome.NOT_RUN],
         )
 

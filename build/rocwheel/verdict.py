@@ -9,7 +9,7 @@ counts as no verdict.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -61,12 +61,13 @@ class Counts(Value, frozen=True, kw_only=True):
     flaky: Count = 0  # failed, then passed in a fresh process
     skipped: Count = 0
     xfailed: Count = 0  # failed as the suite said it would
+    deselected: Count = 0  # never given to pytest's loop
     not_run: Count = 0
 
     @property
     def ran(self) -> int:
         """Tests that really ran to an outcome."""
-        return self.collected - self.skipped - self.not_run
+        return self.collected - self.skipped - self.not_run - self.deselected
 
     @property
     def collected(self) -> int:
@@ -75,6 +76,74 @@ class Counts(Value, frozen=True, kw_only=True):
     def by_outcome(self) -> dict[str, int]:
         """Every number under its name."""
         return msgspec.structs.asdict(self)
+
+
+class Demand(Value, frozen=True, kw_only=True):
+    """What a suite demands of its results."""
+
+    must_run: Count  # tests that passed
+    may_skip: Count = 0
+    may_xfail: Count = 0
+    may_deselect: Count = 0  # left out by a marker expression or a conftest
+    may_lose: Count = 0  # that the last released set had
+    flaky_budget: Count = 0
+
+    def shortfalls(self, counts: Counts) -> Iterator[tuple[State, str]]:
+        """Say where the counts of a whole suite, or of a shard, fall short of it."""
+        if counts.collected == 0:
+            yield State.NOTHING_RAN, "no test was collected"
+        elif counts.passed < self.must_run:
+            message = (
+                f"tests that passed: {counts.passed}, must: {self.must_run}; "
+                f"skipped: {counts.skipped}, expected to fail: {counts.xfailed}"
+            )
+            yield State.TOO_FEW_RAN, message
+        for what, number, allowed in (
+            ("skipped", counts.skipped, self.may_skip),
+            ("expected to fail", counts.xfailed, self.may_xfail),
+            ("deselected", counts.deselected, self.may_deselect),
+        ):
+            if number > allowed:
+                yield State.TOO_FEW_RAN, f"tests {what}: {number}; allowed: {allowed}"
+        if counts.flaky > self.flaky_budget:
+            message = f"passed only when tried again: {counts.flaky}; allowed: {self.flaky_budget}"
+            yield State.FLAKY, message
+
+
+class KnownSuite(Value, frozen=True, kw_only=True):
+    """A suite as a checkout has it: what must have run, exactly, for its verdict to count."""
+
+    definition: Sha256  # of the suite's file
+    skips: Sha256  # of the entries of the skip lists that name the suite
+    tests: Sha256OrNone  # of our folder of tests; "" for JAX's own, of the wheels' commit
+    selection: str  # pytest marker expression
+    pytest: NonEmpty  # version
+    demand: Demand
+
+
+class Ran(Value, frozen=True, kw_only=True):
+    """What ran, exactly. A verdict that differs from the promoting side's suite counts nothing."""
+
+    definition: Sha256OrNone = ""
+    skips: Sha256OrNone = ""
+    tests: str = ""  # commit of JAX whose tests ran, or SHA-256 of our folder
+    selection: str = ""
+    pytest: str = ""
+    collected: Sha256OrNone = ""  # of the list of the tests' names; see `ledger.verdicts`
+    unofficial: tuple[str, ...] = ()  # why it counts for nothing, though it is shown
+
+    def differences(self, known: KnownSuite, *, jax_commit: str) -> Iterator[str]:
+        """Say in what it is not the known suite with the tests of this commit."""
+        wanted = {
+            "suite file": (self.definition, known.definition),
+            "skip list": (self.skips, known.skips),
+            "tests": (self.tests, known.tests or jax_commit),
+            "selection": (self.selection, known.selection),
+            "pytest": (self.pytest, known.pytest),
+        }
+        for what, (here, there) in wanted.items():
+            if here != there:
+                yield f"{what} {here[:12] or 'unknown'}, this checkout has {there[:12] or 'none'}"
 
 
 class Device(Value, frozen=True, kw_only=True):
@@ -122,7 +191,8 @@ class Verdict(Value, frozen=True, kw_only=True):
     jax_version: NonEmpty
     started: Time
     ended: Time
-    tool: str  # rocwheel's version or commit
+    tool: str  # rocwheel's commit, "-dirty" when files differ from it; its version elsewhere
+    ran: Ran = Ran()
     first_failure: str = ""  # node id
     attempts: tuple[Attempts, ...] = ()
     reports: Mapping[str, str] = msgspec.field(default_factory=dict)  # by "junit", "html", "json"

@@ -16,8 +16,9 @@ from rocwheel.gate.engine.engine import Engine
 from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.request import Host
-from rocwheel.gate.verdict.judge import Demand, judge
+from rocwheel.gate.verdict.judge import judge
 from rocwheel.process import HostRunner, base_env
+from rocwheel.verdict import Demand
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import amdgpu_family_matrix as matrix
+from rocwheel.gate.suite import suites
 from rocwheel.index import channels
 from rocwheel.ledger import verdicts
 from rocwheel.manifest import MANIFEST, Manifest, RocmSource, Source, WheelEntry
@@ -18,12 +19,22 @@ from rocwheel.model import PythonVersion, RocmVersion, WheelKind, module_name, p
 from rocwheel.release import promote, stage
 from rocwheel.release.operations import Who
 from rocwheel.values import replace
-from rocwheel.verdict import SILENT, Counts, Device, RocmProvided, State, Verdict
+from rocwheel.verdict import (
+    SILENT,
+    Counts,
+    Device,
+    Ran,
+    RocmProvided,
+    State,
+    Verdict,
+)
 
 FAMILY = matrix.family("gfx90a")  # one GPU: `smoke` and `unit` are required, `e2e` is advisory
 PLATFORM = "manylinux_2_27_x86_64"
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 WHO = Who(by="tester", now=NOW)
+# the suites of this checkout, which commands hold verdicts against
+SUITES = suites.load_known(Path(__file__).parents[2], today=NOW.date())
 
 
 def make_wheel(
@@ -150,6 +161,19 @@ def make_set(
     return manifest
 
 
+def ran(suite: str, manifest: Manifest, **changes) -> Ran:
+    """What a runner with our suites would have run."""
+    known = SUITES[suite]
+    same = Ran(
+        definition=known.definition,
+        skips=known.skips,
+        tests=known.tests or manifest.jax.commit,
+        selection=known.selection,
+        pytest=known.pytest,
+    )
+    return replace(same, **changes)
+
+
 def make_verdict(
     manifest: Manifest,
     *,
@@ -168,7 +192,11 @@ def make_verdict(
         suite=suite,
         state=state,
         reason="" if state is State.PASS else f"made up: {state.value}",
-        counts=Counts(passed=10, failed=0 if passed or state in SILENT else 1),
+        counts=Counts(
+            passed=max(10, SUITES[suite].demand.must_run),
+            failed=0 if passed or state in SILENT else 1,
+            flaky=100 * (state is State.FLAKY),
+        ),
         wheels={w.filename: w.sha256 for w in manifest.wheels if w.python in {"", python}},
         backend="rocm",
         runner="linux-gfx90a-1gpu-ossci-rocm",
@@ -181,6 +209,7 @@ def make_verdict(
             name=manifest.rocm.name,
         ),
         jax_version=manifest.jax_version,
+        ran=ran(suite, manifest),
         started="2026-05-01T10:00:00Z",
         ended="2026-05-01T11:00:00Z",
         tool="0.1.0",
@@ -203,7 +232,7 @@ class Shop:
         from rocwheel.store import Options
 
         channel = channels.of_store(url, Options(single_writer=True, attempts=3))
-        self.channel = replace(channel, **changes)
+        self.channel = replace(channel, **{"suites": SUITES, **changes})
         self.console = console
         self.store = self.channel.open()
         self.staging = self.channel.staging(self.store, FAMILY.name, 7)

@@ -200,6 +200,7 @@ def request(app: App, options: GateOptions, *, choice: Choice) -> Asked:
     shard = Shard.parse(options.shard)
     suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
     output = options.output or f"gate-results/{suite.name}-{python}{suffix}"
+    listed = skips.load(CHECKOUT, today=app.now().date())
     request = GateRequest(
         suite=suite,
         family=family,
@@ -209,7 +210,8 @@ def request(app: App, options: GateOptions, *, choice: Choice) -> Asked:
         checkout=CHECKOUT,
         output=app.cwd / output,
         libraries=suites.libraries(CHECKOUT),
-        skips=skips.load(CHECKOUT, today=app.now().date()),
+        skips=listed,
+        known=suites.known(CHECKOUT, suite, listed),
         shard=shard,
         device=DeviceChoice(options.device),
         rocm=options.rocm or "",

@@ -106,7 +106,7 @@ def promote(
     planned = room.plan(
         target.manifest(app, manifest),
         target.family,
-        target.channel,
+        target.judging(app),
         target.store,
         who=person,
         approvals=_approvals(approve, person, named=bool(by or app.environ.get("GITHUB_ACTOR"))),
@@ -261,10 +261,11 @@ def status(app: App, /, *, older_than: float | None, **options: Any) -> None:
     from rocwheel.release import status as room
 
     target = target_of(app, options)
+    channel = target.judging(app)
     found = [
         item
         for staging, release in target.pairs()
-        for item in room.read(staging, release, target.family, target.channel, now=app.now())
+        for item in room.read(staging, release, target.family, channel, now=app.now())
     ]
     if older_than is not None:
         found = room.waiting(found, hours=older_than)

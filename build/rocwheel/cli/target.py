@@ -13,6 +13,7 @@ from rocwheel.cli.command import once, option, section
 from rocwheel.cli.dist import CHECKOUT
 from rocwheel.errors import ConfigError
 from rocwheel.index import channels
+from rocwheel.index.channels import Channel
 from rocwheel.ledger import records
 from rocwheel.manifest import Manifest
 from rocwheel.places import Place
@@ -118,6 +119,13 @@ class Target:
             single = replace(self.channel.options, single_writer=True)
             self.channel = replace(self.channel, options=single)
         self.store = self.channel.open()
+
+    def judging(self, app: App) -> Channel:
+        """The channel with the suites of this checkout: verdicts of other suites do not count."""
+        from rocwheel.gate.suite import suites
+
+        known = suites.load_known(CHECKOUT, today=app.now().date())
+        return replace(self.channel, suites=known)
 
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
         """Staging and release of every ROCm major."""

@@ -52,11 +52,10 @@ def provide(request: GateRequest, host: Host, console: Console) -> Provided:
         record = RocmProvided(origin="pip", name=text, version=_pinned(text))
         return Provided(record=record, requirements=tuple(text.split(",")))
     tree = rocm.fetch(_plan(request, host), console=console, env=host.environ)
-    is_tarball = tree.origin == "tarball"
     record = RocmProvided(
-        origin="tarball" if is_tarball else "path",
+        origin="tarball" if tree.origin == "tarball" else "path",
         version=str(tree.version),
-        sha256=tree.sha256 if is_tarball else "",
+        sha256=tree.sha256,  # of a folder: of the list of its files, as the manifest has it
         name=tree.name,
     )
     return Provided(record=record, root=tree.root, tree=tree)

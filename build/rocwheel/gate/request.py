@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from rocwheel.gate.suite.history import SuiteHistory
     from rocwheel.gate.suite.skips import Skip
     from rocwheel.gate.suite.suites import Library, Suite
-    from rocwheel.gate.verdict.judge import Demand
     from rocwheel.manifest import Manifest
     from rocwheel.model import PythonVersion
     from rocwheel.process import HostRunner
     from rocwheel.results import Results
+    from rocwheel.verdict import Demand, KnownSuite
 
 
 class DeviceChoice(enum.Enum):
@@ -70,6 +70,7 @@ class GateRequest:
     patience: float = 3600.0  # seconds to wait for devices others hold
     keep: bool = False  # the environment, afterwards
     history: SuiteHistory | None = None
+    known: KnownSuite | None = None  # the suite as our checkout has it, for the verdict
     command: str = ""  # that asks the same again, to paste
 
     def for_failures_of(self, results: Results) -> GateRequest:
@@ -97,6 +98,19 @@ class GateRequest:
     def whole(self) -> bool:
         """Whether the results speak for the suite or, with others, for a shard of it."""
         return self.choice is Choice.ALL
+
+    @property
+    def unofficial(self) -> tuple[str, ...]:
+        """Why a verdict on it would count for nothing: what no other machine would run."""
+        reasons = {
+            "--jax-tests": self.jax_tests,
+            f"--with {' '.join(self.requirements)}": self.requirements,
+            "package versions of an earlier run": self.constraints,
+            "only some of the tests": self.choice is not Choice.ALL,
+            f"--device {self.device.value}": self.device is not DeviceChoice.FAMILY,
+            f"--rocm {self.rocm}": self.rocm.startswith("pip:"),
+        }
+        return tuple(reason for reason, holds in reasons.items() if holds)
 
     @property
     def demand(self) -> Demand:

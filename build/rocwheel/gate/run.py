@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
+from rocwheel import __version__
 from rocwheel.errors import ConfigError, RocwheelError
 from rocwheel.gate import environment, provisioning
 from rocwheel.gate.engine.child import WorkerSpec
@@ -90,7 +91,7 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
 def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) -> GateResult:
     """Run it. Raises ConfigError for what was asked wrongly; everything else is a verdict."""
     started = host.now()
-    setup = record.Setup(provided=RocmProvided(origin="none"))
+    setup = record.Setup(provided=RocmProvided(origin="none"), tool=_tool(request, host))
     error: RocwheelError | None = None
     with ExitStack() as stack:
         try:
@@ -135,6 +136,7 @@ def _results(
         stack.callback(shutil.rmtree, work, ignore_errors=True)
     with console.step("Tests of the suite", key="tests"):
         tests = _gather(request, host, work)
+        setup.tests = _identity(request, host)
     with console.step("ROCm", key="rocm"):
         provided = provisioning.provide(request, host, console)
         setup.provided = provided.record
@@ -191,6 +193,24 @@ def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
     if request.suite.source.folder:
         return tests
     return discovery.lay_out(tests, request.suite.source.support, work / "tests")
+
+
+def _identity(request: GateRequest, host: Host) -> str:
+    """Which tests these are: SHA-256 of our folder, a commit of JAX, or the user's checkout."""
+    if request.suite.source.folder:
+        return request.known.tests if request.known else ""
+    if request.jax_tests:
+        theirs = git.identify(request.jax_tests, runner=host.runner)
+        return theirs.digest or theirs.commit
+    return request.manifest.jax.commit if request.manifest else ""
+
+
+def _tool(request: GateRequest, host: Host) -> str:
+    """Our own commit where this is a checkout, else our version."""
+    if not (request.checkout / ".git").exists():
+        return __version__
+    own = git.identify(request.checkout, runner=host.runner)
+    return f"{own.commit}{record.DIRTY if own.dirty else ''}" or __version__
 
 
 def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from rocwheel.config import Field
     from rocwheel.store import Store
+    from rocwheel.verdict import KnownSuite
 
 FILE: Final = "ci/channels.yaml"
 ANY_MAJOR: Final = 0
@@ -64,6 +65,8 @@ class Channel:
     retention: Retention = Retention()
     size_budget: Mapping[WheelKind, int] = field(default_factory=dict)  # bytes per wheel
     policy: tuple[matrix.Rule, ...] = ()
+    # what the suites are here and now; a verdict of another suite counts for nothing
+    suites: Mapping[str, KnownSuite] = field(default_factory=dict)
 
     @property
     def option(self) -> str:

@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.errors import ConfigError
-from rocwheel.store import each, replaced
+from rocwheel.errors import ConfigError, ObjectMissingError
+from rocwheel.store import TEXT, Headers, each, replaced
 from rocwheel.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -43,6 +43,28 @@ def add(place: Place, verdict: Verdict) -> str:
     return key
 
 
+def add_tests(place: Place, verdict: Verdict, names: bytes) -> None:
+    """Store the list of the tests a verdict is about, one name per line. Raises StoreError."""
+    digest = verdict.ran.collected
+    place.store.create(
+        _tests(place, verdict), names, headers=Headers(content_type=TEXT), sha256=digest
+    )
+
+
+def tests(place: Place, verdict: Verdict) -> frozenset[str]:
+    """The names of those tests; none where no list was kept. Raises StoreError."""
+    if not verdict.ran.collected:
+        return frozenset()
+    try:
+        data, _ = place.store.read(_tests(place, verdict))
+    except ObjectMissingError:
+        return frozenset()
+    digest = hashlib.sha256(data).hexdigest()
+    if digest != verdict.ran.collected:
+        raise replaced(place.store.locate(_tests(place, verdict)), digest, verdict.ran.collected)
+    return frozenset(data.decode().splitlines())
+
+
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
     """Everything that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
     prefix = place.verdicts(manifest)
@@ -66,7 +88,15 @@ def keep(found: FoundVerdict, staging: Place, release: Place, *, manifest: str) 
     if digest != found.sha256:
         raise replaced(staging.store.locate(found.key), digest, found.sha256)
     key = release.verdict(manifest, found.python, found.suite, found.sha256)
+    names = tests(staging, found.verdict)
+    if names:
+        add_tests(release, found.verdict, "".join(f"{name}\n" for name in sorted(names)).encode())
     release.store.create(key, data, headers=release.record_headers, sha256=digest)
+
+
+def _tests(place: Place, verdict: Verdict) -> str:
+    name = f"tests/{verdict.ran.collected}.txt"
+    return place.report(verdict.manifest, verdict.python, verdict.suite, name)
 
 
 def _read(place: Place, manifest: str, cell: tuple[str, str, str, Info]) -> FoundVerdict:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from rocwheel.index.channels import Channel
     from rocwheel.ledger.verdicts import FoundVerdict
     from rocwheel.manifest import Manifest
-    from rocwheel.verdict import Verdict
+    from rocwheel.verdict import KnownSuite, Verdict
 
 SKEW: Final = timedelta(minutes=10)  # clocks of runners and ours may differ by that
 
@@ -114,7 +114,14 @@ def decide(
     for python in manifest.pythons:
         levels = channel.levels(family, python)
         for suite, level in levels.items():
-            case = _Case(manifest=manifest, family=family, python=python, suite=suite, now=now)
+            case = _Case(
+                manifest=manifest,
+                family=family,
+                python=python,
+                suite=suite,
+                now=now,
+                known=channel.suites.get(suite),
+            )
             cell = _judge(case, by_cell.get((suite, python), ()), level)
             cells.append(_weigh(cell, family.bypass_tests_for_releases, approved, now.date()))
         if Level.REQUIRED not in levels.values():
@@ -154,14 +161,16 @@ class _Case:
     python: str
     suite: str
     now: datetime
+    known: KnownSuite | None  # None where this checkout has no such suite
 
 
 def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> Cell:
     """The state of one cell, before level, bypass and approvals are looked at."""
-    told = [(item, item.verdict) for item in found if item.verdict]
     unreadable = [item for item in found if not item.verdict]
+    aside = [(item, item.verdict) for item in found if item.verdict and _unofficial(item, case)]
+    told = [(item, item.verdict) for item in found if item.verdict and not _unofficial(item, case)]
     failures = [(item.sha256, failed, f"{failed.value}: {verdict.reason}") for item, verdict in told
-                if (failed := verdict.failure)]  # fmt: skip
+                if (failed := _failure(verdict, case))]  # fmt: skip
     failures += [(item.sha256, State.FAIL, f"unreadable: {item.problem}") for item in unreadable]
     passes: list[tuple[str, State, str]] = []
     doubts: list[tuple[str, State, str]] = []
@@ -196,8 +205,25 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> Cell:
             f"{item.sha256} {item.verdict.state.value if item.verdict else 'unreadable'}"
             for item in found
         ),
-        notes=tuple(f"{item.key} {item.problem}" for item in unreadable),
+        notes=(
+            *(f"unreadable: {item.key}: {item.problem}" for item in unreadable),
+            *(
+                f"unofficial {verdict.state.value}: {item.key}: {', '.join(verdict.ran.unofficial)}"
+                for item, verdict in aside
+            ),
+        ),
     )
+
+
+def _unofficial(found: FoundVerdict, case: _Case) -> bool:
+    """Whether it was run as nobody else would, so that it counts for nothing."""
+    return bool(found.verdict and found.verdict.ran.unofficial) and case.family.proof.official
+
+
+def _failure(verdict: Verdict, case: _Case) -> State | None:
+    """The failure it tells of; more retries than the suite allows are one, under any state."""
+    over = case.known is not None and verdict.counts.flaky > case.known.demand.flaky_budget
+    return verdict.failure or (State.FLAKY if over else None)
 
 
 def _severity(failure: tuple[str, State, str]) -> tuple[bool, int, str]:
@@ -235,8 +261,21 @@ def _doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
         yield f"the verdict says {verdict.state.value} and counts something else"
     if verdict.jax_version != manifest.jax_version:
         yield f"the suite ran with JAX {verdict.jax_version or 'of no version'}"
+    yield from _suite_doubts(verdict, case)
     yield from _rocm_doubts(verdict, case)
     yield from _time_doubts(verdict, case.now)
+
+
+def _suite_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
+    """The suite that ran is the one this checkout has, and met what that demands."""
+    if case.known is None:
+        yield f"this checkout has no suite {case.suite}"
+        return
+    for difference in verdict.ran.differences(case.known, jax_commit=case.manifest.jax.commit):
+        yield f"another suite ran: {difference}"
+    for state, message in case.known.demand.shortfalls(verdict.counts):
+        if state is not State.FLAKY:
+            yield message
 
 
 def _rocm_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:

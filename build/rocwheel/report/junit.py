@@ -75,7 +75,7 @@ def _case(suite: ET.Element, test: TestResult) -> None:
             _attempts(case, test, first="error", later="rerunError")
         case Outcome.FLAKY:
             _attempts(case, test, first="flakyFailure", later="flakyFailure")
-        case Outcome.SKIPPED | Outcome.XFAILED:
+        case Outcome.SKIPPED | Outcome.XFAILED | Outcome.DESELECTED:
             ET.SubElement(case, "skipped", message=_clean(test.reason))
         case Outcome.NOT_RUN:
             ET.SubElement(case, "error", type="not-run", message=_clean(test.reason))

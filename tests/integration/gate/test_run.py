@@ -33,7 +33,7 @@ from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.suite.skips import load
 from rocwheel.gate.suite.suites import Deadlines, Suite, SuiteSource
 from rocwheel.gate.verdict import storing
-from rocwheel.gate.verdict.judge import Demand, with_unmet_skips
+from rocwheel.gate.verdict.judge import with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
 from rocwheel.host import machine as machines
 from rocwheel.ledger import records, verdicts
@@ -41,7 +41,7 @@ from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render
 from rocwheel.results import Attempt, Outcome, Results
 from rocwheel.values import replace
-from rocwheel.verdict import RocmProvided, State
+from rocwheel.verdict import Demand, RocmProvided, State
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate run")]
 

@@ -7,17 +7,19 @@ from datetime import date, datetime, timezone
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.wheelset import FAMILY, make_set, make_verdict
+from support.wheelset import FAMILY, SUITES, make_set, make_verdict, ran
 
 import amdgpu_family_matrix as matrix
 from rocwheel.index import channels
 from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.release.policy import Approval, Decision, decide
 from rocwheel.values import replace
-from rocwheel.verdict import SILENT, Counts, Device, RocmProvided, State, Verdict
+from rocwheel.verdict import SILENT, Counts, Demand, Device, RocmProvided, State, Verdict
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
-CHANNEL = channels.of_store("file:///nowhere")
+DEMAND = Demand(must_run=3, may_skip=2, may_xfail=1, flaky_budget=1)
+KNOWN = {name: replace(suite, demand=DEMAND) for name, suite in SUITES.items()}
+CHANNEL = replace(channels.of_store("file:///nowhere"), suites=KNOWN)
 NO_RUNNER = matrix.family("gfx906")
 ALONE = replace(FAMILY, policy=(matrix.Rule("smoke", matrix.Level.REQUIRED),))
 
@@ -75,7 +77,9 @@ def test_a_verdict_that_was_changed_is_a_failure(manifest) -> None:
     assert (cell.state, "differ from its name" in cell.why) == (State.FAIL, True)
     (cell,) = judged(manifest, make_verdict(manifest), None).blocking
     assert cell.state is State.FLAKY
-    assert cell.notes == (f"verdicts/{'f' * 64} its contents differ from its name: it was changed",)
+    assert cell.notes == (
+        f"unreadable: verdicts/{'f' * 64}: its contents differ from its name: it was changed",
+    )
 
 
 DOUBTS = [
@@ -111,6 +115,73 @@ def test_what_proves_nothing_about_these_wheels_blocks_in_every_state_and_is_not
     (cell,) = judged(manifest, verdict, approvals=(APPROVAL,)).blocking
     assert why in cell.why
     assert cell.state is State.NOT_RUN
+
+
+OTHER_SUITES = [
+    ({"definition": "e" * 64}, "suite file eeeeeeeeeeee"),
+    ({"definition": ""}, "suite file unknown"),
+    ({"skips": "e" * 64}, "skip list eeeeeeeeeeee"),
+    ({"tests": "e" * 64}, "tests eeeeeeeeeeee"),
+    ({"selection": "not slow"}, "selection not slow"),
+    ({"pytest": "9.0.1"}, f"pytest 9.0.1, this checkout has {SUITES['smoke'].pytest}"),
+]
+
+
+@pytest.mark.parametrize(("change", "why"), OTHER_SUITES)
+@pytest.mark.parametrize("state", [State.PASS, State.FLAKY])
+def test_only_the_suite_that_this_checkout_has_counts(manifest, state, change, why) -> None:
+    other = make_verdict(manifest, state=state, ran=ran("smoke", manifest, **change))
+    (cell,) = judged(manifest, other, approvals=(APPROVAL,)).blocking
+    assert cell.state is State.NOT_RUN
+    assert f"another suite ran: {why}" in cell.why
+
+
+def test_a_suite_that_this_checkout_has_not_counts_for_nothing(manifest) -> None:
+    channel = replace(CHANNEL, suites={})
+    (cell,) = decide(manifest, ALONE, channel, found(make_verdict(manifest)), now=NOW).blocking
+    assert "this checkout has no suite smoke" in cell.why
+
+
+def test_tests_of_jax_are_those_of_the_commit_the_wheels_were_built_of(manifest) -> None:
+    family = replace(ALONE, policy=(REQUIRED_UNIT,))
+    for commit, blocks in ((manifest.jax.commit, False), ("1" * 40, True)):
+        verdict = make_verdict(manifest, suite="unit", ran=ran("unit", manifest, tests=commit))
+        verdicts = found(verdict, suite="unit")
+        assert bool(decide(manifest, family, CHANNEL, verdicts, now=NOW).blocking) == blocks
+
+
+@pytest.mark.parametrize(
+    ("counts", "why"),
+    [
+        ({"passed": 2}, "tests that passed: 2, must: 3"),
+        ({"passed": 2, "xfailed": 1, "flaky": 1}, "tests that passed: 2, must: 3"),
+        ({"passed": 9, "skipped": 3}, "tests skipped: 3; allowed: 2"),
+        ({"passed": 9, "xfailed": 2}, "tests expected to fail: 2; allowed: 1"),
+        ({"passed": 9, "deselected": 1}, "tests deselected: 1; allowed: 0"),
+    ],
+)
+def test_a_pass_meets_what_the_suite_demands_here(manifest, counts, why) -> None:
+    (cell,) = judged(manifest, make_verdict(manifest, counts=Counts(**counts))).blocking
+    assert (cell.state, why in cell.why) == (State.NOT_RUN, True)
+
+
+@pytest.mark.parametrize("state", [State.PASS, *SILENT])
+def test_more_retries_than_the_suite_allows_are_a_failure_under_any_state(manifest, state) -> None:
+    told = make_verdict(manifest, state=state, counts=Counts(passed=9, flaky=2))
+    (cell,) = judged(manifest, told, make_verdict(manifest)).blocking
+    assert cell.state is State.FLAKY
+
+
+@pytest.mark.parametrize("state", list(State))
+def test_an_unofficial_verdict_is_shown_and_counts_for_nothing(manifest, state) -> None:
+    odd = ran("smoke", manifest, unofficial=("--with numpy==1",))
+    told = make_verdict(manifest, state=state, ran=odd)
+    assert judged(manifest, told, make_verdict(manifest)).blocking == ()
+    (cell,) = judged(manifest, told, approvals=(APPROVAL,)).blocking
+    assert (cell.state, cell.why) == (State.NOT_RUN, "no verdict")
+    (note,) = cell.notes
+    assert note.startswith(f"unofficial {state.value}: ")
+    assert note.endswith(": --with numpy==1")
 
 
 @pytest.mark.parametrize("counts", [{"failed": 1}, {"crashed": 1}, {"timed_out": 1}])

@@ -65,6 +65,12 @@ class Skip:
         text += _part(bracket + parameters, ".*") if bracket else r"(?:\[.*)?"
         return re.compile(text, re.DOTALL)
 
+    def identity(self) -> list[str]:
+        """What it leaves out, and where: two lists with equal entries are one list."""
+        parts = (self.suites, self.targets)
+        listed = (" ".join(sorted(part)) for part in parts)
+        return [self.pattern, *listed, str(self.rocm), str(self.jax), self.reason]
+
     def meets(self, test: str) -> bool:
         return bool(self._expression.fullmatch(test))
 

@@ -10,19 +10,26 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
 from rocwheel import config
 from rocwheel.console import duration
 from rocwheel.errors import ConfigError
-from rocwheel.gate.verdict.judge import Demand
+from rocwheel.gate.suite import skips
 from rocwheel.model import suggest
+from rocwheel.source import git
+from rocwheel.store import sha256_of
+from rocwheel.values import canonical_json
+from rocwheel.verdict import Demand, KnownSuite
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import date
     from pathlib import Path
 
     from rocwheel.config import Field
+    from rocwheel.gate.suite.skips import Skip
 
 FOLDER: Final = "ci/suites"
 LIBRARIES: Final = "ci/rocm_libraries.yaml"
@@ -119,9 +126,39 @@ def document(suite: Suite, required_by: Sequence[str]) -> dict[str, Any]:
         "gpus": list(suite.gpus),
         "tests": suite.source.folder or "jax",
         "deadlines": vars(suite.deadlines),
-        **vars(suite.demand),
+        **msgspec.structs.asdict(suite.demand),
         "required_by": list(required_by),
     }
+
+
+def known(folder: Path, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
+    """A suite of our checkout as a verdict must name it to count."""
+    listed = [entry.identity() for entry in entries if suite.name in entry.suites]
+    pytest = next(item for item in map(Requirement, suite.requirements) if item.name == "pytest")
+    return KnownSuite(
+        definition=sha256_of((folder / FOLDER / f"{suite.name}.yaml").read_bytes()),
+        skips=sha256_of(canonical_json(sorted(listed))),
+        tests=_tests(folder / suite.source.folder) if suite.source.folder else "",
+        selection=suite.select,
+        pytest=next(iter(pytest.specifier)).version,
+        demand=suite.demand,
+    )
+
+
+def load_known(folder: Path, *, today: date) -> dict[str, KnownSuite]:
+    """Every suite of our checkout as promotion knows it. Raises ConfigError."""
+    entries = skips.load(folder, today=today)
+    return {suite.name: known(folder, suite, entries) for suite in load_all(folder)}
+
+
+def _tests(folder: Path) -> str:
+    """SHA-256 of a folder of tests; what Python leaves behind is none of them."""
+    names = (
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    )
+    return git.digest(folder, names)
 
 
 def libraries(folder: Path) -> tuple[Library, ...]:
@@ -134,7 +171,8 @@ def _suite(document: Field, name: str) -> Suite:
     fields = document.record(
         required=("suite", "about", "source", "gpus", "requirements", "deadlines", "must_run"),
         optional=(
-            "select", "environment", "may_skip", "flaky_budget", "retries", "with_jax", "trace",
+            "select", "environment", "may_skip", "may_xfail", "may_deselect", "may_lose",
+            "flaky_budget", "retries", "with_jax", "trace",
         ),
     )  # fmt: skip
     said = fields["suite"].string()
@@ -158,6 +196,9 @@ def _suite(document: Field, name: str) -> Suite:
         demand=Demand(
             must_run=max(1, number("must_run", 1)),
             may_skip=number("may_skip", 0),
+            may_xfail=number("may_xfail", 0),
+            may_deselect=number("may_deselect", 0),
+            may_lose=number("may_lose", 0),
             flaky_budget=number("flaky_budget", 0),
         ),
         retries=number("retries", 20),

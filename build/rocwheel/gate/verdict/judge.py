@@ -7,7 +7,6 @@ state of its own.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.results import Fault, Outcome, Results, TestResult
@@ -16,6 +15,8 @@ from rocwheel.verdict import SILENT, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from rocwheel.verdict import Demand
 
 # The first that applies is the state: what stopped the run before what the run found.
 PRECEDENCE: Final = (
@@ -32,15 +33,6 @@ PRECEDENCE: Final = (
 )
 TOO_LITTLE: Final = frozenset({State.NOTHING_RAN, State.TOO_FEW_RAN})
 FOLLOWS_HARDWARE: Final = 3  # tests that fail on one device only, before the device is suspected
-
-
-@dataclass(frozen=True, kw_only=True)
-class Demand:
-    """What a suite demands of its results."""
-
-    must_run: int
-    may_skip: int
-    flaky_budget: int
 
 
 def judge(results: Results, demand: Demand) -> Fault:
@@ -99,19 +91,8 @@ def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:
         first_left = next(test for test in results.tests if test.outcome is Outcome.NOT_RUN)
         message = f"{counts.not_run} tests or files did not run: {first_left.reason}"
         yield Fault(state=State.NOT_RUN, message=message)
-    if counts.collected == 0:
-        yield Fault(state=State.NOTHING_RAN, message="no test was collected")
-    elif counts.ran < demand.must_run:
-        message = (
-            f"tests that ran: {counts.ran}, must: {demand.must_run}; skipped: {counts.skipped}"
-        )
-        yield Fault(state=State.TOO_FEW_RAN, message=message)
-    elif counts.skipped > demand.may_skip:
-        message = f"tests skipped: {counts.skipped}; allowed: {demand.may_skip}"
-        yield Fault(state=State.TOO_FEW_RAN, message=message)
-    if counts.flaky > demand.flaky_budget:
-        message = f"passed only when tried again: {counts.flaky}; allowed: {demand.flaky_budget}"
-        yield Fault(state=State.FLAKY, message=message)
+    for state, message in demand.shortfalls(counts):
+        yield Fault(state=state, message=message)
 
 
 def _why(test: TestResult) -> str:

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.verdict.judge import judge, states, with_unmet_skips
+from rocwheel.gate.verdict.record import tests_list
 from rocwheel.results import Fault, Outcome, Results, TestResult
+from rocwheel.store import sha256_of
 from rocwheel.values import replace
-from rocwheel.verdict import SILENT, State
+from rocwheel.verdict import SILENT, Ran, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from rocwheel.gate.verdict.judge import Demand
-    from rocwheel.verdict import Verdict
+    from rocwheel.verdict import Demand, Verdict
 
 
 def merge(
@@ -137,6 +138,20 @@ def merge_verdicts(
         reports={},
         shard="",
         also=states(results, demand)[1:],
+        ran=_ran([verdict for verdict in verdicts if verdict.state not in SILENT], results),
+    )
+
+
+def _ran(verdicts: Sequence[Verdict], results: Results) -> Ran:
+    """What ran in all shards, which must be the same to count."""
+    unofficial = {reason: None for verdict in verdicts for reason in verdict.ran.unofficial}
+    same = {replace(verdict.ran, collected="", unofficial=()) for verdict in verdicts}
+    if len(same) > 1:
+        unofficial["its shards ran different suites"] = None
+    return replace(
+        same.pop() if same else Ran(),
+        collected=sha256_of(tests_list(results)),
+        unofficial=tuple(unofficial),
     )
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rocwheel import __version__
 from rocwheel.gate.verdict.judge import states
 from rocwheel.results import Fault, Results
-from rocwheel.verdict import Attempts, RocmProvided, State, Verdict
+from rocwheel.store import sha256_of
+from rocwheel.verdict import Attempts, Ran, RocmProvided, State, Verdict
 
 if TYPE_CHECKING:
     from rocwheel.gate.engine.plan import Lane
     from rocwheel.gate.environment import Environment
     from rocwheel.gate.machine.preflight import EnvironmentFacts
     from rocwheel.gate.request import GateRequest, Host
+
+DIRTY: Final = "-dirty"
 
 
 @dataclass(kw_only=True)
@@ -25,6 +28,8 @@ class Setup:
     facts: EnvironmentFacts | None = None
     environment: Environment | None = None
     lanes: tuple[Lane, ...] = ()
+    tests: str = ""  # commit of JAX whose tests ran, or SHA-256 of the folder
+    tool: str = __version__  # our commit, "-dirty" when files differ from it
 
 
 def empty(request: GateRequest, state: State, message: str) -> Results:
@@ -57,7 +62,7 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
         "host": host.name,
         "runner": host.label,
         "packages": "\n".join(packages),
-        "tool": __version__,
+        "tool": setup.tool,
     }
 
 
@@ -88,7 +93,8 @@ def verdict(
         jax_version=request.wheels.jax_version,
         started="",
         ended="",
-        tool=__version__,
+        tool=setup.tool,
+        ran=_ran(request, setup, results),
         first_failure=first,
         attempts=tuple(
             Attempts(test=test.test, outcomes=tuple(item.outcome.value for item in test.attempts))
@@ -97,4 +103,26 @@ def verdict(
         ),
         shard=results.shard,
         also=states(results, request.demand)[1:],
+    )
+
+
+def tests_list(results: Results) -> bytes:
+    """The names of all tests that were collected, as they are kept to be compared."""
+    return "".join(f"{name}\n" for name in sorted(test.test for test in results.tests)).encode()
+
+
+def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
+    """What ran; empty where nothing did."""
+    suite, known = request.suite, request.known
+    packages = setup.environment.packages if setup.environment else ()
+    pytest = [item.partition("==")[2] for item in packages if item.startswith("pytest==")]
+    dirty = ("files of rocwheel differ from its commit",) if setup.tool.endswith(DIRTY) else ()
+    return Ran(
+        definition=known.definition if known else "",
+        skips=known.skips if known else "",
+        tests=setup.tests,
+        selection=suite.select,
+        pytest=next(iter(pytest), ""),
+        collected=sha256_of(tests_list(results)) if results.tests else "",
+        unofficial=(*request.unofficial, *dirty),
     )

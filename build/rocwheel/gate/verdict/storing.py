@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import ConfigError
+from rocwheel.gate.verdict.record import tests_list
 from rocwheel.ledger import verdicts
 from rocwheel.results import Results
 from rocwheel.store import HTML, JSON, Headers
@@ -74,6 +75,9 @@ def put(place: Place, verdict: Verdict, reports: Mapping[str, bytes]) -> tuple[s
         )
         place.store.create(keys[kind], body, headers=Headers(content_type=content_type))
     verdict = replace(verdict, reports=keys)
+    if verdict.ran.collected and RESULTS in reports:
+        results = Results.from_bytes(reports[RESULTS], name=RESULTS)
+        verdicts.add_tests(place, verdict, tests_list(results))
     return verdicts.add(place, verdict), verdict
 
 

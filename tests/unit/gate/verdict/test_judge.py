@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocwheel.errors import ConfigError
-from rocwheel.gate.verdict.judge import PRECEDENCE, Demand, judge
+from rocwheel.gate.verdict.judge import PRECEDENCE, judge
 from rocwheel.results import (
     Attempt,
     CollectError,
@@ -16,9 +16,9 @@ from rocwheel.results import (
     TestResult,
 )
 from rocwheel.values import replace
-from rocwheel.verdict import Device, State
+from rocwheel.verdict import Demand, Device, State
 
-DEMAND = Demand(must_run=1, may_skip=1, flaky_budget=0)
+DEMAND = Demand(must_run=1, may_skip=1, may_xfail=2, flaky_budget=0)
 EMPTY = Results(suite="s", shard="", files=("a",), suite_files=("a",), tests=())
 
 
@@ -62,7 +62,7 @@ PASSED, FAILED, CRASHED = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED
         (
             replace(EMPTY, tests=having(Outcome.SKIPPED)),
             State.TOO_FEW_RAN,
-            "tests that ran: 0, must: 1",
+            "tests that passed: 0, must: 1",
         ),
         (
             replace(EMPTY, tests=having(PASSED, Outcome.SKIPPED, Outcome.SKIPPED)),
@@ -74,7 +74,22 @@ PASSED, FAILED, CRASHED = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED
             State.FLAKY,
             "passed only when tried again: 1; allowed: 0",
         ),
-        (replace(EMPTY, tests=having(Outcome.XFAILED)), State.PASS, ""),
+        (
+            replace(EMPTY, tests=having(Outcome.XFAILED)),
+            State.TOO_FEW_RAN,
+            "tests that passed: 0, must: 1; skipped: 0, expected to fail: 1",
+        ),
+        (
+            replace(EMPTY, tests=having(PASSED, *[Outcome.XFAILED] * 3)),
+            State.TOO_FEW_RAN,
+            "tests expected to fail: 3; allowed: 2",
+        ),
+        (
+            replace(EMPTY, tests=having(PASSED, Outcome.DESELECTED)),
+            State.TOO_FEW_RAN,
+            "tests deselected: 1; allowed: 0",
+        ),
+        (replace(EMPTY, tests=having(PASSED, *[Outcome.XFAILED] * 2)), State.PASS, ""),
         (replace(EMPTY, tests=having(PASSED, Outcome.NOT_RUN)), State.NOT_RUN, "the reason"),
         (
             replace(
@@ -144,7 +159,7 @@ LANES = tuple(
 )
 def test_failures_that_follow_one_device_are_infra(found, state):
     results = replace(EMPTY, tests=found, lanes=LANES)
-    verdict = judge(results, replace(DEMAND, flaky_budget=100))
+    verdict = judge(results, replace(DEMAND, must_run=0, flaky_budget=100))
     assert verdict.state is state
     assert ("serial1" in verdict.message) is (state is State.INFRA)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from rocwheel.errors import ConfigError
-from rocwheel.gate.verdict.judge import Demand, judge, with_unmet_skips
+from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results
 from rocwheel.results import Attempt, Fault, LaneRecord, Outcome, Results, TestResult
 from rocwheel.values import replace
-from rocwheel.verdict import State
+from rocwheel.verdict import Demand, State
 
 DEMAND = Demand(must_run=1, may_skip=0, flaky_budget=0)
 
