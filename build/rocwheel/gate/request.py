@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.results import Outcome
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -154,10 +154,12 @@ def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
     assert verdict.backend == "", "without JAX there is no backend"
     assert "pytest==8.4.2" in gated.results.environment["packages"].split()
     assert not list((host.cache / "gate").glob("gate-*")), "the environment is gone"
+    assert (verdict.ran.pytest, verdict.ran.unofficial) == ("8.4.2", ("--device cpu",))
 
     key, stored = storing.put(place, verdict, render(gated.results, gated.found, {}))
     (found,) = verdicts.find(place, manifest.sha256)
     assert (found.key, found.verdict) == (key, stored)
+    assert verdicts.tests(place, stored) == {test.test for test in gated.results.tests}
     assert set(stored.reports) == {"json", "junit", "html"}
     assert storing.read(place, key) == (stored, gated.results)
 
