@@ -165,7 +165,7 @@ def test_a_pass_meets_what_the_suite_demands_here(manifest, counts, why) -> None
     assert (cell.state, why in cell.why) == (State.NOT_RUN, True)
 
 
-@pytest.mark.parametrize("state", [State.PASS, *SILENT])
+@pytest.mark.parametrize("state", [State.PASS, *sorted(SILENT, key=list(State).index)])
 def test_more_retries_than_the_suite_allows_are_a_failure_under_any_state(manifest, state) -> None:
     told = make_verdict(manifest, state=state, counts=Counts(passed=9, flaky=2))
     (cell,) = judged(manifest, told, make_verdict(manifest)).blocking
