@@ -10,7 +10,6 @@ import click
 import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
 from rocwheel.cli.command import once, option, section
-from rocwheel.cli.dist import CHECKOUT
 from rocwheel.errors import ConfigError
 from rocwheel.index import channels
 from rocwheel.index.channels import Channel
@@ -47,7 +46,7 @@ target_options = section(
     option(
         "--channels-file",
         type=click.Path(path_type=Path),
-        help="Where the channels are defined; default: ci/channels.yaml of this checkout.",
+        help="Where the channels are defined; default: channels.yaml of the data in use.",
     ),
     option(
         "--single-writer",
@@ -105,11 +104,11 @@ class Target:
         if bool(options.store_url) == bool(options.channel):
             raise click.UsageError("give --channel or --store, one of the two")
         if not options.family:
-            raise click.UsageError("give --family; `python amdgpu_family_matrix.py` lists them")
+            raise click.UsageError("give --family; `python -m amdgpu_family_matrix` lists them")
         self.family = family_named(options.family)
         self.channel = (
             channels.channel(
-                app.path(options.channels_file) or CHECKOUT / "ci" / "channels.yaml",
+                app.path(options.channels_file) or app.home.ci / "channels.yaml",
                 options.channel,
             )
             if options.channel
@@ -121,10 +120,10 @@ class Target:
         self.store = self.channel.open()
 
     def judging(self, app: App) -> Channel:
-        """The channel with the suites of this checkout: verdicts of other suites do not count."""
+        """The channel with the suites of the data in use: verdicts of other suites do not count."""
         from rocwheel.gate.suite import suites
 
-        known = suites.load_known(CHECKOUT, today=app.now().date())
+        known = suites.load_known(app.home, today=app.now().date())
         return replace(self.channel, suites=known)
 
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
