@@ -49,7 +49,8 @@ class Attempt(Value, frozen=True, kw_only=True):
     duration_ms: int
     message: str = ""  # one line
     detail: str = ""  # traceback, or the stacks of all threads
-    output: str = ""  # the end of what the test printed
+    output: str = ""  # what the test printed; of much, both ends
+    left: tuple[str, ...] = ()  # what it left behind in its process, and was put right
 
 
 class TestResult(Value, frozen=True, kw_only=True):
@@ -64,6 +65,7 @@ class TestResult(Value, frozen=True, kw_only=True):
     libraries: tuple[str, ...] = ()  # ROCm libraries the test is tagged with
     evidence: tuple[str, ...] = ()  # those of them seen in its process, or in a trace
     line: int = 0  # in its file, from 1; 0 when unknown
+    victims: int = 0  # tests that failed in its process, because of it, and pass alone
 
     @property
     def file(self) -> str:
@@ -104,6 +106,9 @@ class ProcessRecord(Value, frozen=True, kw_only=True):
     start_ms: int
     end_ms: int
     ended: str  # "exit status 0", "signal 11", "killed: …"
+    log: str = ""  # file name of what it printed, in the folder of logs
+    left: tuple[str, ...] = ()  # processes that it left behind and that were ended
+    extra: tuple[str, ...] = ()  # modules it took from the tree of the tests, not from a wheel
 
 
 class Fault(Value, frozen=True, kw_only=True):

@@ -87,6 +87,9 @@ class Demand(Value, frozen=True, kw_only=True):
     may_deselect: Count = 0  # left out by a marker expression or a conftest
     may_lose: Count = 0  # that the last released set had
     flaky_budget: Count = 0
+    crash_budget: Count = 0  # tests that crashed once and then passed
+    timeout_budget: Count = 0  # tests that hung once and then passed
+    poison_budget: Count = 0  # tests that made others fail in their process
 
     def shortfalls(self, counts: Counts) -> Iterator[tuple[State, str]]:
         """Say where the counts of a whole suite, or of a shard, fall short of it."""

@@ -78,7 +78,7 @@ def plan(root: Path, files: tuple[str, ...], **kwargs) -> RunPlan:
         "python": Path(sys.executable),
         "root": root,
         "arguments": ("-c", os.devnull),
-        "env": {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **kwargs.pop("env", {})},
+        "env": kwargs.pop("env", {}),
         "logs": logs,
         **kwargs.pop("worker", {}),
     }

@@ -1,27 +1,41 @@
-"""One worker process as the engine sees it: two pipes, a log, a file of stacks, and its end."""
+"""One worker process as the engine sees it: pipes, a log, a file of stacks, and its end.
+
+Between the two stands a supervisor (`supervisor.py`), whose end means that nothing of the worker
+is left. No call here blocks: what a stopped worker does not read waits in a buffer.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import secrets
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.resources import files
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from rocwheel.gate.engine import protocol
+from rocwheel.gate.engine.protocol import BrokenProtocolError
 from rocwheel.process import Command
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Collection, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping
+    from pathlib import Path
     from typing import IO
 
+    from rocwheel.gate.engine.protocol import Event
     from rocwheel.gate.suite.suites import Library
 
 WORKER: Final = "gate/engine/worker.py"
-OUTPUT_LIMIT: Final = 64 << 10  # bytes kept of what one test printed
+SUPERVISOR: Final = "gate/engine/supervisor.py"
+DUMP_SIGNAL: Final = 62  # as in the worker
+OUTPUT_HEAD, OUTPUT_TAIL = 16 << 10, 48 << 10  # bytes kept of what one test printed
+LOG_LIMIT: Final = 64 << 20  # bytes a process's log may take on disk
+LOG_HEAD, LOG_TAIL = 1 << 20, 8 << 20  # kept of a longer one
+PUNCH_HOLE: Final = 3  # FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, fallocate(2)
 
 
 class Starter(Protocol):
@@ -43,11 +57,13 @@ class WorkerSpec:
     watch: tuple[str, ...] = ()  # modules whose file is reported at the end
     libraries: tuple[Library, ...] = ()  # to be seen at work
     trace: bool = False  # whether they write traces
+    modules: Path | None = None  # folder of modules that the installed wheels lack
+    locks: tuple[int, ...] = ()  # descriptors of the devices' locks, held while a process lives
     logs: Path
 
 
 class Child:
-    """A started worker."""
+    """A started worker and its supervisor."""
 
     def __init__(
         self, spec: WorkerSpec, starter: Starter, *, name: str, env: Mapping[str, str]
@@ -58,33 +74,52 @@ class Child:
         for stale in (self.log, self.stacks):  # of an earlier run with the same output
             stale.unlink(missing_ok=True)
         self.collected: set[str] = set()
+        self.left: tuple[str, ...] = ()  # processes the supervisor had to end
         libraries, tracing = _watched(spec, name)
         commands, self._commands = os.pipe()
         self._events, events = os.pipe()
-        os.set_blocking(self._events, False)
+        lifeline, self._lifeline = os.pipe()
+        self._status, status = os.pipe()
+        for descriptor in (self._events, self._status, self._commands):
+            os.set_blocking(descriptor, False)
         settings = {
-            "parent": os.getpid(),
             "commands": commands,
             "events": events,
             "stacks": str(self.stacks),
             "pytest": [f"--rootdir={spec.root}", *spec.arguments],
             "watch": list(spec.watch),
             "libraries": libraries,
+            "modules": str(spec.modules or ""),
         }
         # Where the package is a zip, nothing works: rocwheel is never installed as one.
-        worker = Path(str(files("rocwheel").joinpath(WORKER)))
+        package = files("rocwheel")
+        worker, supervisor = (str(package.joinpath(name)) for name in (WORKER, SUPERVISOR))
+        own = {
+            "argv": [str(spec.python), "-u", worker, json.dumps(settings)],
+            "lifeline": lifeline,
+            "status": status,
+            "worker": [commands, events],
+            "own": [lifeline, status, *spec.locks],
+        }
         command = Command(
-            argv=(str(spec.python), "-u", str(worker), json.dumps(settings)),
+            argv=(str(spec.python), "-I", "-S", supervisor, json.dumps(own)),
             cwd=spec.root,
-            env={**spec.env, **tracing, **env},
+            # what runs is pytest and the suite's own, not plugins that happen to be installed
+            env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **spec.env, **tracing, **env},
         )
+        theirs = (commands, events, lifeline, status)
         try:
             with self.log.open("ab") as output:
-                self.process = starter.start(command, output=output, pass_fds=(commands, events))
+                self.process = starter.start(
+                    command, output=output, pass_fds=(*theirs, *spec.locks)
+                )
         finally:
-            os.close(commands)
-            os.close(events)
-        self._pending = b""
+            for descriptor in theirs:
+                os.close(descriptor)
+        self._unread, self._unsent = b"", b""
+        self._key = secrets.token_hex(8)
+        self.send(op="begin", key=self._key)
+        self._pid = self._exit_status = None
         try:
             self._pidfd: int | None = os.pidfd_open(self.process.pid)
         except OSError:  # a kernel without it: the end is seen a little later
@@ -95,20 +130,31 @@ class Child:
         """What becomes readable when the worker says something, or ends."""
         return (self._events,) if self._pidfd is None else (self._events, self._pidfd)
 
-    def send(self, **command: str | None) -> None:
-        with suppress(BrokenPipeError):  # its death is noticed by itself
-            os.write(self._commands, json.dumps(command).encode() + b"\n")
+    def send(self, **command: Any) -> None:
+        """Send a command, as far as it is read; `flush` sends the rest."""
+        self._unsent += json.dumps(command).encode() + b"\n"
+        self.flush()
 
-    def read(self) -> list[dict[str, Any]]:
-        """Return the events that have arrived since the last call."""
+    def flush(self) -> None:
+        """Send what the worker did not take yet."""
+        with suppress(BlockingIOError, BrokenPipeError):  # its death is noticed by itself
+            while self._unsent:
+                self._unsent = self._unsent[os.write(self._commands, self._unsent) :]
+
+    def read(self) -> Iterator[Event]:
+        """Return the events that have arrived. Raises BrokenProtocolError at the first bad one."""
+        chunks = [self._unread]
         with suppress(BlockingIOError):
             while chunk := os.read(self._events, 1 << 16):
-                self._pending += chunk
-        *lines, self._pending = self._pending.split(b"\n")
-        return [json.loads(line) for line in lines]
+                chunks.append(chunk)
+        *lines, self._unread = b"".join(chunks).split(b"\n")
+        for line in lines:
+            yield protocol.parse(line, self._key)
+        if len(self._unread) > protocol.LINE_LIMIT:
+            raise BrokenProtocolError(f"wrote {len(self._unread)} bytes that are no message")
 
     def output(self, start: int, end: int | None = None) -> str:
-        """Return what was printed between two offsets of the log; of much, the end."""
+        """Return what was printed between two offsets of the log; of much, both ends."""
         return _part(self.log, start, end)
 
     def stack(self) -> str:
@@ -117,22 +163,73 @@ class Child:
 
     def dump(self) -> None:
         """Ask for the stacks of all threads; works while the process is stuck in C."""
-        with suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGUSR1)
+        if self._worker:
+            with suppress(ProcessLookupError):
+                os.kill(self._worker, DUMP_SIGNAL)
 
     def kill(self, killpg: Callable[[int, int], None]) -> None:
-        """Kill the process and everything it started."""
-        with suppress(ProcessLookupError):
-            killpg(self.process.pid, signal.SIGKILL)
+        """Kill the worker; its supervisor ends what it started."""
+        if self._worker:
+            with suppress(ProcessLookupError):
+                killpg(self._worker, signal.SIGKILL)
+        elif self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
 
     def ended(self) -> int | None:
-        """Return the exit status, negative for a signal; None while it lives."""
-        return self.process.poll()
+        """Return the worker's exit status, negative for a signal; None while anything lives."""
+        own = self.process.poll()
+        if own is None:
+            return None
+        self._read_status()
+        if self._exit_status is None:  # the supervisor was killed, and the worker with it
+            if self._worker:
+                with suppress(ProcessLookupError):
+                    os.killpg(self._worker, signal.SIGKILL)
+            return own or -signal.SIGKILL
+        return self._exit_status
+
+    def trim(self) -> None:
+        """Take the middle out of a log that has become too long; offsets stay as they are."""
+        try:
+            found = self.log.stat()
+            if found.st_blocks * 512 <= LOG_LIMIT:
+                return
+            with self.log.open("r+b") as file:
+                ctypes.CDLL(None).fallocate(
+                    file.fileno(), PUNCH_HOLE, ctypes.c_long(LOG_HEAD),
+                    ctypes.c_long(found.st_size - LOG_HEAD - LOG_TAIL),
+                )  # fmt: skip
+        except (OSError, AttributeError):  # a file system without holes, or another C library
+            return
 
     def close(self) -> None:
+        if self._lifeline is not None:
+            os.close(self._lifeline)
+            self._lifeline = None
         os.close(self._commands)
+        os.close(self._status)
         for descriptor in self.descriptors:
             os.close(descriptor)
+        if self.log.stat().st_size > LOG_LIMIT:
+            _shorten(self.log)
+
+    _pid: int | None
+    _exit_status: int | None
+    _lifeline: int | None
+
+    @property
+    def _worker(self) -> int | None:
+        self._read_status()
+        return self._pid
+
+    def _read_status(self) -> None:
+        with suppress(BlockingIOError):
+            for line in os.read(self._status, 1 << 16).splitlines():
+                said = json.loads(line)
+                self._pid = said.get("pid", self._pid)
+                self._exit_status = said.get("status", self._exit_status)
+                self.left = tuple(map(protocol.one_line, said.get("left", self.left)))
 
 
 def _watched(spec: WorkerSpec, name: str) -> tuple[dict[str, dict[str, list[str]]], dict[str, str]]:
@@ -161,8 +258,32 @@ def describe(status: int) -> str:
 def _part(path: Path, start: int, end: int | None) -> str:
     try:
         with path.open("rb") as file:
-            last = path.stat().st_size if end is None else end
-            file.seek(max(start, last - OUTPUT_LIMIT))
-            return file.read(max(0, last - file.tell())).decode(errors="replace")
+            size = path.stat().st_size
+            last = size if end is None else min(end, size)
+            if last - start <= OUTPUT_HEAD + OUTPUT_TAIL:
+                file.seek(start)
+                return _text(file.read(max(0, last - start)))
+            file.seek(start)
+            head = file.read(OUTPUT_HEAD)
+            file.seek(last - OUTPUT_TAIL)
+            return f"{_text(head)}\n… {last - start - OUTPUT_HEAD - OUTPUT_TAIL} bytes …\n" + _text(
+                file.read(OUTPUT_TAIL)
+            )
     except OSError:
         return ""
+
+
+def _text(data: bytes) -> str:
+    return protocol.printable(data.decode(errors="replace"))
+
+
+def _shorten(path: Path) -> None:
+    """Make a log what `trim` leaves of it: both ends, and how much was between them."""
+    aside = path.with_name(f"{path.name}.part")
+    with path.open("rb") as file, aside.open("wb") as short:
+        size = path.stat().st_size
+        short.write(file.read(LOG_HEAD))
+        short.write(f"\n… {size - LOG_HEAD - LOG_TAIL} bytes left out …\n".encode())
+        file.seek(size - LOG_TAIL)
+        short.write(file.read(LOG_TAIL))
+    aside.replace(path)

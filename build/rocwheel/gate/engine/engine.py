@@ -2,25 +2,29 @@
 
 A lane is one device (or several, for tests that need them) with the masks that give a process
 exactly these. Whatever a worker does is attributed to the test it was running: a crash, a hang
-(its stacks are dumped first), an exit. The rest of the suite goes on in a new process. A process
-that cannot be killed is abandoned and its lane closed, as is a lane whose device does not answer
-after a crash.
+(its stacks are dumped first), an exit, a broken protocol. The rest of the suite goes on in a new
+process. A process that cannot be killed is abandoned and its lane closed, as is a lane whose
+device does not answer after a crash.
+
+Tests are sent ahead, so that a worker need not wait; which one runs is what the worker says when
+it begins one. Where nothing was begun, a process's end is that of the test before.
 """
 
 from __future__ import annotations
 
-import enum
 import selectors
 import signal
 import subprocess
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
+from rocwheel.gate.engine import protocol
 from rocwheel.gate.engine.child import Child, describe
-from rocwheel.gate.engine.outcomes import STREAK, Outcomes, Rerun
+from rocwheel.gate.engine.lane_work import LaneWork, Mode
+from rocwheel.gate.engine.outcomes import Outcomes
 from rocwheel.gate.engine.plan import Snapshot
+from rocwheel.gate.engine.protocol import BrokenProtocolError
 from rocwheel.gate.engine.scheduler import Scheduler, Step
 from rocwheel.gate.verdict import exits
 from rocwheel.results import (
@@ -37,72 +41,38 @@ from rocwheel.verdict import State
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
+    from rocwheel.gate.engine.plan import RunPlan, System, Watcher
+    from rocwheel.gate.engine.protocol import Event
     from rocwheel.process import Command
 
 TICK: Final = 0.05  # seconds between looks at deadlines
+AHEAD_SECONDS: Final = 0.1  # of tests a worker is sent before it asks
+AHEAD_TESTS: Final = 32
+AHEAD_UNKNOWN: Final = 2  # of a file of which nothing is known yet
 DUMP_SECONDS: Final = 0.5  # for a stuck process to write its stacks
 END_SECONDS: Final = 60.0  # for a worker to tear down and exit
 START_SECONDS: Final = 120.0  # for an interpreter with pytest to come up
 START_ATTEMPTS: Final = 2
-
-
-class _Mode(enum.Enum):
-    FREE = "free"
-    STARTING = "starting"
-    READY = "ready"
-    COLLECTING = "collecting"
-    RUNNING = "running"
-    ENDING = "ending"
-    DUMPING = "dumping stacks"
-    KILLING = "killing"
-    PROBING = "probing the device"
-    LOST = "lost"
-
-
-@dataclass(kw_only=True)
-class _Worker:
-    """A lane at work: its process, what the process does, and what it did before."""
-
-    lane: Lane
-    mode: _Mode = _Mode.FREE
-    since: float = 0.0  # when the mode began
-    child: Child | None = None
-    number: int = 0  # of the process
-    born: float = 0.0
-    step: Step | None = None
-    rerun: Rerun | None = None
-    left: list[str] = field(default_factory=list)  # tests of the rerun still to run
-    began: float = 0.0  # when the running test did
-    offset: int = 0  # of the log, where the running test began
-    was: _Mode = _Mode.FREE  # what it did when it had to be stopped
-    cause: str = ""  # why it had to be
-    ran: list[str] = field(default_factory=list)  # in this process
-    failed: int = 0
-    streak: list[str] = field(default_factory=list)  # failures in a row
-    bye: dict[str, Any] | None = None
-    suspicion: int = STREAK  # failures in a row after which the process is replaced
-    starts: int = 0  # failed, in a row
-    probe: subprocess.Popen[bytes] | None = None
-    shaken: bool = False  # something broke: ask the device before going on
-    lost: str = ""
+TRIM_SECONDS: Final = 1.0  # between looks at the size of logs
 
 
 class Engine:
     """One run of a plan."""
 
-    def __init__(self, plan: RunPlan, machine: System, watcher: Watcher) -> None:
-        self._plan, self._machine, self._watcher = plan, machine, watcher
+    def __init__(self, plan: RunPlan, system: System, watcher: Watcher) -> None:
+        self._plan, self._system, self._watcher = plan, system, watcher
         self._scheduler = Scheduler(plan.files, plan.estimates)
         self._outcomes = Outcomes(retry_limit=plan.retry_limit)
-        self._workers = [_Worker(lane=lane, since=machine.clock()) for lane in plan.lanes]
+        self._works = [LaneWork(lane=lane, since=system.clock()) for lane in plan.lanes]
         self._selector = selectors.DefaultSelector()
         self._faults: list[Fault] = []
         self._processes: list[ProcessRecord] = []
+        self._started_processes = 0
         self._stop = ""  # why the run ends now
-        self._started = machine.clock()
-        self._expected = _expected(plan)
-        self._ooms = machine.oom_kills()
+        self._closing = ""  # why nothing new is begun
+        self._started = self._ticked = self._trimmed = system.clock()
+        self._expected = Counter(test.partition("::")[0] for test in plan.estimates.tests)
+        self._ooms = system.oom_kills()
 
     def run(self) -> Results:
         """Run everything; SIGINT (as KeyboardInterrupt) ends the run early, with its results."""
@@ -127,425 +97,547 @@ class Engine:
             collect_errors=tuple(self._outcomes.collect_errors),
             lanes=tuple(
                 LaneRecord(
-                    name=worker.lane.name,
-                    devices=tuple(item.device for item in worker.lane.devices),
-                    lost=worker.lost,
+                    name=work.lane.name,
+                    devices=tuple(item.device for item in work.lane.devices),
+                    lost=work.lost,
                 )
-                for worker in self._workers
+                for work in self._works
             ),
             processes=tuple(self._processes),
             faults=tuple(self._faults),
-            duration_ms=self._ms(self._machine.clock() - self._started),
+            duration_ms=self._ms(self._system.clock() - self._started),
         )
 
     def _turn(self) -> None:
-        """Hand out work, wait for something to happen, look at every worker."""
-        for worker in self._workers:
-            self._advance(worker)
+        """Hand out work, wait for something to happen, look at who said something."""
+        for work in self._works:
+            self._advance(work)
         if self._over():
             return
-        self._selector.select(TICK)
-        for worker in self._workers:
-            self._look(worker)
-        now = self._machine.clock()
+        for key, _ in self._selector.select(TICK):
+            self._look(key.data)
+        now = self._system.clock()
+        if now - self._ticked < TICK:
+            return
+        self._ticked = now
+        for work in self._works:
+            self._look(work)
+        if now - self._trimmed > TRIM_SECONDS:
+            self._trimmed = now
+            for work in self._works:
+                if work.child:
+                    work.child.trim()
         if now - self._started > self._plan.deadline:
-            self._cut(State.TIMEOUT, f"the deadline of {self._plan.deadline:g} s passed")
+            self._close_down(f"the deadline of {self._plan.deadline:g} s passed")
         self._watcher.progress(self._snapshot(now))
 
     def _over(self) -> bool:
         if self._stop:
             return True
-        modes = {worker.mode for worker in self._workers}
-        if modes == {_Mode.LOST}:
+        if self._closing:
+            if not any(work.mode in (Mode.DUMPING, Mode.KILLING) for work in self._works):
+                self._stop = self._closing
+            return bool(self._stop)
+        if any(work.busy for work in self._works):
+            return False
+        if all(work.mode is Mode.LOST for work in self._works):
             self._stop = "no device is left"
             return True
-        idle = modes <= {_Mode.FREE, _Mode.LOST} and not any(item.step for item in self._workers)
-        return idle and self._scheduler.empty and not self._outcomes.waiting
+        return self._scheduler.empty and not self._outcomes.waiting
 
     # --- work ------------------------------------------------------------------------------------
 
-    def _advance(self, worker: _Worker) -> None:
-        """Give a worker that has nothing to do its next step, if there is one."""
-        if worker.mode not in (_Mode.FREE, _Mode.READY):
+    def _advance(self, work: LaneWork) -> None:
+        """Give a worker what to do next, if there is something."""
+        if self._closing:
             return
-        worker.step = worker.step or self._next(worker)
-        if worker.step is None:
-            if worker.mode is _Mode.READY and self._done_with(worker):
-                self._enter(worker, _Mode.ENDING)
-                _child(worker).send(op="end")
-        elif worker.mode is _Mode.READY:
-            self._go(worker, worker.step)
-        elif worker.shaken and worker.lane.probe:
-            self._ask(worker, worker.lane.probe)
+        if work.mode is Mode.RUNNING:
+            self._send_ahead(work)
+        if work.mode not in (Mode.FREE, Mode.READY):
+            return
+        work.step = work.step or self._next(work)
+        if work.mode is Mode.READY and (
+            self._done_with(work) if work.step is None else not self._fits(work, work.step)
+        ):
+            self._enter(work, Mode.ENDING)
+            work.process.send(op="end")
+        elif work.step is None:
+            return
+        elif work.mode is Mode.READY:
+            self._go(work, work.step)
+        elif work.suspect and work.lane.probe:
+            self._ask(work, work.lane.probe)
         else:
-            self._start(worker)
+            self._start(work)
 
-    def _next(self, worker: _Worker) -> Step | None:
-        if worker.rerun is None:
-            step = self._scheduler.next(worker.lane.name, self._machine.clock())
-            if step or worker.mode is not _Mode.FREE:
+    def _next(self, work: LaneWork) -> Step | None:
+        if work.rerun is None:
+            step = self._scheduler.next(work.lane.name, self._system.clock())
+            if step or work.mode is not Mode.FREE:
                 return step
-            alone = sum(item.mode is not _Mode.LOST for item in self._workers) == 1
-            worker.rerun = self._outcomes.rerun(worker.lane.name, alone=alone)
-            worker.left = list(worker.rerun.tests) if worker.rerun else []
-        if not worker.left:
+            alone = sum(item.mode is not Mode.LOST for item in self._works) == 1
+            work.rerun = self._outcomes.rerun(work.lane.name, alone=alone)
+            work.left = list(work.rerun.tests) if work.rerun else []
+        if not work.left:
             return None
-        test = worker.left.pop(0)
-        then = worker.left[0] if worker.left else None
+        test = work.left.pop(0)
+        then = work.left[0] if work.left else None
         return Step(file=self._outcomes.file(test), test=test, then=then)
 
-    def _done_with(self, worker: _Worker) -> bool:
+    def _done_with(self, work: LaneWork) -> bool:
         """Whether the process of an idle worker can go; it stays while it may take work over."""
-        return worker.rerun is not None or self._outcomes.waiting or self._scheduler.empty
+        return work.rerun is not None or self._outcomes.waiting or self._scheduler.empty
 
-    def _go(self, worker: _Worker, step: Step) -> None:
-        if step.file not in _child(worker).collected:
-            self._enter(worker, _Mode.COLLECTING)
-            _child(worker).send(op="collect", file=step.file)
-        else:
-            self._enter(worker, _Mode.RUNNING)
-            worker.began = worker.since
-            _child(worker).send(op="run", test=step.test, then=step.then)
+    def _fits(self, work: LaneWork, step: Step) -> bool:
+        """Whether a process may import the file: some must be alone in theirs."""
+        alone, seen = self._plan.alone, work.process.collected
+        if step.file in seen or not seen or work.rerun:
+            return True
+        return step.file not in alone and not seen & alone
 
-    def _start(self, worker: _Worker) -> None:
-        worker.number = len(self._processes) + sum(1 for item in self._workers if item.child) + 1
-        name = f"{worker.number:03d}-{worker.lane.name}"
-        worker.child = Child(
-            self._plan.worker, self._machine.starter, name=name, env=worker.lane.env
-        )
-        for descriptor in worker.child.descriptors:
-            self._selector.register(descriptor, selectors.EVENT_READ)
-        worker.born = self._machine.clock()
-        worker.ran, worker.streak, worker.failed, worker.bye = [], [], 0, None
-        self._enter(worker, _Mode.STARTING)
+    def _go(self, work: LaneWork, step: Step) -> None:
+        work.step = None
+        if step.file not in work.process.collected:
+            work.collecting = step
+            self._enter(work, Mode.COLLECTING)
+            work.process.send(op="collect", file=step.file)
+            return
+        self._enter(work, Mode.RUNNING)
+        work.began = work.since
+        self._send(work, [step])
+        self._send_ahead(work)
 
-    def _enter(self, worker: _Worker, mode: _Mode) -> None:
-        worker.mode, worker.since = mode, self._machine.clock()
+    def _send_ahead(self, work: LaneWork) -> None:
+        """Keep a running worker supplied with tests of the file it is at."""
+        if work.rerun or work.step or not self._scheduler.more(work.lane.name):
+            return
+        scheduler, lane = self._scheduler, work.lane.name
+        most = AHEAD_TESTS if scheduler.knows(lane) else AHEAD_UNKNOWN
+        seconds = sum(scheduler.estimate(item.file, item.test or "") for item in work.sent)
+        if len(work.sent) > most // 2 or seconds > AHEAD_SECONDS / 2:
+            return
+        steps: list[Step] = []
+        now = self._system.clock()
+        while (
+            len(work.sent) + len(steps) < most and seconds < AHEAD_SECONDS and scheduler.more(lane)
+        ):
+            step = scheduler.next(lane, now)
+            if step is None:
+                break
+            steps.append(step)
+            seconds += scheduler.estimate(step.file, step.test or "")
+        if steps:
+            self._send(work, steps)
+
+    def _send(self, work: LaneWork, steps: list[Step]) -> None:
+        work.sent += steps
+        tests = [step.test for step in steps]
+        work.process.send(op="run", tests=tests, then=steps[-1].then, batch=work.batch)
+
+    def _take_back(self, work: LaneWork) -> None:
+        """Return the tests that were sent and never begun."""
+        for step in reversed(work.sent):
+            if work.rerun:
+                work.left.insert(0, str(step.test))
+            else:
+                self._scheduler.put_back(work.lane.name, str(step.test))
+        work.sent.clear()
+
+    def _start(self, work: LaneWork) -> None:
+        self._started_processes += 1
+        name = f"{self._started_processes:03d}-{work.lane.name}"
+        child = Child(self._plan.worker, self._system.starter, name=name, env=work.lane.env)
+        for descriptor in child.descriptors:
+            self._selector.register(descriptor, selectors.EVENT_READ, work)
+        work.new_process(child, self._started_processes, self._system.clock())
+
+    def _enter(self, work: LaneWork, mode: Mode) -> None:
+        work.mode, work.since = mode, self._system.clock()
 
     # --- what a worker says ----------------------------------------------------------------------
 
-    def _look(self, worker: _Worker) -> None:
-        if worker.probe:
-            self._look_at_probe(worker, worker.probe)
+    def _look(self, work: LaneWork) -> None:
+        if work.probe:
+            self._look_at_probe(work, work.probe)
             return
-        child = worker.child
-        if child is None or worker.mode is _Mode.LOST:
+        child = work.child
+        if child is None or work.mode is Mode.LOST:
             return
         status = child.ended()  # before reading: what it said last is read in any case
-        for event in child.read():
-            # what a process says once it is over its deadline changes nothing
-            if worker.mode not in (_Mode.DUMPING, _Mode.KILLING):
-                self._hear(worker, event)
+        try:
+            for event in child.read():
+                # what a process says once it is over its deadline changes nothing
+                if work.mode not in (Mode.DUMPING, Mode.KILLING):
+                    self._hear(work, event)
+        except BrokenProtocolError as exc:
+            if work.mode not in (Mode.DUMPING, Mode.KILLING):
+                self._kill(work, f"it broke the protocol of workers: it {exc}", broken=True)
         if status is not None:
-            self._ended(worker, status)
+            self._ended(work, status)
         else:
-            self._watch(worker)
+            child.flush()
+            self._watch(work)
 
-    def _hear(self, worker: _Worker, event: dict[str, Any]) -> None:
-        match event["event"]:
-            case "ready":
-                worker.starts = 0
-                self._enter(worker, _Mode.READY)
-                self._advance(worker)
-            case "collected":
-                self._collected(worker, event)
-            case "start":
-                worker.began, worker.offset = self._machine.clock(), event["offset"]
-            case "finish":
-                self._finished(worker, event)
-            case "late":
-                worker.failed += 1
-                if not (worker.rerun and worker.rerun.confirms):
-                    self._outcomes.late(event["test"], event["message"])
-            case "bye":
-                worker.bye = event
-            case other:
-                raise ValueError(f"{other}: no event of the worker")
+    def _hear(self, work: LaneWork, event: Event) -> None:
+        """Take in a message. Raises BrokenProtocolError for one that comes at the wrong time."""
+        match event, work.mode:
+            case protocol.Ready(), Mode.STARTING:
+                work.starts = 0
+                self._enter(work, Mode.READY)
+            case protocol.Collected(), Mode.COLLECTING if event.file == work.wanted.file:
+                self._collected(work, event)
+            case protocol.Started(), Mode.RUNNING if not work.running and work.next == event.test:
+                work.running = work.sent.popleft()
+                work.began, work.offset = self._system.clock(), event.offset
+            case protocol.Finished(), Mode.RUNNING if (
+                work.running and work.running.test == event.test and event.batch == work.batch
+            ):
+                self._finished(work, work.running, event)
+            case protocol.Late(), Mode.RUNNING | Mode.READY | Mode.ENDING if (
+                not work.running and event.test == work.last
+            ):
+                self._amend(work, Outcome.FAILED, event.message)
+            case protocol.Stray(), _ if work.last or work.running:
+                origin = f" that {event.test} left" if event.test else ""
+                what = f"{work.title}{origin}: {event.message}"
+                self._fault(State.FAIL, what)
+            case protocol.Bye(), Mode.ENDING if not work.bye:
+                work.bye = event
+            case _:
+                kind = type(event).__name__
+                raise BrokenProtocolError(f"wrote {kind} while it was {work.mode.value}")
+        if work.mode in (Mode.READY, Mode.RUNNING):
+            self._advance(work)
 
-    def _collected(self, worker: _Worker, event: dict[str, Any]) -> None:
-        step = _step(worker)
-        _child(worker).collected.add(step.file)
+    def _collected(self, work: LaneWork, event: protocol.Collected) -> None:
+        step, work.collecting = work.wanted, None
+        work.process.collected.add(step.file)
+        self._enter(work, Mode.READY)
         if step.test is None:
-            worker.step = None
-            self._take_in(worker, event)
-        elif step.test not in event["tests"]:
+            self._take_in(work, event)
+        elif step.test in event.tests:
+            work.step = step
+        else:
             # the file was collected before: what differs now is not to be trusted
-            message = event["error"] or f"{step.test} was not collected again"
-            self._outcomes.collect_errors.append(
-                CollectError(file=step.file, message=_first(message), detail=event["error"])
-            )
-            if worker.rerun is None:
-                self._scheduler.drop_file(worker.lane.name)
-            worker.step, worker.left = None, []
-        self._enter(worker, _Mode.READY)
-        self._advance(worker)
+            message = event.error or f"{step.test} was not collected again"
+            self._collect_error(step.file, _first(message), event.error)
+            if work.rerun is None:
+                self._scheduler.drop_file(work.lane.name)
+            work.left = []
 
-    def _take_in(self, worker: _Worker, event: dict[str, Any]) -> None:
-        """Enter a file's tests into the books, those that are not to run apart."""
-        file = event["file"]
-        if event["error"]:
-            self._outcomes.collect_errors.append(
-                CollectError(file=file, message=_last(event["error"]), detail=event["error"])
-            )
-            self._scheduler.drop_file(worker.lane.name)
+    def _take_in(self, work: LaneWork, event: protocol.Collected) -> None:
+        """Enter a file's tests, and skip those that are not to run."""
+        file, plan = event.file, self._plan
+        if event.error:
+            self._collect_error(file, _last(event.error), event.error)
+            self._scheduler.drop_file(work.lane.name)
             return
-        tests = [test for test in event["tests"] if self._plan.wanted(test)]
-        self._outcomes.collected(file, tests, tags=event["tags"], lines=event["lines"])
-        if event["skipped"] and not event["tests"]:
-            self._outcomes.skip(file, event["skipped"], file=file)
+        if taken := [test for test in event.tests if test in self._outcomes]:
+            self._collect_error(file, f"{taken[0]} is a test of another file", "")
+            self._scheduler.drop_file(work.lane.name)
+            return
+        found = zip(event.tests, event.lines, strict=True)
+        tests = {test: line for test, line in found if plan.wanted(test)}
+        if event.skipped and not event.tests:  # a skip of the module hides all of its tests
+            hidden = {test: 0 for test in plan.hidden(file) or (file,) if plan.wanted(test)}
+            self._outcomes.collected(file, hidden, tags={})
+            for test in hidden:
+                self._outcomes.skip(test, event.skipped)
+        self._outcomes.collected(file, tests, tags=event.tags)
+        self._outcomes.deselected(file, filter(plan.wanted, event.deselected))
         run = []
         for test in tests:
-            if reason := self._plan.skip(test):
+            if reason := plan.skip(test):
                 self._outcomes.skip(test, reason)
             else:
                 run.append(test)
-        self._scheduler.collected(worker.lane.name, run, event["seconds"])
+        self._scheduler.collected(work.lane.name, run, event.seconds)
 
-    def _finished(self, worker: _Worker, event: dict[str, Any]) -> None:
-        step, outcome = _step(worker), Outcome(event["outcome"])
-        output = _child(worker).output(worker.offset, event["offset"]) if outcome.bad else ""
+    def _finished(self, work: LaneWork, step: Step, event: protocol.Finished) -> None:
+        outcome = event.result
+        output = work.process.output(work.offset, event.offset) if outcome.bad else ""
         attempt = self._attempt(
-            worker,
+            work,
             outcome,
-            seconds=event["seconds"],
-            message=event["message"],
-            detail=event["detail"],
+            seconds=event.seconds,
+            message=event.message,
+            detail=event.detail,
             output=output,
+            left=event.left,
         )
-        self._scheduler.measured(step.file, event["test"], event["seconds"])
-        worker.step = None
-        self._enter(worker, _Mode.READY if event["going"] else _Mode.ENDING)
-        self._record(worker, event["test"], attempt, event["evidence"])
-        if worker.mode is _Mode.READY and len(worker.streak) >= worker.suspicion:
-            worker.suspicion *= 2  # where it was in vain, look less often
-            self._kill(worker, f"{len(worker.streak)} failures in a row")
-        self._advance(worker)
+        self._scheduler.measured(step.file, event.test, event.seconds)
+        work.running, work.last = None, event.test
+        work.ran[event.outcome] += 1
+        if outcome.bad or not event.going:  # what was sent after it is not run
+            work.batch += 1
+            self._take_back(work)
+        if not work.sent:
+            self._enter(work, Mode.READY if event.going else Mode.ENDING)
+        self._record(work, event.test, attempt, event.evidence)
+        if work.mode is Mode.READY and work.is_suspicious:
+            self._kill(work, f"{len(work.streak)} failures in a row")
 
     def _record(
-        self, worker: _Worker, test: str, attempt: Attempt, evidence: Iterable[str] = ()
+        self,
+        work: LaneWork,
+        test: str,
+        attempt: Attempt,
+        evidence: Iterable[str] = (),
     ) -> None:
-        rerun, bad = worker.rerun, attempt.outcome.bad
-        worker.failed += bad
+        rerun, bad = work.rerun, attempt.outcome.bad
         if rerun and rerun.confirms:
             suspect, victim = rerun.tests
             if test == victim:
                 self._outcomes.confirmed(suspect, victim, failed=bad)
         else:
-            self._outcomes.attempted(test, attempt, evidence=evidence, retry=rerun is not None)
+            self._outcomes.attempted(
+                test, attempt, evidence=evidence, retry=rerun is not None, again=not self._closing
+            )
             if bad:
                 self._watcher.failed(test, attempt)
         if rerun is None:
-            worker.ran.append(test)
             if bad:
-                worker.streak.append(test)
+                work.streak.append((test, work.before))
             else:
-                self._close_streak(worker)
+                self._close_streak(work)
+            work.before = test
 
-    def _close_streak(self, worker: _Worker) -> None:
-        """Tell the ledger of failures in a row, each with what ran before it."""
-        before = {
-            test: previous
-            for previous, test in zip(worker.ran, worker.ran[1:], strict=False)
-            if test in worker.streak
-        }
-        self._outcomes.streak(worker.streak, before)
-        worker.streak = []
+    def _amend(self, work: LaneWork, outcome: Outcome, message: str) -> None:
+        """Make the test that ran last what its end, or a late failure, showed it to be."""
+        if outcome is Outcome.FAILED:
+            work.late += 1
+        if not (work.rerun and work.rerun.confirms):
+            output = work.process.output(work.offset) if outcome is Outcome.CRASHED else ""
+            self._outcomes.amend(work.last, outcome, protocol.one_line(message), output=output)
+
+    def _close_streak(self, work: LaneWork) -> None:
+        """Tell of failures in a row, each with what ran before it."""
+        before = {test: previous for test, previous in work.streak if previous}
+        self._outcomes.streak([test for test, _ in work.streak], before)
+        work.streak = []
 
     def _attempt(
         self,
-        worker: _Worker,
+        work: LaneWork,
         outcome: Outcome,
         *,
         seconds: float,
         message: str,
-        detail: str,
-        output: str,
+        detail: str = "",
+        output: str = "",
+        left: Iterable[str] = (),
     ) -> Attempt:
         return Attempt(
             outcome=outcome,
-            lane=worker.lane.name,
-            process=worker.number,
-            start_ms=self._ms(worker.began - self._started),
+            lane=work.lane.name,
+            process=work.number,
+            start_ms=self._ms(work.began - self._started),
             duration_ms=self._ms(seconds),
-            message=message,
-            detail=detail,
+            message=protocol.one_line(message),
+            detail=protocol.printable(detail),
             output=output,
+            left=tuple(map(protocol.one_line, left)),
         )
 
     # --- what happens to a worker ----------------------------------------------------------------
 
-    def _watch(self, worker: _Worker) -> None:
+    def _watch(self, work: LaneWork) -> None:
         """Act when what a worker does takes longer than it may."""
-        plan, now = self._plan, self._machine.clock()
-        match worker.mode:
-            case _Mode.RUNNING if now - worker.began > plan.test_deadline:
-                self._dump(worker, f"no end after {plan.test_deadline:g} s")
-            case _Mode.COLLECTING if now - worker.since > plan.test_deadline:
-                self._dump(worker, f"no end of its import after {plan.test_deadline:g} s")
-            case _Mode.STARTING if now - worker.since > START_SECONDS:
-                self._dump(worker, f"no start within {START_SECONDS:g} s")
-            case _Mode.ENDING if now - worker.since > END_SECONDS:
-                self._dump(worker, f"no exit within {END_SECONDS:g} s")
-            case _Mode.DUMPING if now - worker.since > DUMP_SECONDS:
-                self._kill(worker, worker.cause)
-            case _Mode.KILLING if now - worker.since > plan.kill_deadline:
-                self._abandon(worker)
+        plan, now = self._plan, self._system.clock()
+        match work.mode:
+            case Mode.RUNNING if now - work.began > plan.test_deadline:
+                self._dump(work, f"no end after {plan.test_deadline:g} s")
+            case Mode.COLLECTING if now - work.since > plan.test_deadline:
+                self._dump(work, f"no end of its import after {plan.test_deadline:g} s")
+            case Mode.STARTING if now - work.since > START_SECONDS:
+                self._dump(work, f"no start within {START_SECONDS:g} s")
+            case Mode.ENDING if now - work.since > END_SECONDS:
+                self._dump(work, f"no exit within {END_SECONDS:g} s")
+            case Mode.DUMPING if now - work.since > DUMP_SECONDS:
+                self._kill(work, work.cause)
+            case Mode.KILLING if now - work.since > plan.kill_deadline:
+                self._abandon(work)
             case _:
                 pass
 
-    def _dump(self, worker: _Worker, cause: str) -> None:
-        worker.was, worker.cause = worker.mode, cause
-        self._enter(worker, _Mode.DUMPING)
-        _child(worker).dump()
+    def _dump(self, work: LaneWork, cause: str) -> None:
+        work.was, work.cause = work.mode, cause
+        self._enter(work, Mode.DUMPING)
+        work.process.dump()
 
-    def _kill(self, worker: _Worker, cause: str) -> None:
-        if worker.mode is not _Mode.DUMPING:
-            worker.was, worker.cause = worker.mode, cause
-        self._enter(worker, _Mode.KILLING)
-        _child(worker).kill(self._machine.killpg)
+    def _kill(self, work: LaneWork, cause: str, *, broken: bool = False) -> None:
+        if work.mode is not Mode.DUMPING:
+            work.was, work.cause, work.broken = work.mode, cause, broken
+        self._enter(work, Mode.KILLING)
+        work.process.kill(self._system.killpg)
 
-    def _ended(self, worker: _Worker, status: int) -> None:
+    def _close_down(self, reason: str) -> None:
+        """End the run, but first learn where every worker is."""
+        if self._closing:
+            return
+        self._closing = reason
+        named = []
+        for work in self._works:
+            if work.mode in (Mode.RUNNING, Mode.COLLECTING):
+                named.append(work.doing)
+                self._dump(work, f"{reason} while it ran")
+        during = f" during {', '.join(named)}" if named else ""
+        self._fault(State.TIMEOUT, f"{reason}{during}")
+
+    def _ended(self, work: LaneWork, status: int) -> None:
         """Draw the conclusions from a process's end, then let its lane go on."""
-        killed = worker.mode in (_Mode.DUMPING, _Mode.KILLING)
-        _child(worker).kill(self._machine.killpg)  # what it started goes with it
-        self._blame(worker, worker.was if killed else worker.mode, status, killed=killed)
-        self._close(worker, f"killed: {worker.cause}" if killed else describe(status))
-        self._enter(worker, _Mode.FREE)
-        worker.shaken = worker.shaken or killed or status < 0
+        killed = work.mode in (Mode.DUMPING, Mode.KILLING)
+        mode = work.was if killed else work.mode
+        self._blame(work, mode, status, killed=killed)
+        self._close(work, f"killed: {work.cause}" if killed else describe(status))
+        self._enter(work, Mode.FREE)
+        work.suspect = work.suspect or killed or status < 0
 
-    def _blame(self, worker: _Worker, mode: _Mode, status: int, *, killed: bool) -> None:
+    def _blame(self, work: LaneWork, mode: Mode, status: int, *, killed: bool) -> None:
         """Attribute an end to the test or file it happened in."""
-        how = worker.cause if killed else self._how(status)
-        if mode is _Mode.RUNNING:
-            outcome = Outcome.TIMED_OUT if killed else Outcome.CRASHED
-            self._broke(worker, outcome, how)
-        elif mode is _Mode.COLLECTING:
-            detail = f"{_child(worker).stack()}\n{_child(worker).output(0)}".strip()
-            error = CollectError(file=_step(worker).file, message=f"import: {how}", detail=detail)
-            self._outcomes.collect_errors.append(error)
-            if worker.rerun is None:
-                self._scheduler.drop_file(worker.lane.name)
-            worker.step = None
-        elif mode is _Mode.STARTING:
-            self._no_start(worker, how)
-        elif mode is _Mode.ENDING or not killed:
-            self._check_exit(worker, how, status, killed=killed)
-        self._close_streak(worker)
-        if worker.rerun and mode is not _Mode.STARTING:
-            self._leave_episode(worker)
+        how = work.cause if killed else self._how(status)
+        hung = killed and not work.broken
+        if mode is Mode.RUNNING:
+            self._broke(work, Outcome.TIMED_OUT if hung else Outcome.CRASHED, how)
+        elif mode is Mode.COLLECTING:
+            detail = f"{work.process.stack()}\n{work.process.output(0)}".strip()
+            self._collect_error(work.wanted.file, f"import: {how}", detail)
+            if work.rerun is None:
+                self._scheduler.drop_file(work.lane.name)
+            work.collecting = None
+        elif mode is Mode.STARTING:
+            self._no_start(work, how)
+        elif work.broken and work.last:
+            self._amend(work, Outcome.CRASHED, how)
+        elif mode is Mode.ENDING or not killed:
+            self._check_exit(work, how, status, killed=killed)
+        self._close_streak(work)
+        if work.rerun and mode is not Mode.STARTING:
+            self._leave_rerun(work)
 
-    def _broke(self, worker: _Worker, outcome: Outcome, how: str) -> None:
-        """Record the running test's crash or hang."""
-        child, step = _child(worker), _step(worker)
+    def _broke(self, work: LaneWork, outcome: Outcome, how: str) -> None:
+        """Record the crash or hang of the running test.
+
+        Where none had begun, the test before broke the process, or the first could not begin.
+        """
+        if work.running is None and work.last:
+            self._amend(work, outcome, f"after it was reported: {how}")
+            self._take_back(work)
+            return
+        step, work.running = work.running or work.sent.popleft(), None
         attempt = self._attempt(
-            worker,
+            work,
             outcome,
-            seconds=self._machine.clock() - worker.began,
+            seconds=self._system.clock() - work.began,
             message=how,
-            detail=child.stack(),
-            output=child.output(worker.offset),
+            detail=work.process.stack(),
+            output=work.process.output(work.offset),
         )
-        worker.step = None
-        self._record(worker, str(step.test), attempt)
+        self._take_back(work)
+        self._record(work, str(step.test), attempt)
 
-    def _leave_episode(self, worker: _Worker) -> None:
-        rerun, left = worker.rerun, worker.left
-        worker.rerun, worker.left = None, []
+    def _leave_rerun(self, work: LaneWork) -> None:
+        rerun, left = work.rerun, work.left
+        work.rerun, work.left = None, []
         if rerun and rerun.confirms and left:  # the suspect itself did not get through
             self._outcomes.confirmed(*rerun.tests, failed=False)
 
-    def _no_start(self, worker: _Worker, how: str) -> None:
+    def _no_start(self, work: LaneWork, how: str) -> None:
         """Try again once; a session that cannot begin has nothing to say of any test."""
-        worker.starts += 1
-        if worker.starts < START_ATTEMPTS:
+        work.starts += 1
+        if work.starts < START_ATTEMPTS:
             return
-        output = _child(worker).output(0).strip()
+        output = work.process.output(0).strip()
         message = f"pytest did not start: {how}: {_last(output)}"
-        self._outcomes.collect_errors.append(
-            CollectError(file="(session)", message=message, detail=output)
-        )
+        self._collect_error("(session)", message, output)
         self._stop = "pytest did not start"
 
-    def _check_exit(self, worker: _Worker, how: str, status: int, *, killed: bool) -> None:
+    def _check_exit(self, work: LaneWork, how: str, status: int, *, killed: bool) -> None:
         """Hold what a worker reported against how it ended."""
         end = exits.End(
-            process=f"process {worker.number} on {worker.lane.name}",
-            last=worker.ran[-1] if worker.ran else "",
+            process=work.title,
+            last=work.last,
             how=how,
             status=status,
             killed=killed,
-            failed=worker.failed,
-            bye=worker.bye,
+            ran=work.ran,
+            late=work.late,
+            bye=work.bye,
         )
-        self._faults += exits.contradictions(end)
-        self._faults += exits.strangers(end, self._plan.backend, self._plan.modules)
+        for fault in exits.contradictions(end):
+            self._fault(fault.state, fault.message)
+        for fault in exits.strangers(end, self._plan.backend, self._plan.modules):
+            self._fault(fault.state, fault.message)
 
-    def _abandon(self, worker: _Worker) -> None:
+    def _abandon(self, work: LaneWork) -> None:
         """Give up a process that SIGKILL does not end; its devices stay with it."""
-        child = _child(worker)
-        if worker.was is _Mode.RUNNING:
-            self._broke(worker, Outcome.TIMED_OUT, f"{worker.cause}, and it cannot be killed")
-        self._close(worker, "abandoned: it cannot be killed")
-        self._lose(worker, f"process {child.process.pid} cannot be killed")
+        pid = work.process.process.pid
+        if work.was is Mode.RUNNING:
+            self._broke(work, Outcome.TIMED_OUT, f"{work.cause}, and it cannot be killed")
+        self._close(work, "abandoned: it cannot be killed")
+        self._lose(work, f"process {pid} cannot be killed")
 
-    def _lose(self, worker: _Worker, reason: str) -> None:
+    def _lose(self, work: LaneWork, reason: str) -> None:
         """Take a lane out of the run; what it had to do goes to the others."""
-        worker.lost = reason
-        self._enter(worker, _Mode.LOST)
-        step, worker.step = worker.step, None
-        if worker.rerun:
-            self._outcomes.put_back(worker.rerun)
+        work.lost = reason
+        self._enter(work, Mode.LOST)
+        step, work.step = work.step, None
+        if work.rerun:
+            self._outcomes.put_back(work.rerun)
         elif step and step.test:
-            self._scheduler.put_back(worker.lane.name, step.test)
-        self._scheduler.give_back(worker.lane.name)
-        for device in worker.lane.devices:
-            self._machine.quarantine(device, reason)
-        self._fault(State.INFRA, f"{worker.lane.name} is lost: {reason}")
+            self._scheduler.put_back(work.lane.name, step.test)
+        self._scheduler.give_back(work.lane.name)
+        for device in work.lane.devices:
+            self._system.quarantine(device, reason)
+        self._fault(State.INFRA, f"{work.lane.name} is lost: {reason}")
 
     # --- devices ---------------------------------------------------------------------------------
 
-    def _ask(self, worker: _Worker, command: Command) -> None:
+    def _ask(self, work: LaneWork, command: Command) -> None:
         """Ask the device of a lane whether it still works."""
-        with (self._plan.worker.logs / f"probe-{worker.lane.name}.log").open("ab") as output:
-            worker.probe = self._machine.starter.start(command, output=output)
-        self._enter(worker, _Mode.PROBING)
+        with (self._plan.worker.logs / f"probe-{work.lane.name}.log").open("ab") as output:
+            work.probe = self._system.starter.start(command, output=output)
+        self._enter(work, Mode.PROBING)
 
-    def _look_at_probe(self, worker: _Worker, probe: subprocess.Popen[bytes]) -> None:
+    def _look_at_probe(self, work: LaneWork, probe: subprocess.Popen[bytes]) -> None:
         status = probe.poll()
-        if status is None and self._machine.clock() - worker.since <= START_SECONDS:
+        if status is None and self._system.clock() - work.since <= START_SECONDS:
             return
-        worker.probe = None
+        work.probe = None
         if status == 0:
-            worker.shaken = False
-            self._enter(worker, _Mode.FREE)
+            work.suspect = False
+            self._enter(work, Mode.FREE)
             return
         how = f"no answer within {START_SECONDS:g} s" if status is None else describe(status)
         if status is None:
-            self._machine.killpg(probe.pid, signal.SIGKILL)
-        self._lose(worker, f"its device does not answer after a crash or hang: {how}")
+            self._system.killpg(probe.pid, signal.SIGKILL)
+        self._lose(work, f"its device does not answer after a crash or hang: {how}")
 
     # --- ends ------------------------------------------------------------------------------------
 
     def _how(self, status: int) -> str:
         how = describe(status)
-        if status == -signal.SIGKILL and self._machine.oom_kills() > self._ooms:
-            self._ooms = self._machine.oom_kills()
+        if status == -signal.SIGKILL and self._system.oom_kills() > self._ooms:
+            self._ooms = self._system.oom_kills()
             return f"{how}: out of memory"
         return how
 
-    def _close(self, worker: _Worker, ended: str) -> None:
-        child = _child(worker)
+    def _close(self, work: LaneWork, ended: str) -> None:
+        child = work.process
         for descriptor in child.descriptors:
             self._selector.unregister(descriptor)
         child.close()
-        worker.child = None
+        work.child = None
         self._processes.append(
             ProcessRecord(
-                number=worker.number,
-                lane=worker.lane.name,
-                start_ms=self._ms(worker.born - self._started),
-                end_ms=self._ms(self._machine.clock() - self._started),
-                ended=ended,
+                number=work.number,
+                lane=work.lane.name,
+                start_ms=self._ms(work.born - self._started),
+                end_ms=self._ms(self._system.clock() - self._started),
+                ended=protocol.one_line(ended),
+                log=child.log.name,
+                left=child.left,
+                extra=work.bye.extra if work.bye else (),
             )
         )
 
@@ -554,21 +646,31 @@ class Engine:
         self._stop = reason
 
     def _fault(self, state: State, message: str) -> None:
-        self._faults.append(Fault(state=state, message=message))
+        self._faults.append(Fault(state=state, message=protocol.one_line(message)))
+
+    def _collect_error(self, file: str, message: str, detail: str) -> None:
+        self._outcomes.collect_errors.append(
+            CollectError(
+                file=protocol.one_line(file),
+                message=protocol.one_line(message),
+                detail=protocol.printable(detail),
+            )
+        )
 
     def _stop_all(self) -> None:
         """Leave no process behind, however the run ends."""
-        for worker in self._workers:
-            if worker.probe:
-                self._machine.killpg(worker.probe.pid, signal.SIGKILL)
-                worker.probe.wait()
-            if worker.child:
-                worker.child.kill(self._machine.killpg)
-        for worker in self._workers:
-            if worker.child:
+        for work in self._works:
+            if work.probe:
+                self._system.killpg(work.probe.pid, signal.SIGKILL)
+                work.probe.wait()
+            if work.child:
+                work.child.kill(self._system.killpg)
+        for work in self._works:
+            if work.child:
                 with suppress(subprocess.TimeoutExpired):
-                    worker.child.process.wait(self._plan.kill_deadline)
-                self._close(worker, f"killed: {self._stop}")
+                    work.child.process.wait(self._plan.kill_deadline)
+                work.child.ended()
+                self._close(work, f"killed: {self._stop}")
 
     def _snapshot(self, now: float) -> Snapshot:
         unknown = sum(self._expected.get(file, 0) for file in self._scheduler.uncollected)
@@ -577,35 +679,14 @@ class Engine:
             total=self._outcomes.known + unknown,
             bad=self._outcomes.bad,
             lanes=tuple(
-                (
-                    worker.lane.name,
-                    (worker.step.test or worker.step.file) if worker.step else worker.mode.value,
-                    now - worker.since,
-                )
-                for worker in self._workers
+                (work.lane.name, work.doing, now - max(work.since, work.began))
+                for work in self._works
             ),
         )
 
     @staticmethod
     def _ms(seconds: float) -> int:
         return max(0, round(1000 * seconds))
-
-
-def _expected(plan: RunPlan) -> dict[str, int]:
-    """How many tests each file had in earlier runs."""
-    return Counter(test.partition("::")[0] for test in plan.estimates.tests)
-
-
-def _child(worker: _Worker) -> Child:
-    if worker.child is None:
-        raise ValueError(f"{worker.lane.name} has no process")
-    return worker.child
-
-
-def _step(worker: _Worker) -> Step:
-    if worker.step is None:
-        raise ValueError(f"{worker.lane.name} has no step")
-    return worker.step
 
 
 def _first(text: str) -> str:

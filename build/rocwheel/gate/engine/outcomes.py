@@ -9,7 +9,7 @@ here starts a process: the engine asks for the next `Rerun` and reports attempts
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.results import Attempt, CollectError, Outcome, TestResult
@@ -30,24 +30,27 @@ class Rerun:
     confirms: bool = False  # (suspect, victim), instead of a retry
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class _Entry:
     file: str
     tags: tuple[str, ...] = ()
     line: int = 0
-    attempts: list[Attempt] = field(default_factory=list)
-    evidence: set[str] = field(default_factory=set)
+    attempts: tuple[Attempt, ...] = ()
+    evidence: frozenset[str] = frozenset()
     outcome: Outcome | None = None  # decided without an attempt, or against them
     reason: str = ""
     retried: bool = False
+    streak: _Streak | None = None
+    victims: int = 0
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True, slots=True)
 class _Streak:
     """Tests that failed in a row in one process, each with the test that ran before it."""
 
     tests: tuple[str, ...]
     before: Mapping[str, str]
+    open: int  # of its tests, those that have not been tried again
 
 
 class Outcomes:
@@ -61,65 +64,87 @@ class Outcomes:
         self._limit = retry_limit
         self._entries: dict[str, _Entry] = {}
         self._retries: deque[Rerun] = deque()
-        self._streaks: list[_Streak] = []  # whose tests are still being tried again
         self._victims: dict[str, tuple[str, ...]] = {}  # first victim -> all, while in question
 
     def collected(
         self,
         file: str,
-        tests: Iterable[str],
+        tests: Mapping[str, int],
         *,
         tags: Mapping[str, Sequence[str]],
-        lines: Mapping[str, int],
     ) -> None:
-        for test in tests:
-            self._entries[test] = _Entry(
-                file=file, tags=tuple(tags.get(test, ())), line=lines.get(test, 0)
-            )
+        """Enter the tests of a file, each with its line."""
+        for test, line in tests.items():
+            self._entries[test] = _Entry(file=file, tags=tuple(tags.get(test, ())), line=line)
+
+    def __contains__(self, test: str) -> bool:
+        return test in self._entries
 
     def file(self, test: str) -> str:
         return self._entries[test].file
 
-    def skip(self, test: str, reason: str, *, file: str | None = None) -> None:
-        """Record a test that is not to run (or, with `file`, a whole file that skips itself)."""
-        if file is not None:
-            self._entries[test] = _Entry(file=file)
+    def skip(self, test: str, reason: str) -> None:
+        """Record a test that is not to run."""
         entry = self._entries[test]
         entry.outcome, entry.reason = Outcome.SKIPPED, reason
         self.finished += 1
 
+    def deselected(self, file: str, tests: Iterable[str]) -> None:
+        """Record tests that pytest was told to leave out."""
+        for test in tests:
+            self._entries.setdefault(test, _Entry(file=file, outcome=Outcome.DESELECTED))
+
     def attempted(
-        self, test: str, attempt: Attempt, *, evidence: Iterable[str] = (), retry: bool = False
+        self,
+        test: str,
+        attempt: Attempt,
+        *,
+        evidence: Iterable[str] = (),
+        retry: bool = False,
+        again: bool = True,
     ) -> None:
-        """Record an attempt; a bad first one is tried again while there are few of them."""
+        """Record an attempt; a bad first one is tried `again` while there are few of them."""
         entry = self._entries[test]
-        entry.evidence.update(evidence)
-        entry.attempts.append(attempt)
+        if evidence:
+            entry.evidence |= frozenset(evidence)
+        entry.attempts = (*entry.attempts, attempt)
         if not attempt.outcome.bad:
             entry.reason = entry.reason or attempt.message
         if retry:
-            entry.retried = True
-            self._suspect()
+            self._tried_again(entry)
             return
         self.finished += 1
         if attempt.outcome.bad:
             self.bad += 1
-            if self.bad <= self._limit:
+            if again and self.bad <= self._limit:
                 self._retries.append(Rerun(tests=(test,), avoid=attempt.lane))
 
-    def late(self, test: str, message: str) -> None:
-        """Make a test that was reported well a failure: its fixture failed afterwards."""
+    def amend(self, test: str, outcome: Outcome, message: str, *, output: str = "") -> None:
+        """Make the last attempt at a test worse than it was reported: it broke something later."""
         entry = self._entries[test]
-        last = entry.attempts.pop()
+        *before, last = entry.attempts
+        worse = replace(
+            last, outcome=outcome, message=last.message or message, output=last.output or output
+        )
+        if last.outcome.bad:  # it is counted and tried again already
+            entry.attempts = (*before, worse)
+            return
+        entry.attempts = tuple(before)
         self.finished -= not entry.retried
-        failed = replace(last, outcome=Outcome.FAILED, message=last.message or message)
-        self.attempted(test, failed, retry=entry.retried)
+        self.attempted(test, worse, retry=entry.retried)
 
     def streak(self, tests: Sequence[str], before: Mapping[str, str]) -> None:
         """Record failures in a row in one process; single ones say nothing."""
-        if len(tests) >= STREAK:
-            self._streaks.append(_Streak(tests=tuple(tests), before=dict(before)))
-            self._suspect()
+        if len(tests) < STREAK:
+            return
+        entries = [self._entries[test] for test in tests]
+        streak = _Streak(
+            tests=tuple(tests), before=dict(before), open=sum(not e.retried for e in entries)
+        )
+        for entry in entries:
+            entry.streak = streak
+        if not streak.open:
+            self._suspect(streak)
 
     def confirmed(self, suspect: str, victim: str, *, failed: bool) -> None:
         """Take the answer to a suspicion: whether `victim` failed after `suspect` again."""
@@ -127,7 +152,7 @@ class Outcomes:
         if not failed:
             return
         guilty = self._entries[suspect]
-        guilty.outcome = Outcome.FAILED
+        guilty.outcome, guilty.victims = Outcome.FAILED, len(victims)
         guilty.reason = (
             f"poisons its process: {len(victims)} tests after it failed there and pass alone"
         )
@@ -145,7 +170,7 @@ class Outcomes:
         return None
 
     def put_back(self, rerun: Rerun) -> None:
-        """Take back an rerun whose lane was lost before it ran."""
+        """Take back a rerun whose lane was lost before it ran."""
         self._retries.appendleft(rerun)
 
     @property
@@ -162,12 +187,13 @@ class Outcomes:
         found = [
             TestResult(
                 test=test,
-                outcome=self._outcome(entry),
-                attempts=tuple(entry.attempts),
+                outcome=_outcome(entry),
+                attempts=entry.attempts,
                 reason=entry.reason or ("" if entry.attempts else not_run.get(test, "")),
                 libraries=entry.tags,
                 evidence=tuple(sorted(entry.evidence)),
                 line=entry.line,
+                victims=entry.victims,
             )
             for test, entry in self._entries.items()
         ]
@@ -187,36 +213,38 @@ class Outcomes:
             if not entry.attempts and entry.outcome is None
         )
 
-    def _suspect(self) -> None:
-        """Ask for a confirmation of every streak whose tests have all been tried again."""
-        for streak in tuple(self._streaks):
-            if not all(self._entries[test].retried for test in streak.tests):
-                continue
-            self._streaks.remove(streak)
-            passing = self._passing(streak)
-            suspect = streak.before.get(passing[0]) if passing else None
-            if suspect is not None and len(passing) >= STREAK:
-                self._victims[passing[0]] = passing
-                self._retries.append(Rerun(tests=(suspect, passing[0]), confirms=True))
+    def _tried_again(self, entry: _Entry) -> None:
+        if entry.retried:
+            return
+        entry.retried = True
+        if entry.streak:
+            entry.streak.open -= 1
+            if not entry.streak.open:
+                self._suspect(entry.streak)
 
-    def _passing(self, streak: _Streak) -> tuple[str, ...]:
-        """Tests of a streak that passed when they were tried again."""
-        entries = ((test, self._entries[test]) for test in streak.tests)
-        return tuple(
+    def _suspect(self, streak: _Streak) -> None:
+        """Ask for a confirmation of a streak whose tests have all been tried again."""
+        passing = tuple(
             test
-            for test, entry in entries
-            if entry.retried and entry.attempts[-1].outcome is Outcome.PASSED
+            for test in streak.tests
+            if self._entries[test].attempts[-1].outcome is Outcome.PASSED
         )
+        suspect = streak.before.get(passing[0]) if passing else None
+        if suspect is not None and len(passing) >= STREAK:
+            self._victims[passing[0]] = passing
+            self._retries.append(Rerun(tests=(suspect, passing[0]), confirms=True))
 
-    @staticmethod
-    def _outcome(entry: _Entry) -> Outcome:
-        if entry.outcome is not None:
-            return entry.outcome
-        if not entry.attempts:
-            return Outcome.NOT_RUN
-        outcomes = [attempt.outcome for attempt in entry.attempts]
-        if not outcomes[0].bad:
-            return outcomes[0]
-        if outcomes[-1] in (Outcome.PASSED, Outcome.XFAILED):
-            return Outcome.FLAKY
-        return min(filter(lambda item: item.bad, outcomes), key=list(Outcome).index)
+
+def _outcome(entry: _Entry) -> Outcome:
+    """One outcome of all attempts: a crash or a hang stays one, whatever came after."""
+    if entry.outcome is not None:
+        return entry.outcome
+    if not entry.attempts:
+        return Outcome.NOT_RUN
+    outcomes = [attempt.outcome for attempt in entry.attempts]
+    if not outcomes[0].bad:
+        return outcomes[0]
+    worst = min(filter(lambda item: item.bad, outcomes), key=list(Outcome).index)
+    if worst is Outcome.FAILED and outcomes[-1] in (Outcome.PASSED, Outcome.XFAILED):
+        return Outcome.FLAKY
+    return worst

@@ -42,6 +42,8 @@ class RunPlan:
     retry_limit: int
     backend: str = ""  # that JAX must have used, where a worker used JAX
     modules: str = ""  # folder that watched modules must have come from
+    alone: frozenset[str] = frozenset()  # files that need a process of their own
+    hidden: Callable[[str], tuple[str, ...]] = lambda _file: ()  # tests of a file, unimported
     estimates: Estimates = field(default_factory=Estimates)
     wanted: Callable[[str], bool] = lambda _test: True  # whether a test is looked at at all
     skip: Callable[[str], str] = lambda _test: ""  # the reason not to run a test

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_TEST: Final = 0.05  # seconds, until anything was measured
 UNKNOWN_COLLECT: Final = 1.0
+MEASURED: Final = 3  # tests of a file, before their mean stands for the others
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,19 @@ class Scheduler:
         total, number = self._sums.get(file, (0.0, 0))
         self._sums[file] = (total + seconds, number + 1)
 
+    def more(self, lane: str) -> bool:
+        """Whether the file that `lane` holds has tests that were not handed out."""
+        piece = self._held.get(lane)
+        return piece is not None and bool(piece.tests)
+
+    def knows(self, lane: str) -> bool:
+        """Whether the durations of what `lane` holds are more than a guess."""
+        piece = self._held.get(lane)
+        if piece is None:
+            return False
+        measured = self._sums.get(piece.file, (0.0, 0))[1] >= MEASURED
+        return measured or bool(piece.tests and piece.tests[0] in self._known)
+
     def put_back(self, lane: str, test: str) -> None:
         """Return a test that `lane` took and did not begin."""
         piece = self._held.get(lane)
@@ -126,7 +140,7 @@ class Scheduler:
         ours = self._collect.get(piece.file, UNKNOWN_COLLECT)
         taken: deque[str] = deque()
         while piece.tests:
-            seconds = self._estimate(piece.file, piece.tests[-1])
+            seconds = self.estimate(piece.file, piece.tests[-1])
             if ours + seconds >= theirs:
                 break
             taken.appendleft(piece.tests.pop())
@@ -136,15 +150,16 @@ class Scheduler:
     def _left(self, lane: str, now: float) -> float:
         """Seconds until `lane` has finished what it holds."""
         piece = self._held[lane]
-        left = sum(self._estimate(piece.file, test) for test in piece.tests or ())
+        left = sum(self.estimate(piece.file, test) for test in piece.tests or ())
         if lane in self._running:
             test, since = self._running[lane]
-            expected, ran = self._estimate(piece.file, test), now - since
+            expected, ran = self.estimate(piece.file, test), now - since
             # beyond its estimate a test is likely to go on for as long as it already has
             left += expected - ran if ran < expected else ran
         return left
 
-    def _estimate(self, file: str, test: str) -> float:
+    def estimate(self, file: str, test: str) -> float:
+        """Seconds a test is likely to take."""
         if test in self._known:
             return self._known[test]
         total, number = self._sums.get(file, (0.0, 0))

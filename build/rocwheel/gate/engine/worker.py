@@ -1,23 +1,33 @@
-"""The worker: a pytest session that is told, test by test, what to run.
+"""The worker: a pytest session that is told what to run and reports every step of it.
 
 It runs in the tested environment and so knows only the standard library and pytest. Commands and
 events are JSON lines on two pipes; everything tests print stays on stdout and stderr, which are
-the worker's log. Commands: `collect` a file, `run` a test, `end`. Events: `ready`, `collected`,
-`start`, `finish`, `late` (a fixture failed after its test was reported) and `bye`.
+the worker's log.
 
-    worker.py SETTINGS      (JSON: commands, events, stacks, pytest, watch, libraries)
+Commands: `begin` with the key that every event carries, `collect` a file, `run` tests in order
+(after a failure the rest of those already sent is dropped: `batch` says which they are), `end`.
+Events: `ready`, `collected`, `start`, `finish`, `late` (a fixture failed after its test was
+reported), `stray` (something that an earlier test left running failed) and `bye`.
+
+    worker.py SETTINGS      (JSON: commands, events, stacks, pytest, watch, libraries, modules)
 """
 
 from __future__ import annotations
 
 import ctypes
 import faulthandler
+import fcntl
 import json
 import os
+import re
 import signal
 import sys
+import threading
 import time
+import unittest
+from collections import Counter, deque
 from contextlib import suppress
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,25 +38,80 @@ if sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 TEXT_LIMIT = 64 << 10  # characters of one traceback
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+DUMP_SIGNAL = 62  # a real-time signal that nothing else uses; stacks of all threads on request
+HIGH_DESCRIPTOR = 800  # a test that closes the first few hundred descriptors misses ours
+LOST_PIPE = 71  # exit status of a process whose pipe a test has closed or replaced
+END_SECONDS = 1.0  # for a killed process to disappear
+FAILED_STATUS, UNKNOWN = "failed", "pytest reported no outcome"
+KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
+SKIPS = (pytest.skip.Exception, unittest.SkipTest)
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+# Tests replace what they like, `os.getpid` included: what the worker itself needs it keeps.
+_getpid, _write, _fstat, _exit, _dumps = os.getpid, os.write, os.fstat, os._exit, json.dumps
+_clock, _threads, _getsignal, _setsignal = (
+    time.monotonic, threading.enumerate, signal.getsignal, signal.signal,
+)  # fmt: skip
 
 
 class Channel:
-    """JSON lines to the engine; a process that a test forked stays silent."""
+    """JSON lines to the engine; a process that a test forked stays silent.
+
+    What is emitted with `hold` goes out with the next event: one write per test is enough.
+    """
+
+    def __init__(self, descriptor: int, key: str) -> None:
+        self._key = key  # a test that writes to the pipe by accident does not know it
+        self._descriptor = descriptor = _high(descriptor)
+        self._pid = _getpid()
+        self._identity = _fstat(descriptor)[1:3]
+        self._held = b""
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the worker and not the worker."""
+        return _getpid() != self._pid
+
+    def emit(self, event: str, *, hold: bool = False, **values: Any) -> None:
+        if self.forked:
+            return
+        message = {"event": event, "key": self._key, **values}
+        data = self._held + _dumps(message).encode() + b"\n"
+        if hold:
+            self._held = data
+            return
+        self._held = b""
+        try:
+            if _fstat(self._descriptor)[1:3] != self._identity:
+                _exit(LOST_PIPE)
+            while data:
+                data = data[_write(self._descriptor, data) :]
+        except OSError:
+            _exit(LOST_PIPE)
+
+    def flush(self) -> None:
+        """Send what was held."""
+        if self._held and not self.forked:
+            data, self._held = self._held, b""
+            with suppress(OSError):
+                while data:
+                    data = data[_write(self._descriptor, data) :]
+
+
+class Commands:
+    """The engine's commands, read only by the worker itself."""
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-        self._pid = os.getpid()
+        self._file = os.fdopen(_high(descriptor), "rb")
 
-    def emit(self, event: str, **values: Any) -> None:
-        if os.getpid() != self._pid:
-            return
-        data = json.dumps({"event": event, **values}).encode() + b"\n"
-        while data:
-            data = data[os.write(self._descriptor, data) :]
+    def next(self) -> dict[str, Any]:
+        """Wait for the next command; the end of the pipe is `end`."""
+        line = self._file.readline()
+        return dict(json.loads(line)) if line else {"op": "end"}
 
 
 class Libraries:
@@ -61,7 +126,7 @@ class Libraries:
 
     def tags(self, item: pytest.Item) -> list[str]:
         found = [name for mark in item.iter_markers("rocm") for name in mark.args]
-        return list(dict.fromkeys(found))
+        return [str(name) for name in dict.fromkeys(found)]
 
     def traced(self, names: list[str]) -> dict[str, int]:
         """Size of every trace file of these libraries."""
@@ -83,20 +148,157 @@ class Libraries:
         return seen
 
 
+class Leftovers:
+    """What a test leaves behind in its process, put right before the next one runs.
+
+    Processes that the body of a test started are killed; those of fixtures and the helpers of
+    `multiprocessing` live on. An alarm is switched off; signal handlers and standard streams that
+    the body replaced and nobody put back are put back. Threads cannot be ended: what one of an
+    earlier test raises is told of as that, and not as a failure of the test that runs by then.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._threads: dict[threading.Thread, str] = {}  # those of earlier tests -> the test
+        self._test = ""
+        self._before: dict[str, Any] = {}
+        self._at_call: dict[str, Any] = {}
+        self._processes: set[int] = set()
+        self._hook = threading.excepthook
+        self.found: list[str] = []
+
+    def begin(self, test: str) -> None:
+        """Note what there is before a test is set up."""
+        self._threads = {thread: self._threads.get(thread, self._test) for thread in _threads()}
+        self._test, self.found = test, []
+        self._before, self._at_call = _state(), {}
+        self._hook = threading.excepthook
+        threading.excepthook = self._raised
+
+    def body(self) -> None:
+        """Note what fixtures have added before the body of the test runs."""
+        self._processes = set(_children())
+        self._at_call = _state()
+
+    def end(self) -> None:
+        """Put right what the body of the test left."""
+        threading.excepthook = self._hook
+        if not self._at_call:  # its setup failed
+            return
+        if signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self.found.append("an alarm")
+        after = _state()
+        for name, value in after.items():
+            expected = self._at_call[name]
+            if value is expected or value is self._before[name]:
+                continue
+            if isinstance(name, str):
+                setattr(sys, name, expected)
+                self.found.append(f"another sys.{name}")
+            elif expected is not None:
+                _setsignal(name, expected)
+                self.found.append(f"a handler of {signal.Signals(name).name}")
+        self._kill()
+        # a handler that the test installed over ours is replaced
+        faulthandler.unregister(DUMP_SIGNAL)
+        faulthandler.register(DUMP_SIGNAL, file=STACKS[0], all_threads=True, chain=False)
+
+    def _kill(self) -> None:
+        """End processes the body started, and what those leave to us, their subreaper."""
+        until = _clock() + END_SECONDS
+        while started := set(_children()) - self._processes - _helpers():
+            for pid in started:
+                command = _command_of(pid)
+                if command:
+                    self.found.append(f"process {pid}: {command}")
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in started:
+                while _clock() < until and _alive(pid):
+                    time.sleep(0.002)
+            self._processes |= started
+            if _clock() > until:
+                return
+
+    def _raised(self, args: threading.ExceptHookArgs) -> None:
+        origin = self._threads.get(args.thread) if args.thread else None
+        if origin is None or args.thread is None or self._channel.forked:
+            self._hook(args)
+            return
+        name, kind = args.thread.name, args.exc_type.__name__
+        self._channel.emit(
+            "stray", test=origin,
+            message=_line(f"thread {name} raised {kind} during {self._test}: {args.exc_value}"),
+        )  # fmt: skip
+
+
+class QuietReporter:
+    """Stands where pytest's terminal reporter was, and prints nothing.
+
+    pytest asks the plugin of that name for its terminal writer when it explains a comparison
+    (`Config.get_terminal_writer`); without one every failing `==` is an error inside pytest 8.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        from _pytest.config import create_terminal_writer
+
+        self._tw = create_terminal_writer(config, Path(os.devnull).open("w"))  # noqa: SIM115
+        self._tw.fullwidth = 100
+        self.verbosity = 0
+        self.stats: dict[str, list[Any]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever a conftest writes to the reporter goes nowhere."""
+        if name.startswith(("pytest_", "__")):
+            raise AttributeError(name)
+        return lambda *_args, **_options: None
+
+
+class Extra:
+    """An import finder, asked last: modules that the installed wheels lack, from a folder.
+
+    JAX's tests import a few modules of JAX's tree that its wheel leaves out.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self.used: list[str] = []
+
+    def find_spec(self, name: str, path: Sequence[str] | None, _target: Any = None) -> Any:
+        """Find a module below the folder; only packages of what is installed are added to."""
+        if path is None:
+            return None
+        *parents, _ = name.split(".")
+        spec = PathFinder.find_spec(name, [str(self._folder.joinpath(*parents))])
+        if spec is not None and spec.origin is not None:
+            self.used.append(name)
+            return spec
+        return None
+
+
 class Session:
     """The plugin: replaces pytest's loop by one that obeys."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._commands = os.fdopen(settings["commands"], "rb")
-        self._channel = Channel(settings["events"])
+        self._commands = Commands(settings["commands"])
+        self._channel = Channel(settings["events"], self._commands.next()["key"])
         self._watch = settings["watch"]
         self._libraries = Libraries(settings["libraries"])
+        self._leftovers = Leftovers(self._channel)
         self._items: dict[str, pytest.Item] = {}
         self._previous: tuple[pytest.Item, pytest.Item | None] | None = None
         self._reports: list[pytest.TestReport] = []
+        self._raised: dict[str, BaseException | None] = {}  # phase -> what it raised
         self._collect_reports: list[pytest.CollectReport] = []
+        self._deselected: list[str] = []
+        self._session: pytest.Session | None = None
+        self._batch = 0
+        self._ran: Counter[str] = Counter()
         self.failed = 0
         self.over = False
+
+    # --- hooks -----------------------------------------------------------------------------------
 
     @pytest.hookimpl(trylast=True)  # after the terminal reporter, which must not write to the log
     def pytest_configure(self, config: pytest.Config) -> None:
@@ -105,21 +307,43 @@ class Session:
         reporter = config.pluginmanager.get_plugin("terminalreporter")
         if reporter:
             config.pluginmanager.unregister(reporter)
+        config.pluginmanager.register(QuietReporter(config), "terminalreporter")
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
-        self._channel.emit("ready", pid=os.getpid(), pytest=pytest.__version__)
-        for line in self._commands:
-            command = json.loads(line)
+        self._session = session
+        self._channel.emit("ready", pid=_getpid(), pytest=pytest.__version__)
+        waiting: deque[tuple[str, str | None]] = deque()
+        while True:
+            if waiting:
+                test, following = waiting.popleft()
+                if not self._run(test, following, batch=self._batch):
+                    break
+                if self._reports_failed:
+                    waiting.clear()
+                    self._batch += 1
+                continue
+            self._channel.flush()
+            command = self._commands.next()
             if command["op"] == "end":
                 break
             if command["op"] == "collect":
                 self._collect(session, command["file"])
-            elif not self._run(command["test"], command["then"]):
-                break
+            elif command["batch"] == self._batch:
+                tests = command["tests"]
+                waiting.extend(zip(tests, [*tests[1:], command["then"]], strict=True))
         self._tear_down(None)
         self.over = True
         return True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
+        """Notice what a marker expression or a conftest takes out, told of or not."""
+        before = [item.nodeid for item in items]
+        result = yield
+        kept = {item.nodeid for item in items}
+        self._deselected = [_line(name) for name in before if name not in kept]
+        return result
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if not report.passed:
@@ -128,20 +352,67 @@ class Session:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         self._reports.append(report)
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Iterator[None]:
+        try:
+            return (yield)
+        finally:
+            self._no_child()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        self._leftovers.body()
+        try:
+            return (yield)
+        finally:
+            self._no_child()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Iterator[None]:
+        try:
+            return (yield)
+        finally:
+            self._no_child()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Iterator[None]:
+        """Keep what a phase really raised: a conftest may have made something else of it."""
+        caught = getattr(item, "_excinfo", None)
+        if isinstance(caught, list) and len(caught) > 1:
+            # of a unittest's subtests pytest 8 reports the first that went wrong, a skip as well
+            caught.sort(key=lambda info: isinstance(info.value, SKIPS))
+        report = yield
+        self._raised[call.when] = call.excinfo.value if call.excinfo else None
+        return report
+
+    def _no_child(self) -> None:
+        """End a process that a test forked and that came back from the test."""
+        if self._channel.forked:
+            _exit(0)
+
+    # --- commands --------------------------------------------------------------------------------
+
     def bye(self) -> None:
-        """Say what this process loaded; nothing is imported for it."""
+        """Say what this process loaded and counted; nothing is imported for it."""
         modules = {}
         for name in self._watch:
             path = getattr(sys.modules.get(name), "__file__", None)
             if path:
-                modules[name] = path
+                modules[name] = str(path)
         bridge = sys.modules.get("jax._src.xla_bridge")
-        backends = sorted(getattr(bridge, "_backends", None) or ())
-        self._channel.emit("bye", failed=self.failed, modules=modules, backends=backends)
+        backends = sorted(map(str, getattr(bridge, "_backends", None) or ()))
+        extra = [name for finder in sys.meta_path if isinstance(finder, Extra)
+                 for name in finder.used]  # fmt: skip
+        self._channel.emit(
+            "bye", failed=self.failed, ran=dict(self._ran), modules=modules, backends=backends,
+            extra=extra, pytest_failed=self._session.testsfailed if self._session else 0,
+        )  # fmt: skip
 
     def _collect(self, session: pytest.Session, file: str) -> None:
-        self._collect_reports = []
-        started = time.monotonic()
+        self._collect_reports, self._deselected = [], []
+        started = _clock()
         error = ""
         items: Sequence[pytest.Item] = ()
         try:
@@ -150,55 +421,71 @@ class Session:
             error = "\n".join(map(str, exc.args)) or type(exc).__name__
         except (SystemExit, KeyboardInterrupt, pytest.exit.Exception) as exc:
             error = f"{type(exc).__name__} while the file was imported: {exc}"
+        self._no_child()
         failures = [report for report in self._collect_reports if report.failed]
         if failures and not error:
             error = "\n".join(_text(report) for report in failures)
-        names = [item.nodeid for item in items]
+        names = [_line(item.nodeid) for item in items]
         self._items.update(zip(names, items, strict=True))
         if len(set(names)) < len(names) and not error:
             error = f"two tests share the id {max(names, key=names.count)}"
-        tags = {item.nodeid: self._libraries.tags(item) for item in items}
+        tags = {name: self._libraries.tags(item) for name, item in zip(names, items, strict=True)}
         self._channel.emit(
             "collected",
             file=file,
             tests=names,
-            lines={item.nodeid: (item.location[1] or 0) + 1 for item in items},
+            deselected=self._deselected,
+            lines=[(item.location[1] or 0) + 1 for item in items],
             tags={name: found for name, found in tags.items() if found},
             error=_valid(error[:TEXT_LIMIT]),
-            skipped=_valid("; ".join(_skip_reason(r) for r in self._collect_reports if r.skipped)),
-            seconds=time.monotonic() - started,
+            skipped=_line("; ".join(_skip_reason(r) for r in self._collect_reports if r.skipped)),
+            seconds=_clock() - started,
         )
 
-    def _run(self, name: str, then: str | None) -> bool:
+    def _run(self, name: str, then: str | None, *, batch: int) -> bool:
         """Run one test; False when it asked the whole session to stop."""
         item, following = self._items[name], self._items.get(then or "")
         if self._previous and self._previous[1] is not item:
             self._tear_down(item)
-        self._reports, going = [], True
+        self._reports, self._raised, going = [], {}, True
         tags = self._libraries.tags(item)
         before = self._libraries.traced(tags)
         self._channel.emit("start", test=name, offset=_printed())
-        started = time.monotonic()
+        self._leftovers.begin(name)
+        started = _clock()
+        # without a next test the session's own fixtures are kept for the next file
+        kept: Any = following or item.session
         try:
-            item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=kept)
+            self._no_child()
             self._previous = (item, following)
-            outcome, message, detail = _outcome(self._reports)
-        except (KeyboardInterrupt, pytest.exit.Exception) as exc:
-            outcome, detail, going = "failed", "", False
+            outcome, message, detail = _outcome(self._reports, self._raised, item)
+        except (KeyboardInterrupt, SystemExit, pytest.exit.Exception) as exc:
+            self._no_child()
+            outcome, detail, going = FAILED_STATUS, "", False
             message = f"the test stopped the whole session: {type(exc).__name__}: {exc}"
-        self.failed += outcome == "failed"
+        seconds = _clock() - started
+        self._leftovers.end()
+        self.failed += outcome == FAILED_STATUS
+        self._ran[outcome] += 1
+        self._reports_failed = outcome == FAILED_STATUS
         self._channel.emit(
             "finish",
+            hold=going and outcome != FAILED_STATUS,
             test=name,
+            batch=batch,
             offset=_printed(),
             outcome=outcome,
-            message=_valid(message),
+            message=_line(message),
             detail=_valid(detail[-TEXT_LIMIT:]),
-            seconds=time.monotonic() - started,
+            seconds=seconds,
             evidence=self._libraries.evidence(tags, before),
+            left=[_line(text) for text in self._leftovers.found],
             going=going,
         )
         return going
+
+    _reports_failed = False
 
     def _tear_down(self, item: pytest.Item | None) -> None:
         """Finish fixtures kept for a test that went elsewhere; a failure is that of their user."""
@@ -206,21 +493,50 @@ class Session:
             return
         previous, expected = self._previous
         self._previous = None
-        if expected is item:
+        if expected is item and item is not None:
             return
+        # the session's fixtures have many users: what is theirs is the process's
+        own = any(node is not previous.session for node in _stack(previous))
         try:
             # what pytest_runtest_teardown does; the hook itself may be called once per test only
-            previous.session._setupstate.teardown_exact(item)  # noqa: SLF001
+            kept: Any = item or previous.session
+            previous.session._setupstate.teardown_exact(kept)  # noqa: SLF001
+            if item is None:
+                own = False
+                previous.session._setupstate.teardown_exact(None)  # noqa: SLF001
         except BaseException as exc:  # noqa: BLE001 - whatever a fixture raises is its failure
-            self.failed += 1
-            message = f"a fixture failed when it was torn down: {type(exc).__name__}: {exc}"
-            self._channel.emit(
-                "late", test=previous.nodeid, message=_valid(message.splitlines()[0])
-            )
+            self._no_child()
+            what = f"a fixture failed when it was torn down: {type(exc).__name__}: {exc}"
+            if own:
+                self.failed += 1
+                self._channel.emit("late", test=_line(previous.nodeid), message=_line(what))
+            else:
+                self._channel.emit("stray", test="", message=_line(what))
+        self._no_child()
 
 
-def _outcome(reports: list[pytest.TestReport]) -> tuple[str, str, str]:
-    """Fold the reports of setup, call and teardown (and of subtests) into one outcome."""
+def _high(descriptor: int) -> int:
+    """Move a descriptor out of the way of tests that close all low ones."""
+    try:
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
+    except OSError:  # a low limit of open files
+        return descriptor
+    os.close(descriptor)
+    return high
+
+
+def _stack(item: pytest.Item) -> list[Any]:
+    return list(item.session._setupstate.stack)  # noqa: SLF001
+
+
+def _outcome(  # noqa: PLR0911 - one for each way to end
+    reports: list[pytest.TestReport], raised: Mapping[str, BaseException | None], item: pytest.Item
+) -> tuple[str, str, str]:
+    """Fold the reports of setup, call and teardown (and of subtests) into one outcome.
+
+    A pass needs a call phase that passed; outcomes pytest does not know are failures, and so is
+    a report that says other than what was raised.
+    """
     failed = [report for report in reports if report.failed]
     if failed:
         text = "\n".join(_text(report) for report in failed)
@@ -231,14 +547,81 @@ def _outcome(reports: list[pytest.TestReport]) -> tuple[str, str, str]:
     # a skipped subtest does not make its test a skipped one
     whole = [report for report in reports if not hasattr(report, "context")]
     for report in whole:
+        if report.outcome not in ("passed", "skipped"):
+            return "failed", f"pytest reported the unknown outcome {report.outcome!r}", ""
+        if problem := _rewritten(report, raised.get(report.when), item):
+            return "failed", problem, _text(report)
+    for report in whole:
         if report.skipped and hasattr(report, "wasxfail"):
-            return "xfailed", str(report.wasxfail), ""
+            reason = str(report.wasxfail)
+            # xfail(run=False) runs nothing: https://docs.pytest.org/en/stable/how-to/skipping.html
+            return "skipped" if reason.startswith("[NOTRUN]") else "xfailed", reason, ""
         if report.skipped:
             return "skipped", _skip_reason(report), ""
-    if not any(report.when == "call" for report in whole):
-        return "failed", "pytest reported no outcome", ""
+    phases = {report.when: report.outcome for report in whole}
+    if phases != {"setup": "passed", "call": "passed", "teardown": "passed"}:
+        return "failed", UNKNOWN, ""
     unexpected = [str(report.wasxfail) for report in whole if hasattr(report, "wasxfail")]
     return "passed", f"expected to fail: {unexpected[0]}" if unexpected else "", ""
+
+
+def _rewritten(report: pytest.TestReport, raised: BaseException | None, item: pytest.Item) -> str:
+    """Say how a report differs from what its phase raised, "" when it does not."""
+    if raised is None:
+        return ""
+    kind = type(raised).__name__
+    if report.outcome == "passed":
+        return f"reported as passed, but its {report.when} raised {kind}: {raised}"
+    marked = isinstance(raised, pytest.xfail.Exception) or item.get_closest_marker("xfail")
+    expected = hasattr(report, "wasxfail") and marked
+    if expected or isinstance(raised, SKIPS):
+        return ""
+    return f"reported as skipped, but its {report.when} raised {kind}: {raised}"
+
+
+def _state() -> dict[Any, Any]:
+    """Signal handlers and standard streams of this process."""
+    state: dict[Any, Any] = {number: _getsignal(number) for number in KEPT_SIGNALS}
+    state["stdout"], state["stderr"] = sys.stdout, sys.stderr
+    return state
+
+
+def _children() -> list[int]:
+    """Processes below this one, adopted ones included; cheap where there are none."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _helpers() -> set[int]:
+    """Processes that multiprocessing keeps for itself, for all tests of this process."""
+    tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", 0)
+    server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", 0)
+    pids = (getattr(tracker, "_pid", None), getattr(server, "_forkserver_pid", None))
+    return {pid for pid in pids if pid}
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process still runs; one that waits for its parent to ask does not."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def _command_of(pid: int) -> str:
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return text.replace(b"\0", b" ").decode(errors="backslashreplace").strip()[:200]
 
 
 def _text(report: pytest.CollectReport | pytest.TestReport) -> str:
@@ -256,13 +639,18 @@ def _valid(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def _line(text: str) -> str:
+    """One line that any report can hold; node ids are made so once, here."""
+    return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], _valid(str(text)))
+
+
 def _printed() -> int:
     """Bytes in the log so far, which is this process's standard output."""
-    with suppress(OSError, ValueError):
-        sys.stdout.flush()
-        sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
     try:
-        return os.fstat(1).st_size
+        return _fstat(1).st_size
     except OSError:
         return 0
 
@@ -280,18 +668,21 @@ def _mapped() -> set[str]:
     return {line.rpartition("/")[2] for line in text.splitlines() if "/" in line}
 
 
+STACKS: list[Any] = []  # the file for stacks, once it is open
+
+
 def main(settings: dict[str, Any]) -> int:
     """Run one session; 1 when a test failed, 2 when pytest itself could not go on."""
     for name in ("commands", "events"):
         os.set_inheritable(settings[name], False)  # noqa: FBT003
-    # a gate that is killed must not leave a process on the device
     with suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != settings["parent"]:
-        return 2
-    stacks = Path(settings["stacks"]).open("ab", buffering=0)  # noqa: SIM115 - open to the end
-    faulthandler.enable(file=stacks, all_threads=True)
-    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True, chain=False)
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # daemons of a test stay ours
+    STACKS.append(Path(settings["stacks"]).open("ab", buffering=0))  # noqa: SIM115 - to the end
+    faulthandler.enable(file=STACKS[0], all_threads=True)
+    faulthandler.register(DUMP_SIGNAL, file=STACKS[0], all_threads=True, chain=False)
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m pytest` has it
+    if settings["modules"]:
+        sys.meta_path.append(Extra(settings["modules"]))
     session = Session(settings)
     arguments = ["-p", "no:cacheprovider", "-p", "no:faulthandler", "--capture=no"]
     status = pytest.main([*arguments, *settings["pytest"]], plugins=[session])

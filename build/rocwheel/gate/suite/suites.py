@@ -173,7 +173,8 @@ def _suite(document: Field, name: str) -> Suite:
         required=("suite", "about", "source", "gpus", "requirements", "deadlines", "must_run"),
         optional=(
             "select", "environment", "may_skip", "may_xfail", "may_deselect", "may_lose",
-            "flaky_budget", "retries", "with_jax", "trace",
+            "flaky_budget", "crash_budget", "timeout_budget", "poison_budget", "retries",
+            "with_jax", "trace",
         ),
     )  # fmt: skip
     said = fields["suite"].string()
@@ -201,6 +202,9 @@ def _suite(document: Field, name: str) -> Suite:
             may_deselect=number("may_deselect", 0),
             may_lose=number("may_lose", 0),
             flaky_budget=number("flaky_budget", 0),
+            crash_budget=number("crash_budget", 0),
+            timeout_budget=number("timeout_budget", 0),
+            poison_budget=number("poison_budget", 0),
         ),
         retries=number("retries", 20),
         trace=fields["trace"].boolean() if "trace" in fields else False,

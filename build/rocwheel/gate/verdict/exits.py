@@ -12,6 +12,8 @@ from rocwheel.verdict import State
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from rocwheel.gate.engine.protocol import Bye
+
 
 @dataclass(frozen=True, kw_only=True)
 class End:
@@ -22,31 +24,47 @@ class End:
     how: str
     status: int  # exit status, negative for a signal
     killed: bool  # by the engine, for a deadline
-    failed: int  # failures the engine heard of
-    bye: Mapping[str, Any] | None  # its own last word
+    ran: Mapping[str, int]  # outcomes the engine heard of
+    late: int  # failures it heard of afterwards
+    bye: Bye | None  # its own last word
+
+    @property
+    def failed(self) -> int:
+        return self.ran.get("failed", 0) + self.late
 
 
 def contradictions(end: End) -> Iterator[Fault]:
-    """A bad end, or a count of failures that differs from the one that was heard."""
+    """A bad end, or counts that differ: the engine's, the worker's own, those of pytest itself."""
     last = f", after {end.last}" if end.last else ""
     if end.killed or end.bye is None:
         state = State.TIMEOUT if end.killed else State.CRASH
         yield Fault(state=state, message=f"{end.process} ended badly{last}: {end.how}")
-    elif end.status != int(end.failed > 0) or end.bye["failed"] != end.failed:
-        state = State.CRASH if end.status < 0 else State.FAIL
-        heard = f"{end.failed} failures heard of, {end.bye['failed']} counted there"
-        yield Fault(state=state, message=f"{end.process}: {end.how}{last}, but {heard}")
+        return
+    bad = State.CRASH if end.status < 0 else State.FAIL
+    if end.status != int(end.failed > 0) or end.bye.failed != end.failed:
+        heard = f"{end.failed} failures heard of, {end.bye.failed} counted there"
+        yield Fault(state=bad, message=f"{end.process}: {end.how}{last}, but {heard}")
+    elif dict(end.bye.ran) != {name: number for name, number in end.ran.items() if number}:
+        heard = f"heard of {_counts(end.ran)}, counted there {_counts(end.bye.ran)}"
+        yield Fault(state=bad, message=f"{end.process}: {heard}")
+    elif end.bye.pytest_failed and not end.failed:
+        heard = f"pytest counted {end.bye.pytest_failed} failures, none was reported"
+        yield Fault(state=bad, message=f"{end.process}: {heard}")
 
 
 def strangers(end: End, backend: str, folder: str) -> Iterator[Fault]:
     """Imports that are not what was installed in `folder`, a backend that is not the one meant."""
     if end.bye is None:
         return
-    used = end.bye["backends"]
+    used = end.bye.backends
     if backend and used and backend not in used:
         message = f"{end.process} ran on {', '.join(used)}, not on {backend}"
         yield Fault(state=State.INFRA, message=message)
-    for module, path in end.bye["modules"].items():
+    for module, path in end.bye.modules.items():
         if folder and not path.startswith(f"{folder}{os.sep}"):
             message = f"{end.process} imported {module} from {path}, not from {folder}"
             yield Fault(state=State.INFRA, message=message)
+
+
+def _counts(ran: Mapping[Any, int]) -> str:
+    return ", ".join(f"{number} {name}" for name, number in sorted(ran.items())) or "none"

@@ -78,12 +78,13 @@ def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:
         what = f"{number} files" if number > 1 else "a file"
         message = f"{what} could not be collected: {first.file}: {first.message}"
         yield Fault(state=State.COLLECT_ERROR, message=message)
+    excused = frozenset(test.test for test in _excused(results, demand))
     for outcome, state in (
         (Outcome.CRASHED, State.CRASH),
         (Outcome.TIMED_OUT, State.TIMEOUT),
         (Outcome.FAILED, State.FAIL),
     ):
-        bad = [test for test in results.failures if test.outcome is outcome]
+        bad = [t for t in results.failures if t.outcome is outcome and t.test not in excused]
         if bad:
             what = f"{len(bad)} tests {outcome.value}" if len(bad) > 1 else outcome.value
             yield Fault(state=state, message=f"{what}: {bad[0].test}: {_why(bad[0])}")
@@ -95,6 +96,24 @@ def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:
         yield Fault(state=state, message=message)
 
 
+def _excused(results: Results, demand: Demand) -> Iterator[TestResult]:
+    """Crashes and hangs that passed when tried again, poisoners: each kind within its budget."""
+    for outcome, budget in (
+        (Outcome.CRASHED, demand.crash_budget),
+        (Outcome.TIMED_OUT, demand.timeout_budget),
+    ):
+        once = [t for t in results.failures if t.outcome is outcome and _passed_again(t)]
+        if len(once) <= budget:
+            yield from once
+    poisoners = [test for test in results.failures if test.victims]
+    if len(poisoners) <= demand.poison_budget:
+        yield from poisoners
+
+
+def _passed_again(test: TestResult) -> bool:
+    return test.attempts[-1].outcome in (Outcome.PASSED, Outcome.XFAILED)
+
+
 def _why(test: TestResult) -> str:
     return test.reason or (test.worst.message if test.worst else "")
 
@@ -103,8 +122,10 @@ def _device(results: Results) -> Fault | None:
     """Suspect a device when tests fail on it, and only on it, and pass on the others."""
     failed_on: Counter[str] = Counter()
     for test in results.tests:
-        if test.outcome is Outcome.FLAKY and test.attempts[0].lane != test.attempts[-1].lane:
-            failed_on[test.attempts[0].lane] += 1
+        if len(test.attempts) > 1 and test.attempts[0].outcome.bad and _passed_again(test):
+            first, last = test.attempts[0], test.attempts[-1]
+            if first.lane != last.lane:
+                failed_on[first.lane] += 1
     if len(failed_on) != 1:
         return None
     (name, number), *_ = failed_on.items()

@@ -1,0 +1,127 @@
+"""A lane at work: its process, what that does now, and what it did before."""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from rocwheel.gate.engine.outcomes import STREAK
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from rocwheel.gate.engine.child import Child
+    from rocwheel.gate.engine.outcomes import Rerun
+    from rocwheel.gate.engine.plan import Lane
+    from rocwheel.gate.engine.protocol import Bye
+    from rocwheel.gate.engine.scheduler import Step
+
+
+class Mode(enum.Enum):
+    """What the process of a lane does, as far as the engine knows."""
+
+    FREE = "free"
+    STARTING = "starting"
+    READY = "ready"
+    COLLECTING = "collecting"
+    RUNNING = "running"
+    ENDING = "ending"
+    DUMPING = "dumping stacks"
+    KILLING = "killing"
+    PROBING = "probing the device"
+    LOST = "lost"
+
+
+@dataclass(kw_only=True, slots=True)
+class LaneWork:
+    """The state of one lane; the engine changes it."""
+
+    lane: Lane
+    mode: Mode = Mode.FREE
+    since: float = 0.0  # when the mode began
+    step: Step | None = None  # what comes next, and cannot begin yet
+    rerun: Rerun | None = None
+    left: list[str] = field(default_factory=list)  # tests of the rerun still to send
+    suspicion: int = STREAK  # failures in a row after which the process is replaced
+    starts: int = 0  # that failed, in a row
+    probe: subprocess.Popen[bytes] | None = None
+    suspect: bool = False  # something broke: ask the device before going on
+    lost: str = ""  # why no further process is started
+
+    # of the process
+    child: Child | None = None
+    number: int = 0
+    born: float = 0.0
+    collecting: Step | None = None
+    sent: deque[Step] = field(default_factory=deque)  # tests it was sent and did not begin
+    running: Step | None = None  # the test it began last, while that runs
+    batch: int = 0  # grows with every failure: what was sent before is void
+    began: float = 0.0  # when the running test did
+    offset: int = 0  # of the log, where it began
+    last: str = ""  # the test that it finished last
+    before: str = ""  # the same, of those that are no rerun
+    ran: Counter[str] = field(default_factory=Counter)  # outcomes it reported
+    late: int = 0  # failures it reported later
+    streak: list[tuple[str, str]] = field(default_factory=list)  # failures in a row, with `before`
+    bye: Bye | None = None
+    was: Mode = Mode.FREE  # what it did when it had to be stopped
+    cause: str = ""  # why it had to be
+    broken: bool = False  # because it broke the protocol
+
+    def new_process(self, child: Child, number: int, now: float) -> None:
+        """Begin again with a new process."""
+        self.child, self.number, self.born = child, number, now
+        self.collecting = self.running = self.bye = None
+        self.sent, self.ran, self.streak = deque(), Counter(), []
+        self.batch = self.offset = self.late = 0
+        self.began, self.last, self.before = now, "", ""
+        self.was, self.cause, self.broken = Mode.FREE, "", False
+        self.mode, self.since = Mode.STARTING, now
+
+    @property
+    def busy(self) -> bool:
+        """Whether the lane has something to do or to end."""
+        return self.mode not in (Mode.FREE, Mode.LOST) or self.step is not None
+
+    @property
+    def process(self) -> Child:
+        """Its process, of which there must be one."""
+        if self.child is None:
+            raise ValueError(f"{self.lane.name} has no process")
+        return self.child
+
+    @property
+    def wanted(self) -> Step:
+        """What it collects a file for."""
+        if self.collecting is None:
+            raise ValueError(f"{self.lane.name} collects nothing")
+        return self.collecting
+
+    @property
+    def next(self) -> str | None:
+        """The test it must begin next."""
+        return self.sent[0].test if self.sent else None
+
+    @property
+    def is_suspicious(self) -> bool:
+        """Whether so much failed in a row that the process may be to blame.
+
+        Where that was in vain, it is asked less often.
+        """
+        if len(self.streak) < self.suspicion:
+            return False
+        self.suspicion *= 2
+        return True
+
+    @property
+    def title(self) -> str:
+        """How messages call the process."""
+        return f"process {self.number} on {self.lane.name}"
+
+    @property
+    def doing(self) -> str:
+        """What it does, in a word or the name of a test or file."""
+        step = self.running or self.collecting or (self.sent[0] if self.sent else None)
+        return (step.test or step.file) if step else self.mode.value

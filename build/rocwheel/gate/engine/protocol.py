@@ -1,0 +1,141 @@
+"""The messages of a worker, parsed strictly: what is not one of them breaks the protocol.
+
+A test runs in the same process as the worker and can write to its pipe, so nothing that arrives
+is believed for its looks: `parse` refuses what has another form, the engine what comes at the
+wrong time. Text is made printable here, once, for every report.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+import msgspec
+
+from rocwheel.results import Outcome
+from rocwheel.values import Count
+
+LINE_LIMIT: Final = 64 << 20  # bytes of one message: the node ids of a very large file
+SHOWN: Final = 200  # characters of a broken message
+Seconds = float
+
+# C0 and C1 controls, and what some readers take for a line's end; tab and newline stay in texts
+_CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")
+_LINES: Final = re.compile(r"[\t\n]+")
+
+
+class BrokenProtocolError(Exception):
+    """A worker, or what ran in its process, wrote what no worker writes."""
+
+
+class _Event(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True,
+             tag_field="event"):  # fmt: skip
+    """What every message has: its tag, and the key that the worker was given for it."""
+
+    key: str
+
+
+class Ready(_Event, tag="ready", frozen=True, kw_only=True):
+    """The session has begun."""
+
+    pid: Count
+    pytest: str
+
+
+class Collected(_Event, tag="collected", frozen=True, kw_only=True):
+    """A file's tests, in order."""
+
+    file: str
+    tests: tuple[str, ...]
+    deselected: tuple[str, ...]
+    lines: tuple[Count, ...]
+    tags: dict[str, tuple[str, ...]]
+    error: str
+    skipped: str
+    seconds: Seconds
+
+
+class Started(_Event, tag="start", frozen=True, kw_only=True):
+    """A test begins now."""
+
+    test: str
+    offset: Count  # of the log
+
+
+class Finished(_Event, tag="finish", frozen=True, kw_only=True):
+    """A test has an outcome."""
+
+    test: str
+    batch: Count
+    offset: Count
+    outcome: Literal["passed", "failed", "skipped", "xfailed"]
+    message: str
+    detail: str
+    seconds: Seconds
+    evidence: tuple[str, ...]
+    left: tuple[str, ...]
+    going: bool  # whether the session goes on
+
+    @property
+    def result(self) -> Outcome:
+        return Outcome(self.outcome)
+
+
+class Late(_Event, tag="late", frozen=True, kw_only=True):
+    """A fixture failed after its test was reported."""
+
+    test: str
+    message: str
+
+
+class Stray(_Event, tag="stray", frozen=True, kw_only=True):
+    """Something that an earlier test left running failed; "" for a fixture of the session."""
+
+    test: str
+    message: str
+
+
+class Bye(_Event, tag="bye", frozen=True, kw_only=True):
+    """The session is over: what it counted and loaded."""
+
+    failed: Count
+    ran: dict[Literal["passed", "failed", "skipped", "xfailed"], Count]
+    modules: dict[str, str]
+    backends: tuple[str, ...]
+    extra: tuple[str, ...]  # modules that came from the tree of the tests, not from a wheel
+    pytest_failed: Count  # failures that pytest itself counted
+
+
+Event = Ready | Collected | Started | Finished | Late | Stray | Bye
+_DECODER: Final = msgspec.json.Decoder(Event)
+
+
+def parse(line: bytes, key: str) -> Event:
+    """Parse one message of the worker that was given `key`.
+
+    Raises BrokenProtocolError that shows it.
+    """
+    try:
+        event: Event = _DECODER.decode(line)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as exc:
+        shown = one_line(line[:SHOWN].decode(errors="backslashreplace"))
+        raise BrokenProtocolError(f"wrote {shown!r}: {exc}") from exc
+    if event.key != key:
+        raise BrokenProtocolError(f"wrote a message {type(event).__name__} of its own")
+    if isinstance(event, Collected) and len(event.lines) != len(event.tests):
+        raise BrokenProtocolError(f"wrote {len(event.lines)} lines of {len(event.tests)} tests")
+    if isinstance(event, Collected) and any(
+        map(_CONTROLS.search, (*event.tests, *event.deselected))
+    ):
+        raise BrokenProtocolError("wrote control characters in a node id")
+    return event
+
+
+def printable(text: str) -> str:
+    """Text without control characters, as every report can hold it."""
+    return _CONTROLS.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+def one_line(text: str) -> str:
+    """Printable text on one line."""
+    return printable(_LINES.sub(" ", text)).strip()

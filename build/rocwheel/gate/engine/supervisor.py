@@ -1,0 +1,139 @@
+"""The supervisor: a process between the gate and one worker, which outlives neither's leftovers.
+
+It starts the worker, adopts whatever the worker's descendants leave behind (it is their subreaper,
+`prctl(2)`), and ends only when all of them are gone: daemons and sessions of their own included.
+When the gate dies, however it does, the end of the lifeline says so and everything is killed. The
+locks of the worker's devices are held here too, so that nobody is given a device that a process
+still uses. Standard library only; it runs isolated, with the interpreter of the tested environment.
+
+    supervisor.py SETTINGS     (JSON: argv, lifeline, status, close)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+NAMED = 10  # of the processes that were left behind
+IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
+
+
+def children(pid: int) -> list[int]:
+    """Direct children of a process, adopted ones included."""
+    found: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN, proc(5)
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with suppress(OSError, ValueError, IndexError):
+                if int(stat.read_text().rpartition(")")[2].split()[1]) == pid:
+                    found.append(int(stat.parent.name))
+    return found
+
+
+def command_of(pid: int) -> str:
+    """How a process was started, "" for one that has ended."""
+    try:
+        text = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return ""
+    return text.replace(b"\0", b" ").decode(errors="backslashreplace").strip()[:200]
+
+
+def start(argv: list[str], libc: Any) -> int:
+    """Start the worker in a session of its own; it dies with this process."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        for number in (*IGNORED, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        if os.getppid() == parent:
+            os.execv(argv[0], argv)  # noqa: S606 - that is what it is for
+    finally:
+        os._exit(127)
+
+
+def follow(worker: int, lifeline: int) -> int:
+    """Wait for the worker's end; kill it when the gate's end of the lifeline is closed."""
+    wake, awake = os.pipe()
+    for descriptor in (wake, awake):
+        os.set_blocking(descriptor, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(awake, warn_on_full_buffer=False)
+    waiting = select.poll()
+    waiting.register(wake, select.POLLIN)
+    waiting.register(lifeline, select.POLLIN)
+    while True:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return 127 << 8
+            if pid == worker:
+                return status
+            if not pid:
+                break
+        for descriptor, _ in waiting.poll():
+            if descriptor == lifeline:
+                waiting.unregister(lifeline)
+                for kill in (os.killpg, os.kill):
+                    with suppress(ProcessLookupError):
+                        kill(worker, signal.SIGKILL)
+            else:
+                with suppress(BlockingIOError):
+                    os.read(wake, 4096)
+
+
+def sweep() -> list[str]:
+    """Kill all that the worker left, and what those leave in turn; return how they were started."""
+    left: list[str] = []
+    while True:
+        for pid in children(os.getpid()):
+            command = command_of(pid)
+            if command and len(left) < NAMED:
+                left.append(command)
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return left
+
+
+def main(settings: dict[str, Any]) -> int:
+    """Run one worker; its pid, then its wait status and what it left, go to the status pipe."""
+    libc = ctypes.CDLL(None)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    for descriptor in settings["worker"]:
+        os.set_inheritable(descriptor, True)  # noqa: FBT003
+    for descriptor in settings["own"]:
+        os.set_inheritable(descriptor, False)  # noqa: FBT003
+    worker = start(settings["argv"], libc)
+    for descriptor in settings["worker"]:
+        os.close(descriptor)
+    status_pipe = settings["status"]
+    os.write(status_pipe, json.dumps({"pid": worker}).encode() + b"\n")
+    status = follow(worker, settings["lifeline"])
+    said = {"status": os.waitstatus_to_exitcode(status), "left": sweep()}
+    with suppress(BrokenPipeError):
+        os.write(status_pipe, json.dumps(said).encode() + b"\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(json.loads(sys.argv[1])))
