@@ -21,6 +21,19 @@ SCHEMES: Final = {
 SCRIPT_GROUPS: Final = ("console_scripts", "gui_scripts")  # entry points that become programs
 
 
+def sound_mode(mode: int) -> int:
+    """Permission bits with which everybody can use a file, and only its owner changes it.
+
+    A mode that is so already stays; so does 0, of an archive without modes. pip and uv set their
+    own, what unpacks a wheel otherwise (Bazel, distributions) takes the archive's.
+    """
+    bits = mode & 0o7777
+    sound = (bits | 0o444) & ~0o7002
+    if not bits or sound == bits:
+        return mode
+    return mode & ~0o7777 | sound | (0o111 if bits & 0o111 else 0)
+
+
 class Landing(NamedTuple):
     """Where a member lands; `problem` says why nowhere."""
 

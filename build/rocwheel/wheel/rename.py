@@ -27,7 +27,7 @@ from rocwheel.wheel.metadata import (
     row_of,
     row_problems,
 )
-from rocwheel.wheel.zip_reader import ZipArchive
+from rocwheel.wheel.zip_reader import Stamp, ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox
 
 if TYPE_CHECKING:
@@ -37,9 +37,22 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
 SIGNATURES: Final = ("RECORD.jws", "RECORD.p7s")
+TEXT: Final = 64 << 10  # bytes up to which a member counts as a text that RECORD must confirm
 _REQUIRED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_TAG: Final = re.compile(r"[A-Za-z0-9_]+\Z")
+_CLAUSE: Final = re.compile(r"(===|==|<=|>=|~=|!=|<|>)\s*([^\s,;()]+)")
 _RELEASE: Final = re.compile(rb"^(_release_version\b[^=\n]*=[ \t]*['\"])([^'\"\n]+)", re.MULTILINE)
+# PEP 425 and 600; https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
+_TAGS: Final = {
+    "python": (re.compile(r"(?:py|cp|pp|ip|jy|graalpy)[0-9]+\Z"), "cp312"),
+    "ABI": (re.compile(r"none\Z|abi3\Z|abi3t\Z|(?:cp|pypy|graalpy)[0-9]+[a-z0-9_]*\Z"), "cp312"),
+    "platform": (
+        re.compile(
+            r"any\Z|win32\Z|win_[a-z0-9]+\Z|linux_[a-z0-9_]+\Z|macosx_[0-9]+_[0-9]+_[a-z0-9_]+\Z"
+            r"|manylinux(?:1|2010|2014)_[a-z0-9_]+\Z|(?:many|musl)linux_[0-9]+_[0-9]+_[a-z0-9_]+\Z"
+        ),
+        "manylinux_2_28_x86_64",
+    ),
+}
 _SET: Final = re.compile(r"jax-rocm([0-9]+)-(?:plugin|pjrt)\Z")
 
 
@@ -48,6 +61,7 @@ class Rename:
     """One wheel and what it shall become; `edits` maps present member names to new content."""
 
     source: Path
+    stamp: Stamp  # of the source as it was read
     before: WheelName
     after: WheelName
     edits: Mapping[str, bytes]
@@ -115,9 +129,10 @@ def plan_retag(
 
     Raises WheelError for an unsound wheel, ConfigError for a tag that cannot be one.
     """
-    for tag in (part for text in (python, abi, platform) if text for part in text.split(".")):
-        if not _TAG.match(tag):
-            raise ConfigError(f"{tag!r}: not a tag", hint="write for example manylinux_2_28_x86_64")
+    pythons, abis, platforms = (
+        _tags(text, kind)
+        for text, kind in ((python, "python"), (abi, "ABI"), (platform, "platform"))
+    )
     plans = []
     for path in paths:
         with ZipArchive(path) as archive:
@@ -125,9 +140,9 @@ def plan_retag(
             before = draft.name
             after = replace(
                 before,
-                pythons=tuple(python.split(".")) if python else before.pythons,
-                abis=tuple(abi.split(".")) if abi else before.abis,
-                platforms=tuple(platform.split(".")) if platform else before.platforms,
+                pythons=pythons or before.pythons,
+                abis=abis or before.abis,
+                platforms=platforms or before.platforms,
             )
             wheel = draft.headers("WHEEL")
             if tuple(sorted(wheel.all("Tag"))) != after.tags:
@@ -140,13 +155,22 @@ def plan_retag(
 def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, ...]:
     """Plan to give wheels that belong together another version, and adapt their pins.
 
-    Raises WheelError for an unsound wheel, ConfigError for a version that cannot be one.
+    Raises WheelError for an unsound wheel and for two versions of one project (they would become
+    one), ConfigError for a version that cannot be one.
     """
     names = [WheelName.parse(path.name) for path in paths]
-    versions = {name.project: change.of(name.version) for name in names}
+    old: dict[str, Version] = {}
+    for name in names:
+        first = old.setdefault(name.project, name.version)
+        if name.version != first:
+            raise WheelError(
+                f"{name.project}: {first} and {name.version}, two versions of one project",
+                hint="re-version one set at a time",
+            )
+    versions = {project: (version, change.of(version)) for project, version in old.items()}
     plans = []
     for path, name in zip(paths, names, strict=True):
-        new = versions[name.project]
+        _, new = versions[name.project]
         with ZipArchive(path) as archive:
             draft = _Draft(archive)
             metadata = draft.headers("METADATA")
@@ -173,7 +197,7 @@ def apply(plans: Iterable[Rename], folder: Path) -> tuple[Path, ...]:
         box = stack.enter_context(Outbox(folder))
         made = []
         for plan in plans:
-            archive = stack.enter_context(ZipArchive(plan.source))
+            archive = stack.enter_context(ZipArchive(plan.source, stamp=plan.stamp))
             parts = (
                 Fresh(like=member, name=plan.path(member.name), content=plan.edits[member.name])
                 if member.name in plan.edits
@@ -208,6 +232,7 @@ class _Draft:
         if own != (self.name.project, self.name.version_text):
             archive.refuse(f"METADATA is of {' '.join(own)}")
         self._rows = {row.path: row for row in rows}
+        self._check_texts()
         self._edits: dict[str, bytes] = {}
 
     def headers(self, name: str) -> KeyValueText:
@@ -218,24 +243,34 @@ class _Draft:
         data = self._archive.read(f"{self.folder}/{name}")
         return KeyValueText(data, name=f"{self._archive.path}: {name}")
 
+    def _check_texts(self) -> None:
+        """Refuse a wheel whose RECORD does not confirm its texts; libraries are not read."""
+        for member in self._archive.members:
+            row = self._rows.get(member.name)
+            is_info = member.name.startswith(f"{self.folder}/")
+            if row is None or not row.digest or not (is_info or member.size <= TEXT):
+                continue
+            algorithm = row.digest.partition("=")[0]
+            digest = hashlib.new(algorithm)
+            for piece in self._archive.stream(member):
+                digest.update(piece)
+            found = record_digest(digest.digest(), algorithm=algorithm), str(member.size)
+            if found != (row.digest, row.size):
+                self._archive.refuse(
+                    f"{member.name}: differs from RECORD, it was changed after packing"
+                )
+
     def edit(self, member: str, content: bytes) -> None:
-        """Give a member new content, where it is new. Raises WheelError if RECORD is wrong."""
-        old = self._archive.read(member)
-        if content == old:
-            return
-        row = self._rows[member]
-        algorithm = row.digest.partition("=")[0]
-        digest = record_digest(hashlib.new(algorithm, old).digest(), algorithm=algorithm)
-        if (row.digest, row.size) != (digest, str(len(old))):
-            self._archive.refuse(f"{member}: differs from RECORD, it was changed after packing")
-        self._edits[member] = content
+        """Give a member new content, where it is new."""
+        if content != self._archive.read(member):
+            self._edits[member] = content
 
     def edit_version_modules(self, old: Version, new: Version) -> None:
         """Write the new version where a version.py carries the old release version."""
         from packaging.version import InvalidVersion, Version
 
         for member in self._archive.members:
-            if member.name.rpartition("/")[2] != "version.py":
+            if member.name.rpartition("/")[2] != "version.py" or member.size > TEXT:
                 continue
             content = self._archive.read(member.name)
             match = _RELEASE.search(content)
@@ -250,7 +285,12 @@ class _Draft:
     def rename(self, after: WheelName, *, notes: tuple[str, ...] = ()) -> Rename:
         """The plan; RECORD is adapted to new content and new names."""
         plan = Rename(
-            source=self._archive.path, before=self.name, after=after, edits={}, notes=notes
+            source=self._archive.path,
+            stamp=self._archive.stamp,
+            before=self.name,
+            after=after,
+            edits={},
+            notes=notes,
         )
         changes: dict[str, RecordRow] = {}
         for row in self._rows.values():
@@ -266,8 +306,18 @@ class _Draft:
         return replace(plan, edits=edits)
 
 
+def _tags(text: str, kind: str) -> tuple[str, ...]:
+    """Tags of a kind, joined by dots, each once. Raises ConfigError for one that is none."""
+    pattern, example = _TAGS[kind]
+    tags = tuple(dict.fromkeys(text.split("."))) if text else ()
+    for tag in tags:
+        if not pattern.match(tag):
+            raise ConfigError(f"{tag!r}: not a {kind} tag", hint=f"write for example {example}")
+    return tags
+
+
 def _pins(
-    requires: Iterable[str], name: WheelName, versions: Mapping[str, Version]
+    requires: Iterable[str], name: WheelName, versions: Mapping[str, tuple[Version, Version]]
 ) -> tuple[dict[str, str], tuple[str, ...]]:
     """Old requirement -> new one, for wheels of the same set; projects that were not given."""
     own_set = _SET.match(name.project)
@@ -278,34 +328,57 @@ def _pins(
         project = normal_name(match[0]) if match else ""
         theirs = _SET.match(project)
         if project in versions:
-            new = versions[project]
+            old, new = versions[project]
         elif own_set and theirs and own_set[1] == theirs[1]:
-            new = versions[name.project]
-            alone.append(project)
+            old, new = versions[name.project]
         else:
             continue
-        if pinned := _pinned(text, new):
+        pinned = _pinned(text, old, new)
+        if pinned != text:
             changed[text] = pinned
+            alone += [project] if project not in versions else []
     return changed, tuple(alone)
 
 
-def _pinned(text: str, new: Version) -> str:
-    """The requirement with a pin on `new`; "" where it is a range that has it already."""
+def _pinned(text: str, old: Version, new: Version) -> str:
+    """The requirement, admitting the new version where it admitted the old one.
+
+    Only versions in it change, at their places; a pin on another version than `old` is none of
+    this set's (jax's extra `minimum-jaxlib` has one). Raises WheelError where that cannot be.
+    """
     from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.specifiers import SpecifierSet
 
     try:
         requirement = Requirement(text)
     except InvalidRequirement as exc:
         raise WheelError(f"METADATA: Requires-Dist {text!r}: {exc}", hint="mend it") from exc
-    exact = [
-        item
-        for item in requirement.specifier
-        if item.operator in ("==", "===") and not item.version.endswith(".*")
-    ]
-    if not exact and requirement.specifier.contains(new, prereleases=True):
-        return ""
-    if exact and len(requirement.specifier) == 1:
-        return text.replace(exact[0].version, str(new), 1)
-    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
-    marker = f"; {requirement.marker}" if requirement.marker else ""
-    return f"{requirement.name}{extras}=={new}{marker}"
+    admits = requirement.specifier.contains
+    bases = (old, type(old)(old.base_version))  # a plugin 0.9.2.post1 pins pjrt 0.9.2
+    if requirement.url or not any(admits(version, prereleases=True) for version in bases):
+        return text
+    edited = text
+    end = text.find(";") if requirement.marker else len(text)
+    for match in reversed(list(_CLAUSE.finditer(text, 0, end))):
+        operator, version = match.groups()
+        exact = operator in ("==", "===") and not version.endswith(".*")
+        if exact or not SpecifierSet(match[0]).contains(new, prereleases=True):
+            operator, version = _clause(operator, version, new)
+            between = text[match.end(1) : match.start(2)]
+            edited = f"{edited[: match.start()]}{operator}{between}{version}{edited[match.end() :]}"
+    if not Requirement(edited).specifier.contains(new, prereleases=True):
+        raise WheelError(
+            f"METADATA: Requires-Dist {text!r} cannot admit {new}", hint="choose another version"
+        )
+    return edited
+
+
+def _clause(operator: str, version: str, new: Version) -> tuple[str, str]:
+    """A clause of the same kind that admits the new version."""
+    if version.endswith(".*"):
+        parts = len(version.split(".")) - 1
+        return operator, ".".join(map(str, (*new.release, 0, 0)[:parts])) + ".*"
+    if operator in ("<", ">"):
+        operator += "="
+    # PEP 440 allows a local version in == and != only.
+    return operator, new.public if operator in ("<=", ">=", "~=") else str(new)

@@ -1,11 +1,11 @@
 """Make a wheel fit to ship: `plan_repair`, `repair`.
 
 What a repair may change: the platform tag becomes the oldest manylinux level that really holds,
-RUNPATH becomes the template of the JAX version, and libraries that the policy allows are grafted,
-with an SBOM of them. Measuring is done in the archive; a wheel that only needs another tag is
-spliced as `retag` does it. Where an ELF file has to change, patchelf changes it; where a library
-has to come in, auditwheel grafts it, into a wheel reduced to the files that need it, and only what
-it changed is compressed again.
+RUNPATH becomes the template of the JAX version, everybody may read every file, and libraries that
+the policy allows are grafted, with an SBOM of them. Measuring is done in the archive; a wheel that
+only needs another tag is spliced as `retag` does it. Where an ELF file has to change, patchelf
+changes it; where a library has to come in, auditwheel grafts it, into a wheel reduced to the files
+that need it, and only what it changed is compressed again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import __version__
+from rocwheel.console import count
 from rocwheel.errors import WheelError
 from rocwheel.process import Command
 from rocwheel.store import sha256_of
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name, inspect, kind_of
+from rocwheel.wheel.install import sound_mode
 from rocwheel.wheel.metadata import KeyValueText, edit_record, read_record, record_line, row_of
 from rocwheel.wheel.zip_reader import ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, pieces
@@ -56,6 +58,7 @@ class RepairPlan:
     graft: tuple[str, ...]  # SONAMEs that come in
     grafting: tuple[str, ...]  # members that need them
     runpaths: Mapping[str, tuple[str, ...]]  # member -> the RUNPATH it gets
+    modes: Mapping[str, int]  # member -> the type and permission bits it gets
     platform: str  # tag of the wheel as it is; a grafted library may need a newer one
 
     def __str__(self) -> str:
@@ -64,6 +67,8 @@ class RepairPlan:
             steps.append(f"graft {', '.join(self.graft)}")
         if self.runpaths:
             steps.append(f"set RUNPATH of {', '.join(sorted(self.runpaths))}")
+        if self.modes:
+            steps.append(f"mend the modes of {count(len(self.modes), 'file')}")
         return f"{self.report.path}: {'; '.join(steps)}"
 
 
@@ -119,6 +124,11 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
         graft=tuple(sorted({name for names in grafting.values() for name in names})),
         grafting=tuple(grafting),
         runpaths=_runpaths(report, policy, kind, frozenset(grafting)),
+        modes={
+            member.name: sound_mode(member.mode)
+            for member in report.members
+            if sound_mode(member.mode) != member.mode
+        },
         platform=_platform(report, report.elf, policy),
     )
 
@@ -144,7 +154,7 @@ def apply(
         if plan.graft or plan.runpaths:  # the tools want files with names
             folder = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out)
             scratch = Path(stack.enter_context(folder))
-        archive = stack.enter_context(ZipArchive(report.path))
+        archive = stack.enter_context(ZipArchive(report.path, stamp=report.stamp))
         bench = _Bench(archive, plan, scratch, runner, interpreter)
         grafted: tuple[str, ...] = ()
         if plan.graft:
@@ -343,17 +353,20 @@ class _Bench:
             for number, member in enumerate(self._archive.members)
             if member.name.startswith(f"{folder}/")
         )
-        old: list[Part] = [
-            Fresh(like=member, name=member.name, content=self._changes[member.name].content)
-            if member.name in self._changes
-            else Kept(archive=self._archive, member=member, name=member.name)
-            for member in self._archive.members
-        ]
+        modes = self._plan.modes
+        old: list[Part] = []
+        for member in self._archive.members:
+            name, mode = member.name, modes.get(member.name, 0)
+            old.append(
+                Fresh(like=member, name=name, content=self._changes[name].content, mode=mode)
+                if name in self._changes
+                else Kept(archive=self._archive, member=member, name=name, mode=mode)
+            )
         new = [
             Fresh(like=change.like, name=name, content=change.content)
             for name, change in sorted(self._added.items())
         ]
-        return [*old[:first], *new, *old[first:]], changed
+        return [*old[:first], *new, *old[first:]], changed or bool(modes)
 
     def _slim(self, folder: Path) -> Path:
         """A wheel of dist-info and the files that need grafting, which RECORD lists too."""

@@ -52,15 +52,16 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """A member with its own headers and its own bytes, perhaps under another name."""
+    """A member with its own headers and its own bytes, perhaps with another name or mode."""
 
     archive: ZipArchive
     member: ZipMember
     name: str
+    mode: int = 0  # type and permission bits; 0 for its own
 
     @property
     def untouched(self) -> bool:
-        return self.name == self.member.name
+        return self.name == self.member.name and not self.mode
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +71,7 @@ class Fresh:
     like: ZipMember
     name: str
     content: bytes | Path
+    mode: int = 0  # type and permission bits; 0 for `like`'s
 
 
 Part = Kept | Fresh
@@ -141,7 +143,7 @@ class _Writer:
             shift = self._at - first.member.start
             for part in run:
                 member = _member(part)
-                self._list(member, part.name, _sizes(member), member.start + shift)
+                self._list(part, _sizes(member), member.start + shift)
             self._copy(first.archive, first.member.start, last.member.end)
             return
         for part in run:
@@ -150,12 +152,12 @@ class _Writer:
     def _add(self, part: Part) -> None:
         offset = self._at
         if isinstance(part, Kept):
-            like, sizes = part.member, _sizes(part.member)
-            self._write(_renamed(like, part.name))
-            self._copy(part.archive, like.data, like.end)
+            member, sizes = part.member, _sizes(part.member)
+            self._write(_renamed(member, part.name))
+            self._copy(part.archive, member.data, member.end)
         else:
-            like, sizes = part.like, self._compress(part)
-        self._list(like, part.name, sizes, offset)
+            sizes = self._compress(part)
+        self._list(part, sizes, offset)
 
     def _compress(self, part: Fresh) -> _Sizes:
         offset = self._at
@@ -183,8 +185,8 @@ class _Writer:
         os.pwrite(self._target, _local(part.like, part.name, sizes, wide=wide), offset)
         return sizes
 
-    def _list(self, like: ZipMember, name: str, sizes: _Sizes, offset: int) -> None:
-        self._central[name] = _central(like, name, sizes, offset)
+    def _list(self, part: Part, sizes: _Sizes, offset: int) -> None:
+        self._central[part.name] = _central(part, sizes, offset)
 
     def finish(self, parts: Iterable[Part], like: CentralDirectory) -> None:
         """Write the central directory, in the order of `parts`, and end records as `like` has them.
@@ -316,11 +318,12 @@ def _local(like: ZipMember, name: str, sizes: _Sizes, *, wide: bool = False) -> 
     )  # fmt: skip
 
 
-def _central(like: ZipMember, name: str, sizes: _Sizes, offset: int) -> bytes:
-    """A central record as `like`'s, with another name, sizes and place.
+def _central(part: Part, sizes: _Sizes, offset: int) -> bytes:
+    """A central record as the old member's, with another name, mode, sizes and place.
 
     What stood in 64 bits stays in 64 bits and where it was among the extra fields.
     """
+    like = _member(part)
     fields = list(CENTRAL.unpack_from(like.central))
     name_length, extra_length = fields[10], fields[11]
     at = CENTRAL.size + name_length
@@ -339,8 +342,10 @@ def _central(like: ZipMember, name: str, sizes: _Sizes, offset: int) -> bytes:
         for tag, body in ((tag, wide if tag == ZIP64_EXTRA else body) for tag, body in extras)
         if tag != ZIP64_EXTRA or body
     )
-    raw = name.encode()
+    raw = part.name.encode()
     fields[3:5] = [sizes.flags, sizes.method]
+    if part.mode:
+        fields[15] = fields[15] & U16 | part.mode << 16
     fields[7] = sizes.crc
     fields[10:12] = [len(raw), len(extra)]
     fields[13] = 0  # the disk

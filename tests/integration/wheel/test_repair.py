@@ -401,3 +401,21 @@ def test_every_kind_can_be_named(tmp_path, libraries, console) -> None:
         console=console,
     )  # fmt: skip
     assert result.path.name == path.name
+
+
+def test_modes_that_only_the_owner_reads_are_mended(tmp_path: Path, runner, console) -> None:
+    """As of jax-rocm7-plugin 0.9.2.post1; RECORD, content and everything else stay."""
+    made = wheels.plugin()
+    files = {
+        name: replace(file, mode=file.mode & 0o4700 | 0o4002) for name, file in made.files.items()
+    }
+    path = made.but(files=files).write(tmp_path)
+    result = repair(path, tmp_path / "out", runner, console)
+    assert verify(result.path, policy=GRAFTING) == ()
+    assert result.changed
+    with zipfile.ZipFile(result.path) as archive:
+        modes = {info.filename: info.external_attr >> 16 for info in archive.infolist()}
+    assert {name: modes[name] & 0o7777 for name in files} == {
+        name: 0o755 if name.endswith(".so") else 0o644 for name in files
+    }
+    assert {item.aspect for item in diff(path, result.path) if item.member} == {"mode"}

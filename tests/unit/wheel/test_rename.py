@@ -78,9 +78,12 @@ def test_a_wheel_whose_texts_were_renamed_by_hand_is_mended(tmp_path: Path) -> N
     assert verify(made, policy=POLICY) == ()
 
 
-@pytest.mark.parametrize("tag", ["many linux", "a-b", "../x", "x/y", "a..b"])
+@pytest.mark.parametrize("tag", [
+        "many linux", "a-b", "../x", "x/y", "a..b", "foo", "manylinux", "manylinux2020_x86_64",
+        "manylinux_2_28", "linux", "Linux_x86_64", "cp312",
+    ])  # fmt: skip
 def test_what_is_no_tag_is_refused(tag: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="not a tag"):
+    with pytest.raises(ConfigError, match="not a platform tag"):
         plan_retag([wheels.plugin().write(tmp_path)], platform=tag)
 
 
@@ -142,6 +145,85 @@ def test_a_plugin_alone_is_warned_about_its_sibling(tmp_path: Path) -> None:
     assert "Requires-Dist: jax-rocm7-pjrt==0.9.1+rocm7.10.0\n" in text(made, "/METADATA")
 
 
+def test_a_pin_that_cannot_admit_the_new_version_is_refused(tmp_path: Path) -> None:
+    path = wheels.plugin(requires=("jax-rocm7-pjrt!=0.9.1.post1",)).write(tmp_path)
+    with pytest.raises(WheelError, match=r"cannot admit 0\.9\.1\.post1"):
+        plan_reversion([path], NewVersion(post=1))
+
+
+def test_versions_are_edited_by_their_place(tmp_path: Path) -> None:
+    """A name that ends like its version, and bounds that the old version does not have."""
+    paths = [
+        wheels.Wheel(project="foo2", version="2", tag="py3-none-any").write(tmp_path),
+        wheels.Wheel(
+            project="jax", version="2", tag="py3-none-any",
+            requires=("foo2==2", "foo2<=2,>=1", 'foo2==1; extra == "minimum-foo2"', "foo==2"),
+        ).write(tmp_path),
+    ]  # fmt: skip
+    _, made = reversion(paths, tmp_path / "out", post=1)
+    before, after = text(paths[1], "/METADATA").splitlines(), text(made, "/METADATA").splitlines()
+    assert [new for old, new in zip(before, after, strict=True) if old != new] == [
+        "Version: 2.post1", "Requires-Dist: foo2==2.post1", "Requires-Dist: foo2<=2.post1,>=1",
+    ]  # fmt: skip
+
+
+def test_a_version_that_was_lowered_lowers_its_bounds(tmp_path: Path) -> None:
+    pins = ("jax-rocm7-pjrt>=0.9.1", "jax-rocm7-pjrt==0.9.*", "jax-rocm7-pjrt~=0.9.1")
+    paths = [wheels.pjrt().write(tmp_path), wheels.plugin(requires=pins).write(tmp_path)]
+    _, made = reversion(paths, tmp_path / "out", version="0.8.2")
+    assert "jax-rocm7-pjrt>=0.8.2\n" in text(made, "/METADATA")
+    assert "jax-rocm7-pjrt==0.8.*\n" in text(made, "/METADATA")
+    assert "jax-rocm7-pjrt~=0.8.2\n" in text(made, "/METADATA")
+
+
+def test_two_versions_of_one_project_are_no_set(tmp_path: Path) -> None:
+    paths = [made.write(tmp_path) for made in (wheels.pjrt(), wheels.pjrt(version="0.9.2"))]
+    for change in (NewVersion(post=1), NewVersion(version="1.0"), NewVersion(local="rocm7")):
+        with pytest.raises(WheelError, match=r"0\.9\.1 and 0\.9\.2"):
+            plan_reversion(paths, change)
+
+
+@pytest.mark.parametrize("name", ["METADATA", "WHEEL", "version.py"])
+def test_a_wheel_whose_record_contradicts_a_text_is_not_renamed(name: str, tmp_path: Path) -> None:
+    entries = wheels.entries(wheels.plugin())
+    (entry,) = (item for item in entries if item.name.decode().endswith(f"/{name}"))
+    entry.content += b"Summary: another\n" if name != "version.py" else b"x = 1\n"
+    path = tmp_path / wheels.plugin().name
+    path.write_bytes(wheels.Zip(entries).to_bytes())
+    with pytest.raises(WheelError, match=f"{name}: differs from RECORD"):
+        plan_retag([path], platform="manylinux_2_35_x86_64")
+    with pytest.raises(WheelError, match=f"{name}: differs from RECORD"):
+        plan_reversion([path], NewVersion(post=1))
+
+
+def test_a_record_with_a_line_break_in_a_name_is_refused(tmp_path: Path) -> None:
+    made = wheels.plugin()
+    record = made.members()[f"{made.dist_info}/RECORD"].content
+    path = made.but(record=b'"a\nb",,\n' + record).write(tmp_path)
+    for plan in (
+        lambda: plan_retag([path], platform="any"), lambda: plan_reversion([path], NewVersion(post=1)),
+    ):  # fmt: skip
+        with pytest.raises(WheelError, match="RECORD: line 1 has a control character"):
+            plan()
+
+
+def test_a_tag_that_is_given_twice_is_there_once(tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    made = retag(path, tmp_path / "out", platform="linux_x86_64.any.linux_x86_64")
+    assert made.name.endswith("-linux_x86_64.any.whl")
+    assert text(made, "/WHEEL").count("Tag: ") == 2
+
+
+def test_a_wheel_that_changed_since_the_plan_is_not_written(tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    plans = plan_retag([path], platform="any")
+    (tmp_path / "other").mkdir()
+    wheels.plugin(summary="another").write(tmp_path / "other").replace(path)
+    with pytest.raises(WheelError, match="was changed while it was read"):
+        rename.apply(plans, tmp_path / "out")
+    assert not list((tmp_path / "out").glob("*"))
+
+
 @pytest.mark.parametrize(
     ("pin", "expected"),
     [
@@ -150,9 +232,15 @@ def test_a_plugin_alone_is_warned_about_its_sibling(tmp_path: Path) -> None:
         ("jax_rocm7_pjrt == 0.9.1 ; python_version > '3'", "jax_rocm7_pjrt == 0.9.1.post1 ; python_version > '3'"),
         ("jax-rocm7-pjrt==0.9.1.*", "jax-rocm7-pjrt==0.9.1.*"),
         ("jax-rocm7-pjrt>=0.9,<0.10", "jax-rocm7-pjrt>=0.9,<0.10"),
-        ("jax-rocm7-pjrt>=0.9,<=0.9.1", "jax-rocm7-pjrt==0.9.1.post1"),
-        ("jax-rocm7-pjrt[x]!=0.9.1.post1", "jax-rocm7-pjrt[x]==0.9.1.post1"),
-        ("jax-rocm7-pjrt==0.9.0", "jax-rocm7-pjrt==0.9.1.post1"),
+        ("jax-rocm7-pjrt>=0.9,<=0.9.1", "jax-rocm7-pjrt>=0.9,<=0.9.1.post1"),
+        ("jax-rocm7-pjrt<=0.9.1,>=0.8.2", "jax-rocm7-pjrt<=0.9.1.post1,>=0.8.2"),
+        ("jax-rocm7-pjrt[x]>=0.9 , <0.9.1.post1", "jax-rocm7-pjrt[x]>=0.9 , <=0.9.1.post1"),
+        ("jax-rocm7-pjrt ===0.9.1", "jax-rocm7-pjrt ===0.9.1.post1"),
+        ("jax-rocm7-pjrt~=0.9.1", "jax-rocm7-pjrt~=0.9.1"),
+        ("jax-rocm7-pjrt==0.9.0", "jax-rocm7-pjrt==0.9.0"),
+        ("jax-rocm7-pjrt==0.8.2; extra == '0.9.1'", "jax-rocm7-pjrt==0.8.2; extra == '0.9.1'"),
+        ("jax-rocm7-pjrt==0.9.1; extra == '0.9.1'", "jax-rocm7-pjrt==0.9.1.post1; extra == '0.9.1'"),
+        ("jax-rocm7-pjrt @ https://x/0.9.1", "jax-rocm7-pjrt @ https://x/0.9.1"),
         ("jax-rocm7-pjrt", "jax-rocm7-pjrt"),
         ("jax-rocm60-pjrt==0.9.1", "jax-rocm60-pjrt==0.9.1"),
         ("numpy==0.9.1", "numpy==0.9.1"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocwheel.model import WheelKind, project_name
 from rocwheel.wheel.inspect import LIBRARIES, kind_of
-from rocwheel.wheel.install import LIBRARY, SCRIPT_GROUPS, landings, scripts
+from rocwheel.wheel.install import LIBRARY, SCRIPT_GROUPS, landings, scripts, sound_mode
 from rocwheel.wheel.metadata import canonical_platform, normal_name
 from rocwheel.wheel.verify.libraries import Libraries
 from rocwheel.wheel.verify.rules import Finding, finding
@@ -203,15 +203,10 @@ class Judge:
 
     def _modes(self) -> Iterator[Finding]:
         for member in self.report.members:
-            mode = member.mode & 0o7777
-            if not mode:
-                continue
-            if mode & 0o444 != 0o444:  # noqa: PLR2004
-                yield finding(
-                    "layout.mode", f"{member.name}: mode {mode:04o} cannot be read by all"
-                )
-            elif mode & 0o7002:
-                yield finding("layout.mode", f"{member.name}: mode {mode:04o}")
+            if sound_mode(member.mode) != member.mode:
+                bits = member.mode & 0o7777
+                why = "" if bits & 0o444 == 0o444 else " cannot be read by all"  # noqa: PLR2004
+                yield finding("layout.mode", f"{member.name}: mode {bits:04o}{why}")
 
     def _entry_points(self) -> Iterator[Finding]:
         modules = self._modules()

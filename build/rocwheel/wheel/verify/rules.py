@@ -104,7 +104,7 @@ RULES: Final = {
     "layout.mode": (
         Severity.ERROR,
         "Every file can be read by everyone, and none is set-user-id or world-writable.",
-        "mend the modes where the wheel is packed",
+        "use `wheel repair`, or mend the modes where the wheel is packed",
     ),
     "layout.entry-point": (
         Severity.ERROR,
