@@ -38,13 +38,12 @@ from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate  # noqa: E40
 
 from rocwheel import model  # noqa: E402
 from rocwheel.console import Console  # noqa: E402
-from rocwheel.index.page import Entry, Page  # noqa: E402
+from rocwheel.entry import Entry  # noqa: E402
 from rocwheel.index.serve import Site  # noqa: E402
-from rocwheel.ledger import records  # noqa: E402
-from rocwheel.ledger.records import Action  # noqa: E402
+from rocwheel.ledger.state import Action, File, Holding, Known, Listing, Standing, State  # noqa: E402
 from rocwheel.manifest import Manifest  # noqa: E402
-from rocwheel.release import operations, promote, wheelset  # noqa: E402
-from rocwheel.store import HTML, SIMPLE_JSON, Headers, Options, each  # noqa: E402
+from rocwheel.release import operations, wheelset  # noqa: E402
+from rocwheel.store import Options, each  # noqa: E402
 
 PLUGIN, PJRT, JAXLIB = "jax-rocm7-plugin", "jax-rocm7-pjrt", "jaxlib"
 MIB = 1 << 20
@@ -276,7 +275,7 @@ def measure_stage(bench: Bench) -> None:
 
 def fill(bench: Bench, shop: Shop, *, wheels: int, projects: int) -> None:
     """Pages and objects of an index that has existed for long."""
-    place, bodies = shop.release, {}
+    place, bodies, listings, old = shop.release, {}, {}, "f" * 64
     base = urlsplit(shop.store.url).path.lstrip("/")
     for number in range(projects):
         project = (PJRT, JAXLIB, PLUGIN)[number] if number < 3 else f"project-{number}"
@@ -296,13 +295,32 @@ def fill(bench: Bench, shop: Shop, *, wheels: int, projects: int) -> None:
             for n in range(wheels // projects)
         )
         bodies |= {f"{base}/{place.key(item.filename)}": b"x" for item in files}
-        page = Page(project=project, files=files)
-        view = page.to_html(family=place.family, index_url=place.url)
-        for key in place.views(project, folder_keys=False):
-            shop.store.create(key, view, headers=Headers(content_type=HTML))
-        state = place.state(project)
-        shop.store.create(state, page.to_json(), headers=Headers(content_type=SIMPLE_JSON))
+        listings[project] = Listing(
+            project=project, files=tuple(File(entry=item, sets=(old,)) for item in files)
+        )
+    known = Known(
+        id=old, standing=Standing.LISTED, action=Action.PROMOTE, time="2026-01-01T00:00:00Z",
+        by="somebody", reason="", first="2026-01-01T00:00:00Z", jax="0.1", rocm="7.9.0",
+        pythons=("3.12",), projects=tuple(listings), files=wheels, yanked=0,
+    )  # fmt: skip
+    state = State(number=1, sets={old: known}, listings=listings, touched=frozenset(listings))
+    operations.repair(place, state, tuple(listings))
     bench.bare(bodies)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release(operations.Operation):
+    """A promotion of wheels that are there already."""
+
+    brings: Holding
+
+    def wanted(self, state: State) -> set[str]:  # noqa: ARG002
+        return {item.project for item in self.brings.files}
+
+    def decide(self, state: State):
+        for project in self.wanted(state):
+            wheelset.check_order(state.shown(project), self.brings.files)
+        return self.entry(state, Action.PROMOTE, brings=[self.brings])
 
 
 def measure_index(bench: Bench) -> None:
@@ -319,19 +337,13 @@ def measure_index(bench: Bench) -> None:
         sets.append((manifest, data))
 
     def update(shop: Shop, manifest: Manifest, metadata: dict[str, bytes]) -> float:
-        """Seconds of what promotion does to an index: intent, pages, read back, record."""
+        """Seconds of what promotion does to an index: read, decide, commit, pages, snapshot."""
         shop.store.abilities()  # which are tried once
+        entries = wheelset.entries(manifest, metadata, uploaded=WHO.time)
         started = time.monotonic()
-        operation = operations.begin(
-            shop.release,
-            records.history(shop.release, manifest.sha256),
-            Action.PROMOTE,
-            wheelset.entries(manifest, metadata),
-            who=WHO,
-            manifest=manifest,
+        operations.perform(
+            Release(place=shop.release, who=WHO, brings=Holding(set=manifest.sha256, files=entries))
         )
-        operation.publish(lambda page, files: promote.listing(page, files, shop.release))
-        operation.finish()
         return time.monotonic() - started
 
     seconds: dict[str, list[float]] = {name: [] for name in kinds}

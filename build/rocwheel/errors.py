@@ -71,6 +71,10 @@ class ObjectStaleError(StoreError):
     """An object changed since it was read; read it again."""
 
 
+class RefusedError(StoreError):
+    """The store refused for good what was asked, and did nothing."""
+
+
 class HostError(RocwheelError):
     """This machine lacks something: a program, room on a disk, a permission."""
 

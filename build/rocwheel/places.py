@@ -6,6 +6,7 @@ what is ours and not the installers' below `<prefix>/<family>/_rocwheel/`.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rocwheel.store import Store
 
 OURS: Final = "_rocwheel"
-ADOPTED: Final = "adopted"  # stands for a manifest where files came before us
+FOREIGN: Final = "foreign"  # stands for a manifest where files came before us
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +55,8 @@ class Place:
         """Key of a wheel's core metadata (PEP 658)."""
         return self.key(f"{filename}.metadata")
 
-    def state(self, project: str) -> str:
-        """Key of the page that is changed first, and that others are rendered from; "" is root."""
+    def json(self, project: str) -> str:
+        """Key of a page's JSON form; "" is the list of projects."""
         return self.key(_below(project, "index.json"))
 
     def views(self, project: str, *, folder_keys: bool) -> tuple[str, ...]:
@@ -78,11 +79,27 @@ class Place:
         """Key of something a verdict refers to; `name` starts with what tells runs apart."""
         return f"{self.verdicts(manifest)}{python}/{suite}/{name}"
 
-    def intents(self, set_id: str = "") -> str:
-        return self.key(f"{OURS}/intents/{set_id and set_id + '/'}")
+    def log(self, number: int) -> str:
+        """Key of one entry of the log; creating it is the commit."""
+        return f"{self.logs}{number}.json"
 
-    def releases(self, set_id: str = "") -> str:
-        return self.key(f"{OURS}/releases/{set_id and set_id + '/'}")
+    @property
+    def logs(self) -> str:
+        """Key prefix of the log."""
+        return self.key(f"{OURS}/log/")
+
+    @property
+    def state(self) -> str:
+        """Key of the snapshot of the log's fold."""
+        return self.key(f"{OURS}/state.json")
+
+    def listing(self, sha256: str) -> str:
+        """Key of what the snapshot knows of one project, by its digest."""
+        return self.key(f"{OURS}/listings/{sha256}.json")
+
+    def before(self, kind: str, set_id: str = "") -> str:
+        """Key prefix of the `intents` and `releases` that versions before the log wrote."""
+        return self.key(f"{OURS}/{kind}/{set_id and set_id + '/'}")
 
     @property
     def wheel_headers(self) -> Headers:
@@ -93,13 +110,22 @@ class Place:
         return Headers(content_type=TEXT, cache_control=self.wheel_cache)
 
     @property
-    def state_headers(self) -> Headers:
+    def json_headers(self) -> Headers:
         """Installers take JSON only under this type, so a CDN rule need only choose the file."""
         return Headers(content_type=SIMPLE_JSON, cache_control=self.page_cache)
 
     @property
     def view_headers(self) -> Headers:
         return Headers(content_type=HTML, cache_control=self.page_cache)
+
+    @property
+    def page_seconds(self) -> int:
+        """How long a copy of a page may be kept on its way to an installer (RFC 9111)."""
+        if re.search(r"no-cache|no-store", self.page_cache):
+            return 0
+        return max(
+            map(int, re.findall(r"(?:max-age|s-maxage)=(\d{1,9})", self.page_cache)), default=0
+        )
 
     @property
     def record_headers(self) -> Headers:

@@ -6,18 +6,19 @@ import base64
 import hashlib
 import io
 import random
+import re
 import zipfile
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import amdgpu_family_matrix as matrix
-from rocwheel import home
 from rocwheel.gate.suite import suites
 from rocwheel.index import channels
-from rocwheel.ledger import verdicts
+from rocwheel.ledger import log, verdicts
+from rocwheel.ledger.state import Action, Transition
 from rocwheel.manifest import MANIFEST, Manifest, RocmSource, Source, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind, module_name, project_name
-from rocwheel.release import promote, stage
+from rocwheel.release import promote, retention, stage, withdraw
 from rocwheel.release.operations import Who
 from rocwheel.values import replace
 from rocwheel.verdict import (
@@ -35,7 +36,7 @@ PLATFORM = "manylinux_2_27_x86_64"
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 WHO = Who(by="tester", now=NOW)
 # the suites of this checkout, which commands hold verdicts against
-SUITES = suites.load_known(home.find(None), today=NOW.date())
+SUITES = suites.load_known(Path(__file__).parents[2], today=NOW.date())
 
 
 def make_wheel(
@@ -232,7 +233,7 @@ class Shop:
     def __init__(self, url: str, console, **changes) -> None:
         from rocwheel.store import Options
 
-        channel = channels.of_store(url, Options(single_writer=True, attempts=3))
+        channel = channels.of_store(url, Options(attempts=3))
         self.channel = replace(channel, **{"suites": SUITES, **changes})
         self.console = console
         self.store = self.channel.open()
@@ -240,15 +241,62 @@ class Shop:
         self.release = self.channel.release(self.store, FAMILY.name, 7)
 
     def stage(self, wheelhouse: Path, who: Who = WHO) -> stage.StagePlan:
-        plan = stage.plan(wheelhouse, FAMILY, self.channel, self.store)
-        stage.apply(plan, who=who, console=self.console)
+        plan = self.staging_plan(wheelhouse, who)
+        stage.apply(plan, console=self.console)
         return plan
+
+    def staging_plan(self, wheelhouse: Path, who: Who = WHO) -> stage.StagePlan:
+        return stage.plan(wheelhouse, FAMILY, self.channel, self.store, who=who)
 
     def plan(self, manifest: Manifest, who: Who = WHO, **options) -> promote.PromotePlan:
         return promote.plan(manifest, FAMILY, self.channel, self.store, who=who, **options)
 
     def promote(self, manifest: Manifest, who: Who = WHO, **options) -> int:
-        return promote.apply(self.plan(manifest, who, **options), who=who, console=self.console)
+        return promote.apply(self.plan(manifest, who, **options), console=self.console)
+
+    def change_plan(
+        self, action: Action, manifest: Manifest | None = None, *, files=(), reason: str = "wrong"
+    ) -> withdraw.ChangePlan:
+        who = withdraw.with_reason(WHO, reason)
+        set_id = manifest.sha256 if manifest else ""
+        return withdraw.plan(self.release, action, who=who, set_id=set_id, filenames=files)
+
+    def change(self, action: Action, manifest: Manifest | None = None, **options) -> None:
+        """Yank, unyank, roll back or restore."""
+        withdraw.apply(self.change_plan(action, manifest, **options))
+
+    def prune_plan(self, place, *, days: float, orphans: bool = False) -> retention.PrunePlan:
+        who = replace(WHO, now=NOW + timedelta(days=days), reason="retention")
+        is_staging = place is self.staging
+        return retention.plan(place, self.channel, who=who, is_staging=is_staging, orphans=orphans)
+
+    def prune(self, *, days: float, orphans: bool = False) -> list[str]:
+        """Prune both places; return the sets that went."""
+        gone = []
+        for place in (self.staging, self.release):
+            plan = self.prune_plan(place, days=days, orphans=orphans)
+            gone += [known.id for known, _ in plan.operation.expired(plan.state)]
+            retention.apply(plan, who=plan.operation.who)
+        return gone
+
+    def entries(self, place) -> list[Transition]:
+        """The log of a place."""
+        first = min(
+            (int(re.search(r"(\d+)\.json", item.key)[1]) for item in self.store.keys(place.logs)),
+            default=1,
+        )
+        found = []
+        while info := self.store.info(place.log(first + len(found))):
+            found.append(Transition.from_bytes(self.store.read(info.key)[0], name=info.key))
+        return found
+
+    def entry(self, place, action: Action) -> Transition:
+        """The newest entry of a log that does this."""
+        return [item for item in self.entries(place) if item.action is action][-1]
+
+    def shown(self, place, project: str):
+        """What the log says is listed."""
+        return log.read(place, [project]).shown(project)
 
     def released(self, wheelhouse: Path, **options) -> Manifest:
         """A set that went all the way."""

@@ -37,7 +37,6 @@ def test_the_shipped_channels_are_what_the_index_documents() -> None:
     for channel in found.values():
         assert channel.prefixes[7] == Prefixes(staging="v2-staging", release="v2")
         assert channel.options.region == "us-east-2"
-        assert not channel.options.single_writer
 
 
 def test_places_have_the_public_url_of_their_channel() -> None:
@@ -82,9 +81,8 @@ def test_an_advisory_rule_of_a_channel_never_weakens_a_required_one(tmp_path: Pa
     assert channel.levels(matrix.family("gfx90a"), "3.12")["smoke"] is matrix.Level.REQUIRED
 
 
-def test_sizes_days_and_writers_are_read(tmp_path: Path) -> None:
+def test_sizes_and_days_are_read(tmp_path: Path) -> None:
     text = GOOD + (
-        "    writers: one\n"
         "    endpoint: https://s3.example.org/\n"
         "    size_budget_mib: {pjrt: 2}\n"
         "    retention: {staging_days: 3, release_days: null, keep_newest: 1, pinned: ['"
@@ -92,7 +90,6 @@ def test_sizes_days_and_writers_are_read(tmp_path: Path) -> None:
         + "']}\n"
     )
     channel = load(tmp_path, text)["nightly"]
-    assert channel.options.single_writer
     assert channel.options.endpoint == "https://s3.example.org"
     assert channel.size_budget == {WheelKind.PJRT: 2 << 20}
     assert (channel.retention.staging_days, channel.retention.release_days) == (3, None)
@@ -110,7 +107,7 @@ def test_sizes_days_and_writers_are_read(tmp_path: Path) -> None:
         ("    policy: [{suite: e2e, level: required, pythons: ['3.21']}]\n", "unknown Python version"),
         ("    policy: [{suite: e2e, level: required, pythons: 3.12}]\n", "expected a list"),
         ("    retention: {pinned: [latest]}\n", "'latest' is not 64 hexadecimal digits"),
-        ("    writers: few\n", "writers: unknown value 'few'"),
+        ("    writers: one\n", r"channels\.nightly\.writers: unknown key"),
         ("    public_url: nowhere\n", "public_url: 'nowhere' is not a URL"),
         ("    cache_control: {pages: x}\n", "'wheels' is missing"),
         ("    size_budget_mib: {plugins: 1}\n", "plugins: unknown key"),

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocwheel.console import Console
-    from rocwheel.home import Home
-    from rocwheel.process import HostRunner
+    from rocwheel.process import Runner
 
 
 class App:
@@ -32,7 +31,6 @@ class App:
         self.environ = environ
         if cwd is not None:
             self.cwd = cwd
-        self.ci_dir = ""
         self.json = False
         self.debug = False
         self.verbosity = 0
@@ -64,25 +62,10 @@ class App:
         return Console(sys.stderr, clock=time.monotonic, mode=mode, verbosity=verbosity)
 
     @cached_property
-    def runner(self) -> HostRunner:
+    def runner(self) -> Runner:
         from rocwheel.process import HostRunner, base_env
 
-        return HostRunner(base_env(self.environ), tell=self.console.warn)
-
-    @cached_property
-    def home(self) -> Home:
-        """The data in use: `--ci-dir`, else what rocwheel came with. Raises ConfigError."""
-        from rocwheel import home
-
-        return home.find(self.cwd / self.ci_dir if self.ci_dir else None)
-
-    @property
-    def program(self) -> tuple[str, ...]:
-        """How this program is started again."""
-        started = sys.argv[0]
-        if os.path.basename(started) == "__main__.py":  # noqa: PTH119 - pathlib is not loaded yet
-            return (sys.executable, "-m", "rocwheel")
-        return (sys.executable, os.path.abspath(started))  # noqa: PTH100
+        return HostRunner(base_env(self.environ))
 
     @property
     def cache(self) -> Path:
@@ -135,13 +118,5 @@ class App:
 
 
 def start() -> App:
-    """Read the environment: once, here. Standard streams that were closed are nobody's."""
-    for descriptor in range(3):
-        try:
-            os.fstat(descriptor)
-        except OSError:  # or the next file that is opened would be it
-            os.open(os.devnull, os.O_RDWR)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    """Read the environment: once, here."""
     return App(os.environ)

@@ -6,6 +6,7 @@ import platform
 import shlex
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import click
 
@@ -15,6 +16,8 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, dry_run_option
 from rocwheel.cli.options import BuildOptions, build_options
 from rocwheel.model import PythonVersion, byte_count
+
+CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +59,7 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         cache=app.path(options.cache_dir) or app.cache,
         cache_budget=byte_count(options.cache_budget) if options.cache_budget else None,
         allow_dirty=options.allow_dirty,
-        home=app.home,
+        checkout=CHECKOUT,
         cwd=app.cwd,
         environ=app.environ,
         command_line=shlex.join(sys.argv),
@@ -66,7 +69,7 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
 
 
 def _remote(app: App, options: BuildOptions) -> Remote:
-    trees = (app.path(options.jax_source_dir), app.path(options.xla_source_dir), app.home.root)
+    trees = (app.path(options.jax_source_dir), app.path(options.xla_source_dir), CHECKOUT)
     return read_remote(
         cache=options.remote_cache,
         executor=options.remote_executor,

@@ -1,4 +1,4 @@
-"""`index check`, `index rebuild`, `index adopt`, and `serve`."""
+"""`index check`, `index repair`, `index adopt`, `index migrate`, and `serve`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import common_options, dry_run_option
+from rocwheel.cli.command import dry_run_option
+from rocwheel.cli.command import talk_options as common_options
 from rocwheel.cli.release import target_of, who
 from rocwheel.cli.target import Target, person_options, target_options
 from rocwheel.errors import HostError, StoreError
@@ -37,7 +38,7 @@ def _places(target: Target, *, in_staging: bool) -> list[Place]:
 
 @click.group("index")
 def index() -> None:
-    """Check an index, make it again, take files over."""
+    """Check an index, repair it, take files over."""
 
 
 @index.command("check")
@@ -54,7 +55,7 @@ def index() -> None:
 @common_options
 @click.pass_obj
 def check(app: App, /, *, in_staging: bool, resolve: bool, upstream: str, **options: Any) -> int:
-    """Download everything an index lists; compare hashes, metadata, links, records, closure."""
+    """Download everything an index lists; compare hashes, metadata, links, log, closure."""
     if resolve and not upstream:
         raise click.UsageError("--resolve needs --upstream: the index of names that are in no set")
     from rocwheel.console import Unit
@@ -80,25 +81,30 @@ def check(app: App, /, *, in_staging: bool, resolve: bool, upstream: str, **opti
     return StoreError.exit_code if problems else 0
 
 
-@index.command("rebuild")
+@index.command("repair")
 @target_options
 @where_option
 @dry_run_option
 @common_options
 @click.pass_obj
-def rebuild(app: App, /, *, in_staging: bool, dry_run: bool, **options: Any) -> None:
-    """Make every page again from intents and release records."""
-    from rocwheel.release import rebuild
+def repair(app: App, /, *, in_staging: bool, dry_run: bool, **options: Any) -> None:
+    """Let every page show what the log says, and delete what was pruned and is still there.
+
+    The way out of whatever a stopped run, a lost page or a hand on the bucket left.
+    """
+    from rocwheel.release import audit, retention
 
     target = target_of(app, options)
     documents, lines = [], []
     for place in _places(target, in_staging=in_staging):
-        planned = rebuild.plan_rebuild(place)
-        if not dry_run:
-            rebuild.apply_rebuild(planned)
-        documents.append(planned.to_json(dry_run=dry_run))
-        lines += planned.lines()
-    app.emit({"places": documents}, "\n".join(lines) or "every page is as the records say")
+        found = audit.check_pages(place)
+        gone = () if dry_run else retention.repair(place)
+        state = "nothing-to-do" if not found and not gone else "planned" if dry_run else "repaired"
+        documents.append(
+            {"state": state, "place": place.location, "found": found, "deleted": list(gone)}
+        )
+        lines += [*found, *(f"deleted {place.store.locate(key)}" for key in gone)]
+    app.emit({"places": documents}, "\n".join(lines) or "every page is as the log says")
 
 
 @index.command("adopt")
@@ -113,18 +119,45 @@ def adopt(
 ) -> None:
     """Take over wheels that were in a prefix before rocwheel: they are listed as they are."""
     from rocwheel.console import Unit
-    from rocwheel.release import operations, rebuild
+    from rocwheel.release import adopt as room
+    from rocwheel.release import operations
 
     target = target_of(app, options)
+    person = who(app, by, reason)
     documents, lines = [], []
     for place in _places(target, in_staging=in_staging):
         with app.console.progress("reading", unit=Unit.BYTES) as progress:
-            planned = rebuild.plan_adoption(place, count=operations.Tally(progress))
+            planned = room.plan(place, who=person, count=operations.Tally(progress))
         if planned.entries and not dry_run:
-            rebuild.apply_adoption(planned, who=who(app, by, reason))
+            room.apply(planned)
         documents.append(planned.to_json(dry_run=dry_run))
         lines += planned.lines()
-    app.emit({"places": documents}, "\n".join(lines) or "no file that a record does not know")
+    app.emit({"places": documents}, "\n".join(lines) or "no file that the log does not know")
+
+
+@index.command("migrate")
+@target_options
+@person_options
+@dry_run_option
+@common_options
+@click.pass_obj
+def migrate(app: App, /, *, by: str, reason: str, dry_run: bool, **options: Any) -> None:
+    """Take over staging and release that a version before the log wrote, once.
+
+    That version refuses to write there afterwards. Stop what still runs it first.
+    """
+    from rocwheel.release import migrate as room
+
+    target = target_of(app, options)
+    person = who(app, by, reason or "taken over from the records of an earlier version")
+    documents, lines = [], []
+    for place in [place for pair in target.pairs() for place in pair]:
+        planned = room.plan(place, who=person)
+        if planned.is_needed and not dry_run:
+            room.apply(planned, who=person)
+        documents.append(planned.to_json(dry_run=dry_run))
+        lines += planned.lines()
+    app.emit({"places": documents}, "\n".join(lines) or "nothing of an earlier version")
 
 
 @click.command("serve")

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import common_options, dry_run_option
+from rocwheel.cli.command import dry_run_option
+from rocwheel.cli.command import talk_options as common_options
 from rocwheel.cli.target import (
     PersonOptions,
     Target,
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
     from rocwheel.release.policy import Approval
-    from rocwheel.release.withdraw import Change
+    from rocwheel.release.withdraw import ChangePlan
 
 
 def target_of(app: App, options: dict[str, Any]) -> Target:
     """The target of options by name, which are taken out of them."""
-    names = ("family", "channel", "store_url", "channels_file", "single_writer")
+    names = ("family", "channel", "store_url", "channels_file")
     return Target(app, TargetOptions(**{name: options.pop(name) for name in names}))
 
 
@@ -58,13 +59,14 @@ def stage(
 
     target = target_of(app, options)
     path = app.cwd / wheelhouse
-    planned = room.plan(path, target.family, target.channel, target.store)
+    person = who(app, by, reason)
+    planned = room.plan(path, target.family, target.channel, target.store, who=person)
     state = "planned" if dry_run else "nothing-to-do" if planned.is_done else "staged"
     if state != "nothing-to-do":
         _show(app, planned.lines(), dry_run=dry_run)
     if state == "staged":
         with app.console.step(f"stage {planned.manifest.sha256[:12]}"):
-            room.apply(planned, who=who(app, by, reason), console=app.console)
+            room.apply(planned, console=app.console)
     app.emit({"state": state, **planned.to_json()}, f"{planned.manifest.sha256} {state}")
     app.github_outputs({"manifest": planned.manifest.sha256, "state": state})
 
@@ -118,7 +120,7 @@ def promote(
         status = PromotionError.exit_code
     elif state == "ready" and not dry_run:
         with app.console.step(f"promote {planned.manifest.sha256[:12]}"):
-            moved = room.apply(planned, who=person, console=app.console)
+            moved = room.apply(planned, console=app.console)
         state = "published"
         document = {**planned.to_json(state=state), "bytes_through_client": moved}
         if moved:
@@ -166,6 +168,7 @@ def unyank(app: App, /, **options: Any) -> None:
 
 
 def _yank(app: App, options: dict[str, Any], *, undo: bool) -> None:
+    from rocwheel.ledger.state import Action
     from rocwheel.release import withdraw
 
     manifest, files, dry_run = (options.pop(name) for name in ("manifest", "files", "dry_run"))
@@ -178,8 +181,9 @@ def _yank(app: App, options: dict[str, Any], *, undo: bool) -> None:
         place, set_id = target.release_of(app, manifest)
     else:
         place, set_id = _place_of(target, files), ""
-    change = withdraw.plan_yank(place, set_id=set_id, filenames=files, undo=undo)
-    _change(app, change, person, dry_run=dry_run)
+    action = Action.UNYANK if undo else Action.YANK
+    change = withdraw.plan(place, action, who=person, set_id=set_id, filenames=files)
+    _change(app, change, dry_run=dry_run)
 
 
 @click.command("rollback")
@@ -193,12 +197,14 @@ def rollback(
     app: App, /, *, manifest: str, by: str, reason: str, dry_run: bool, **options: Any
 ) -> None:
     """Take a released set out of the index; the bytes are kept, `restore` puts it back."""
+    from rocwheel.ledger.state import Action
     from rocwheel.release import withdraw
 
     target = target_of(app, options)
     person = withdraw.with_reason(who(app, by, reason), reason)
-    change = withdraw.plan_rollback(*target.release_of(app, manifest))
-    _change(app, change, person, dry_run=dry_run)
+    place, set_id = target.release_of(app, manifest)
+    change = withdraw.plan(place, Action.ROLLBACK, who=person, set_id=set_id)
+    _change(app, change, dry_run=dry_run)
 
 
 @click.command("restore")
@@ -212,29 +218,42 @@ def restore(
     app: App, /, *, manifest: str, by: str, reason: str, dry_run: bool, **options: Any
 ) -> None:
     """Put a rolled back set into the index again, with the bytes that were released."""
+    from rocwheel.ledger.state import Action
     from rocwheel.release import withdraw
 
     target = target_of(app, options)
     person = withdraw.with_reason(who(app, by, reason), reason)
-    change = withdraw.plan_restore(*target.release_of(app, manifest))
-    _change(app, change, person, dry_run=dry_run)
+    place, set_id = target.release_of(app, manifest)
+    change = withdraw.plan(place, Action.RESTORE, who=person, set_id=set_id)
+    _change(app, change, dry_run=dry_run)
 
 
 @click.command("prune")
 @target_options
+@click.option(
+    "--orphans",
+    is_flag=True,
+    help="Also wheels older than a day that no set holds, such as a killed `stage` left; files "
+    "that came before rocwheel are among them until `index adopt`.",
+)
 @person_options
 @dry_run_option
 @common_options
 @click.pass_obj
-def prune(app: App, /, *, by: str, reason: str, dry_run: bool, **options: Any) -> None:
+def prune(
+    app: App, /, *, orphans: bool, by: str, reason: str, dry_run: bool, **options: Any
+) -> None:
     """Remove what the channel's retention no longer keeps, and what killed runs left."""
     from rocwheel.release import retention
 
     target = target_of(app, options)
     person = who(app, by, reason or "retention")
     documents = []
-    for staging, release in target.pairs():
-        planned = retention.plan(staging, release, target.channel, now=person.now)
+    places = [(place, number == 0) for pair in target.pairs() for number, place in enumerate(pair)]
+    for place, is_staging in places:
+        planned = retention.plan(
+            place, target.channel, who=person, is_staging=is_staging, orphans=orphans
+        )
         _show(app, planned.lines(), dry_run=dry_run)
         swept = () if dry_run else retention.apply(planned, who=person)
         for name in swept:
@@ -262,24 +281,28 @@ def status(app: App, /, *, older_than: float | None, **options: Any) -> None:
     target = target_of(app, options)
     channel = target.judging(app)
     found = [
-        item
+        room.read(staging, release, target.family, channel, now=app.now())
         for staging, release in target.pairs()
-        for item in room.read(staging, release, target.family, channel, now=app.now())
     ]
+    sets = [item for overview in found for item in overview.sets]
+    problems = [text for overview in found for text in overview.problems]
     if older_than is not None:
-        found = room.waiting(found, hours=older_than)
-    text = "\n".join(columns(room.HEADER, [item.row() for item in found])) if found else "no set"
-    app.emit({"sets": [item.to_json() for item in found]}, text)
+        sets = room.waiting(sets, hours=older_than)
+    for text in problems:
+        app.console.warn(text)
+    text = "\n".join(columns(room.HEADER, [item.row() for item in sets])) if sets else "no set"
+    app.emit({"sets": [item.to_json() for item in sets], "problems": problems}, text)
 
 
-def _change(app: App, change: Change, person: Who, *, dry_run: bool) -> None:
+def _change(app: App, change: ChangePlan, *, dry_run: bool) -> None:
     from rocwheel.release import withdraw
 
     _show(app, change.lines(), dry_run=dry_run)
     if not dry_run and not change.is_done:
-        withdraw.apply(change, who=person)
+        withdraw.apply(change)
     document = change.to_json(dry_run=dry_run)
-    app.emit({**document, "reason": person.reason}, f"{change.history.set_id} {document['state']}")
+    reason = change.operation.who.reason
+    app.emit({**document, "reason": reason}, f"{change.operation.set_id} {document['state']}")
 
 
 def _show(app: App, lines: list[str], *, dry_run: bool) -> None:
@@ -310,10 +333,7 @@ def _approvals(texts: tuple[str, ...], person: Who, *, named: bool) -> tuple[App
 
 def _place_of(target: Target, files: tuple[str, ...]) -> Place:
     """The release place that lists a file; the last one, where none does."""
-    from rocwheel.index.page import version_of
-    from rocwheel.index.publish import read_page
+    from rocwheel.release import withdraw
 
     places = [release for _, release in target.pairs()]
-    project, _ = version_of(files[0])
-    listing = (place for place in places if read_page(place, project).file(files[0]))
-    return next(listing, places[-1])
+    return next((place for place in places if withdraw.lists(place, files[0])), places[-1])

@@ -10,10 +10,11 @@ import click
 import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
 from rocwheel.cli.command import once, option, section
+from rocwheel.cli.dist import CHECKOUT
 from rocwheel.errors import ConfigError
 from rocwheel.index import channels
 from rocwheel.index.channels import Channel
-from rocwheel.ledger import records
+from rocwheel.ledger import manifests
 from rocwheel.manifest import Manifest
 from rocwheel.places import Place
 from rocwheel.release import wheelset
@@ -30,7 +31,6 @@ class TargetOptions:
     channel: str | None
     store_url: str | None
     channels_file: Path | None
-    single_writer: bool
 
 
 target_options = section(
@@ -46,13 +46,7 @@ target_options = section(
     option(
         "--channels-file",
         type=click.Path(path_type=Path),
-        help="Where the channels are defined; default: channels.yaml of the data in use.",
-    ),
-    option(
-        "--single-writer",
-        is_flag=True,
-        help="Promise that nobody else writes to the store: needed where the server ignores "
-        "conditional writes.",
+        help="Where the channels are defined; default: ci/channels.yaml of this checkout.",
     ),
 )
 
@@ -104,26 +98,23 @@ class Target:
         if bool(options.store_url) == bool(options.channel):
             raise click.UsageError("give --channel or --store, one of the two")
         if not options.family:
-            raise click.UsageError("give --family; `python -m amdgpu_family_matrix` lists them")
+            raise click.UsageError("give --family; `python amdgpu_family_matrix.py` lists them")
         self.family = family_named(options.family)
         self.channel = (
             channels.channel(
-                app.path(options.channels_file) or app.home.ci / "channels.yaml",
+                app.path(options.channels_file) or CHECKOUT / "ci" / "channels.yaml",
                 options.channel,
             )
             if options.channel
             else channels.of_store(options.store_url or "")
         )
-        if options.single_writer:
-            single = replace(self.channel.options, single_writer=True)
-            self.channel = replace(self.channel, options=single)
         self.store = self.channel.open()
 
     def judging(self, app: App) -> Channel:
-        """The channel with the suites of the data in use: verdicts of other suites do not count."""
+        """The channel with the suites of this checkout: verdicts of other suites do not count."""
         from rocwheel.gate.suite import suites
 
-        known = suites.load_known(app.home, today=app.now().date())
+        known = suites.load_known(CHECKOUT, today=app.now().date())
         return replace(self.channel, suites=known)
 
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
@@ -142,7 +133,7 @@ class Target:
             sha256: place
             for pair in self.pairs()
             for place in pair
-            for sha256 in records.manifests(place, digits)
+            for sha256 in manifests.names(place, digits)
         }
         if len(found) != 1:
             raise ConfigError(
@@ -150,7 +141,7 @@ class Target:
                 hint="give more digits" if found else "stage the wheelhouse first",
             )
         sha256, place = found.popitem()
-        manifest = records.find_manifest(place, sha256)
+        manifest = manifests.find(place, sha256)
         if manifest is None:
             raise ConfigError(f"{text}: the manifest went away", hint="run the command again")
         return manifest

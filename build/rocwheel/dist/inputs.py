@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from rocwheel import bazel, home, rocm, source
+from rocwheel import bazel, rocm, source
 from rocwheel.console import silent
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import RocmVersion, WheelKind, rocm_number
@@ -43,7 +43,7 @@ def gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
             runner=runner,
             console=console,
         )
-        tool = home.tool(request.home, partial(source.identify, runner=runner))
+        tool = source.identify(request.checkout, runner=runner)
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
     compiler = find_compiler(request, runner=runner)
@@ -141,7 +141,7 @@ def find_bazel(
         workspace=tree.workspace,
         runner=runner,
         downloads=bazel.Downloads(
-            releases=bazel.load_releases(request.home.ci / "bazel_binaries.yaml"),
+            releases=bazel.load_releases(request.checkout / "ci" / "bazel_binaries.yaml"),
             folder=request.cache / "bazel-binaries",
             mirror=request.bazel_mirror,
             only_verified=request.locked,

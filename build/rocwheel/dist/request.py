@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from rocwheel.home import Home
-
 JAXLIB_ORIGINS: Final = ("built", "upstream")
 
 
@@ -58,7 +56,7 @@ class Request:
     cache: Path
     cache_budget: int | None = None  # bytes
     allow_dirty: bool = False
-    home: Home  # rocwheel's own data
+    checkout: Path  # rocwheel's own: where ci/ is
     cwd: Path
     environ: Mapping[str, str] = field(default_factory=dict)
     command_line: str = ""
@@ -81,7 +79,7 @@ class Plan:
 
 def plan(request: Request) -> Plan:
     """Check the request and decide. Changes nothing. Raises ConfigError, RocmError, HostError."""
-    ci = request.home.ci
+    ci = request.checkout / "ci"
     layouts = source.load_layouts(ci / "layouts.yaml")
     pins = source.load_pins(ci / "pins.yaml", layouts=layouts)
     for what, value, valid in (

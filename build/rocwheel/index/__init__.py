@@ -1,6 +1,5 @@
-"""The index: what pip and uv see of a store, and the records it can be made again from.
+"""The index: what pip and uv see of a store.
 
-`places` names every key, `channels` reads `ci/channels.yaml`, `page` renders one package page,
-`publish` changes pages so that several writers lose nothing, `records` keeps manifests, verdicts,
-intents and releases, `serve` shows a store over local HTTP.
+`page` renders one page in its two forms, `publish` lets pages show a state (`settle`), `channels`
+reads `ci/channels.yaml`, `serve` shows a store over local HTTP.
 """

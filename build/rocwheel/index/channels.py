@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 FILE: Final = "ci/channels.yaml"
 ANY_MAJOR: Final = 0
-PAGE_CACHE: Final = "public, max-age=60"
+PAGE_CACHE: Final = "no-cache"  # copies are kept, and asked about each time (RFC 9111)
 WHEEL_CACHE: Final = "public, max-age=31536000, immutable"
 MIB: Final = 1 << 20
 
@@ -155,10 +155,9 @@ def _channel(name: str, entry: Field, suites: frozenset[str]) -> Channel:
         required=("store", "prefixes"),
         optional=(
             "region", "endpoint", "public_url", "cache_control", "retention", "size_budget_mib",
-            "policy", "writers",
+            "policy",
         ),
     )  # fmt: skip
-    writers = fields["writers"].choice(("many", "one")) if "writers" in fields else "many"
     cache = (
         fields["cache_control"].record(required=("pages", "wheels"))
         if "cache_control" in fields
@@ -173,7 +172,6 @@ def _channel(name: str, entry: Field, suites: frozenset[str]) -> Channel:
             endpoint=_url(fields["endpoint"], r"https?://.+", "write https://host")
             if "endpoint" in fields
             else "",
-            single_writer=writers == "one",
         ),
         public_url=_url(fields["public_url"], r"https?://.+", "write https://host")
         if "public_url" in fields

@@ -1,112 +1,97 @@
-"""Changing pages so that several publishers at once lose nothing.
+"""Making pages show a state of the log: `settle`, which may be stopped, repeated and run twice.
 
-A page is three objects that cannot change together: its JSON state and one or two HTML views. The
-rule that keeps them right: read the views, read the state, swap the state, swap the views. A view
-is only ever swapped for the one read *before* the state it is rendered from, so whoever swaps a
-view last has seen the newest state; a swap that fails starts over. A publisher that is killed in
-between leaves views that say what was true before, and the next run renders them.
-
-Per page: three reads, at most three writes, one read of what is served.
+A page is put only where it is older than the state and lists something else, and only in place of
+exactly what was read. Since each page carries the number of its state in its bytes, a publisher
+that was held up for hours finds its page changed and leaves it.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from rocwheel.errors import ObjectMissingError, ObjectStaleError, StoreError
-from rocwheel.index.page import Page, Root, is_ours, links
-from rocwheel.store import pause
+from rocwheel.entry import rank
+from rocwheel.errors import ObjectMissingError, ObjectStaleError, RefusedError, StoreError
+from rocwheel.index.page import Page, Root, links, mark
+from rocwheel.store import each, pause
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from rocwheel.index.page import Entry
+    from rocwheel.entry import Entry
     from rocwheel.places import Place
     from rocwheel.store import Headers, Info
 
-ATTEMPTS: Final = 60  # swaps that fail because somebody else was faster
+Shown: TypeAlias = "Page | Root"
+
+ATTEMPTS: Final = 60  # reads of a page that somebody else changes each time
+FAILURES: Final = 3  # of a write before it is given up
 POLL_SECONDS: Final = 2.0
+ROUND: Final = 1.0  # seconds; HTTP dates have no fractions
 
 
-def read_page(place: Place, project: str) -> Page:
-    """The state of a page; an empty page where none is stored."""
-    key = place.state(project)
-    try:
-        data, _ = place.store.read(key)
-    except ObjectMissingError:
-        return Page(project=project)
-    return Page.from_json(data, where=place.store.locate(key))
+@dataclass(frozen=True, kw_only=True)
+class Form:
+    """One of the objects that a page is: its key, and its bytes for any number."""
+
+    key: str
+    headers: Headers
+    number: int
+    render: Callable[[int], bytes]
 
 
-def read_root(place: Place) -> Root:
-    """The list of projects; an empty one where none is stored."""
-    key = place.state("")
-    try:
-        data, _ = place.store.read(key)
-    except ObjectMissingError:
-        return Root()
-    return Root.from_json(data, where=place.store.locate(key))
+def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
+    """All objects of one page at a place; what is served first comes last."""
+    project = page.project if isinstance(page, Page) else ""
+
+    def html(number: int) -> bytes:
+        return page.to_html(family=place.family, index_url=place.url, number=number)
+
+    views = place.views(project, folder_keys=folder_keys)
+    return (
+        Form(
+            key=place.json(project),
+            headers=place.json_headers,
+            number=page.number,
+            render=lambda number: page.to_json(number=number),
+        ),
+        *(
+            Form(key=key, headers=place.view_headers, number=page.number, render=html)
+            for key in reversed(views)
+        ),
+    )
 
 
-def change_page(
-    place: Place,
-    project: str,
-    edit: Callable[[Page], Page],
-    *,
-    losing: frozenset[str] = frozenset(),
-    adopting: bool = False,
-    mending: bool = False,
-) -> bool:
-    """Apply `edit` to a page and see it served; return whether the page is new at this place.
+def settle(place: Place, pages: Sequence[Shown], *, removing: bool) -> None:
+    """Let every page show at least its state, the pages others need before (or after) theirs.
 
-    `losing` names the files that may leave. Raises StoreError when others would, when the page is
-    another tool's (unless `adopting`) or cannot be read (unless `mending`: then it counts as
-    empty), or when what is served afterwards is not what was written.
+    Between the two it waits until no copy of the earlier pages can be left on the way to an
+    installer. Raises StoreError; what was not done then is done by the next `settle`.
     """
 
-    def parse(state: _Stored) -> Page:
-        try:
-            where = place.store.locate(state.key)
-            return Page.from_json(state.data, where=where) if state.data else Page(project=project)
-        except StoreError:
-            if not mending:
-                raise
-            return Page(project=project)
+    def step(page: Shown) -> int:
+        return rank(page.project) if isinstance(page, Page) else 2
 
-    def apply(page: Page) -> Page:
-        after = edit(page)
-        _refuse_loss(place, page, after, losing)
-        return after
-
-    def render(page: Page) -> bytes:
-        return page.to_html(family=place.family, index_url=place.url)
-
-    after, body, is_new = _change(place, project, parse, apply, render, adopting=adopting)
-    _see(place, project, after, body)
-    return is_new
-
-
-def change_root(place: Place, projects: Iterable[str], *, mending: bool = False) -> None:
-    """Add projects to the list; they never leave it. `mending` as in `change_page`."""
-    added = frozenset(projects)
-
-    def parse(state: _Stored) -> Root:
-        try:
-            where = place.store.locate(state.key)
-            return Root.from_json(state.data, where=where) if state.data else Root()
-        except StoreError:
-            if not mending:
-                raise
-            return Root()
-
-    def render(root: Root) -> bytes:
-        return root.to_html(family=place.family, index_url=place.url)
-
-    _change(
-        place, "", parse, lambda root: Root(projects=root.projects | added), render, adopting=True
-    )
+    if not pages:
+        return
+    folders = place.store.abilities().folder_keys
+    steps = [
+        [form for page in found for form in forms(place, page, folder_keys=folders)]
+        for _, found in groupby(sorted(pages, key=step, reverse=removing), step)
+    ]
+    copies_end = 0.0  # by time.monotonic()
+    for wanted in steps:
+        seen = each(lambda form: _look(place, form), wanted, threads=place.store.connections)
+        if any(item.is_behind for item in seen) and (left := copies_end - time.monotonic()) > 0:
+            time.sleep(left)
+        ends = each(
+            lambda found: _put(place, found[0], found[1]),
+            list(zip(wanted, seen, strict=True)),
+            threads=place.store.connections,
+        )
+        copies_end = max((copies_end, *ends))
 
 
 def await_public(
@@ -125,7 +110,7 @@ def await_public(
     for project, entries in files.items():
         url = place.link(f"{project}/")
         wanted = {(item.filename, item.sha256) for item in entries}
-        while True:
+        while wanted:
             try:
                 answer = requests.get(url, headers={"Cache-Control": "no-cache"}, timeout=30)
                 shown = {(item.filename, item.sha256) for item in links(answer.content)}
@@ -136,7 +121,7 @@ def await_public(
                 break
             if time.monotonic() > deadline:
                 what = problem or ("still listed" if absent else "not listed")
-                name = min(item.filename for item in entries)
+                name, _ = min(wanted)
                 raise StoreError(
                     f"{url}: {name}: {what} after {seconds:.0f} s",
                     hint="the store itself is right; check the CDN, then run the command again",
@@ -144,89 +129,67 @@ def await_public(
             time.sleep(POLL_SECONDS)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Stored:
-    """An object as it was read, or None twice where nothing is stored."""
+def claimed(place: Place, project: str) -> int | None:
+    """The state a page shows that is stored under this project's name; None where none is.
 
-    key: str
-    data: bytes | None
-    info: Info | None
-
-    @classmethod
-    def read(cls, place: Place, key: str) -> _Stored:
+    -1 for a page that another tool, or a version before the log, made.
+    """
+    plain = place.views(project, folder_keys=False)[0]
+    for key in (plain, place.json(project)):
         try:
-            data, info = place.store.read(key)
+            data, _ = place.store.read(key)
         except ObjectMissingError:
-            return cls(key=key, data=None, info=None)
-        return cls(key=key, data=data, info=info)
-
-    def swap(self, place: Place, body: bytes, headers: Headers) -> None:
-        """Replace it, if nobody did. Raises ObjectStaleError."""
-        if self.data != body:
-            place.store.replace(self.key, body, previous=self.info, headers=headers)
-
-
-def _change(
-    place: Place,
-    project: str,
-    parse: Callable[[_Stored], Any],
-    edit: Callable[[Any], Any],
-    render: Callable[[Any], bytes],
-    *,
-    adopting: bool,
-) -> tuple[Any, bytes, bool]:
-    """Swap state and views; return the new state, its view, and whether there was none before."""
-    keys = place.views(project, folder_keys=place.store.abilities().folder_keys)
-    for failures in range(1, ATTEMPTS + 1):
-        views = [_Stored.read(place, key) for key in reversed(keys)]  # served last, changed last
-        state = _Stored.read(place, place.state(project))
-        if state.data is None and not adopting:
-            _refuse_foreign(place, views)
-        after = edit(parse(state))
-        try:
-            state.swap(place, after.to_json(), place.state_headers)
-            body = render(after)
-            for view in views:
-                view.swap(place, body, place.view_headers)
-        except ObjectStaleError:
-            pause(min(failures, 6))
             continue
-        return after, body, state.data is None
+        found = mark(data)
+        return -1 if found is None else found
+    return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Seen:
+    """An object as it was read, or nothing; `ends` is when no older copy can be left."""
+
+    info: Info | None
+    is_behind: bool  # it must be put
+    ends: float
+
+
+def _look(place: Place, form: Form) -> _Seen:
+    try:
+        data, info = place.store.read(form.key)
+    except ObjectMissingError:
+        return _Seen(info=None, is_behind=True, ends=0.0)
+    number = mark(data)
+    is_behind = number is None or (number <= form.number and data != form.render(number))
+    left = float(place.page_seconds)
+    if left and info.now:
+        left = max(0.0, left + ROUND - (info.now - info.modified).total_seconds())
+    return _Seen(info=info, is_behind=is_behind, ends=time.monotonic() + left if left else 0.0)
+
+
+def _put(place: Place, form: Form, seen: _Seen) -> float:
+    """Put a page where it is behind; return when no older copy of it can be left."""
+    failures = 0
+    for attempt in range(1, ATTEMPTS + 1):
+        if not seen.is_behind:
+            return seen.ends
+        try:
+            body = form.render(form.number)
+            place.store.replace(form.key, body, previous=seen.info, headers=form.headers)
+        except ObjectStaleError:
+            pause(min(attempt, 6))
+        except RefusedError:
+            raise
+        except StoreError:  # which is no proof that it did not happen: read again
+            failures += 1
+            seen = _look(place, form)
+            if seen.is_behind and failures == FAILURES:
+                raise
+            pause(failures)
+        else:
+            return time.monotonic() + place.page_seconds if place.page_seconds else 0.0
+        seen = _look(place, form)
     raise ObjectStaleError(
-        f"{place.store.locate(place.state(project))}: changed by others {ATTEMPTS} times in a row",
+        f"{place.store.locate(form.key)}: changed by others {ATTEMPTS} times in a row",
         hint="run the same command again",
     )
-
-
-def _see(place: Place, project: str, page: Page, body: bytes) -> None:
-    """Read what is served: it is the view that was written, or somebody changed it since."""
-    key = place.views(project, folder_keys=place.store.abilities().folder_keys)[0]
-    data, _ = place.store.read(key)
-    if data == body:
-        return
-    shown = {(item.filename, item.sha256) for item in links(data)}
-    now = read_page(place, project)
-    for item in page.files:
-        if now.file(item.filename) == item and (item.filename, item.sha256) not in shown:
-            raise StoreError(
-                f"{place.store.locate(key)}: {item.filename} is not listed",
-                hint="run the same command again; if it stays, the store serves old objects",
-            )
-
-
-def _refuse_loss(place: Place, before: Page, after: Page, losing: frozenset[str]) -> None:
-    lost = {item.filename for item in before.files} - {item.filename for item in after.files}
-    if lost - losing:
-        raise StoreError(
-            f"{place.store.locate(place.state(before.project))}: would lose {min(lost - losing)}",
-            hint="files leave an index only through rollback and prune",
-        )
-
-
-def _refuse_foreign(place: Place, views: Iterable[_Stored]) -> None:
-    for view in views:
-        if view.data is not None and not is_ours(view.data):
-            raise StoreError(
-                f"{place.store.locate(view.key)}: this page was made by another tool",
-                hint="take its files over first: `index adopt`",
-            )

@@ -1,5 +1,6 @@
-"""The release room: staging, promotion, withdrawal, retention, and what stands where.
+"""Releases: what may change an index, and how.
 
-Every command makes a plan (a value that can be printed), then applies exactly that plan. `policy`
-decides, `operations` makes each change resumable, the other modules are one command each.
+`operations` is the one transaction; `stage`, `promote`, `withdraw` (yank, rollback, restore),
+`retention` (prune, repair), `adopt` and `migrate` are what it carries out; `policy` says what may
+be released, `wheelset` what a set must be; `status`, `audit` and `resolving` look.
 """

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urljoin, urlsplit
 
 from rocwheel.errors import ObjectMissingError, RocwheelError, WheelError
-from rocwheel.index.page import Page, links
-from rocwheel.index.publish import read_page, read_root
-from rocwheel.ledger import records
-from rocwheel.places import ADOPTED
-from rocwheel.release import operations, wheelset
+from rocwheel.index.page import Page, Root, links, mark
+from rocwheel.index.publish import forms
+from rocwheel.ledger import log, manifests
+from rocwheel.ledger.state import Standing
+from rocwheel.places import FOREIGN
+from rocwheel.release import operations, status, wheelset
 from rocwheel.store import advance, each
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from rocwheel.index.page import Entry
-    from rocwheel.ledger.records import History
+    from rocwheel.entry import Entry
+    from rocwheel.ledger.state import State
     from rocwheel.manifest import Manifest
     from rocwheel.places import Place
     from rocwheel.store import Counter
@@ -39,65 +40,83 @@ class Checked:
 def check(place: Place, *, count: Counter | None = None) -> Checked:
     """Download everything the index lists and compare.
 
-    Compared: JSON with HTML, what links point to with hash and size, METADATA in the wheel with
-    `.metadata` and Requires-Python, pages with records, requirements within each set.
+    Compared: the log, folded again, with its snapshot; every form of every page with what the log
+    says; what it lists with hash and size; METADATA in the wheel with `.metadata` and
+    Requires-Python; requirements within each set.
     """
-    histories = records.histories(place)
-    recorded = {name: entry for item in histories.values() for name, entry in item.live.items()}
-    unfinished = {
-        entry.filename for item in histories.values() if item.open for entry in item.open.entries
-    }
-    problems: list[str] = []
-    seen: dict[str, Entry] = {}
+    state = log.load(place, log.read(place), None)
+    problems = [*status.problems(place, state), *_check_log(place, state)]
+    problems += _check_pages(place, state)
+    listed = [entry for project in sorted(state.projects) for entry in state.shown(project)]
     metadata: dict[str, bytes] = {}
-    root = read_root(place).projects
-    for project in sorted({*root, *records.projects(histories)}):
-        page, found = _check_page(place, project)
-        problems += found
-        if page.files and project not in root:
-            problems.append(f"{place.location}/: {project} is not in the list of projects")
-        seen.update({item.filename: item for item in page.files})
 
     def one(entry: Entry) -> list[str]:
         found, data = _check_file(place, entry, count)
         metadata[entry.filename] = data
         return found
 
-    for found in each(one, list(seen.values()), threads=place.store.connections):
+    for found in each(one, listed, threads=place.store.connections):
         problems += found
-    for name in sorted(set(seen) - set(recorded) - unfinished):
-        problems.append(f"{place.location}/{name}: listed, and no record knows it")
-    for name in sorted(set(recorded) - set(seen) - unfinished):
-        problems.append(f"{place.location}/{name}: recorded, and not listed")
-    problems += _check_sets(place, histories, metadata)
-    return Checked(files=len(seen), problems=tuple(problems))
+    problems += _check_sets(place, state, metadata)
+    return Checked(files=len(listed), problems=tuple(problems))
 
 
-def _check_page(place: Place, project: str) -> tuple[Page, list[str]]:
-    """Compare the two forms of a page, and what its links point to."""
-    page = read_page(place, project)
+def check_pages(place: Place) -> list[str]:
+    """Compare every form of every page with what the log says."""
+    return _check_pages(place, log.load(place, log.read(place), None))
+
+
+def _check_pages(place: Place, state: State) -> list[str]:
+    pages: list[Page | Root] = [
+        Page(project=project, files=state.shown(project), number=state.number)
+        for project in sorted(state.projects)
+    ]
+    if pages:
+        pages.append(Root(projects=state.projects, number=state.number))
+    folders = _keeps_folders(place)
+    found = each(
+        lambda page: _check_page(place, page, folder_keys=folders),
+        pages,
+        threads=place.store.connections,
+    )
+    return [problem for problems in found for problem in problems]
+
+
+def _check_log(place: Place, state: State) -> Iterator[str]:
+    """The snapshot is the fold of the log, whatever somebody made of one of the two."""
+    if not state.number:
+        return
+    again = log.load(place, log.read(place, afresh=True), None)
+    if again.number == state.number and (
+        again.sets != state.sets
+        or any(again.listings.get(name) != state.listing(name) for name in state.projects)
+    ):
+        yield f"{place.store.locate(place.state)}: not what the log says: remove it"
+    for problem in set(again.problems) - set(state.problems):
+        yield f"{place.location}: {problem}"
+
+
+def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[str]:
+    """Every form of a page lists what the log says, and its links lead where they should."""
+    project = page.project if isinstance(page, Page) else ""
     problems = []
-    for key in place.views(project, folder_keys=_keeps_folders(place)):
-        where = place.store.locate(key)
+    for form in forms(place, page, folder_keys=folder_keys):
+        where = place.store.locate(form.key)
         try:
-            data, _ = place.store.read(key)
+            data, _ = place.store.read(form.key)
         except ObjectMissingError:
-            problems.append(f"{where}: missing")
+            problems.append(f"{where}: missing: `index repair` makes it again")
             continue
-        shown = {
-            (link.filename, link.sha256, link.metadata_sha256, link.requires_python, link.yanked)
-            for link in links(data)
-        }
-        stated = {
-            (item.filename, item.sha256, item.metadata_sha256, item.requires_python, item.yanked)
-            for item in page.files
-        }
-        problems += [f"{where}: {item[0]} is not as in index.json" for item in shown ^ stated]
-        for link in links(data):
+        number = mark(data)
+        if number is None or (number <= form.number and data != form.render(number)):
+            problems.append(f"{where}: not what the log says: `index repair` makes it again")
+        if number is not None and number > form.number:
+            problems.append(f"{where}: shows entry {number}, the log ends with {form.number}")
+        for link in links(data) if not form.key.endswith(".json") else ():
             target = unquote(urlsplit(urljoin(f"http://x/{place.key(project)}/", link.url)).path)
             if target != f"/{place.key(link.filename)}":
                 problems.append(f"{where}: the link of {link.filename} leads to {target}")
-    return page, problems
+    return problems
 
 
 def _keeps_folders(place: Place) -> bool:
@@ -127,28 +146,26 @@ def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list
     return problems, inside
 
 
-def _check_sets(
-    place: Place, histories: Mapping[str, History], metadata: Mapping[str, bytes]
-) -> Iterator[str]:
+def _check_sets(place: Place, state: State, metadata: Mapping[str, bytes]) -> Iterator[str]:
     """Every listed set is complete and closed, for each of its CPythons."""
-    for history in histories.values():
-        if history.set_id == ADOPTED or not history.live:
+    for known in state.sets.values():
+        if known.id == FOREIGN or known.standing is not Standing.LISTED:
             continue
         try:
-            manifest = records.find_manifest(place, history.set_id)
+            manifest = manifests.find(place, known.id)
             if manifest is None:
-                yield f"{place.store.locate(place.manifest(history.set_id))}: missing"
+                yield f"{place.store.locate(place.manifest(known.id))}: missing"
                 continue
             wheelset.check_complete(manifest)
             wheelset.check_closed(manifest, _of_set(manifest, metadata))
         except RocwheelError as exc:
-            yield f"{place.location}: {operations.short(history.set_id)}: {exc}"
+            yield f"{place.location}: {operations.short(known.id)}: {exc}"
 
 
 def _of_set(manifest: Manifest, metadata: Mapping[str, bytes]) -> dict[str, bytes]:
     missing = [w.filename for w in manifest.built if not metadata.get(w.filename)]
     if missing:
-        raise WheelError(f"{missing[0]}: not listed or not readable", hint="index rebuild")
+        raise WheelError(f"{missing[0]}: not listed or not readable", hint="index repair")
     return {w.filename: metadata[w.filename] for w in manifest.built}
 
 

@@ -1,46 +1,44 @@
-"""Operations on an index that survive being killed and being run twice at once.
+"""How anything that changes an index is done: decide on a state of the log, commit, settle.
 
-`begin` writes the intent, or takes up one that was cut short; `finish` writes the record. In
-between, everything may be repeated: what was done already is seen and not done again.
+`perform` is the one transaction; every command that changes an index is an `Operation`, which
+decides what the next entry of the log is, purely, from a state. docs/release-protocol.md says why
+each step is where it is.
 """
 
 from __future__ import annotations
 
+import abc
 import threading
-from dataclasses import dataclass
-from functools import partial
-from typing import TYPE_CHECKING, Final
+import uuid
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel.errors import PromotionError
-from rocwheel.index.page import Page
-from rocwheel.index.publish import await_public, change_page, change_root
-from rocwheel.ledger import records
-from rocwheel.ledger.records import Action, Intent, Record
-from rocwheel.model import WheelKind
+from rocwheel.errors import PromotionError, StoreError
+from rocwheel.index.page import Page, Root
+from rocwheel.index.publish import await_public, claimed, settle
+from rocwheel.ledger import log
+from rocwheel.ledger.state import Action, State, Transition, apply, in_order, touched
 from rocwheel.store import each
-from rocwheel.values import replace
 from rocwheel.wheel.metadata import WheelName
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Sequence
     from datetime import datetime
-    from typing import Any
 
     from rocwheel.console import Progress
-    from rocwheel.index.page import Entry
-    from rocwheel.ledger.records import History
-    from rocwheel.manifest import Manifest, WheelEntry
+    from rocwheel.entry import Entry
+    from rocwheel.ledger.state import Holding
+    from rocwheel.manifest import WheelEntry
     from rocwheel.places import Place
     from rocwheel.store import Info
 
-# pjrt first: a plugin is never listed before what it depends on.
-ORDER: Final = {WheelKind.PJRT.value: 0, WheelKind.JAXLIB.value: 1, WheelKind.PLUGIN.value: 2}
+ATTEMPTS: Final = 60  # commits that fail because somebody else was faster
 PUBLIC_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Who:
-    """Who acts, when, and why: part of every intent and record."""
+    """Who acts, when, and why: part of every entry of a log."""
 
     by: str
     now: datetime
@@ -52,146 +50,109 @@ class Who:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
-    """An operation under way: its intent is stored, its record is not, or not yet again."""
+class Operation(abc.ABC):
+    """One change of an index that somebody asked for: `perform` does it once or not at all."""
 
     place: Place
-    intent: Intent
-    resumed: bool  # an earlier run, or one beside us, began it
+    who: Who
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    def publish(
-        self,
-        edit: Callable[[Page, list[Entry]], Page],
-        *,
-        sparing: frozenset[str] = frozenset(),
-    ) -> None:
-        """Change every page of the intent's files: dependencies first, or last when they leave.
+    @abc.abstractmethod
+    def wanted(self, state: State) -> Collection[str]:
+        """The projects whose listings are needed to decide."""
 
-        Files of `sparing` are left alone. Returns when the pages, and those behind the public
-        URL, show the change.
+    @abc.abstractmethod
+    def decide(self, state: State) -> Transition | None:
+        """The next entry of the log; None where the state is as it should be.
+
+        A function of the state alone: nothing is read or written. Raises PromotionError or
+        ObjectDiffersError where it may not be.
         """
-        action = self.intent.action
-        pages = in_order(
-            action, (item for item in self.intent.entries if item.filename not in sparing)
-        )
-        losing = frozenset(item.filename for item in self.intent.entries if action.removes)
-        new = [
-            project
-            for project in pages
-            if change_page(
-                self.place,
-                project,
-                partial(_edited, edit=edit, entries=pages[project]),
-                losing=losing,
-                adopting=action is Action.ADOPT,
-            )
-        ]
-        if new or (self.resumed and action.adds):
-            change_root(self.place, pages)
-        await_public(self.place, pages, seconds=PUBLIC_SECONDS, absent=action.removes)
 
-    def finish(self, *, evidence: Mapping[str, Any] | None = None, done: bool = True) -> None:
-        """Write the record. Raises PromotionError when it ended otherwise meanwhile."""
-        intent = self.intent
-        record = Record(
-            set_id=intent.set_id,
-            number=intent.number,
-            action=intent.action,
-            done=done,
-            time=intent.time,
-            by=intent.by,
-            reason=intent.reason,
+    def prepare(self, state: State) -> None:  # noqa: B027 (most need nothing)
+        """Put and verify the bytes that must be there before the commit; may be repeated."""
+
+    def entry(
+        self,
+        state: State,
+        action: Action,
+        *,
+        sets: Sequence[str] = (),
+        names: Sequence[str] = (),
+        brings: Sequence[Holding] = (),
+        evidence: dict[str, Any] | None = None,
+    ) -> Transition:
+        """The entry after `state` that does this."""
+        return Transition(
+            number=state.number + 1,
+            previous=state.head,
+            id=self.id,
+            action=action,
+            family=self.place.family,
+            time=self.who.time,
+            by=self.who.by,
+            reason=self.who.reason,
+            sets=tuple(sets),
+            names=tuple(names),
+            brings=tuple(brings),
             evidence=evidence or {},
         )
-        if records.put_record(self.place, record):
-            return
-        there = {r.number: r.done for r in records.history(self.place, intent.set_id).records}
-        if there[intent.number] != done:
-            raise PromotionError(
-                f"{self.place.location}: {intent.action.value} of {short(intent.set_id)} was "
-                f"{'completed' if there[intent.number] else 'rolled back'} by another run",
-                hint="look at `status`, then run the command you still want",
-            )
 
 
-def begin(
-    place: Place,
-    history: History,
-    action: Action,
-    entries: Iterable[Entry],
-    *,
-    who: Who,
-    manifest: Manifest | None = None,
-) -> Operation:
-    """Write the intent, or take up the one that does the same to the same files.
+def read(operation: Operation) -> State:
+    """The state an operation decides on."""
+    state = log.read(operation.place)
+    return log.load(operation.place, state, operation.wanted(state))
 
-    Files that an operation adds get the intent's time as their upload time, so that a run that
-    takes over renders the same pages. Raises PromotionError when another operation is open.
+
+def perform(operation: Operation, state: State | None = None) -> State:
+    """Carry an operation out, from this state (or the log's) on; return the state it left.
+
+    Raises what `decide` and `prepare` raise, having changed nothing; UnknownError where nobody can
+    say whether it took effect; StoreError with a hint where it did and the pages do not show it.
     """
-    chosen = tuple(sorted(entries, key=lambda item: item.filename))
-    while True:
-        there = history.open or _done_before(history, action)
-        if there and _does(there, action, chosen):
-            return Operation(place=place, intent=there, resumed=True)
-        if history.open:
-            raise _busy(place, history.open)
-        stamped = chosen
-        if action in {Action.STAGE, Action.PROMOTE}:
-            stamped = tuple(replace(item, uploaded=who.time) for item in chosen)
-        intent = Intent(
-            set_id=history.set_id,
-            number=history.next_number,
-            action=action,
-            family=place.family,
-            time=who.time,
-            by=who.by,
-            reason=who.reason,
-            entries=stamped,
-            rocm=manifest.rocm.version if manifest else "",
-            jax=manifest.jax_version if manifest else "",
-            pythons=manifest.pythons if manifest else (),
-        )
-        if records.put_intent(place, intent):
-            return Operation(place=place, intent=intent, resumed=False)
-        history = records.history(place, history.set_id)  # somebody else began meanwhile
+    place = operation.place
+    for _ in range(ATTEMPTS):
+        state = complete(place, state or read(operation))
+        state = log.load(place, state, operation.wanted(state))
+        entry = operation.decide(state)
+        if entry is None:
+            operation.prepare(state)
+            return state
+        state = log.load(place, state, touched(state, entry))
+        _check_claims(place, state, entry)
+        operation.prepare(state)
+        if digest := log.commit(place, entry):
+            after = apply(state, entry, digest=digest)
+            return _shown(operation, entry, after)
+        state = None
+    raise PromotionError(
+        f"{place.location}: {ATTEMPTS} other changes came first, one after the other",
+        hint="run the same command again",
+    )
 
 
-def withdraw(place: Place, entries: Iterable[Entry]) -> None:
-    """Take files out of the pages, dependents first."""
-    pages = by_project(entries)
-    for project, files in reversed(pages.items()):
-        names = frozenset(item.filename for item in files)
-        change_page(place, project, partial(Page.without, filenames=names), losing=names)
+def complete(place: Place, state: State) -> State:
+    """Let the pages show a state where they do not, whoever was stopped before that."""
+    if is_settled(state):
+        return state
+    return repair(place, state, in_order(state.touched, removing=False))
 
 
-def by_project(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Entries by project, projects that others depend on first."""
-    pages: dict[str, list[Entry]] = {}
-    for entry in sorted(entries, key=lambda item: (ORDER.get(item.kind, -1), item.project)):
-        pages.setdefault(entry.project, []).append(entry)
-    return pages
+def repair(place: Place, state: State, projects: Collection[str]) -> State:
+    """Let these pages, and with them the list of projects, show a state; then save it."""
+    state = log.load(place, state, projects)
+    pages: list[Page | Root] = [
+        Page(project=project, files=state.shown(project), number=state.number)
+        for project in projects
+    ]
+    if set(projects) >= state.projects or not set(projects) <= set(state.digests):
+        pages.append(Root(projects=state.projects, number=state.number))
+    settle(place, pages, removing=state.removes)
+    return log.save(place, state)
 
 
-def in_order(action: Action, entries: Iterable[Entry]) -> dict[str, list[Entry]]:
-    """Entries by project, in the order in which an action changes the pages."""
-    pages = by_project(entries)
-    return dict(reversed(pages.items())) if action.removes else pages
-
-
-class Tally:
-    """Adds up bytes from many threads for one progress bar."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress, self._done = progress, 0
-        self._lock = threading.Lock()
-
-    def __call__(self, size: int) -> None:
-        with self._lock:
-            self._done += size
-            self._progress.update(self._done)
-
-
-def stored(place: Place, entries: Iterable[Entry]) -> dict[str, Info]:
+def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, Info]:
     """What is stored at a place under the names of these versions, by file name.
 
     One listing per project and version: its cost does not grow with the place.
@@ -207,12 +168,28 @@ def stored(place: Place, entries: Iterable[Entry]) -> dict[str, Info]:
     return {info.key.removeprefix(base): info for infos in found for info in infos}
 
 
-def listed(pages: Mapping[str, Page], entries: Iterable[Entry | WheelEntry]) -> bool:
-    """Whether the pages, by project, list every file with its hash."""
-    return all(
-        (file := pages[entry.project].file(entry.filename)) and file.sha256 == entry.sha256
-        for entry in entries
-    )
+def is_settled(state: State) -> bool:
+    """Whether the pages show a state: nobody was stopped after a commit."""
+    return state.number == state.saved
+
+
+def page_lines(place: Place, entries: Iterable[Entry], *, removing: bool = False) -> list[str]:
+    """The pages that change, for people, in their order."""
+    projects = in_order({entry.project for entry in entries}, removing=removing)
+    return [f"page     {place.location}/{project}/" for project in projects]
+
+
+class Tally:
+    """Adds up bytes from many threads for one progress bar."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress, self._done = progress, 0
+        self._lock = threading.Lock()
+
+    def __call__(self, size: int) -> None:
+        with self._lock:
+            self._done += size
+            self._progress.update(self._done)
 
 
 def short(set_id: str) -> str:
@@ -220,28 +197,49 @@ def short(set_id: str) -> str:
     return set_id[:12]
 
 
-def _edited(page: Page, *, edit: Callable[[Page, list[Entry]], Page], entries: list[Entry]) -> Page:
-    return edit(page, entries)
+def _shown(operation: Operation, entry: Transition, state: State) -> State:
+    """Step 6: the pages show what was committed."""
+    place = operation.place
+    projects = touched(state, entry)
+    try:
+        after = repair(place, state, in_order(state.touched, removing=False))
+        changed = {
+            project: [
+                file.entry
+                for file in state.listing(project).files
+                if set(entry.sets or [h.set for h in entry.brings]) & set(file.sets)
+                and state.is_listed(file) is not state.removes
+            ]
+            for project in projects
+        }
+        if entry.action.adds or entry.action.removes:
+            await_public(place, changed, seconds=PUBLIC_SECONDS, absent=entry.action.removes)
+    except StoreError as exc:
+        raise StoreError(
+            f"{exc} ({entry.action.value} is committed as entry {entry.number} of the log, and the "
+            "pages do not show it yet)",
+            hint=f"{exc.hint}; then `index repair`, or the same command again, completes it",
+        ) from exc
+    return after
 
 
-def _done_before(history: History, action: Action) -> Intent | None:
-    """The completed operation that left things as this one would."""
-    if history.last is not action or action not in {Action.STAGE, Action.PROMOTE}:
-        return None
-    return next(item for item in reversed(history.intents) if item.action is action)
+def _check_claims(place: Place, state: State, entry: Transition) -> None:
+    """Refuse to write over pages that no entry of the log knows. Raises StoreError."""
+    if entry.action in {Action.ADOPT, Action.MIGRATE}:
+        return
+    new = [project for project in touched(state, entry) if project not in state.projects]
+    for project in (*new, *([""] if not state.number else [])):
+        number = claimed(place, project)
+        if number is None or (number > state.number and log.read(place).number > state.number):
+            continue  # or somebody was faster, and the commit will say so
+        where = place.store.locate(place.key(project))
+        made = "another tool" if number < 0 else "a log that is gone"
+        raise StoreError(
+            f"{where}/: this page was made by {made}",
+            hint="take its files over first: `index adopt`",
+        )
 
 
-def _does(intent: Intent, action: Action, entries: Iterable[Entry]) -> bool:
-    wanted = {(item.filename, item.sha256) for item in entries}
-    return intent.action is action and wanted == {
-        (item.filename, item.sha256) for item in intent.entries
-    }
-
-
-def _busy(place: Place, there: Intent) -> PromotionError:
-    undo = ", or `rollback` to undo it" if there.action is Action.PROMOTE else ""
-    return PromotionError(
-        f"{place.location}: {there.action.value} of {short(there.set_id)}, begun by "
-        f"{there.by or 'somebody'} at {there.time}, is not complete",
-        hint=f"run `{there.action.value}` again to complete it{undo}",
-    )
+def with_number(state: State, number: int) -> State:
+    """The same state, its log continuing above a number that pages show already."""
+    return replace(state, number=number, saved=number)

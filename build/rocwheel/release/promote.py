@@ -1,36 +1,37 @@
 """Promotion: making exactly the gated bytes installable from the release index, or nothing.
 
 The plan reads and writes nothing: manifest, verdicts, policy, size and stated SHA-256 of every
-staged object, what the release has already. Applying it copies on the server, create-only, with
-every digest proven before and after, then changes the pages, then writes the release record.
+staged object, the METADATA inside each staged wheel, what the release has already. Nothing is taken
+from a staging record or page: whoever may write there decides nothing here. Applying it copies on
+the server, create-only, with every digest proven before and after, then commits.
 """
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rocwheel.console import Unit
 from rocwheel.console import size as readable
 from rocwheel.errors import ObjectMissingError, PromotionError
-from rocwheel.index.publish import read_page
-from rocwheel.ledger import records, verdicts
-from rocwheel.ledger.records import Action
+from rocwheel.ledger import log, manifests, verdicts
+from rocwheel.ledger.state import Action, Standing
 from rocwheel.release import operations, policy, wheelset
-from rocwheel.release.operations import Tally, listed, short, stored
+from rocwheel.release.operations import Operation, Tally, short, stored
+from rocwheel.release.stage import holding
 from rocwheel.store import each, replaced
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from amdgpu_family_matrix import Family
     from rocwheel.console import Console
+    from rocwheel.entry import Entry
     from rocwheel.index.channels import Channel
-    from rocwheel.index.page import Entry, Page
-    from rocwheel.ledger.records import History
+    from rocwheel.ledger.state import Known, State, Transition
     from rocwheel.ledger.verdicts import FoundVerdict
-    from rocwheel.manifest import Manifest
+    from rocwheel.manifest import Manifest, WheelEntry
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
     from rocwheel.release.policy import Approval, Decision
@@ -48,18 +49,80 @@ class Copy:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Promote(Operation):
+    """Copy a set's files and list them."""
+
+    staging: Place
+    manifest: Manifest
+    copies: tuple[Copy, ...]
+    found: tuple[FoundVerdict, ...]
+    decision: Decision
+    count: Callable[[int], None] | None = None
+    moved: list[int] = field(default_factory=list)  # bytes of wheels that passed through here
+
+    def wanted(self, state: State) -> Collection[str]:  # noqa: ARG002
+        return {wheel.project for wheel in self.manifest.built}
+
+    def decide(self, state: State) -> Transition | None:
+        known = state.sets.get(self.manifest.sha256)
+        if known and known.standing is Standing.LISTED:
+            return None
+        entries = tuple(item.entry for item in self.copies)
+        state.check_names(entries, where=self.place.location)
+        if known:
+            raise _withdrawn(self.place, known)
+        for project in self.wanted(state):
+            wheelset.check_order(state.shown(project), entries)
+        brings = [holding(self.manifest, entries)]
+        return self.entry(state, Action.PROMOTE, brings=brings, evidence=self.decision.evidence())
+
+    def prepare(self, state: State) -> None:  # noqa: ARG002
+        manifests.put(self.place, self.manifest)
+        threads = self.place.store.connections
+        each(self._keep, self.found, threads=threads)
+        self.moved.extend(each(self._copy, self.copies, threads=threads))
+
+    def _keep(self, found: FoundVerdict) -> None:
+        verdicts.keep(found, self.staging, self.place, manifest=self.manifest.sha256)
+
+    def _copy(self, item: Copy) -> int:
+        """One wheel and its METADATA; return how many bytes of the wheel passed through here."""
+        store, entry = self.place.store, item.entry
+        target = self.place.key(entry.filename)
+        moved = store.copy(item.source, target, sha256=entry.sha256, count=self.count)
+        store.create(
+            self.place.metadata(entry.filename),
+            item.metadata,
+            headers=self.place.metadata_headers,
+            sha256=entry.metadata_sha256,
+        )
+        return moved
+
+
+@dataclass(frozen=True, kw_only=True)
 class PromotePlan:
     """What `promote` is going to do, or why it may not."""
 
-    staging: Place
-    release: Place
+    operation: Promote
     channel: Channel
-    manifest: Manifest
-    history: History  # at the release
-    copies: tuple[Copy, ...]
-    verdicts: tuple[FoundVerdict, ...]
-    decision: Decision
+    before: State  # of the release
     is_done: bool
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.operation.manifest
+
+    @property
+    def decision(self) -> Decision:
+        return self.operation.decision
+
+    @property
+    def copies(self) -> tuple[Copy, ...]:
+        return self.operation.copies
+
+    @property
+    def release(self) -> Place:
+        return self.operation.place
 
     @property
     def state(self) -> str:
@@ -81,11 +144,8 @@ class PromotePlan:
             target = store.locate(self.release.key(item.entry.filename))
             size = readable(item.entry.size)
             lines.append(f"{act:9}{store.locate(item.source.key)} -> {target} ({size})")
-            lines.append(f"{act:9}{store.locate(item.source.key)}.metadata -> {target}.metadata")
-        lines += [
-            f"page     {self.release.location}/{project}/"
-            for project in operations.by_project(item.entry for item in self.copies)
-        ]
+            lines.append(f"{act:9}its METADATA -> {target}.metadata")
+        lines += operations.page_lines(self.release, (item.entry for item in self.copies))
         return [*lines, *self.cell_lines()]
 
     def cell_lines(self) -> list[str]:
@@ -148,154 +208,106 @@ def plan(
     """Read everything the promotion depends on; write nothing.
 
     Raises PromotionError when the set is not staged, was rolled back or breaks the version order,
-    ObjectDiffersError when a staged object or a released name has other bytes.
+    ObjectDiffersError when a staged object or a released name has other bytes, WheelError when a
+    wheel is not what its name and the manifest say.
     """
     wheelset.check_family(manifest, family)
     wheelset.check_complete(manifest)
     major = wheelset.rocm_major(manifest)
     staging = channel.staging(store, family.name, major)
     release = channel.release(store, family.name, major)
-    history = records.history(release, manifest.sha256)
-    if history.last is Action.ROLLBACK:
-        raise _rolled_back(release, history)
-    pages = {
-        project: read_page(release, project) for project in {w.project for w in manifest.built}
-    }
-    is_listed = listed(pages, manifest.built)
-    done = history.last is not None and history.open is None and is_listed
-    staged = records.history(staging, manifest.sha256)
-    if done and staged.last is Action.PRUNE:  # released, and staging let go of it
-        return PromotePlan(
-            staging=staging, release=release, channel=channel, manifest=manifest, history=history,
-            copies=(), verdicts=(), decision=policy.Decision(cells=()), is_done=True,
-        )  # fmt: skip
-    entries = _staged(staging, manifest, staged)
-    for entry in entries:
-        pages[entry.project].taken((entry,), where=release.location)
-        if not done:
-            wheelset.check_order(pages[entry.project], (entry,))
-    there = stored(release, entries)
+    state = log.read(release, {wheel.project for wheel in manifest.built})
+    there = stored(release, manifest.built)
+    known = state.sets.get(manifest.sha256)
+    if known and known.standing is not Standing.LISTED:
+        raise _withdrawn(release, known)
+    operation = Promote(
+        place=release, who=who, staging=staging, manifest=manifest, copies=(), found=(),
+        decision=policy.Decision(cells=()),
+    )  # fmt: skip
+    if known and operations.is_settled(state) and _all_there(manifest, there):
+        return PromotePlan(operation=operation, channel=channel, before=state, is_done=True)
     found = verdicts.find(staging, manifest.sha256)
     decision = policy.decide(manifest, family, channel, found, now=who.now, approvals=approvals)
     _check_approvals(approvals, decision)
-    copies = each(lambda entry: _copy(staging, entry, there), entries, threads=store.connections)
-    wheelset.check_closed(manifest, {item.entry.filename: item.metadata for item in copies})
-    return PromotePlan(
-        staging=staging,
-        release=release,
-        channel=channel,
-        manifest=manifest,
-        history=history,
-        copies=tuple(copies),
-        verdicts=found,
-        decision=decision,
-        is_done=done and all(item.is_there for item in copies),
+    looked = each(
+        lambda wheel: _source(staging, wheel, there), manifest.built, threads=store.connections
     )
+    metadata = {
+        wheel.filename: data for wheel, (_, data) in zip(manifest.built, looked, strict=True)
+    }
+    wheelset.check_closed(manifest, metadata)
+    copies = tuple(
+        Copy(
+            entry=entry,
+            source=source,
+            metadata=metadata[entry.filename],
+            is_there=_is_there(entry, there),
+        )
+        for entry, (source, _) in zip(
+            wheelset.entries(manifest, metadata, uploaded=who.time), looked, strict=True
+        )
+    )
+    operation = replace(operation, copies=copies, found=found, decision=decision)
+    operation.decide(state)
+    return PromotePlan(operation=operation, channel=channel, before=state, is_done=False)
 
 
-def apply(plan: PromotePlan, *, who: Who, console: Console) -> int:
+def apply(plan: PromotePlan, *, console: Console) -> int:
     """Publish; return how many bytes of wheels passed through this machine.
 
-    Raises PromotionError when the plan is blocked, or was rolled back while this was running.
+    Raises PromotionError when the plan is blocked, or something else was committed meanwhile that
+    forbids it.
     """
     if plan.decision.blocking:
         raise plan.refusal()
-    release, store = plan.release, plan.release.store
+    store = plan.release.store
     able = store.abilities()
     if not able.copies:
         console.info(
             f"{store.url}: this server lacks {', '.join(able.missing)}: wheels are downloaded, "
             "checked and put"
         )
-    operation = operations.begin(
-        release,
-        plan.history,
-        Action.PROMOTE,
-        (item.entry for item in plan.copies),
-        who=who,
-        manifest=plan.manifest,
-    )
-    records.put_manifest(release, plan.manifest)
-    each(
-        lambda found: verdicts.keep(found, plan.staging, release, manifest=plan.manifest.sha256),
-        plan.verdicts,
-        threads=store.connections,
-    )
     with console.progress("promoting", total=plan.size, unit=Unit.BYTES) as progress:
-        tally = Tally(progress)
-        moved = each(
-            lambda item: _publish(item, release, tally), plan.copies, threads=store.connections
-        )
-    operation.publish(lambda page, files: listing(page, files, release))
-    try:
-        operation.finish(evidence=plan.decision.evidence())
-    except PromotionError:
-        # Somebody rolled back while this was running: leave the index as they wanted it.
-        operations.withdraw(release, operation.intent.entries)
-        raise
-    return sum(moved)
+        operation = replace(plan.operation, count=Tally(progress))
+        operations.perform(operation, plan.before)
+    return sum(operation.moved)
 
 
-def _publish(item: Copy, release: Place, tally: Tally) -> int:
-    """One wheel and its METADATA; return how many bytes of the wheel passed through here."""
-    store, entry = release.store, item.entry
-    moved = store.copy(item.source, release.key(entry.filename), sha256=entry.sha256, count=tally)
-    store.create(
-        release.metadata(entry.filename),
-        item.metadata,
-        headers=release.metadata_headers,
-        sha256=entry.metadata_sha256,
-    )
-    return moved
-
-
-def listing(page: Page, files: list[Entry], release: Place) -> Page:
-    """Add the files; the order is checked again, another promotion may have been faster."""
-    new = [item for item in files if page.file(item.filename) is None]
-    wheelset.check_order(page, new)
-    return page.with_files(files, where=release.location)
-
-
-def _staged(staging: Place, manifest: Manifest, history: History) -> tuple[Entry, ...]:
-    """The set's files as staged. Raises PromotionError when they are not, or not all."""
-    live = history.live
-    for wheel in manifest.built:
-        entry = live.get(wheel.filename)
-        if entry is None:
-            gone = history.last is Action.PRUNE
-            raise PromotionError(
-                f"{staging.location}: {short(manifest.sha256)} is not "
-                f"{'staged any more: it was pruned' if gone else 'staged'}: {wheel.filename}",
-                hint=f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}",
-            )
-        if (entry.sha256, entry.size) != (wheel.sha256, wheel.size):
-            raise replaced(staging.link(wheel.filename), entry.sha256, wheel.sha256)
-    return tuple(live[wheel.filename] for wheel in manifest.built)
-
-
-def _copy(staging: Place, entry: Entry, there: dict[str, Info]) -> Copy:
-    """Look at one staged wheel: size and stated SHA-256 equal the manifest's."""
-    store, key = staging.store, staging.key(entry.filename)
+def _source(staging: Place, wheel: WheelEntry, there: dict[str, Info]) -> tuple[Info, bytes]:
+    """One staged wheel: its size and stated SHA-256 are the manifest's; METADATA from inside it."""
+    store, key = staging.store, staging.key(wheel.filename)
     source = store.info(key)
     if source is None:
-        raise ObjectMissingError(
-            f"{store.locate(key)}: it was staged and is gone", hint="stage the wheelhouse again"
-        )
-    if source.size != entry.size or source.sha256 not in {"", entry.sha256}:
-        raise replaced(store.locate(key), source.sha256 or f"{source.size} bytes", entry.sha256)
-    metadata, _ = store.read(f"{key}.metadata")
-    digest = hashlib.sha256(metadata).hexdigest()
-    if digest != entry.metadata_sha256:
-        raise replaced(f"{store.locate(key)}.metadata", digest, entry.metadata_sha256)
-    here = there.get(entry.filename)
-    if here and here.size != entry.size:
-        raise replaced(store.locate(here.key), f"{here.size} bytes", entry.sha256)
-    return Copy(
-        entry=entry,
-        source=source,
-        metadata=metadata,
-        is_there=here is not None and f"{entry.filename}.metadata" in there,
+        raise _not_staged(staging, wheel)
+    if source.size != wheel.size or source.sha256 not in {"", wheel.sha256}:
+        raise replaced(store.locate(key), source.sha256 or f"{source.size} bytes", wheel.sha256)
+    here = there.get(wheel.filename)
+    if here and here.size != wheel.size:
+        raise replaced(store.locate(here.key), f"{here.size} bytes", wheel.sha256)
+    return source, wheelset.staged_metadata(staging, source)
+
+
+def _not_staged(staging: Place, wheel: WheelEntry) -> PromotionError:
+    try:
+        spent = wheel.filename in log.read(staging, [wheel.project]).listing(wheel.project).spent
+    except ObjectMissingError:
+        spent = False
+    return PromotionError(
+        f"{staging.location}: {wheel.filename} is not staged"
+        + (" any more: it was pruned" if spent else ""),
+        hint="build the set again under a new version"
+        if spent
+        else f"stage its wheelhouse: stage WHEELHOUSE --family {staging.family}",
     )
+
+
+def _is_there(wheel: Entry | WheelEntry, there: dict[str, Info]) -> bool:
+    return wheel.filename in there and f"{wheel.filename}.metadata" in there
+
+
+def _all_there(manifest: Manifest, there: dict[str, Info]) -> bool:
+    return all(_is_there(wheel, there) for wheel in manifest.built)
 
 
 def _check_approvals(approvals: Iterable[Approval], decision: Decision) -> None:
@@ -310,10 +322,14 @@ def _check_approvals(approvals: Iterable[Approval], decision: Decision) -> None:
             )
 
 
-def _rolled_back(release: Place, history: History) -> PromotionError:
-    record = history.record(Action.ROLLBACK)
-    told = f" by {record.by}: {record.reason}" if record else ""
+def _withdrawn(release: Place, known: Known) -> PromotionError:
+    told = f"{known.by}: {known.reason}" if known.reason else known.by
+    if known.standing is Standing.PRUNED:
+        return PromotionError(
+            f"{release.location}: {short(known.id)} was pruned by {told}",
+            hint="its names are spent for ever: build it again under a new version",
+        )
     return PromotionError(
-        f"{release.location}: {short(history.set_id)} was rolled back{told}",
+        f"{release.location}: {short(known.id)} was rolled back by {told}",
         hint="`restore` puts it back; a mended build needs a new version",
     )

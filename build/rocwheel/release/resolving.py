@@ -17,9 +17,10 @@ from packaging.utils import canonicalize_name
 
 from rocwheel.errors import CommandError
 from rocwheel.index.serve import Site
-from rocwheel.ledger import records
+from rocwheel.ledger import log, manifests
+from rocwheel.ledger.state import Standing
 from rocwheel.model import PythonVersion
-from rocwheel.places import ADOPTED
+from rocwheel.places import FOREIGN
 from rocwheel.process import Command
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ def resolve(place: Place, *, upstream: str, python: Path, runner: Runner) -> lis
 
 
 def _listed(place: Place) -> Iterator[Manifest]:
-    for history in records.histories(place).values():
-        if history.set_id != ADOPTED and history.live:
-            manifest = records.find_manifest(place, history.set_id)
+    for known in log.read(place).sets.values():
+        if known.id != FOREIGN and known.standing is Standing.LISTED:
+            manifest = manifests.find(place, known.id)
             if manifest:
                 yield manifest
 

@@ -1,8 +1,8 @@
-"""`prune`: what retention by channel no longer keeps, and what killed runs left.
+"""`prune`: what retention by channel no longer keeps, what killed runs left, and `index repair`.
 
-Never pruned: a pinned set, the newest sets of a JAX version, a file that another set lists, a
-staged set whose promotion is under way, anything no record knows. Manifests, verdicts and records
-stay for ever, and the names of pruned files stay taken.
+Never pruned: a pinned set, the newest sets of a JAX version, a file that another set holds (rolled
+back ones included), adopted files. One entry of the log lets go of the sets and marks the names
+that nobody holds as spent, for ever; the pages show it; only then are bytes deleted.
 """
 
 from __future__ import annotations
@@ -11,169 +11,210 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
-from rocwheel.ledger import records
-from rocwheel.ledger.records import Action
-from rocwheel.release import operations, withdraw
-from rocwheel.release.operations import short
+from rocwheel.entry import version_of
+from rocwheel.errors import ConfigError
+from rocwheel.ledger import log
+from rocwheel.ledger.state import Action, Standing, in_order
+from rocwheel.places import FOREIGN
+from rocwheel.release import operations
+from rocwheel.release.operations import Operation, short
 from rocwheel.store import each
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
-    from rocwheel.index.channels import Channel
-    from rocwheel.index.page import Entry
-    from rocwheel.ledger.records import History
+    from rocwheel.index.channels import Channel, Retention
+    from rocwheel.ledger.state import Known, State, Transition
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
 
-LEFTOVER_AGE = timedelta(days=1)  # of scratch files and unfinished uploads
+LEFTOVER_AGE = timedelta(days=1)  # of scratch files, unfinished uploads, files that no set holds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expired:
-    """One set, or what is left of one, to prune at one place."""
+class Prune(Operation):
+    """Let go of the sets that retention no longer keeps."""
 
-    place: Place
-    history: History
-    entries: tuple[Entry, ...]
-    spared: frozenset[str]  # files that another set needs
-    why: str
-    undoes: bool  # it was never complete
+    days: int | None
+    keep: Retention
+    keep_newest: int  # listed sets of each JAX version
 
-    @property
-    def leaving(self) -> tuple[Entry, ...]:
-        return tuple(item for item in self.entries if item.filename not in self.spared)
+    def wanted(self, state: State) -> Collection[str]:
+        return {project for known, _ in self.expired(state) for project in known.projects}
+
+    def expired(self, state: State) -> tuple[tuple[Known, str], ...]:
+        """The sets that go, and why."""
+        return tuple(self._expired(state))
+
+    def decide(self, state: State) -> Transition | None:
+        sets = [known.id for known, _ in self.expired(state)]
+        return self.entry(state, Action.PRUNE, sets=sets) if sets else None
+
+    def leaving(self, state: State, known: Known) -> tuple[str, ...]:
+        """The files that go with a set, when all that are expired go."""
+        going = {item.id for item, _ in self.expired(state)}
+        return tuple(
+            file.entry.filename
+            for project in known.projects
+            for file in state.listing(project).files
+            if known.id in file.sets and set(file.sets) <= going
+        )
+
+    def _expired(self, state: State) -> Iterator[tuple[Known, str]]:
+        kept = {*self.keep.pinned, FOREIGN, *_newest(state, self.keep_newest)}
+        for known in state.sets.values():
+            # A set counts from what was last done to it: what was restored yesterday is young.
+            age = self.who.now - moment(known.time)
+            old = self.days is not None and age >= timedelta(days=self.days)
+            if old and known.id not in kept and known.standing is not Standing.PRUNED:
+                yield known, f"{short(known.id)}: {age.days} days old, {self.days} are kept"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spend(Operation):
+    """Mark the names of files that no set holds, so that they may be deleted."""
+
+    filenames: tuple[str, ...]
+
+    def wanted(self, state: State) -> Collection[str]:  # noqa: ARG002
+        return {version_of(name)[0] for name in self.filenames}
+
+    def decide(self, state: State) -> Transition | None:
+        free = self.free(state)
+        return self.entry(state, Action.SPEND, names=free) if free else None
+
+    def free(self, state: State) -> tuple[str, ...]:
+        """Those that no set holds now and that are not spent yet."""
+        held = {
+            name
+            for project in self.wanted(state)
+            for listing in [state.listing(project)]
+            for name in (*(file.entry.filename for file in listing.files), *listing.spent)
+        }
+        return tuple(name for name in self.filenames if name not in held)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrunePlan:
-    """What `prune` is going to remove."""
+    """What `prune` is going to remove at one place."""
 
-    places: tuple[Place, ...]
-    expired: tuple[Expired, ...]
+    operation: Prune
+    spend: Spend
+    state: State
 
     def lines(self) -> list[str]:
-        return [
-            f"prune    {item.place.store.locate(item.place.key(entry.filename))} ({item.why})"
-            for item in self.expired
-            for entry in item.leaving
+        place = self.operation.place
+        gone = [
+            (name, why)
+            for known, why in self.operation.expired(self.state)
+            for name in self.operation.leaving(self.state, known)
         ]
+        gone += [(name, "no set holds it") for name in self.spend.free(self.state)]
+        gone += [(name, "spent before") for name in self.state.doomed(since=self.state.swept)]
+        return [f"prune    {place.store.locate(place.key(name))} ({why})" for name, why in gone]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         done = "planned" if dry_run else "pruned"
+        expired = self.operation.expired(self.state)
+        orphans = self.spend.free(self.state)
+        left = self.state.doomed(since=self.state.swept)
         return {
-            "state": done if self.expired else "nothing-to-do",
+            "state": done if expired or orphans or left else "nothing-to-do",
+            "place": self.operation.place.location,
             "sets": [
                 {
-                    "set": item.history.set_id,
-                    "place": item.place.location,
-                    "why": item.why,
-                    "files": [entry.filename for entry in item.leaving],
+                    "set": known.id,
+                    "why": why,
+                    "files": list(self.operation.leaving(self.state, known)),
                 }
-                for item in self.expired
+                for known, why in expired
             ],
+            "orphans": list(orphans),
         }
 
 
-def plan(staging: Place, release: Place, channel: Channel, *, now: datetime) -> PrunePlan:
-    """Find what is expired at both places."""
-    staged, released = records.histories(staging), records.histories(release)
-    promoting = {item.set_id for item in released.values() if item.open}
+def plan(
+    place: Place, channel: Channel, *, who: Who, is_staging: bool, orphans: bool = False
+) -> PrunePlan:
+    """Find what is expired at a place; with `orphans` also old wheels that no set holds."""
     keep = channel.retention
-    newest = _newest(released, keep.keep_newest)
-    expired = (
-        *_expired(
-            staging, staged, days=keep.staging_days, kept={*keep.pinned, *promoting}, now=now
-        ),
-        *_expired(release, released, days=keep.release_days, kept={*keep.pinned, *newest}, now=now),
+    operation = Prune(
+        place=place,
+        who=who,
+        days=keep.staging_days if is_staging else keep.release_days,
+        keep=keep,
+        keep_newest=0 if is_staging else keep.keep_newest,
     )
-    return PrunePlan(places=(staging, release), expired=tuple(expired))
+    spend = Spend(place=place, who=who, filenames=_unheld(place, who) if orphans else ())
+    state = operations.read(operation)
+    left = state.projects if state.spent > state.swept else ()
+    state = log.load(place, state, {*left, *spend.wanted(state)})
+    return PrunePlan(operation=operation, spend=spend, state=state)
 
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
     """Do it; return the names of leftovers of killed runs that were removed as well."""
-    for item in plan.expired:
-        history = item.history
-        if item.undoes:
-            withdraw.abandon(item.place, history, who=who)
-            history = records.history(item.place, history.set_id)
-        operation = operations.begin(item.place, history, Action.PRUNE, item.entries, who=who)
-        operation.publish(
-            lambda page, files: page.without(file.filename for file in files), sparing=item.spared
-        )
-        place = item.place
-        keys = [
-            key
-            for entry in item.leaving
-            for key in (place.key(entry.filename), place.metadata(entry.filename))
-        ]
-        each(place.store.delete, keys, threads=place.store.connections)
-        operation.finish()
-    before = who.now - LEFTOVER_AGE
-    return tuple(name for place in plan.places for name in place.store.sweep(place.key(""), before))
+    place = plan.operation.place
+    state = operations.perform(plan.operation, plan.state)
+    if plan.spend.filenames:
+        state = operations.perform(plan.spend, state)
+    sweep(place, operations.complete(place, state))
+    return tuple(place.store.sweep(place.key(""), who.now - LEFTOVER_AGE))
 
 
-def _expired(
-    place: Place,
-    histories: Mapping[str, History],
-    *,
-    days: int | None,
-    kept: set[str],
-    now: datetime,
-) -> Iterator[Expired]:
-    for history in histories.values():
-        others = withdraw.needed_by_others(histories, history.set_id)
-        if history.open and history.open.action is Action.PRUNE:
-            yield Expired(
-                place=place,
-                history=history,
-                entries=history.open.entries,
-                spared=others,
-                why="a prune that was cut short",
-                undoes=False,
-            )
+def sweep(place: Place, state: State, *, afresh: bool = False) -> tuple[str, ...]:
+    """Delete what spent names still hold; the pages show no such name any more.
+
+    `afresh` looks at every spent name, not only at those that were not deleted yet.
+    """
+    if not afresh and state.spent <= state.swept:
+        return ()
+    state = log.load(place, state, None)
+    names = state.doomed(since=0 if afresh else state.swept)
+    keys = [key for name in names for key in (place.key(name), place.metadata(name))]
+    if afresh:
+        there = {info.key for info in place.store.keys(place.key(""))}
+        keys = [key for key in keys if key in there]
+    each(place.store.delete, keys, threads=place.store.connections)
+    if state.swept < state.spent:
+        log.save(place, replace(state, swept=state.spent))
+    return tuple(keys)
+
+
+def repair(place: Place) -> tuple[str, ...]:
+    """Let every page show what the log says, and delete what should be gone; return its keys."""
+    state = log.read(place)
+    state = operations.repair(place, state, in_order(state.projects, removing=False))
+    return sweep(place, state, afresh=True)
+
+
+def _unheld(place: Place, who: Who) -> tuple[str, ...]:
+    """Old wheels in the store; whether a set holds them is decided on the state."""
+    base = place.key("")
+    found = []
+    for info in place.store.keys(base):
+        name = info.key.removeprefix(base).removesuffix(".metadata")
+        if "/" in name or not name.endswith(".whl") or who.now - info.modified < LEFTOVER_AGE:
             continue
-        if days is None or history.set_id in kept:
-            continue
-        # A set counts from its last operation, so that what was restored yesterday is young.
-        age = now - max(moment(item.time) for item in history.intents)
-        if age < timedelta(days=days) or history.last is Action.PRUNE:
-            continue
-        undoes = history.open is not None
-        files = history.open.entries if history.open else tuple(_files(history))
-        if any(item.filename not in others for item in files) and (
-            not undoes or history.last is None
-        ):
-            what = "never completed" if undoes else "older"
-            yield Expired(
-                place=place,
-                history=history,
-                entries=files,
-                spared=others,
-                why=f"{short(history.set_id)}: {what}, {age.days} days, {days} are kept",
-                undoes=undoes,
-            )
+        try:
+            version_of(name)
+        except ConfigError:
+            continue  # `index check` tells of it
+        found.append(name)
+    return tuple(dict.fromkeys(found))
 
 
-def _files(history: History) -> Iterator[Entry]:
-    """The files a set still has in the store: those in the index, or rolled back and kept."""
-    if history.last is Action.ROLLBACK:
-        yield from history.gone.values()
-    yield from history.live.values()
-
-
-def _newest(histories: Mapping[str, History], count: int) -> set[str]:
-    """The newest sets of each JAX version, by their first release; adopted files always."""
-    by_jax: dict[str, list[History]] = {}
-    kept = set()
-    for history in histories.values():
-        if not history.intents[0].jax:
-            kept.add(history.set_id)
-        elif history.live:
-            by_jax.setdefault(history.intents[0].jax, []).append(history)
+def _newest(state: State, count: int) -> set[str]:
+    """The newest listed sets of each JAX version, by their first release."""
+    by_jax: dict[str, list[Known]] = {}
+    for known in state.sets.values():
+        if known.standing is Standing.LISTED:
+            by_jax.setdefault(known.jax, []).append(known)
+    kept: set[str] = set()
     for found in by_jax.values():
-        found.sort(key=lambda item: item.intents[0].time, reverse=True)
-        kept.update(item.set_id for item in found[:count])
+        found.sort(key=lambda item: item.first, reverse=True)
+        kept.update(item.id for item in found[:count])
     return kept
 
 

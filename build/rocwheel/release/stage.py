@@ -7,24 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from rocwheel.console import Unit
 from rocwheel.console import size as readable
-from rocwheel.errors import ObjectDiffersError, WheelError
-from rocwheel.index.publish import read_page
-from rocwheel.ledger import records
-from rocwheel.ledger.records import Action
+from rocwheel.entry import parsed
+from rocwheel.errors import ObjectDiffersError, PromotionError, WheelError
+from rocwheel.ledger import log, manifests
+from rocwheel.ledger.state import Action, Holding, Standing
 from rocwheel.model import WheelKind
 from rocwheel.release import operations, wheelset
+from rocwheel.release.operations import Operation, short
 from rocwheel.store import each
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from amdgpu_family_matrix import Family
     from rocwheel.console import Console
+    from rocwheel.entry import Entry
     from rocwheel.index.channels import Channel
-    from rocwheel.index.page import Entry, Page
-    from rocwheel.ledger.records import History
+    from rocwheel.ledger.state import State, Transition
     from rocwheel.manifest import Manifest
-    from rocwheel.places import Place
     from rocwheel.release.operations import Who
     from rocwheel.store import Store
 
@@ -41,14 +43,65 @@ class Upload:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Stage(Operation):
+    """Put a set's files and list them."""
+
+    manifest: Manifest
+    uploads: tuple[Upload, ...]
+    count: Callable[[int], None] | None = None
+
+    def wanted(self, state: State) -> Collection[str]:  # noqa: ARG002
+        return {item.entry.project for item in self.uploads}
+
+    def decide(self, state: State) -> Transition | None:
+        known = state.sets.get(self.manifest.sha256)
+        if known and known.standing is Standing.LISTED:
+            return None
+        entries = tuple(item.entry for item in self.uploads)
+        state.check_names(entries, where=self.place.location)
+        if known:
+            raise PromotionError(
+                f"{self.place.location}: {short(known.id)} was pruned by {known.by}",
+                hint="build it again under a new version",
+            )
+        return self.entry(state, Action.STAGE, brings=[holding(self.manifest, entries)])
+
+    def prepare(self, state: State) -> None:  # noqa: ARG002
+        manifests.put(self.place, self.manifest)
+        each(self._upload, self.uploads, threads=self.place.store.connections)
+
+    def _upload(self, item: Upload) -> None:
+        place = self.place
+        place.store.create(
+            place.key(item.entry.filename),
+            item.path,
+            headers=place.wheel_headers,
+            sha256=item.entry.sha256,
+            count=self.count,
+        )
+        place.store.create(
+            place.metadata(item.entry.filename),
+            item.metadata,
+            headers=place.metadata_headers,
+            sha256=item.entry.metadata_sha256,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class StagePlan:
     """What `stage` is going to do."""
 
-    place: Place
-    manifest: Manifest
-    history: History
-    uploads: tuple[Upload, ...]
+    operation: Stage
+    state: State
     is_done: bool
+
+    @property
+    def manifest(self) -> Manifest:
+        return self.operation.manifest
+
+    @property
+    def uploads(self) -> tuple[Upload, ...]:
+        return self.operation.uploads
 
     @property
     def size(self) -> int:
@@ -56,34 +109,32 @@ class StagePlan:
 
     def lines(self) -> list[str]:
         """The plan for people: every source, its full destination, its size and the trend."""
-        lines = [f"manifest {self.manifest.sha256}", f"to       {self.place.location}/"]
+        place = self.operation.place
+        lines = [f"manifest {self.manifest.sha256}", f"to       {place.location}/"]
         for item in self.uploads:
             act = "is there" if item.is_there else "upload"
             trend = ""
             if item.before:
                 change = 100 * (item.entry.size / item.before.size - 1)
                 trend = f", {change:+.1f} % since {item.before.version}"
-            where = self.place.store.locate(self.place.key(item.entry.filename))
+            where = place.store.locate(place.key(item.entry.filename))
             lines.append(f"{act:9}{item.path} -> {where} ({readable(item.entry.size)}{trend})")
             lines.append(f"{act:9}METADATA -> {where}.metadata")
-        lines += [
-            f"page     {self.place.location}/{project}/"
-            for project in operations.by_project(item.entry for item in self.uploads)
-        ]
-        return lines
+        return [*lines, *operations.page_lines(place, (item.entry for item in self.uploads))]
 
     def to_json(self) -> dict[str, Any]:
+        place = self.operation.place
         return {
             "manifest": self.manifest.sha256,
-            "family": self.place.family,
-            "index_url": self.place.url,
+            "family": place.family,
+            "index_url": place.url,
             "wheels": [
                 {
                     "filename": item.entry.filename,
                     "sha256": item.entry.sha256,
                     "size": item.entry.size,
                     "size_before": item.before.size if item.before else None,
-                    "url": self.place.link(item.entry.filename),
+                    "url": place.link(item.entry.filename),
                     "is_there": item.is_there,
                 }
                 for item in self.uploads
@@ -91,11 +142,13 @@ class StagePlan:
         }
 
 
-def plan(wheelhouse: Path, family: Family, channel: Channel, store: Store) -> StagePlan:
+def plan(
+    wheelhouse: Path, family: Family, channel: Channel, store: Store, *, who: Who
+) -> StagePlan:
     """Check the wheelhouse and look at what is staged; write nothing.
 
     Raises WheelError for a set that is incomplete, not closed or over its size budget,
-    ObjectDiffersError when a name is taken by other bytes.
+    ObjectDiffersError when a name is taken by other bytes, PromotionError when one is spent.
     """
     manifest, paths = wheelset.load(wheelhouse)
     wheelset.check_family(manifest, family)
@@ -104,13 +157,11 @@ def plan(wheelhouse: Path, family: Family, channel: Channel, store: Store) -> St
     wheelset.check_closed(manifest, metadata)
     _check_sizes(manifest, channel)
     place = channel.staging(store, family.name, wheelset.rocm_major(manifest))
-    entries = wheelset.entries(manifest, metadata)
-    history = records.history(place, manifest.sha256)
+    entries = wheelset.entries(manifest, metadata, uploaded=who.time)
+    state = log.read(place, {entry.project for entry in entries})
     there = operations.stored(place, entries)
-    pages = {project: read_page(place, project) for project in {e.project for e in entries}}
     uploads = []
     for entry in entries:
-        pages[entry.project].taken((entry,), where=place.location)
         info = there.get(entry.filename)
         if info and info.size != entry.size:
             raise ObjectDiffersError(
@@ -123,60 +174,42 @@ def plan(wheelhouse: Path, family: Family, channel: Channel, store: Store) -> St
                 entry=entry,
                 metadata=metadata[entry.filename],
                 is_there=info is not None and f"{entry.filename}.metadata" in there,
-                before=_before(pages[entry.project], entry),
+                before=_before(state, entry),
             )
         )
+    operation = Stage(place=place, who=who, manifest=manifest, uploads=tuple(uploads))
+    is_done = operation.decide(state) is None and operations.is_settled(state)
     return StagePlan(
-        place=place,
-        manifest=manifest,
-        history=history,
-        uploads=tuple(uploads),
-        is_done=history.last is Action.STAGE
-        and history.open is None
-        and all(item.is_there for item in uploads)
-        and operations.listed(pages, entries),
+        operation=operation, state=state, is_done=is_done and all(item.is_there for item in uploads)
     )
 
 
-def apply(plan: StagePlan, *, who: Who, console: Console) -> None:
+def apply(plan: StagePlan, *, console: Console) -> None:
     """Do it; returns when the staging index lists every file with its hash."""
-    place = plan.place
-    operation = operations.begin(
-        place,
-        plan.history,
-        Action.STAGE,
-        (item.entry for item in plan.uploads),
-        who=who,
-        manifest=plan.manifest,
-    )
-    records.put_manifest(place, plan.manifest)
     with console.progress("staging", total=plan.size, unit=Unit.BYTES) as progress:
-        tally = operations.Tally(progress)
-
-        def upload(item: Upload) -> None:
-            place.store.create(
-                place.key(item.entry.filename),
-                item.path,
-                headers=place.wheel_headers,
-                sha256=item.entry.sha256,
-                count=tally,
-            )
-            place.store.create(
-                place.metadata(item.entry.filename),
-                item.metadata,
-                headers=place.metadata_headers,
-                sha256=item.entry.metadata_sha256,
-            )
-
-        each(upload, plan.uploads, threads=place.store.connections)
-    operation.publish(lambda page, files: page.with_files(files, where=place.location))
-    operation.finish()
+        operation = replace(plan.operation, count=operations.Tally(progress))
+        operations.perform(operation, plan.state)
 
 
-def _before(page: Page, entry: Entry) -> Entry | None:
+def holding(manifest: Manifest, entries: tuple[Entry, ...]) -> Holding:
+    """A manifest's set as an entry of the log brings it."""
+    return Holding(
+        set=manifest.sha256,
+        files=entries,
+        jax=manifest.jax_version,
+        rocm=manifest.rocm.version,
+        pythons=tuple(manifest.pythons),
+    )
+
+
+def _before(state: State, entry: Entry) -> Entry | None:
     """The newest other version's wheel of the same CPython."""
-    others = (item for item in page.files if item.version != entry.version)
-    return next((item for item in others if item.python == entry.python), None)
+    others = [
+        item
+        for item in state.shown(entry.project)
+        if item.version != entry.version and item.python == entry.python
+    ]
+    return max(others, key=lambda item: parsed(item.version), default=None)
 
 
 def _check_sizes(manifest: Manifest, channel: Channel) -> None:

@@ -7,31 +7,24 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from rocwheel.console import duration
-from rocwheel.ledger import records, verdicts
-from rocwheel.ledger.records import Action
-from rocwheel.places import ADOPTED
-from rocwheel.release import policy
+from rocwheel.errors import ConfigError, ObjectDiffersError
+from rocwheel.ledger import log, manifests, verdicts
+from rocwheel.ledger.state import Standing
+from rocwheel.places import FOREIGN
+from rocwheel.release import operations, policy
 from rocwheel.release.operations import short
 from rocwheel.release.retention import moment
 from rocwheel.store import each
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from datetime import datetime
 
     from amdgpu_family_matrix import Family
     from rocwheel.index.channels import Channel
-    from rocwheel.ledger.records import History
+    from rocwheel.ledger.state import Known, State
     from rocwheel.places import Place
     from rocwheel.release.policy import Decision
-
-STATES = {
-    Action.PROMOTE: "released",
-    Action.RESTORE: "released",
-    Action.ADOPT: "foreign",
-    Action.ROLLBACK: "rolled back",
-    Action.PRUNE: "pruned",
-    Action.STAGE: "staged",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +32,8 @@ class SetStatus:
     """Where one set stands."""
 
     set_id: str
-    last: Action | None  # the last operation that was completed
+    standing: Standing
+    is_released: bool  # it stands so at the release; otherwise at staging
     jax: str
     rocm: str
     pythons: tuple[str, ...]
@@ -48,25 +42,26 @@ class SetStatus:
     age: timedelta  # since it was staged (or released, where it was not staged here)
     files: int
     yanked: int
-    open: str  # an operation that was cut short: "promote by … at …"
     decision: Decision | None  # of a staged set that is not released
+    problem: str = ""  # why there is none although it should be
 
     @property
     def state(self) -> str:
         """Released, gated (staged, and may be promoted), staged, rolled back, pruned, foreign."""
-        if self.last is None:
-            return "incomplete"
-        may = self.last is Action.STAGE and self.decision and not self.blocked_by
-        return "gated" if may else STATES[self.last]
+        if self.standing is not Standing.LISTED:
+            return "rolled back" if self.standing is Standing.HELD else "pruned"
+        if self.set_id == FOREIGN:
+            return "foreign"
+        if self.is_released:
+            return "released"
+        return "gated" if self.decision and not self.decision.blocking else "staged"
 
     @property
     def blocked_by(self) -> str:
         """The first thing that holds the set up, "" when nothing does."""
-        if self.open:
-            return f"unfinished {self.open}"
         cells = self.decision.blocking if self.decision else ()
         if not cells:
-            return ""
+            return self.problem
         more = f" (+{len(cells) - 1})" if len(cells) > 1 else ""
         cell = cells[0]
         return f"{cell.suite} on {cell.python}: {cell.state.value}: {cell.why}{more}"
@@ -96,7 +91,6 @@ class SetStatus:
             "age_seconds": round(self.age.total_seconds()),
             "files": self.files,
             "yanked": self.yanked,
-            "unfinished": self.open,
             "blocked_by": [
                 cell.to_json() for cell in (self.decision.blocking if self.decision else ())
             ],
@@ -106,61 +100,88 @@ class SetStatus:
 HEADER = ("set", "state", "JAX", "ROCm", "CPython", "age", "files", "next")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Overview:
+    """Everything two places know: sets, the youngest first, and what is wrong with their logs."""
+
+    sets: tuple[SetStatus, ...]
+    problems: tuple[str, ...]
+
+
 def read(
     staging: Place, release: Place, family: Family, channel: Channel, *, now: datetime
-) -> list[SetStatus]:
-    """Everything both places know, the youngest first."""
-    staged, released = records.histories(staging), records.histories(release)
+) -> Overview:
+    """Read both logs, and for staged sets that are not released manifest and verdicts."""
+    staged, released = log.read(staging), log.read(release)
 
     def one(set_id: str) -> SetStatus:
-        here, there = staged.get(set_id), released.get(set_id)
-        decision = None
-        if here and here.live and not (there and there.last):
-            decision = _decision(staging, set_id, family, channel, now)
-        return _status(here, there, decision, now)
+        here, there = staged.sets.get(set_id), released.sets.get(set_id)
+        decision, problem = None, ""
+        if here and here.standing is Standing.LISTED and not there and set_id != FOREIGN:
+            decision, problem = _decision(staging, set_id, family, channel, now)
+        return _status(here, there, decision, problem, now)
 
-    found = each(one, sorted({*staged, *released}), threads=staging.store.connections)
-    return sorted(found, key=lambda item: (item.age, item.set_id))
+    found = each(one, sorted({*staged.sets, *released.sets}), threads=staging.store.connections)
+    return Overview(
+        sets=tuple(sorted(found, key=lambda item: (item.age, item.set_id))),
+        problems=(*problems(staging, staged), *problems(release, released)),
+    )
 
 
-def waiting(found: list[SetStatus], *, hours: float) -> list[SetStatus]:
+def problems(place: Place, state: State) -> tuple[str, ...]:
+    """What is wrong with a log, and what was stopped before the pages showed it."""
+    found = [f"{place.location}: {text}" for text in state.problems]
+    if not operations.is_settled(state):
+        found.append(
+            f"{place.location}: entry {state.number} of the log is committed and may not be shown "
+            "yet: `index repair`, or any command that changes this index, completes it"
+        )
+    return tuple(found)
+
+
+def waiting(found: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
     """Sets that were staged longer ago than this and are not released."""
     limit = timedelta(hours=hours)
-    return [item for item in found if item.last in {Action.STAGE, None} and item.age > limit]
+    return [item for item in found if item.state in {"staged", "gated"} and item.age > limit]
 
 
 def _decision(
     staging: Place, set_id: str, family: Family, channel: Channel, now: datetime
-) -> Decision | None:
-    manifest = records.find_manifest(staging, set_id)
+) -> tuple[Decision | None, str]:
+    """What policy says of a staged set, or why it cannot say anything."""
+    try:
+        manifest = manifests.find(staging, set_id)
+    except (ConfigError, ObjectDiffersError) as exc:
+        return None, f"its manifest cannot be read: {exc}"
     if manifest is None:
-        return None
-    return policy.decide(manifest, family, channel, verdicts.find(staging, set_id), now=now)
+        return None, "its manifest is not there"
+    found = verdicts.find(staging, set_id)
+    return policy.decide(manifest, family, channel, found, now=now), ""
 
 
 def _status(
-    here: History | None, there: History | None, decision: Decision | None, now: datetime
+    here: Known | None,
+    there: Known | None,
+    decision: Decision | None,
+    problem: str,
+    now: datetime,
 ) -> SetStatus:
-    histories = [item for item in (there, here) if item]
-    leading = histories[0]
-    if there and there.last is None and here:
-        leading = here  # its promotion is not complete
-    first = histories[-1].intents[0]
-    unfinished = next((item.open for item in histories if item.open), None)
-    live = leading.live.values()
+    leading = there or here
+    if leading is None:
+        raise ValueError("a set of neither place")  # a bug
+    first = here or leading
     return SetStatus(
-        set_id=leading.set_id,
-        last=leading.last,
-        jax=first.jax or ("-" if leading.set_id == ADOPTED else ""),
+        set_id=leading.id,
+        standing=leading.standing,
+        is_released=there is not None,
+        jax=first.jax or ("-" if leading.id == FOREIGN else ""),
         rocm=first.rocm,
         pythons=first.pythons,
-        staged=here.intents[0].time if here else "",
-        released=there.intents[0].time if there and there.last else "",
-        age=now - moment(first.time),
-        files=len(live),
-        yanked=sum(item.yanked is not None for item in live),
-        open=f"{unfinished.action.value} by {unfinished.by or 'somebody'} at {unfinished.time}"
-        if unfinished
-        else "",
+        staged=here.first if here else "",
+        released=there.first if there else "",
+        age=now - moment(first.first),
+        files=leading.files if leading.standing is Standing.LISTED else 0,
+        yanked=leading.yanked,
         decision=decision,
+        problem=problem,
     )

@@ -8,6 +8,10 @@ In order: nothing sorts below what is released already, or installers would keep
 from __future__ import annotations
 
 import hashlib
+import io
+import re
+import zipfile
+import zlib
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -15,12 +19,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from rocwheel.entry import Entry, parsed, version_of
 from rocwheel.errors import ConfigError, PromotionError, WheelError
-from rocwheel.index.page import Entry, parsed
 from rocwheel.manifest import MANIFEST, Manifest
-from rocwheel.model import PythonVersion, RocmVersion, WheelKind
+from rocwheel.model import PythonVersion, RocmVersion, WheelKind, project_name
 from rocwheel.store import each, sha256_of
-from rocwheel.wheel.metadata import KeyValueText, dist_info
+from rocwheel.wheel.metadata import KeyValueText, WheelName, dist_info
 from rocwheel.wheel.zip_reader import ZipArchive
 
 if TYPE_CHECKING:
@@ -28,10 +32,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from amdgpu_family_matrix import Family
-    from rocwheel.index.page import Page
     from rocwheel.manifest import WheelEntry
+    from rocwheel.places import Place
+    from rocwheel.store import Info, Store
 
 HASH_THREADS: Final = 4
+AGAIN: Final = "build the set again, and stage it under a new version"
+METADATA_LIMIT: Final = 1 << 20  # bytes
+TAIL: Final = 256 << 10  # bytes of a wheel that hold its directory and METADATA, mostly
+RANGES: Final = 64  # reads of a tail's size before a wheel's directory is called too large
 
 
 def load(wheelhouse: Path) -> tuple[Manifest, dict[str, Path]]:
@@ -71,6 +80,66 @@ def read_metadata(path: Path) -> bytes:
         return archive.read(f"{dist_info(archive.by_name, path=path)}/METADATA")
 
 
+def staged_metadata(place: Place, info: Info) -> bytes:
+    """The METADATA file in a stored wheel, read by ranges. Raises WheelError, StoreError."""
+    where = place.store.locate(info.key)
+    try:
+        with zipfile.ZipFile(_Ranges(place.store, info)) as archive:
+            member = archive.getinfo(f"{dist_info(archive.namelist(), path=where)}/METADATA")
+            if member.file_size > METADATA_LIMIT:
+                raise WheelError(f"{where}: METADATA of {member.file_size} bytes", hint=AGAIN)
+            return archive.read(member)
+    except (zipfile.BadZipFile, KeyError, NotImplementedError, EOFError, zlib.error) as exc:
+        raise WheelError(f"{where}: {exc}", hint=AGAIN) from exc
+
+
+class _Ranges(io.RawIOBase):
+    """A stored object as a file that is read from its end: each piece once."""
+
+    def __init__(self, store: Store, info: Info) -> None:
+        super().__init__()
+        self._store, self._info = store, info
+        self._at = 0
+        self._pieces: dict[int, bytes] = {}
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._at = max(0, offset + (0, self._at, self._info.size)[whence])
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        end = self._info.size if size < 0 else min(self._info.size, self._at + size)
+        found = bytearray()
+        while self._at < end:
+            # Pieces are counted from the end, so that the first one holds what is looked for.
+            number = (self._info.size - 1 - self._at) // TAIL
+            start = max(0, self._info.size - (number + 1) * TAIL)
+            piece = self._piece(number, start)
+            taken = piece[self._at - start : end - start]
+            found += taken
+            self._at += len(taken)
+        return bytes(found)
+
+    def _piece(self, number: int, start: int) -> bytes:
+        if number not in self._pieces:
+            if len(self._pieces) == RANGES:
+                raise zipfile.BadZipFile("its directory is too large")
+            size = self._info.size - number * TAIL - start
+            piece = self._store.part(self._info, start, size)
+            if len(piece) != size:
+                raise EOFError(f"{len(piece)} of {size} bytes came")
+            self._pieces[number] = piece
+        return self._pieces[number]
+
+
 def check_family(manifest: Manifest, family: Family) -> None:
     """A set may go to a family whose gfx targets it all has. Raises ConfigError."""
     missing = sorted(set(family.targets) - set(manifest.gfx_targets))
@@ -107,12 +176,7 @@ def check_closed(manifest: Manifest, metadata: Mapping[str, bytes]) -> None:
     """
     parsed = {name: KeyValueText(data, name=f"{name}: METADATA") for name, data in metadata.items()}
     for wheel in manifest.built:
-        said = (canonicalize_name(parsed[wheel.filename].get("Name")),
-                parsed[wheel.filename].get("Version"))  # fmt: skip
-        if said != (wheel.project, wheel.version):
-            raise WheelError(
-                f"{wheel.filename}: METADATA says {said[0]} {said[1]}", hint="build it again"
-            )
+        check_name(wheel, parsed[wheel.filename])
     shared = {w.project: w for w in manifest.wheels if not w.python}
     cells = {python: dict(shared) for python in manifest.pythons}
     for wheel in manifest.wheels:
@@ -127,19 +191,43 @@ def check_closed(manifest: Manifest, metadata: Mapping[str, bytes]) -> None:
                 _check_met(wheel, requirement, cell)
 
 
-def check_order(page: Page, entries: Iterable[Entry]) -> None:
+def check_name(wheel: WheelEntry, metadata: KeyValueText) -> None:
+    """File name, METADATA and manifest say the same name, version and tags. Raises WheelError."""
+    number = re.match(r"\d*", wheel.project.partition("rocm")[2])
+    own = project_name(WheelKind(wheel.kind), number[0] if number else "")
+    said = {
+        "its file name": version_of(wheel.filename) if "/" not in wheel.filename else ("", ""),
+        "its METADATA": (canonicalize_name(metadata.get("Name")), metadata.get("Version")),
+    }
+    for what, (project, version) in said.items():
+        if (project, version) != (wheel.project, wheel.version) or project != own:
+            raise WheelError(
+                f"{wheel.filename}: {what} says {project} {version}, the manifest "
+                f"{wheel.project} {wheel.version} ({wheel.kind})",
+                hint="build the set again: nothing is listed under another name than its own",
+            )
+    if WheelName.parse(wheel.filename).tags != wheel.tags:
+        raise WheelError(
+            f"{wheel.filename}: the manifest says {', '.join(wheel.tags)}", hint="build it again"
+        )
+
+
+def check_order(released: Iterable[Entry], entries: Iterable[Entry]) -> None:
     """Refuse what installers would not prefer to what is there (R4), and a second ROCm major.
 
     Raises PromotionError with the remedies.
     """
+    others = tuple(released)
     for entry in entries:
         version, major = parsed(entry.version), _major(entry.rocm)
-        for other in page.files:
+        for other in others:
+            if other.project != entry.project:
+                continue
             if other.yanked is not None or other.version == entry.version:
                 continue
             if major and _major(other.rocm) not in {0, major}:
                 raise PromotionError(
-                    f"{entry.filename}: {page.project} is for ROCm {_major(other.rocm)} here, "
+                    f"{entry.filename}: {entry.project} is for ROCm {_major(other.rocm)} here, "
                     f"{other.version} for one",
                     hint="give this ROCm major prefixes of its own in ci/channels.yaml",
                 )
@@ -152,8 +240,10 @@ def check_order(page: Page, entries: Iterable[Entry]) -> None:
                 )
 
 
-def entries(manifest: Manifest, metadata: Mapping[str, bytes]) -> tuple[Entry, ...]:
-    """The wheels as the index lists them, not uploaded yet."""
+def entries(
+    manifest: Manifest, metadata: Mapping[str, bytes], *, uploaded: str
+) -> tuple[Entry, ...]:
+    """The wheels as the index lists them: all from the manifest and from the wheels' own bytes."""
     return tuple(
         Entry(
             filename=wheel.filename,
@@ -162,7 +252,7 @@ def entries(manifest: Manifest, metadata: Mapping[str, bytes]) -> tuple[Entry, .
             size=wheel.size,
             sha256=wheel.sha256,
             metadata_sha256=hashlib.sha256(metadata[wheel.filename]).hexdigest(),
-            uploaded="",
+            uploaded=uploaded,
             requires_python=requires_python(metadata[wheel.filename], name=wheel.filename),
             kind=wheel.kind,
             python=wheel.python,

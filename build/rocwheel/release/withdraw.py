@@ -1,30 +1,31 @@
 """After a release: `yank` and `unyank` (PEP 592), `rollback` and `restore` of a whole set.
 
 A yanked file stays installable for those who pin it; a rolled back set is out of the index, with
-its bytes kept, and `restore` puts it back. Both are operations with a reason, kept in the records.
+its bytes kept, and `restore` puts it back. A file of several sets is listed while one of them is,
+and yanked while one of the listed ones is.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from rocwheel.entry import version_of
 from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError
-from rocwheel.ledger import records
-from rocwheel.ledger.records import Action, Record
-from rocwheel.release import operations
-from rocwheel.release.operations import short
+from rocwheel.ledger import log
+from rocwheel.ledger.state import Action, Standing
+from rocwheel.release import operations, wheelset
+from rocwheel.release.operations import Operation, short
 from rocwheel.store import each, replaced
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection
 
-    from rocwheel.index.page import Entry, Page
-    from rocwheel.ledger.records import History
+    from rocwheel.entry import Entry
+    from rocwheel.ledger.state import Known, State, Transition
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
-
 
 DONE: Final = {
     Action.YANK: "yanked",
@@ -32,207 +33,172 @@ DONE: Final = {
     Action.ROLLBACK: "rolled-back",
     Action.RESTORE: "restored",
 }
+REMEDIES: Final = {
+    None: "look at `status` for what is released; `promote` releases a gated set",
+    Standing.LISTED: "look at `status` for what is released",
+    Standing.HELD: "`restore` puts it back",
+    Standing.PRUNED: "its names are spent for ever: build it again under a new version",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
-    """One operation on files that are, or were, in the index."""
+class Change(Operation):
+    """Yank, unyank, roll back or restore a set, or yank single files of whatever sets list them."""
 
-    place: Place
     action: Action
-    history: History
-    entries: tuple[Entry, ...]
-    spared: frozenset[str] = frozenset()  # files that another set lists as well
-    is_done: bool = False  # the index is as it should be already
-    undoes: bool = False  # an unfinished promotion is abandoned first
+    set_id: str = ""
+    filenames: tuple[str, ...] = ()
+
+    def wanted(self, state: State) -> Collection[str]:
+        known = state.sets.get(self.set_id)
+        return {*(known.projects if known else ()), *(version_of(n)[0] for n in self.filenames)}
+
+    def files(self, state: State) -> tuple[Entry, ...]:
+        """What it is about: files of the set, or listed ones by name."""
+        if not self.set_id:
+            projects = sorted({version_of(name)[0] for name in self.filenames})
+            shown = (item for project in projects for item in state.shown(project))
+            return tuple(item for item in shown if item.filename in self.filenames)
+        chosen = set(self.filenames)
+        return tuple(f for f in state.files(self.set_id) if not chosen or f.filename in chosen)
+
+    def decide(self, state: State) -> Transition | None:
+        known = state.sets.get(self.set_id)
+        standing = known.standing if known else None
+        files = self.files(state)
+        if self.action in {Action.ROLLBACK, Action.RESTORE}:
+            wanted = Standing.HELD if self.action is Action.ROLLBACK else Standing.LISTED
+            if standing is wanted and _is_last(known, self.action):
+                return None
+            if standing not in {Standing.LISTED, Standing.HELD} or standing is wanted:
+                raise self._refused(standing)
+        else:
+            missing = sorted(set(self.filenames) - {item.filename for item in files})
+            if missing or (self.set_id and standing is not Standing.LISTED) or not files:
+                raise self._refused(standing, missing[0] if missing else "")
+            if all((item.yanked is None) == (self.action is Action.UNYANK) for item in files):
+                return None
+        if self.action in {Action.RESTORE, Action.UNYANK}:
+            self._check_order(state, files)
+        sets = [self.set_id] if self.set_id else []
+        return self.entry(state, self.action, sets=sets, names=self.filenames)
+
+    def prepare(self, state: State) -> None:
+        """A set that comes back has the bytes that were released."""
+        if self.action is Action.RESTORE:
+            store = self.place.store
+            each(self._verify, self.files(state), threads=store.connections)
+
+    def _verify(self, entry: Entry) -> None:
+        store, key = self.place.store, self.place.key(entry.filename)
+        info = store.info(key)
+        if info is None:
+            raise ObjectMissingError(
+                f"{store.locate(key)}: the wheel is gone",
+                hint="somebody deleted it: build the set again under a new version",
+            )
+        if (digest := store.digest(info)) != entry.sha256:
+            raise replaced(store.locate(key), digest, entry.sha256)
+
+    def _check_order(self, state: State, files: tuple[Entry, ...]) -> None:
+        """What installers choose from again must not sort below what is released."""
+        names = {item.filename for item in files}
+        coming = [replace(item, yanked=None) for item in files]
+        if self.action is Action.RESTORE:
+            coming = [item for item in files if item.yanked is None]
+        for project in self.wanted(state):
+            others = (item for item in state.shown(project) if item.filename not in names)
+            wheelset.check_order(others, coming)
+
+    def _refused(self, standing: Standing | None, name: str = "") -> PromotionError:
+        was = {
+            None: "was never released",
+            Standing.LISTED: "was not rolled back",
+            Standing.HELD: "was rolled back",
+            Standing.PRUNED: "was pruned",
+        }[standing]
+        what = name or short(self.set_id)
+        told = f"{what} is not in the index" if name or not self.set_id else f"{what} {was}"
+        return PromotionError(f"{self.place.location}: {told}", hint=REMEDIES[standing])
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChangePlan:
+    """What a change is going to do."""
+
+    operation: Change
+    state: State
+    is_done: bool
+
+    @property
+    def files(self) -> tuple[Entry, ...]:
+        return self.operation.files(self.state)
 
     def lines(self) -> list[str]:
         """The plan for people: every file and page."""
-        act, pages = self.action.value, operations.in_order(self.action, self.entries)
-        lines = [
-            f"{act:9}{self.place.store.locate(self.place.key(item.filename))}"
-            for item in self.entries
-            if item.filename not in self.spared
-        ]
-        return [
-            *lines,
-            *(f"page     {self.place.location}/{project}/" for project in pages),
-        ]
+        place, action = self.operation.place, self.operation.action
+        shown = {item.filename for item in self.files} - self._staying()
+        act = f"{action.value:9}"
+        lines = [f"{act}{place.store.locate(place.key(name))}" for name in sorted(shown)]
+        return [*lines, *operations.page_lines(place, self.files, removing=action.removes)]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
-        done = "nothing-to-do" if self.is_done else DONE[self.action]
+        done = "nothing-to-do" if self.is_done else DONE[self.operation.action]
         return {
             "state": "planned" if dry_run and not self.is_done else done,
-            "set": self.history.set_id,
-            "family": self.place.family,
-            "files": [item.filename for item in self.entries],
+            "set": self.operation.set_id,
+            "family": self.operation.place.family,
+            "files": [item.filename for item in self.files],
+        }
+
+    def _staying(self) -> set[str]:
+        """Files of a set to roll back that another one lists as well."""
+        if self.operation.action is not Action.ROLLBACK:
+            return set()
+        mine = self.operation.set_id
+        return {
+            file.entry.filename
+            for project in self.operation.wanted(self.state)
+            for file in self.state.listing(project).files
+            if self.state.is_listed(replace(file, sets=tuple(s for s in file.sets if s != mine)))
         }
 
 
-def plan_yank(
-    place: Place, *, set_id: str = "", filenames: Collection[str] = (), undo: bool = False
-) -> Change:
-    """Yank (or unyank) a whole set, or only the named files. Raises PromotionError, ConfigError."""
-    if not set_id:
-        set_id = _owner(place, filenames)
-    history = records.history(place, set_id)
-    live = history.live
-    unknown = sorted(set(filenames) - set(live))
-    if not live or unknown:
-        raise PromotionError(
-            f"{place.location}: {unknown[0] if unknown else short(set_id)} is not in the index",
-            hint="look at `status` for what is released",
-        )
-    entries = [live[name] for name in sorted(filenames or live)]
-    action = Action.UNYANK if undo else Action.YANK
-    changed = [item for item in entries if (item.yanked is None) != undo]
-    return Change(
-        place=place,
-        action=action,
-        history=history,
-        entries=tuple(changed or entries),
-        is_done=not changed and history.open is None,
+def plan(
+    place: Place,
+    action: Action,
+    *,
+    who: Who,
+    set_id: str = "",
+    filenames: Collection[str] = (),
+) -> ChangePlan:
+    """Look at what the log says; write nothing. Raises PromotionError where it may not be."""
+    operation = Change(
+        place=place, who=who, action=action, set_id=set_id, filenames=tuple(sorted(filenames))
     )
+    state = operations.read(operation)
+    is_done = operation.decide(state) is None and operations.is_settled(state)
+    return ChangePlan(operation=operation, state=state, is_done=is_done)
 
 
-def plan_rollback(place: Place, set_id: str) -> Change:
-    """Take a set out of the index, or what an unfinished promotion put there already.
-
-    Files that another released set shares stay. Raises PromotionError when there is nothing.
-    """
-    histories = records.histories(place)
-    history = histories.get(set_id, records.History(set_id=set_id))
-    undoes = history.open is not None and history.open.action is Action.PROMOTE
-    if history.last in {Action.ROLLBACK, None} and not history.open:
-        if history.last:
-            return Change(
-                place=place, action=Action.ROLLBACK, history=history, entries=(), is_done=True
-            )
-        raise PromotionError(
-            f"{place.location}: {short(set_id)} was never released",
-            hint="look at `status` for what is released",
-        )
-    entries = history.open.entries if history.open and undoes else tuple(history.live.values())
-    if history.open and history.open.action is Action.ROLLBACK:
-        entries = history.open.entries
-    return Change(
-        place=place,
-        action=Action.ROLLBACK,
-        history=history,
-        entries=entries,
-        spared=needed_by_others(histories, set_id),
-        undoes=undoes,
-    )
-
-
-def plan_restore(place: Place, set_id: str) -> Change:
-    """Put a rolled back set into the index again; its bytes must be those that were released.
-
-    Raises PromotionError when it was not rolled back, ObjectMissingError or ObjectDiffersError
-    when its wheels are not what they were.
-    """
-    history = records.history(place, set_id)
-    if history.last is Action.RESTORE and not history.open:
-        return Change(place=place, action=Action.RESTORE, history=history, entries=(), is_done=True)
-    if history.last is not Action.ROLLBACK:
-        raise PromotionError(
-            f"{place.location}: {short(set_id)} was not rolled back",
-            hint="`restore` undoes a rollback; `promote` releases a gated set",
-        )
-    entries = next(
-        item.entries for item in reversed(history.intents) if item.action is Action.ROLLBACK
-    )
-
-    def check(entry: Entry) -> None:
-        key = place.key(entry.filename)
-        info = place.store.info(key)
-        if info is None:
-            raise ObjectMissingError(
-                f"{place.store.locate(key)}: the wheel is gone", hint="stage and promote again"
-            )
-        if (digest := place.store.digest(info)) != entry.sha256:
-            raise replaced(place.store.locate(key), digest, entry.sha256)
-
-    each(check, entries, threads=place.store.connections)
-    return Change(place=place, action=Action.RESTORE, history=history, entries=entries)
-
-
-def apply(change: Change, *, who: Who) -> None:
+def apply(plan: ChangePlan) -> None:
     """Do it; returns when the index shows it."""
-    place, history = change.place, change.history
-    if change.is_done:
-        return
-    if change.undoes and history.open:
-        abandon(place, history, who=who)
-        history = records.history(place, history.set_id)
-    operation = operations.begin(place, history, change.action, change.entries, who=who)
-    edit = _edit(change.action, operation.intent.reason, place)
-    operation.publish(edit, sparing=change.spared)
-    operation.finish()
+    operations.perform(plan.operation, plan.state)
 
 
-def abandon(place: Place, history: History, *, who: Who) -> None:
-    """Close an unfinished operation as not done; a run that still does it finds out at its end."""
-    there = history.open
-    if there and not records.put_record(
-        place,
-        Record(
-            set_id=there.set_id,
-            number=there.number,
-            action=there.action,
-            done=False,
-            time=who.time,
-            by=who.by,
-            reason=who.reason,
-        ),
-    ):
-        raise PromotionError(
-            f"{place.location}: {there.action.value} of {short(there.set_id)} was completed "
-            "meanwhile",
-            hint="run the command again",
-        )
-
-
-def needed_by_others(histories: Mapping[str, History], set_id: str) -> frozenset[str]:
-    """Files that other sets list, or are about to."""
-    return frozenset(
-        name
-        for other in histories.values()
-        if other.set_id != set_id
-        for name in (*other.live, *(item.filename for item in _adding(other)))
-    )
-
-
-def _adding(history: History) -> tuple[Entry, ...]:
-    return history.open.entries if history.open and history.open.action.adds else ()
-
-
-def _edit(action: Action, reason: str, place: Place) -> Any:
-    def edit(page: Page, files: list[Entry]) -> Page:
-        names = [item.filename for item in files]
-        if action is Action.ROLLBACK:
-            return page.without(names)
-        if action is Action.RESTORE:
-            return page.with_files(files, where=place.location)
-        return page.yanked(names, reason if action is Action.YANK else None)
-
-    return edit
-
-
-def _owner(place: Place, filenames: Collection[str]) -> str:
-    """A set that lists all these files. Raises PromotionError."""
-    wanted = set(filenames)
-    for history in records.histories(place).values():
-        if wanted <= set(history.live):
-            return history.set_id
-    raise PromotionError(
-        f"{place.location}: {min(wanted)} is not in the index, or not in one set with the others",
-        hint="look at `status` for what is released; name files of one set",
-    )
+def lists(place: Place, filename: str) -> bool:
+    """Whether a place lists a file of this name."""
+    project, _ = version_of(filename)
+    return any(item.filename == filename for item in log.read(place, [project]).shown(project))
 
 
 def with_reason(who: Who, reason: str) -> Who:
     """The same person with a reason. Raises ConfigError when there is none."""
     if not reason.strip() or "\n" in reason:
         raise ConfigError("--reason: one line is needed", hint="say why; people will read it")
-    return dataclasses.replace(who, reason=reason.strip())
+    return replace(who, reason=reason.strip())
+
+
+def _is_last(known: Known | None, action: Action) -> bool:
+    """Whether the set stands as it does because of this action: doing it again is nothing to do."""
+    return known is not None and (action is Action.ROLLBACK or known.action is action)

@@ -48,6 +48,7 @@ class Info:
     etag: str  # opaque; two different contents never share one
     sha256: str  # as the store states it, "" when it keeps none; see `Store.digest`
     modified: datetime  # UTC
+    now: datetime | None = None  # when the store said so, by the same clock; None: not known
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,8 +63,7 @@ class Headers:
 class Abilities:
     """What a store was seen to do, never what it says it does.
 
-    Without `create_only` or `swap` a second writer could be overwritten, so writing is refused
-    unless the options say there is one writer only; then each write looks first and reads back.
+    Without `create_only` or `swap` a second writer could be overwritten, so writing is refused.
     Without `checksums` digests are computed by reading. Without one of the `copy_…` abilities an
     object to copy is downloaded, checked and put.
     """
@@ -98,7 +98,6 @@ class Options:
 
     endpoint: str = ""  # URL of an S3 server, "" for AWS or what boto3's configuration names
     region: str = ""
-    single_writer: bool = False  # somebody promised that nobody else writes at the same time
     connections: int = 16
     attempts: int = 0  # per request, the first included; 0: boto3's configuration, or 5
     connect_seconds: float = 10.0
@@ -140,6 +139,10 @@ class Store(Protocol):
         Raises ObjectMissingError; a connection that breaks is taken up where it broke, on the
         same content only.
         """
+        ...
+
+    def part(self, info: Info, start: int, size: int, /) -> bytes:
+        """Some bytes of an object that still is what `info` says. Raises ObjectStaleError."""
         ...
 
     def digest(self, info: Info, /, *, count: Counter | None = None) -> str:

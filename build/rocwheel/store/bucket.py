@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import base64
 from contextlib import contextmanager, suppress
+from email.utils import parsedate_to_datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import quote
 
-from rocwheel.errors import ObjectMissingError, StoreError
+from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import BLOCK, TEXT, Headers, Info, advance, pause, stale
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ ATTEMPTS: Final = 5
 BAD_REQUEST, FORBIDDEN, NOT_FOUND = 400, 403, 404
 CONFLICT, PRECONDITION_FAILED = 409, 412
 SERVER_ERROR, NOT_IMPLEMENTED = 500, 501
+PASSING: Final = frozenset({408, CONFLICT, 429})  # a retry may be answered otherwise
 
 
 class BrokenError(Exception):
@@ -117,6 +119,22 @@ class Bucket:
         with self.translated(key, "GetObject"):
             found = self.client.get_object(**self.at(key), **cast("Any", extra))
         return _info(key, found), _blocks(found["Body"], self.locate(key))
+
+    def part(self, info: Info, start: int, size: int) -> bytes:
+        """Some bytes of an object that still is what `info` says."""
+        with self.translated(info.key, "GetObject"):
+            found = self.client.get_object(
+                **self.at(info.key),
+                Range=f"bytes={start}-{start + size - 1}",
+                IfMatch=f'"{info.etag}"',
+            )
+        try:
+            return b"".join(_blocks(found["Body"], self.locate(info.key)))
+        except BrokenError as exc:
+            raise StoreError(
+                f"{self.locate(info.key)}: the download broke: {exc}",
+                hint="run the same command again; check the network if it stays",
+            ) from exc
 
     def put(
         self,
@@ -266,7 +284,8 @@ class Bucket:
             hint = "the server's fault: run the same command again, it continues"
         else:
             hint = "the server refused it for good; trying again will not help"
-        return StoreError(f"{where}: {operation}: {number} {code}".rstrip(), hint=hint)
+        kind = StoreError if number >= SERVER_ERROR or number in PASSING else RefusedError
+        return kind(f"{where}: {operation}: {number} {code}".rstrip(), hint=hint)
 
     def _no_bucket(self) -> StoreError:
         return StoreError(
@@ -368,4 +387,14 @@ def _info(key: str, found: Any) -> Info:
         etag=found["ETag"].strip('"'),
         sha256=base64.b64decode(stated).hex() if whole else "",
         modified=found["LastModified"],
+        now=_now(found),
     )
+
+
+def _now(found: Any) -> datetime | None:
+    """When the server answered, by its own clock."""
+    said = found.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
+    try:
+        return parsedate_to_datetime(said)
+    except (TypeError, ValueError):  # TypeError: Python 3.10's for what is no date
+        return None

@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from rocwheel import files
-from rocwheel.errors import ObjectDiffersError, ObjectMissingError, StoreError
+from rocwheel.errors import ObjectDiffersError, ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import (
     BLOCK,
     Abilities,
@@ -83,6 +83,14 @@ class FileStore:
 
         return self._stream(key, both, digest)
 
+    def part(self, info: Info, start: int, size: int, /) -> bytes:
+        with self._translated(info.key), self._path(info.key).open("rb") as file:
+            stat = os.fstat(file.fileno())
+            if (stat.st_size, _time(stat)) != (info.size, info.modified):
+                raise stale(self.locate(info.key))
+            file.seek(start)
+            return file.read(size)
+
     def digest(self, info: Info, /, *, count: Counter | None = None) -> str:
         if info.sha256:
             return info.sha256
@@ -125,7 +133,7 @@ class FileStore:
                     f"{written.hexdigest()}, not {expected}",
                     hint="the source changed meanwhile; nothing was written",
                 )
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_folder(key)
             try:
                 os.link(scratch, path)
             except FileExistsError:
@@ -151,7 +159,7 @@ class FileStore:
                 file.write(body)
                 file.flush()
                 os.fsync(file.fileno())
-            path.parent.mkdir(parents=True, exist_ok=True)
+            self._make_folder(key)
             scratch.replace(path)
 
     def copy(
@@ -218,12 +226,37 @@ class FileStore:
                 sink(block)
             stat = os.fstat(file.fileno())
         sha256 = digest.hexdigest()
-        return Info(key=key, size=stat.st_size, etag=sha256, sha256=sha256, modified=_time(stat))
+        return Info(
+            key=key,
+            size=stat.st_size,
+            etag=sha256,
+            sha256=sha256,
+            modified=_time(stat),
+            now=datetime.now(tz=timezone.utc),
+        )
 
     def _same(self, key: str, expected: str) -> None:
         there = self.info(key)
-        if there and there.sha256 != expected:
+        if there is None:
+            self._refuse_folder(key)
+            raise stale(self.locate(key))  # deleted since it was seen
+        if there.sha256 != expected:
             raise differs(self.locate(key), there.sha256, expected)
+
+    def _refuse_folder(self, key: str) -> None:
+        """Raise StoreError where a folder has the name of an object, or a file that of a folder."""
+        path = self._path(key)
+        others = [parent for parent in path.parents if parent.is_file()]
+        if path.is_dir() or others:
+            what = f"{others[0]} is a file" if others else "a folder is there"
+            raise StoreError(
+                f"{self.locate(key)}: {what}, so nothing can be stored under this name",
+                hint="this folder is not (only) a store: move what is in the way, or use another",
+            )
+
+    def _make_folder(self, key: str) -> None:
+        self._refuse_folder(key)
+        self._path(key).parent.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def _scratch(self, key: str) -> Iterator[Path]:
@@ -259,7 +292,8 @@ class FileStore:
             errno.EROFS: "the file system is read-only",
             errno.ENOSPC: "free some space",
         }
-        raise StoreError(
+        kind = RefusedError if exc.errno in {errno.EACCES, errno.EPERM, errno.EROFS} else StoreError
+        raise kind(
             f"{where}: {exc.strerror} ({exc.filename})",
             hint=hints.get(exc.errno or 0, "check the folder"),
         ) from exc

@@ -12,9 +12,9 @@ import tempfile
 import threading
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
-from rocwheel.errors import ObjectMissingError, StoreError
+from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import Headers, advance, differs, digest_of, pause, replaced, sha256_of, stale
 from rocwheel.store.bucket import BrokenError, Bucket, checksum
 from rocwheel.store.parts import Parts, honours_condition
@@ -85,6 +85,9 @@ class S3Store:
                     hint="run the same command again",
                 )
             return info
+
+    def part(self, info: Info, start: int, size: int, /) -> bytes:
+        return self._bucket.part(info, start, size)
 
     def digest(self, info: Info, /, *, count: Counter | None = None) -> str:
         if info.sha256 and self._known and self._known.checksums:
@@ -179,17 +182,15 @@ class S3Store:
     def _writable(self, ability: str, key: str) -> Abilities:
         able = self.abilities()
         if not getattr(able, ability):
-            self._need_single_writer(key)
+            self._refuse(key)
         return able
 
-    def _need_single_writer(self, key: str) -> None:
-        if not self._options.single_writer:
-            raise StoreError(
-                f"{self.locate(key)}: this server accepts conditional writes and ignores the "
-                "condition, so two writers could overwrite each other",
-                hint="use another server, or promise that nobody else writes: --single-writer, "
-                "`writers: one` in ci/channels.yaml",
-            )
+    def _refuse(self, key: str) -> NoReturn:
+        raise RefusedError(
+            f"{self.locate(key)}: this server accepts conditional writes and ignores the "
+            "condition, so two writers could overwrite each other",
+            hint="use another server: docs/how-to/release.md lists those that can",
+        )
 
     @cached_property
     def _parts(self) -> Parts:
@@ -228,7 +229,7 @@ class S3Store:
         self, key: str, path: Path, sha256: str, headers: Headers, count: Counter | None
     ) -> bool:
         if not self._parts.create_only:
-            self._need_single_writer(key)
+            self._refuse(key)
         created = self._parts.put(key, path, headers, count)
         if created and not self._parts.checksums:
             self._prove(key, sha256)
@@ -238,7 +239,7 @@ class S3Store:
         """Copy on the server. False when one of the two conditions did not hold."""
         if source.size > self._options.put_limit:
             if not self._parts.create_only:
-                self._need_single_writer(target)
+                self._refuse(target)
             found = self._bucket.head(source.key)
             return self._parts.copy(source, target, found[1]) if found else False
         with self._bucket.translated(target, "CopyObject"):
@@ -259,7 +260,9 @@ class S3Store:
                 digest.update(block)
                 file.write(block)
 
-            self.stream(source.key, keep)
+            came = self.stream(source.key, keep)
+            if came.etag != source.etag:
+                raise stale(self.locate(source.key))
             file.flush()
             if digest.hexdigest() != sha256:
                 raise replaced(self.locate(source.key), digest.hexdigest(), sha256)

@@ -35,9 +35,8 @@ from rocwheel.gate.suite.suites import Deadlines, Suite, SuiteSource
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.judge import with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
-from rocwheel.home import Home
 from rocwheel.host import machine as machines
-from rocwheel.ledger import records, verdicts
+from rocwheel.ledger import manifests, verdicts
 from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render
 from rocwheel.results import Attempt, Outcome, Results
@@ -115,8 +114,8 @@ def staged(tmp_path, console, interpreter):
     shop = Shop((tmp_path / "store").as_uri(), console)
     make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
     shop.stage(tmp_path / "wh")
-    (sha256,) = records.manifests(shop.staging)
-    return shop.staging, records.find_manifest(shop.staging, sha256)
+    (sha256,) = manifests.names(shop.staging)
+    return shop.staging, manifests.find(shop.staging, sha256)
 
 
 @pytest.fixture
@@ -128,9 +127,9 @@ def request_(staged, checkout, tmp_path, interpreter):
         python=interpreter.version,
         wheels=environment.of_manifest(manifest, interpreter.version, place.link),
         manifest=manifest,
-        home=Home(root=checkout, ci=checkout / "ci", tests=checkout),
+        checkout=checkout,
         output=tmp_path / "out",
-        skips=load(checkout / "ci", today=datetime.now(tz=timezone.utc).date()),
+        skips=load(checkout, today=datetime.now(tz=timezone.utc).date()),
         rocm=str(tmp_path / "no-such-rocm"),
         device=DeviceChoice.CPU,
         lanes=1,
@@ -323,7 +322,7 @@ def test_an_entry_of_the_skip_list_that_meets_nothing_fails_the_suite(
     file.write_text(
         file.read_text() + file.read_text().partition("\n")[2].replace("listed", "gone")
     )
-    entries = load(checkout / "ci", today=datetime.now(tz=timezone.utc).date())
+    entries = load(checkout, today=datetime.now(tz=timezone.utc).date())
     gated = gate(replace(request_, skips=entries), host, console)
     assert gated.found.state is State.FAIL
     assert "ci/skips/own.yaml:3: meets no test" in gated.found.message
@@ -472,10 +471,10 @@ def test_the_command_stores_a_verdict_and_ends_with_its_state(
     shop = Shop((tmp_path / "store").as_uri(), console)
     make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
     shop.stage(tmp_path / "wh")
-    (sha256,) = records.manifests(shop.staging)
+    (sha256,) = manifests.names(shop.staging)
     status = main([
         "gate", "--manifest", sha256[:12], "--store", (tmp_path / "store").as_uri(),
-        "--single-writer", "--family", FAMILY.name, "--python", str(interpreter.version),
+        "--family", FAMILY.name, "--python", str(interpreter.version),
         "--suite", "smoke", "--json",
     ])  # fmt: skip
     assert status == State.NO_RUNNER.exit_code
@@ -609,11 +608,11 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
     shop = Shop((at / "store").as_uri(), console)
     make_set(at / "wh")
     shop.stage(at / "wh")
-    (sha256,) = records.manifests(shop.staging)
-    manifest = records.find_manifest(shop.staging, sha256)
+    (sha256,) = manifests.names(shop.staging)
+    manifest = manifests.find(shop.staging, sha256)
     merging = [
         "gate", "merge", "--shards=2", f"--manifest={sha256[:8]}", "--suite=smoke", "--python=3.12",
-        f"--store={(at / 'store').as_uri()}", "--single-writer", f"--family={FAMILY.name}",
+        f"--store={(at / 'store').as_uri()}", f"--family={FAMILY.name}",
     ]  # fmt: skip
     for number, state in ((1, State.NOT_RUN), (2, State.PASS)):
         verdict = make_verdict(manifest, shard=f"{number}/2")

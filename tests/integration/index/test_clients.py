@@ -29,9 +29,10 @@ from support.wheelset import FAMILY, WHO, Shop, make_set, make_wheel, pass_gate
 from rocwheel.cli import main
 from rocwheel.errors import StoreError
 from rocwheel.index.page import UNFOLDED, links
-from rocwheel.index.publish import await_public, read_page
+from rocwheel.index.publish import await_public
 from rocwheel.index.serve import Site
-from rocwheel.release import rebuild, resolving, withdraw
+from rocwheel.ledger.state import Action
+from rocwheel.release import adopt, resolving
 from rocwheel.store import SIMPLE_JSON
 from rocwheel.values import replace
 
@@ -162,7 +163,7 @@ def test_the_link_of_any_version_leads_to_its_object(world, tmp_path, version: s
         tmp_path, project="jaxlib", version=version, tag="py3-none-any", module="jaxlib"
     )
     shop.store.create(shop.release.key(wheel.name), wheel, headers=shop.release.wheel_headers)
-    rebuild.apply_adoption(rebuild.plan_adoption(shop.release), who=WHO)
+    adopt.apply(adopt.plan(shop.release, who=WHO))
     page = f"{url}{shop.release.root}/jaxlib/"
     served = page + ("index.html" if page.startswith("file:") else "")
     with urllib.request.urlopen(served) as answer:
@@ -185,7 +186,7 @@ def test_a_version_that_is_folded_away_for_people_is_there_for_installers(
             tmp_path, project=PJRT, version=f"1.{number}", tag="py3-none-any", module="pjrt"
         )
         shop.store.create(shop.release.key(wheel.name), wheel, headers=shop.release.wheel_headers)
-    rebuild.apply_adoption(rebuild.plan_adoption(shop.release), who=WHO)
+    adopt.apply(adopt.plan(shop.release, who=WHO))
     for client in clients.values():
         done = client.install(f"{url}{shop.release.root}/", tmp_path / "target", f"{PJRT}==1.0")
         assert done.returncode == 0, f"{client.name}: {done.stderr}"
@@ -213,8 +214,7 @@ def test_a_wheel_that_is_not_what_the_page_says_is_refused_by_all(shop, tmp_path
 def test_a_yanked_set_is_passed_over_unless_it_is_pinned(shop, tmp_path, clients) -> None:
     old = shop.released(tmp_path / "a", suffix="+rocm7.9.0", rocm="7.9.0", pythons=(PYTHON,))
     new = shop.released(tmp_path / "b", pythons=(PYTHON,))
-    who = withdraw.with_reason(WHO, "wrong numbers")
-    withdraw.apply(withdraw.plan_yank(shop.release, set_id=new.sha256), who=who)
+    shop.change(Action.YANK, new, reason="wrong numbers")
     with serving(shop.store) as site:
         index = f"{site.url}{shop.release.root}/"
         for client in clients.values():
@@ -250,7 +250,7 @@ def test_resolving_reads_metadata_files_and_no_wheel(shop, tmp_path, clients) ->
 
 def test_uv_sees_upload_times_where_json_is_served(shop, tmp_path, clients) -> None:
     for number, month in ((0, 5), (1, 6)):
-        who = replace(WHO, now=datetime(2026, month, 1, tzinfo=timezone.utc))
+        who = replace(WHO, now=datetime(2026, month, 2, tzinfo=timezone.utc))
         folder = tmp_path / str(number)
         manifest = make_set(folder, suffix=f"+rocm7.10.0a{number}", pythons=(PYTHON,))
         shop.stage(folder, who)
@@ -306,7 +306,7 @@ def test_pip_resolves_each_set_for_each_cpython_with_its_names_from_nowhere_else
     upstream.store.create(
         upstream.release.key(other.name), other, headers=upstream.release.wheel_headers
     )
-    rebuild.apply_adoption(rebuild.plan_adoption(upstream.release), who=WHO)
+    adopt.apply(adopt.plan(upstream.release, who=WHO))
 
     shop = Shop((tmp_path / "store").as_uri(), console)
     shop.released(tmp_path / "wh")
@@ -375,7 +375,7 @@ def test_the_local_server_keeps_to_http(shop, tmp_path) -> None:
 def test_publishing_ends_when_the_public_url_lists_the_files(tmp_path, console) -> None:
     hidden = Shop((tmp_path / "store").as_uri(), console)
     hidden.released(tmp_path / "wh", pythons=(PYTHON,))
-    entries = {PLUGIN: list(read_page(hidden.release, PLUGIN).files)}
+    entries = {PLUGIN: list(hidden.shown(hidden.release, PLUGIN))}
     empty = Shop((tmp_path / "cdn").as_uri(), console)
     with serving(empty.store) as cdn:
         place = replace(hidden.release, public_url=cdn.url)
@@ -423,7 +423,7 @@ def test_serve_on_a_taken_port_is_two_lines(shop, capsys) -> None:
 def test_a_page_that_changes_while_it_is_served_is_served_whole(shop, tmp_path) -> None:
     """Size and content are read as one: a size of before would cut a longer page."""
     shop.released(tmp_path / "wh", pythons=(PYTHON,))
-    key = shop.release.state(PLUGIN)
+    key = shop.release.json(PLUGIN)
     stop = threading.Event()
 
     def change() -> None:
@@ -432,7 +432,7 @@ def test_a_page_that_changes_while_it_is_served_is_served_whole(shop, tmp_path) 
             number += 1
             _, seen = shop.store.read(key)
             body = json.dumps({"pad": "x" * (number * 997 % 20_000)}).encode()
-            shop.store.replace(key, body, previous=seen, headers=shop.release.state_headers)
+            shop.store.replace(key, body, previous=seen, headers=shop.release.json_headers)
 
     with serving(shop.store) as site:
         writer = threading.Thread(target=change)

@@ -7,7 +7,6 @@ from support.wheelset import FAMILY, make_set
 
 import amdgpu_family_matrix as matrix
 from rocwheel.errors import ConfigError, PromotionError, WheelError
-from rocwheel.index.page import Page
 from rocwheel.manifest import MANIFEST
 from rocwheel.model import WheelKind
 from rocwheel.release import wheelset
@@ -20,7 +19,7 @@ def metadata_of(folder: Path, manifest) -> dict[str, bytes]:
 
 def entries_of(folder: Path, **options):
     manifest = make_set(folder, **options)
-    return wheelset.entries(manifest, metadata_of(folder, manifest))
+    return wheelset.entries(manifest, metadata_of(folder, manifest), uploaded="")
 
 
 def test_a_wheelhouse_is_its_manifest_and_nothing_else(tmp_path: Path) -> None:
@@ -142,7 +141,7 @@ def test_a_build_that_sorts_below_a_released_one_is_refused(
     tmp_path: Path, there: str, new: str, is_refused: bool
 ) -> None:
     old = entries_of(tmp_path / "old", suffix=there)
-    page = Page(project="jaxlib", files=tuple(e for e in old if e.project == "jaxlib"))
+    page = tuple(e for e in old if e.project == "jaxlib")
     candidates = [e for e in entries_of(tmp_path / "new", suffix=new) if e.project == "jaxlib"]
     if not is_refused:
         wheelset.check_order(page, candidates)
@@ -151,16 +150,13 @@ def test_a_build_that_sorts_below_a_released_one_is_refused(
         wheelset.check_order(page, candidates)
     assert "--wheel-suffix" in caught.value.hint
     assert "yank" in caught.value.hint
-    yanked = page.yanked([item.filename for item in page.files], "superseded")
+    yanked = [replace(item, yanked="superseded") for item in page]
     wheelset.check_order(yanked, candidates)
 
 
 def test_a_second_rocm_major_is_sent_to_prefixes_of_its_own(tmp_path: Path) -> None:
     """`+rocm10` sorts below `+rocm7`, and an older public version would hide it as well."""
-    page = Page(
-        project="jaxlib",
-        files=tuple(e for e in entries_of(tmp_path / "7", jax="0.9.0") if e.project == "jaxlib"),
-    )
+    page = [e for e in entries_of(tmp_path / "7", jax="0.9.0") if e.project == "jaxlib"]
     for jax in ("0.9.0", "0.9.1"):
         new = entries_of(tmp_path / jax, jax=jax, rocm="10.1.0")
         with pytest.raises(PromotionError, match="for ROCm 7 here") as caught:

@@ -1,8 +1,0 @@
-"""`python -m rocwheel`."""
-
-import sys
-
-from rocwheel.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

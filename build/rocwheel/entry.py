@@ -1,0 +1,62 @@
+"""A wheel as an index lists it: the value that log, listings and pages have in common."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
+
+from rocwheel.errors import ConfigError, WheelError
+from rocwheel.model import is_sha256
+from rocwheel.values import Value
+
+DEPENDENT: Final = "-plugin"  # ends the names of projects that need the others
+
+
+class Entry(Value, frozen=True, kw_only=True):
+    """One wheel in the index."""
+
+    filename: str
+    project: str  # normalised (PEP 503)
+    version: str
+    size: int
+    sha256: str
+    metadata_sha256: str  # of the `.metadata` file
+    uploaded: str = ""  # ISO 8601, UTC, whole seconds
+    requires_python: str = ""
+    yanked: str | None = None  # the reason; None when it is not
+    kind: str = ""  # WheelKind; "" for a file that was here before us
+    python: str = ""
+    gfx_targets: tuple[str, ...] = ()
+    rocm: str = ""
+    manifest: str = ""
+
+    def __post_init__(self) -> None:
+        """Nothing is listed without its hash. Raises WheelError."""
+        if not is_sha256(self.sha256):
+            raise WheelError(
+                f"{self.filename}: {self.sha256!r} is not a SHA-256",
+                hint="every file in an index has one: build or stage the wheel set again",
+            )
+
+
+def rank(project: str) -> int:
+    """Where a project comes when files are added: what others need first, plugins after it."""
+    return int(project.endswith(DEPENDENT))
+
+
+@lru_cache(maxsize=1 << 16)
+def parsed(version: str) -> Version:
+    """A version to compare with; pages compare the same ones again and again."""
+    return Version(version)
+
+
+def version_of(filename: str) -> tuple[str, str]:
+    """Project (PEP 503) and version in a wheel's name. Raises ConfigError."""
+    try:
+        project, version, _, _ = parse_wheel_filename(filename)
+    except InvalidWheelFilename as exc:
+        raise ConfigError(str(exc), hint="copy the name from the index") from exc
+    return canonicalize_name(project), str(version)

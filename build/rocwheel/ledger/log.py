@@ -1,0 +1,296 @@
+"""The log of one place in its store: reading what it says, committing the next entry.
+
+`_rocwheel/log/<n>.json` is created once and never deleted; creating number n+1 *is* the commit of
+an operation, so of two that decided on the same state one wins and the other decides again.
+`state.json` is a snapshot of the fold. It may lag, and is only written once the pages show it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from rocwheel.errors import (
+    ConfigError,
+    ObjectMissingError,
+    ObjectStaleError,
+    RefusedError,
+    StoreError,
+)
+from rocwheel.ledger.state import FORMAT, Known, Listing, State, Transition, apply, skipped, touched
+from rocwheel.store import each, pause
+from rocwheel.values import Value, decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from rocwheel.places import Place
+
+LIMIT: Final = 256 << 20  # bytes of an object that is read as a whole
+TRIES: Final = 5  # to learn how a commit ended
+
+
+class HugeError(StoreError):
+    """An object that is larger than anything we write."""
+
+
+class UnknownError(StoreError):
+    """A write was sent and nobody can say whether it took effect."""
+
+
+class _Snapshot(Value, frozen=True, kw_only=True):
+    number: int
+    head: str
+    sets: tuple[Known, ...]
+    listings: dict[str, str]  # project -> digest
+    spent: int
+    swept: int
+    format: int = FORMAT
+
+
+class _Format(msgspec.Struct):
+    """What is read first, of whatever version: keys that are not known are passed over."""
+
+    format: int = FORMAT
+
+
+def read(place: Place, projects: Iterable[str] = (), *, afresh: bool = False) -> State:
+    """The state as the log has it now, with the listings of these projects (and those touched).
+
+    `afresh` folds the whole log, without the snapshot. Raises StoreError where the log is a newer
+    version's, or none and an older version wrote here.
+    """
+    state = None if afresh else _snapshot(place)
+    try:
+        state = _folded(place, state or _start(place))
+        return load(place, state, projects)
+    except _LostListingError:
+        state = _folded(place, _start(place))
+        return load(place, state, projects)
+
+
+def load(place: Place, state: State, projects: Iterable[str] | None) -> State:
+    """The same state with the listings of these projects (None: of all) at hand."""
+    wanted = state.digests if projects is None else projects
+    missing = sorted({p for p in wanted if p in state.digests and p not in state.listings})
+    if not missing:
+        return state
+    found = each(
+        lambda project: _listing(place, project, state.digests[project]),
+        missing,
+        threads=place.store.connections,
+    )
+    return replace(state, listings={**state.listings, **dict(zip(missing, found, strict=True))})
+
+
+def commit(place: Place, entry: Transition) -> str:
+    """Create an entry; return its digest, or "" when another one has its number.
+
+    An error is no proof of losing: what is there afterwards decides. Raises UnknownError where
+    that cannot be read either, RefusedError where the store did not let us write.
+    """
+    key, body = place.log(entry.number), entry.to_bytes()
+    digest = hashlib.sha256(body).hexdigest()
+    problem: StoreError | None = None
+    for tried in range(TRIES):
+        if tried:
+            pause(tried)
+        try:
+            place.store.create(key, body, headers=place.record_headers, sha256=digest)
+        except RefusedError:
+            if problem is None:
+                raise
+        except StoreError as exc:
+            problem = exc
+        else:
+            return digest
+        try:
+            there = small(place, key)
+        except ObjectMissingError:
+            continue  # the same put again
+        except StoreError as exc:
+            problem = exc
+            continue
+        return digest if there == body else ""
+    raise UnknownError(
+        f"{place.store.locate(key)}: nobody can say whether this {entry.action.value} was "
+        f"committed: {problem}",
+        hint="run the same command again: it sees what became of it and continues",
+    ) from problem
+
+
+def save(place: Place, state: State) -> State:
+    """Write the snapshot of a state that the pages show; a newer one stays.
+
+    Nothing depends on it but time: what fails here is no failure of the operation.
+    """
+    try:
+        listings = {p: state.listings[p] for p in sorted(state.touched & set(state.listings))}
+        digests = {project: listing.sha256 for project, listing in listings.items()}
+        each(
+            lambda project: place.store.create(
+                place.listing(digests[project]),
+                listings[project].stored(),
+                headers=place.record_headers,
+                sha256=digests[project],
+            ),
+            [project for project in listings if state.digests.get(project) != digests[project]],
+            threads=place.store.connections,
+        )
+        saved = replace(
+            state,
+            digests={**state.digests, **digests},
+            saved=state.number,
+            touched=frozenset(),
+        )
+        _put_snapshot(place, saved)
+    except StoreError:
+        return state
+    return saved
+
+
+def small(place: Place, key: str) -> bytes:
+    """An object that is read as a whole. Raises ObjectMissingError, HugeError."""
+    blocks: list[bytes] = []
+    size = 0
+
+    def keep(block: bytes) -> None:
+        nonlocal size
+        size += len(block)
+        if size > LIMIT:
+            raise HugeError(
+                f"{place.store.locate(key)}: more than {LIMIT >> 20} MiB",
+                hint="nothing of ours is that large: it is left alone; remove it",
+            )
+        blocks.append(block)
+
+    place.store.stream(key, keep)
+    return b"".join(blocks)
+
+
+class _LostListingError(Exception):
+    """The snapshot names a listing that is not there, or is another."""
+
+
+def _start(place: Place) -> State:
+    """The state before the first entry that is there: numbers may begin above 1."""
+    pattern = re.compile(re.escape(place.logs) + r"([1-9]\d{0,17})\.json")
+    found = (pattern.fullmatch(info.key) for info in place.store.keys(place.logs))
+    first = min((int(match[1]) for match in found if match), default=0)
+    if first:
+        return State(number=first - 1, saved=first - 1)
+    if next(iter(place.store.keys(place.before("intents"))), None):
+        raise StoreError(
+            f"{place.location}: written by a version before the log",
+            hint="take it over once, with `index migrate`; that version then writes no more",
+        )
+    return State()
+
+
+def _snapshot(place: Place) -> State | None:
+    """The stored snapshot; None where none can be used."""
+    try:
+        data = small(place, place.state)
+    except ObjectMissingError:
+        return None
+    where = place.store.locate(place.state)
+    _check_format(data, where)
+    try:
+        found = decoded(data, _Snapshot, name=where)
+    except ConfigError:
+        return None
+    return State(
+        number=found.number,
+        head=found.head,
+        sets={item.id: item for item in found.sets},
+        digests=found.listings,
+        saved=found.number,
+        spent=found.spent,
+        swept=found.swept,
+    )
+
+
+def _put_snapshot(place: Place, state: State) -> None:
+    snapshot = _Snapshot(
+        number=state.number,
+        head=state.head,
+        sets=tuple(state.sets.values()),
+        listings=dict(sorted(state.digests.items())),
+        spent=state.spent,
+        swept=state.swept,
+    )
+    body = msgspec.json.encode(snapshot, order="sorted")
+    for _ in range(TRIES):
+        try:
+            data, info = place.store.read(place.state)
+        except ObjectMissingError:
+            data, info = b"", None
+        there = _snapshot_number(data)
+        if there > state.number or data == body:
+            return
+        try:
+            place.store.replace(place.state, body, previous=info, headers=place.record_headers)
+        except ObjectStaleError:
+            continue
+        return
+
+
+def _snapshot_number(data: bytes) -> int:
+    class _Number(msgspec.Struct):
+        number: int = 0
+
+    try:
+        return msgspec.json.decode(data, type=_Number).number
+    except (msgspec.MsgspecError, RecursionError):
+        return 0
+
+
+def _folded(place: Place, state: State) -> State:
+    """Apply every entry after the state's number."""
+    while True:
+        key = place.log(state.number + 1)
+        name = place.store.locate(key)
+        try:
+            data = small(place, key)
+        except ObjectMissingError:
+            return state
+        except HugeError as exc:
+            state = skipped(state, digest="", problem=str(exc))
+            continue
+        digest = hashlib.sha256(data).hexdigest()
+        _check_format(data, name)
+        try:
+            entry = Transition.from_bytes(data, name=name)
+            state = load(place, state, touched(state, entry))
+        except ConfigError as exc:
+            state = skipped(state, digest=digest, problem=f"{exc}; it changes nothing")
+            continue
+        state = apply(state, entry, digest=digest)
+
+
+def _check_format(data: bytes, where: str) -> None:
+    """Raises StoreError for what a newer version wrote."""
+    try:
+        found = msgspec.json.decode(data, type=_Format).format
+    except (msgspec.MsgspecError, RecursionError):
+        return  # garbage, which is told later
+    if found > FORMAT:
+        raise StoreError(
+            f"{where}: format {found}, this rocwheel knows {FORMAT}",
+            hint="use the rocwheel that wrote it, or a newer one; nothing was changed",
+        )
+
+
+def _listing(place: Place, project: str, sha256: str) -> Listing:
+    key = place.listing(sha256)
+    try:
+        data = small(place, key)
+        if hashlib.sha256(data).hexdigest() != sha256:
+            raise _LostListingError(key)
+        return decoded(data, Listing, name=place.store.locate(key))
+    except (ObjectMissingError, ConfigError) as exc:
+        raise _LostListingError(project) from exc

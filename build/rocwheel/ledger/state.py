@@ -1,0 +1,461 @@
+"""What a log says: the fold of its entries, a pure function from entries to a state.
+
+A state knows every wheel set, and of each project a *listing*: the files, which sets hold them,
+and the names that are spent. What is listed (what installers see) follows from it: a file is
+listed while one of its sets is released. An entry that does not fit its state changes nothing, and
+is told.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from rocwheel.entry import Entry, rank, version_of
+from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
+from rocwheel.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+FORMAT: Final = 1
+
+
+class Action(enum.Enum):
+    """What an entry of the log does."""
+
+    STAGE = "stage"
+    PROMOTE = "promote"
+    RESTORE = "restore"
+    ADOPT = "adopt"
+    MIGRATE = "migrate"
+    ROLLBACK = "rollback"
+    PRUNE = "prune"
+    YANK = "yank"
+    UNYANK = "unyank"
+    SPEND = "spend"  # names of files that no set holds, before they are deleted
+
+    @property
+    def adds(self) -> bool:
+        """Whether files may come to be listed by it."""
+        return self in {
+            Action.STAGE, Action.PROMOTE, Action.RESTORE, Action.ADOPT, Action.MIGRATE,
+        }  # fmt: skip
+
+    @property
+    def removes(self) -> bool:
+        """Whether listed files may leave by it. No action does both."""
+        return self in {Action.ROLLBACK, Action.PRUNE}
+
+
+SPENDING: Final = frozenset({Action.PRUNE, Action.SPEND, Action.MIGRATE})
+
+
+class Standing(enum.Enum):
+    """Where a wheel set stands at one place."""
+
+    LISTED = "listed"
+    HELD = "held"  # rolled back: not listed, and its bytes are kept
+    PRUNED = "pruned"
+
+
+class Holding(Value, frozen=True, kw_only=True):
+    """A set with its files, as an entry of the log brings it."""
+
+    set: str
+    files: tuple[Entry, ...]
+    standing: Standing = Standing.LISTED
+    jax: str = ""
+    rocm: str = ""
+    pythons: tuple[str, ...] = ()
+    first: str = ""  # when it came, where that was before this entry
+    changed: str = ""
+
+
+class Transition(Value, frozen=True, kw_only=True):
+    """One entry of the log: creating it is the commit of an operation."""
+
+    number: int
+    previous: str  # SHA-256 of the entry before; "" where there is none
+    id: str  # of the operation: tells its own entry from another's
+    action: Action
+    family: str
+    time: str  # ISO 8601, UTC
+    by: str
+    reason: str
+    sets: tuple[str, ...] = ()  # what it is about; for yanks "" is every set that lists the names
+    names: tuple[str, ...] = ()  # of files, where it is not about all of a set's
+    brings: tuple[Holding, ...] = ()
+    evidence: dict[str, Any] = msgspec.field(default_factory=dict)
+    format: int = FORMAT
+
+
+class Known(Value, frozen=True, kw_only=True):
+    """What is known of one set."""
+
+    id: str
+    standing: Standing
+    action: Action  # the last that changed its standing
+    time: str  # when
+    by: str
+    reason: str
+    first: str  # when it came
+    jax: str
+    rocm: str
+    pythons: tuple[str, ...]
+    projects: tuple[str, ...]
+    files: int
+    yanked: int
+
+
+class File(Value, frozen=True, kw_only=True):
+    """One file that sets hold."""
+
+    entry: Entry
+    sets: tuple[str, ...]
+    yanks: dict[str, str] = msgspec.field(default_factory=dict)  # set -> reason
+
+
+class Listing(Value, frozen=True, kw_only=True):
+    """Everything about the files of one project."""
+
+    project: str
+    files: tuple[File, ...] = ()  # by name
+    # Name -> number of the entry that took it away for ever.
+    spent: dict[str, int] = msgspec.field(default_factory=dict)
+
+    def file(self, filename: str) -> File | None:
+        """The file of that name, where a set holds it."""
+        return next((item for item in self.files if item.entry.filename == filename), None)
+
+    @property
+    def sha256(self) -> str:
+        """The digest that names it in the store."""
+        return hashlib.sha256(self.stored()).hexdigest()
+
+    def stored(self) -> bytes:
+        """As it is stored: one line, because it may have a hundred thousand files."""
+        return msgspec.json.encode(self, order="sorted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """The fold of a log up to one number; only listings that somebody asked for are loaded."""
+
+    number: int = 0
+    head: str = ""  # SHA-256 of the last entry
+    sets: Mapping[str, Known] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)  # project -> listing, as saved
+    listings: Mapping[str, Listing] = field(default_factory=dict)
+    saved: int = 0  # the snapshot's number: the pages show at least that state
+    spent: int = 0  # the last entry that spent names
+    swept: int = 0  # names that entries up to here spent are deleted
+    touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
+    removes: bool = False  # the direction of the last entry that changed something
+    problems: tuple[str, ...] = ()
+
+    @property
+    def projects(self) -> frozenset[str]:
+        """Every project that was ever listed; they never leave."""
+        return frozenset((*self.digests, *self.listings))
+
+    def listing(self, project: str) -> Listing:
+        """A loaded listing; an empty one of a project that is not known."""
+        if project in self.digests and project not in self.listings:
+            raise KeyError(f"{project}: not loaded")  # a bug: never taken for an empty one
+        return self.listings.get(project) or Listing(project=project)
+
+    def is_listed(self, file: File) -> bool:
+        """Whether installers see a file."""
+        return any(self._lists(item) for item in file.sets)
+
+    def shown(self, project: str) -> tuple[Entry, ...]:
+        """The listed files of a project: its page is a function of this and the number."""
+        return tuple(
+            self._shown(file) for file in self.listing(project).files if self.is_listed(file)
+        )
+
+    def files(self, set_id: str) -> tuple[Entry, ...]:
+        """The files a set holds, as they are listed, or would be."""
+        known = self.sets.get(set_id)
+        found = (
+            msgspec.structs.replace(file.entry, yanked=file.yanks.get(set_id))
+            for project in (known.projects if known else ())
+            for file in self.listing(project).files
+            if set_id in file.sets
+        )
+        return tuple(sorted(found, key=lambda item: item.filename))
+
+    def doomed(self, *, since: int) -> tuple[str, ...]:
+        """Names that entries after `since` spent; of loaded listings."""
+        return tuple(
+            name
+            for listing in self.listings.values()
+            for name, number in sorted(listing.spent.items())
+            if number > since
+        )
+
+    def check_names(self, entries: Iterable[Entry], *, where: str) -> None:
+        """Raise where a name is spent (PromotionError) or other bytes' (ObjectDiffersError)."""
+        for entry in entries:
+            listing = self.listing(entry.project)
+            if entry.filename in listing.spent:
+                raise PromotionError(
+                    f"{where}/{entry.filename}: this name was pruned and is spent for ever",
+                    hint="build with a new version (--wheel-suffix or --wheel-post-release)",
+                )
+            there = listing.file(entry.filename)
+            if there and there.entry.sha256 != entry.sha256:
+                raise ObjectDiffersError(
+                    f"{where}/{entry.filename}: other bytes have this name: SHA-256 "
+                    f"{there.entry.sha256}, not {entry.sha256}",
+                    hint="a name is never used for other bytes: build with a new version "
+                    "(--wheel-suffix)",
+                )
+
+    def _lists(self, set_id: str) -> bool:
+        known = self.sets.get(set_id)
+        return known is not None and known.standing is Standing.LISTED
+
+    def _shown(self, file: File) -> Entry:
+        """A file of several sets is yanked while one of them is listed and yanked."""
+        reasons = [
+            file.yanks[item] for item in file.sets if item in file.yanks and self._lists(item)
+        ]
+        return msgspec.structs.replace(file.entry, yanked=reasons[0] if reasons else None)
+
+
+def touched(state: State, entry: Transition) -> tuple[str, ...]:
+    """The projects an entry changes: their listings must be loaded before it is applied.
+
+    Raises ConfigError for a name that is no wheel's.
+    """
+    found = {file.project for holding in entry.brings for file in holding.files}
+    found |= {_project(name) for name in entry.names}
+    for set_id in entry.sets:
+        found |= set(state.sets[set_id].projects if set_id in state.sets else ())
+    return in_order(found, removing=False)
+
+
+def in_order(projects: Iterable[str], *, removing: bool) -> tuple[str, ...]:
+    """Projects in the order in which their pages change: what others need comes first, or last."""
+    return tuple(sorted(projects, key=lambda item: (rank(item), item), reverse=removing))
+
+
+def apply(state: State, entry: Transition, *, digest: str) -> State:
+    """The next state; where the entry does not fit, the same one with its number and a problem."""
+    try:
+        if entry.number != state.number + 1:
+            raise ValueError(f"it says that it is number {entry.number}")  # noqa: TRY301
+        changed = _CHANGES[entry.action](state, entry)
+    except (ValueError, ConfigError, PromotionError, ObjectDiffersError) as exc:
+        return skipped(state, digest=digest, problem=f"entry {state.number + 1} of the log: {exc}")
+    told = state.problems
+    if entry.previous != state.head:
+        told = (*told, f"entry {entry.number} of the log follows another one than is there")
+    direction = entry.action.adds or entry.action.removes
+    return replace(
+        changed,
+        number=state.number + 1,
+        head=digest,
+        touched=state.touched | set(touched(state, entry)),
+        removes=entry.action.removes if direction else state.removes,
+        spent=entry.number if entry.action in SPENDING else state.spent,
+        problems=told,
+    )
+
+
+def skipped(state: State, *, digest: str, problem: str) -> State:
+    """The state after an entry that changes nothing."""
+    return replace(state, number=state.number + 1, head=digest, problems=(*state.problems, problem))
+
+
+# What each action does
+
+
+def _bring(state: State, entry: Transition) -> State:
+    for holding in entry.brings:
+        state = _brought(state, entry, holding)
+    if entry.names:  # a migration knows of spent ones
+        state = _spend(state, entry)
+    return state
+
+
+def _brought(state: State, entry: Transition, holding: Holding) -> State:
+    known = state.sets.get(holding.set)
+    if known and not (known.standing is Standing.LISTED and entry.action is Action.ADOPT):
+        raise ValueError(f"{holding.set[:12]} is {known.standing.value} already")
+    if not holding.files:
+        raise ValueError(f"{holding.set[:12]} has no file")
+    for file in holding.files:
+        if "/" in file.filename or _project(file.filename) != file.project:
+            raise ValueError(f"{file.filename}: not a wheel of {file.project}")
+    state.check_names(holding.files, where=holding.set[:12])
+    listings = dict(state.listings)
+    for project, entries in _by_project(holding.files).items():
+        listing = state.listing(project)
+        files = {file.entry.filename: file for file in listing.files}
+        for item in entries:
+            plain = msgspec.structs.replace(item, yanked=None)
+            there = files.get(item.filename) or File(entry=plain, sets=())
+            yanks = (
+                there.yanks if item.yanked is None else {**there.yanks, holding.set: item.yanked}
+            )
+            sets = tuple(dict.fromkeys((*there.sets, holding.set)))
+            files[item.filename] = File(entry=there.entry, sets=sets, yanks=yanks)
+        listings[project] = _listing(listing, files.values())
+    names = {item.filename for item in holding.files}
+    projects = {*_by_project(holding.files), *(known.projects if known else ())}
+    standing = Known(
+        id=holding.set,
+        standing=holding.standing,
+        action=entry.action,
+        time=holding.changed or entry.time,
+        by=entry.by,
+        reason=entry.reason,
+        first=known.first if known else holding.first or entry.time,
+        jax=holding.jax,
+        rocm=holding.rocm,
+        pythons=holding.pythons,
+        projects=in_order(projects, removing=False),
+        files=len(names) + (known.files if known else 0),
+        yanked=sum(item.yanked is not None for item in holding.files)
+        + (known.yanked if known else 0),
+    )
+    return replace(state, listings=listings, sets={**state.sets, holding.set: standing})
+
+
+def _stand(
+    standing: Standing, *, only: frozenset[Standing]
+) -> Callable[[State, Transition], State]:
+    def change(state: State, entry: Transition) -> State:
+        return replace(state, sets={**state.sets, **dict(_stood(state, entry, standing, only))})
+
+    return change
+
+
+def _stood(
+    state: State, entry: Transition, standing: Standing, only: Collection[Standing]
+) -> Iterator[tuple[str, Known]]:
+    if not entry.sets:
+        raise ValueError(f"{entry.action.value} of nothing")
+    for set_id in entry.sets:
+        known = state.sets.get(set_id)
+        if known is None or known.standing not in only:
+            what = known.standing.value if known else "not known"
+            raise ValueError(f"{entry.action.value}: {set_id[:12]} is {what}")
+        changes = {
+            "standing": standing,
+            "action": entry.action,
+            "time": entry.time,
+            "by": entry.by,
+            "reason": entry.reason,
+        }
+        yield set_id, msgspec.structs.replace(known, **changes)
+
+
+def _prune(state: State, entry: Transition) -> State:
+    """The sets let go of their files; what nobody holds then is spent."""
+    leaving = set(entry.sets)
+    sets = {
+        **state.sets,
+        **dict(_stood(state, entry, Standing.PRUNED, {*Standing} - {Standing.PRUNED})),
+    }
+    listings = dict(state.listings)
+    for project in touched(state, entry):
+        listing = state.listing(project)
+        kept: list[File] = []
+        spent = dict(listing.spent)
+        for file in listing.files:
+            holders = tuple(item for item in file.sets if item not in leaving)
+            if holders:
+                yanks = {key: text for key, text in file.yanks.items() if key not in leaving}
+                kept.append(msgspec.structs.replace(file, sets=holders, yanks=yanks))
+            else:
+                spent[file.entry.filename] = state.number + 1
+        listings[project] = _listing(listing, kept, spent)
+    return replace(state, sets=sets, listings=listings)
+
+
+def _spend(state: State, entry: Transition) -> State:
+    listings = dict(state.listings)
+    for name in entry.names:
+        project = _project(name)
+        listing = listings.get(project) or state.listing(project)
+        if listing.file(name):
+            raise ValueError(f"{name}: a set holds it")
+        spent = {**listing.spent, name: listing.spent.get(name, state.number + 1)}
+        listings[project] = _listing(listing, listing.files, spent)
+    return replace(state, listings=listings)
+
+
+def _mark(state: State, entry: Transition) -> State:
+    """Yank or unyank: all files of the sets, or those named, in every listed set or the given."""
+    wanted, count = set(entry.names), 0
+    listings, sets = dict(state.listings), dict(state.sets)
+    for set_id in entry.sets:
+        if set_id not in sets or sets[set_id].standing is not Standing.LISTED:
+            raise ValueError(f"{entry.action.value}: {set_id[:12]} is not listed")
+    for project in touched(state, entry):
+        listing, files = state.listing(project), []
+        for file in listing.files:
+            chosen = [
+                item
+                for item in (entry.sets or file.sets)
+                if item in file.sets and sets[item].standing is Standing.LISTED
+            ]
+            if wanted and file.entry.filename not in wanted:
+                chosen = []
+            yanks = dict(file.yanks)
+            for item in chosen:
+                count += 1
+                before = item in yanks
+                yanks.pop(item, None)
+                if entry.action is Action.YANK:
+                    yanks[item] = entry.reason
+                known = sets[item]
+                yanked = known.yanked + (item in yanks) - before
+                sets[item] = msgspec.structs.replace(known, yanked=yanked)
+            files.append(msgspec.structs.replace(file, yanks=yanks))
+        listings[project] = _listing(listing, files)
+    if not count:
+        raise ValueError(f"{entry.action.value} of nothing")
+    return replace(state, listings=listings, sets=sets)
+
+
+_CHANGES: Final[Mapping[Action, Callable[[State, Transition], State]]] = {
+    Action.STAGE: _bring,
+    Action.PROMOTE: _bring,
+    Action.ADOPT: _bring,
+    Action.MIGRATE: _bring,
+    Action.RESTORE: _stand(Standing.LISTED, only=frozenset({Standing.HELD})),
+    Action.ROLLBACK: _stand(Standing.HELD, only=frozenset({Standing.LISTED})),
+    Action.PRUNE: _prune,
+    Action.YANK: _mark,
+    Action.UNYANK: _mark,
+    Action.SPEND: _spend,
+}
+
+
+def _project(name: str) -> str:
+    return version_of(name)[0]
+
+
+def _by_project(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.project, []).append(entry)
+    return found
+
+
+def _listing(
+    listing: Listing, files: Iterable[File], spent: Mapping[str, int] | None = None
+) -> Listing:
+    ordered = tuple(sorted(files, key=lambda item: item.entry.filename))
+    return msgspec.structs.replace(
+        listing, files=ordered, spent=dict(listing.spent if spent is None else spent)
+    )

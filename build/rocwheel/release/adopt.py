@@ -1,0 +1,179 @@
+"""`index adopt`: wheels that lay in a prefix before rocwheel, listed as they are.
+
+They become a set of their own, `foreign`, which is kept and shown and never pruned. Yanks are taken
+over from the pages that list the files. A log that was lost is made again this way, too: it then
+continues above the highest number that a page shows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rocwheel.entry import Entry, version_of
+from rocwheel.errors import ConfigError, PromotionError
+from rocwheel.index.page import links, mark
+from rocwheel.ledger import log
+from rocwheel.ledger.state import Action, Holding
+from rocwheel.places import FOREIGN
+from rocwheel.release import operations, wheelset
+from rocwheel.release.audit import downloaded
+from rocwheel.release.operations import Operation
+from rocwheel.store import each
+from rocwheel.values import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from rocwheel.index.page import Link
+    from rocwheel.ledger.state import State, Transition
+    from rocwheel.places import Place
+    from rocwheel.release.operations import Who
+    from rocwheel.store import Counter
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adopt(Operation):
+    """List files as foreign; their `.metadata` files are written beside them."""
+
+    entries: tuple[Entry, ...]
+    metadata: Mapping[str, bytes] = field(default_factory=dict)
+
+    def wanted(self, state: State) -> Collection[str]:  # noqa: ARG002
+        return {entry.project for entry in self.entries}
+
+    def decide(self, state: State) -> Transition | None:
+        new = tuple(
+            entry
+            for entry in self.entries
+            for listing in [state.listing(entry.project)]
+            if not listing.file(entry.filename) and entry.filename not in listing.spent
+        )
+        if not new:
+            return None
+        return self.entry(state, Action.ADOPT, brings=[Holding(set=FOREIGN, files=new)])
+
+    def prepare(self, state: State) -> None:  # noqa: ARG002
+        each(self._put, self.entries, threads=self.place.store.connections)
+
+    def _put(self, entry: Entry) -> None:
+        self.place.store.create(
+            self.place.metadata(entry.filename),
+            self.metadata[entry.filename],
+            headers=self.place.metadata_headers,
+            sha256=entry.metadata_sha256,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adoption:
+    """Files that came before us, as they will be listed."""
+
+    operation: Adopt
+    state: State
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        return self.operation.entries
+
+    def lines(self) -> list[str]:
+        place = self.operation.place
+        return [
+            f"adopt    {place.store.locate(place.key(item.filename))} ({item.sha256})"
+            + (f", yanked: {item.yanked}" if item.yanked is not None else "")
+            for item in self.entries
+        ]
+
+    def to_json(self, *, dry_run: bool) -> dict[str, Any]:
+        done = "planned" if dry_run else "adopted"
+        return {
+            "state": done if self.entries else "nothing-to-do",
+            "files": [item.filename for item in self.entries],
+        }
+
+
+def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
+    """Find the wheels at a place that no set holds; read every one of them.
+
+    Raises PromotionError when a page that another tool made lists a file that is not there.
+    """
+    state = log.load(place, log.read(place), None)
+    base = place.key("")
+    names = [info.key.removeprefix(base) for info in place.store.keys(base)]
+    wheels = frozenset(name for name in names if "/" not in name and name.endswith(".whl"))
+    shown, highest = _pages(place, names, wheels)
+    if not state.number:
+        state = replace(state, number=highest, saved=highest)
+    known = {
+        name
+        for project in state.projects
+        for listing in [state.listing(project)]
+        for name in (*(file.entry.filename for file in listing.files), *listing.spent)
+    }
+    found = each(
+        lambda name: _foreign(place, name, shown.get(name), count),
+        sorted(wheels - known),
+        threads=place.store.connections,
+    )
+    operation = Adopt(
+        place=place,
+        who=who,
+        entries=tuple(entry for entry, _ in found),
+        metadata={entry.filename: data for entry, data in found},
+    )
+    return Adoption(operation=operation, state=state)
+
+
+def apply(adoption: Adoption) -> None:
+    """List the files; returns when the index shows them."""
+    operations.perform(adoption.operation, adoption.state)
+
+
+def _foreign(
+    place: Place, name: str, shown: Link | None, count: Counter | None
+) -> tuple[Entry, bytes]:
+    try:
+        project, version = version_of(name)
+    except ConfigError as exc:
+        raise PromotionError(
+            f"{place.store.locate(place.key(name))}: {exc}",
+            hint="rename or remove it: no installer can use it",
+        ) from exc
+    with downloaded(place, name, count) as wheel:
+        metadata = wheelset.read_metadata(wheel.path)
+    entry = Entry(
+        filename=name,
+        project=project,
+        version=version,
+        size=wheel.size,
+        sha256=wheel.sha256,
+        metadata_sha256=hashlib.sha256(metadata).hexdigest(),
+        uploaded=wheel.modified,
+        requires_python=wheelset.requires_python(metadata, name=name),
+        yanked=shown.yanked if shown else None,
+    )
+    return entry, metadata
+
+
+def _pages(place: Place, names: list[str], wheels: frozenset[str]) -> tuple[dict[str, Link], int]:
+    """What pages that are here already show of each file, and the highest number on one.
+
+    Every file they list must be one that is taken over.
+    """
+    shown: dict[str, Link] = {}
+    highest = 0
+    for name in names:
+        if name != "index.html" and (not name.endswith("/index.html") or name.startswith("_")):
+            continue
+        data, _ = place.store.read(place.key(name))
+        highest = max(highest, mark(data) or 0)
+        for link in links(data):
+            if link.filename not in wheels:
+                raise PromotionError(
+                    f"{place.store.locate(place.key(name))}: lists {link.filename}, which is not "
+                    "here",
+                    hint="copy the file here first, or take it off that page",
+                )
+            shown[link.filename] = link
+    return shown, highest
