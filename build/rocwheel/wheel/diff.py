@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from rocwheel.console import printable
 from rocwheel.wheel import hip
 from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name
@@ -42,10 +43,11 @@ class Difference:
 
     def __str__(self) -> str:
         where = f"{self.member}: " if self.member else ""
-        if self.before and self.after:
-            return f"{where}{self.aspect}: {self.before} -> {self.after}"
         sign = "-" if self.before else "+"
-        return f"{where}{self.aspect}: {sign} {self.before or self.after}"
+        change = f"{sign} {self.before or self.after}"
+        if self.before and self.after:
+            change = f"{self.before} -> {self.after}"
+        return printable(f"{where}{self.aspect}: {change}")
 
 
 def diff(first: Path, second: Path) -> tuple[Difference, ...]:
