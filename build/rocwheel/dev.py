@@ -95,14 +95,16 @@ def turn(loop: Loop, *, runner: Runner, console: Console) -> Turn:
     or a test fails.
     """
     python, hashes = _about(loop.environment, runner)
-    inputs = dist.gather(_plan(loop, python), runner=runner, console=console)
-    runs = bazel.build_all(
-        bazel.invocations(_spec(loop, python, inputs.spec)),
-        folder=loop.request.cache / "logs",
-        into=loop.request.cache / "dev" / inputs.spec.output_base.name,
-        runner=runner,
-        console=console,
-    )
+    planned = _plan(loop, python)
+    inputs = dist.gather(planned, runner=runner, console=console)
+    with bazel.explained(planned.failures):
+        runs = bazel.build_all(
+            bazel.invocations(_spec(loop, python, inputs.spec)),
+            folder=loop.request.cache / "logs",
+            into=loop.request.cache / "dev" / inputs.spec.output_base.name,
+            runner=runner,
+            console=console,
+        )
     with console.step("Install", key="install"):
         made = {path: "" if loop.editable else sha256_of(path) for path in runs.outputs}
         changed = {path: digest for path, digest in made.items() if digest not in hashes}

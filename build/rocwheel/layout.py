@@ -71,11 +71,41 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Marks:
+    """What a tree of a version class has, whatever version it says it is."""
+
+    configs: tuple[str, ...] = ()  # defined in its rc files
+    without: tuple[str, ...] = ()  # not defined there
+    contains: Mapping[str, str] = field(default_factory=dict)  # file: a text in it
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocmNeeds:
+    """What the build rules of some JAX versions look for in a ROCm tree before they compile.
+
+    A path may be a pattern, and `a|b` is satisfied by either. A library is `lib<name>.so`.
+    """
+
+    files: tuple[str, ...] = ()
+    libraries: tuple[str, ...] = ()
+    programs: tuple[str, ...] = ()  # of the machine
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        libraries = (f"lib/lib{name}.so|lib64/lib{name}.so" for name in self.libraries)
+        return (*self.files, *libraries)
+
+
+@dataclass(frozen=True, kw_only=True)
 class VersionClass:
     """JAX versions whose Bazel is asked in the same way."""
 
     versions: SpecifierSet
     rocm: SpecifierSet  # ROCm versions these sources can be built against
+    marks: Marks = Marks()
+    needs: RocmNeeds = RocmNeeds()
+    linker: str = ""  # what the ROCm toolchain links with where the machine's own clang compiles
+    own_clang: str = ""  # why the machine's own clang is not the one to use; "" where it is
     startup_files: tuple[str, ...] = ()  # rc files, relative to the workspace
     features: frozenset[str] = frozenset()
     values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -116,6 +146,14 @@ class XlaPin:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FileText:
+    """A regular expression to look for in a file of the tree."""
+
+    file: str
+    pattern: re.Pattern[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """The interface to one kind of source tree; paths are relative to the checkout."""
 
@@ -125,6 +163,9 @@ class Layout:
     markers: tuple[str, ...]
     version: Assignment
     xla: XlaPin
+    known: SpecifierSet  # JAX versions that were compared with their sources
+    fixed_number: FileText | None  # where a wheel's name carries a number instead of ROCm's major
+    refusal: FileText | None  # where the tree's own build says that it makes no ROCm wheels
     lock_files: LockFiles | None
     pythons: tuple[PythonVersion, ...]  # accepted where the tree has no lock files
     left_behind: tuple[str, ...]  # rc files of earlier builds, which would leak into ours

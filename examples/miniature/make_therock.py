@@ -3,8 +3,13 @@
 
 Real are the compiler (clang, lld, the offload bundler and the LLVM libraries they load), the device
 bitcode and the HIP headers; the bitcode of GPUs younger than Debian's ROCm 5.2 is compiled here.
-The three runtime libraries are stand-ins from the folder `therock`, because Debian has no HIP
-runtime of the wanted generation: they register code objects and report that there is no GPU.
+The runtime libraries are stand-ins: those the miniature links with come from the folder `therock`
+(Debian has no HIP runtime of the wanted generation: they register code objects and report that
+there is no GPU), the others that a JAX build looks for have a name and nothing in it.
+
+Names and links lie where TheRock's own tarballs have them: its base/aux-overlay (`llvm`, `amdgcn`,
+`bin/amdclang`, `.info/version`), compiler/artifact-amd-llvm.toml (`lib/llvm`, with clang's resource
+folder under its major version), the version headers of each library below `include`.
 
 Standard library only. Programs used: clang-19 with lld-19; zstd for a `.tar.zst`.
 """
@@ -56,7 +61,41 @@ _YOUNG_GPUS = (
     *("gfx942", "gfx1100", "gfx1101", "gfx1102", "gfx1103"),
     *("gfx1150", "gfx1151", "gfx1152", "gfx1200", "gfx1201"),
 )
+# The header that says a component's version, as its project spells the numbers.
+_VERSION_HEADERS: Mapping[str, tuple[str, str, str]] = {
+    "miopen/version.h": ("MIOPEN_VERSION_MAJOR", "MIOPEN_VERSION_MINOR", "MIOPEN_VERSION_PATCH"),
+    "rocblas/internal/rocblas-version.h": (
+        *("ROCBLAS_VERSION_MAJOR", "ROCBLAS_VERSION_MINOR", "ROCBLAS_VERSION_PATCH"),
+    ),
+    "rocfft/rocfft-version.h": (
+        *("rocfft_version_major", "rocfft_version_minor", "rocfft_version_patch"),
+    ),
+    "hipfft/hipfft-version.h": ("hipfftVersionMajor", "hipfftVersionMinor", "hipfftVersionPatch"),
+    "roctracer/roctracer.h": (
+        *("ROCTRACER_VERSION_MAJOR", "ROCTRACER_VERSION_MINOR", "ROCTRACER_VERSION_PATCH"),
+    ),
+    "hipsparse/hipsparse-version.h": (
+        *("hipsparseVersionMajor", "hipsparseVersionMinor", "hipsparseVersionPatch"),
+    ),
+    "hipsolver/internal/hipsolver-version.h": (
+        *("hipsolverVersionMajor", "hipsolverVersionMinor", "hipsolverVersionPatch"),
+    ),
+    "rocsolver/rocsolver-version.h": (
+        *("ROCSOLVER_VERSION_MAJOR", "ROCSOLVER_VERSION_MINOR", "ROCSOLVER_VERSION_PATCH"),
+    ),
+}
+# Libraries that a JAX build looks for and the miniature links with none of, with their soname.
+_EMPTY_LIBRARIES: Mapping[str, int] = {
+    "MIOpen": 1, "hipblaslt": 1, "hipfft": 0, "hiprand": 1, "hipsolver": 1, "hipsparse": 4,
+    "rccl": 1, "rocblas": 5, "rocm_smi64": 1, "rocprofiler-sdk": 1, "rocrand": 1, "rocsolver": 0,
+    "roctracer64": 4,
+}  # fmt: skip
 _MTIME = 1763596800  # 2025-11-20, for every member
+_HIPCC = b"""\
+#!/bin/sh
+# What ROCm's hipcc comes to for the flags that a build gives it.
+exec "$(dirname "$(readlink -f "$0")")/../lib/llvm/bin/clang++" "$@"
+"""
 _SUFFIXES = (".tar.gz", ".tar.xz", ".tar.zst")
 
 
@@ -185,6 +224,7 @@ def _add_compiler(tree: Tree) -> None:
     for name in ("libLLVM.so.19.1", "libclang-cpp.so.19.1"):
         tree.add(f"{llvm}/lib/{name}", LIBRARIES / name)
     tree.add_folder(f"{llvm}/lib/clang/19/include", LLVM / "lib/clang/19/include")
+    tree.add("bin/hipcc", _HIPCC, executable=True)
     tree.links |= {
         "bin/amdclang": "../lib/llvm/bin/clang",
         "bin/amdclang++": "../lib/llvm/bin/clang++",
@@ -233,6 +273,15 @@ def _add_headers(tree: Tree, version: RocmVersion) -> None:
         "include/rocm-core/rocm_version.h",
         _header("ROCM_VERSION_H", {f"ROCM_VERSION_{name}": n for name, n in parts.items()}),
     )
+    for header, names in _VERSION_HEADERS.items():
+        numbers = dict(zip(names, (version.major, version.minor, version.patch), strict=True))
+        guard = header.replace("/", "_").replace("-", "_").replace(".", "_").upper()
+        tree.add(f"include/{header}", _header(guard, numbers))
+    composed = version.major * 100_000 + version.minor * 100 + version.patch
+    tree.add(
+        "include/rocrand/rocrand_version.h",
+        _header("ROCRAND_VERSION_H", {"ROCRAND_VERSION": composed}),
+    )
     lines = [f"HIP_VERSION_{name}={number}\n" for name, number in parts.items()]
     tree.add("share/hip/version", "".join(lines).encode())  # read by clang
 
@@ -259,6 +308,10 @@ def _add_runtime(tree: Tree, version: RocmVersion, scratch: Path) -> None:
     _add_library(
         tree, scratch, folder="lib", soname="libhipblas.so.3", ending=".1.0", source="hipblas.c"
     )
+    for name, number in _EMPTY_LIBRARIES.items():
+        _add_library(
+            tree, scratch, folder="lib", soname=f"lib{name}.so.{number}", ending=".0", source=""
+        )
 
 
 def _add_library(
@@ -274,7 +327,7 @@ def _add_library(
     """Compile a library and add it; with an ending also the links name.so -> name.so.N -> file."""
     link = ["-Wl,--build-id=none", "-Wl,--no-undefined", f"-Wl,-soname,{soname}"]
     usual = ["-shared", "-nostdlib", "-O2", "-fPIC", "-Wall", "-Werror", "-fuse-ld=lld", *link]
-    text = (SOURCES / source).read_text(encoding="utf-8")
+    text = (SOURCES / source).read_text(encoding="utf-8") if source else ""
     library = _compile(text, soname, [*usual, *flags], scratch)
     tree.add(f"{folder}/{soname}{ending}", library, executable=True)
     if ending:

@@ -8,13 +8,15 @@ import lzma
 import random
 import tarfile
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import zstandard
 
+from rocwheel.source import load_layouts
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
 NAME = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
 MTIME = 1_700_000_000
@@ -56,8 +58,13 @@ def rocm_files(version: str = "7.10.0", *, info: str | None = None) -> dict[str,
 
 
 def rocm_folder(root: Path) -> Path:
-    """The same tree as a folder."""
-    return write(root, rocm_files())
+    """The same tree as a folder, with an empty file for all else that a JAX build looks for."""
+    layouts = load_layouts(Path(__file__).parents[2] / "ci" / "layouts.yaml")
+    needs = {item.needs for layout in layouts.by_name.values() for item in layout.classes}
+    names = {path.split("|")[0] for need in needs for path in need.paths}
+    files = rocm_files()
+    empty = {name: File(data=b"") for name in names - files.keys() if not name.startswith("llvm/")}
+    return write(root, {**files, "llvm": Link(target="lib/llvm"), **empty})
 
 
 def write(root: Path, files: Mapping[str, File | Link]) -> Path:

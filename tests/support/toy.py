@@ -156,7 +156,10 @@ build:avx_posix --define=avx=1
 
 _ROCM_RC = """
 build:rocm --repo_env=TF_NEED_ROCM=1
-build:rocm_release_wheel --config=rocm
+build:rocm --action_env=HIPCC_COMPILE_FLAGS_APPEND=--offload-compress
+build:rocm_clang_local --config=rocm
+build:rocm_clang_hermetic --config=rocm
+build:rocm_release_wheel --config=rocm_clang_hermetic
 """
 
 FILES = {

@@ -2,6 +2,8 @@
 
 from rocwheel.bazel.binary import BazelBinary, locate
 from rocwheel.bazel.build import BazelResult, build, shutdown
+from rocwheel.bazel.failures import KnownFailure, explained
+from rocwheel.bazel.failures import load as load_failures
 from rocwheel.bazel.invocation import (
     COMPILERS,
     CPU_FEATURES,
@@ -28,12 +30,15 @@ __all__ = [
     "Caches",
     "Compiler",
     "Downloads",
+    "KnownFailure",
     "Remote",
     "Runs",
     "WheelVersion",
     "build",
     "build_all",
+    "explained",
     "invocations",
+    "load_failures",
     "load_releases",
     "locate",
     "read_remote",

@@ -52,13 +52,14 @@ def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
     """
     with wheelhouse.assembling(planned.request.wheelhouse) as scratch:
         inputs = gather(planned, runner=runner, console=console)
-        runs = bazel.build_all(
-            bazel.invocations(inputs.spec),
-            folder=planned.request.cache / "logs",
-            into=scratch / RAW,
-            runner=runner,
-            console=console,
-        )
+        with bazel.explained(planned.failures):
+            runs = bazel.build_all(
+                bazel.invocations(inputs.spec),
+                folder=planned.request.cache / "logs",
+                into=scratch / RAW,
+                runner=runner,
+                console=console,
+            )
         with console.step("Wheels: repair and verify", key="wheels"):
             entries, findings = _wheels(inputs, runs, scratch, runner=runner, console=console)
             shutil.rmtree(scratch / RAW)

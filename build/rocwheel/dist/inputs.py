@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rocwheel import bazel, rocm, source
 from rocwheel.console import silent
+from rocwheel.dist import checks
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import RocmVersion, WheelKind, rocm_number
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
     from rocwheel.console import Console
     from rocwheel.dist.request import Plan, Request
+    from rocwheel.layout import VersionClass
     from rocwheel.manifest import Source
     from rocwheel.process import Runner
 
@@ -46,11 +48,18 @@ def gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
         tool = source.identify(request.checkout, runner=runner)
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
-    compiler = find_compiler(request, runner=runner)
+    compiler, notes = find_compiler(request, tree.version_class, runner=runner)
+    for note in notes:
+        console.info(note)
     spec = partial(specification, planned, tree, compiler=compiler)
     if planned.rocm.version:  # what cannot work is refused before Bazel and ROCm are fetched
         early = spec(version=planned.rocm.version, rocm_root=PurePath("/"), binary=_missing(tree))
-        bazel.invocations(early)
+        invocations = bazel.invocations(early)
+        checks.check_options(tree, invocations)
+        for warning in checks.check_toolchain(
+            tree, early, invocations, environ=request.environ, runner=runner
+        ):
+            console.warn(warning)
     binary = find_bazel(request, tree, runner=runner, console=console)
     with console.step("ROCm", key="rocm"):
         root = rocm.fetch(
@@ -59,13 +68,16 @@ def gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
             budget_bytes=request.cache_budget,
             env=request.environ,
         )
-    return Inputs(
-        planned=planned,
-        tree=tree,
-        tool=tool,
-        root=root,
-        spec=spec(version=root.version, rocm_root=root.root, binary=binary),
-    )
+    checks.check_rocm(tree, root, environ=request.environ)
+    final = spec(version=root.version, rocm_root=root.root, binary=binary)
+    if not planned.rocm.version:
+        invocations = bazel.invocations(final)
+        checks.check_options(tree, invocations)
+        for warning in checks.check_toolchain(
+            tree, final, invocations, environ=request.environ, runner=runner
+        ):
+            console.warn(warning)
+    return Inputs(planned=planned, tree=tree, tool=tool, root=root, spec=final)
 
 
 def preview(
@@ -87,15 +99,16 @@ def preview(
     except HostError as exc:
         notes.append(f"{exc}; {exc.hint}")
         binary = _missing(tree)
+    compiler, said = find_compiler(request, tree.version_class, runner=runner)
     spec = specification(
-        planned,
-        tree,
-        version=version,
-        rocm_root=rocm_root,
-        binary=binary,
-        compiler=find_compiler(request, runner=runner),
+        planned, tree, version=version, rocm_root=rocm_root, binary=binary, compiler=compiler
     )
-    return tree, spec, tuple(notes)
+    invocations = bazel.invocations(spec)
+    checks.check_options(tree, invocations)
+    warnings = checks.check_toolchain(
+        tree, spec, invocations, environ=request.environ, runner=runner
+    )
+    return tree, spec, (*notes, *said, *tree.warnings, *warnings)
 
 
 def _expected_rocm(planned: Plan) -> tuple[RocmVersion, PurePath]:
@@ -156,14 +169,29 @@ def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
     return bazel.BazelBinary(path=PurePath("bazel"), version=tree.bazel, origin="missing")
 
 
-def find_compiler(request: Request, *, runner: Runner) -> bazel.Compiler:
-    """The host compiler asked for. Raises HostError."""
+def find_compiler(
+    request: Request, version_class: VersionClass, *, runner: Runner
+) -> tuple[bazel.Compiler, tuple[str, ...]]:
+    """The host compiler that `--compiler` means for these JAX versions, and what to say about it.
+
+    `clang` is the machine's own where the class can be built with it, else the one JAX downloads;
+    `--compiler-path` insists on the machine's own. Raises HostError.
+    """
     from rocwheel.host import machine
 
     if request.compiler == "hermetic":
-        return bazel.Compiler(kind="hermetic")
+        return bazel.Compiler(kind="hermetic"), ()
+    notes: tuple[str, ...] = ()
+    if request.compiler == "clang" and version_class.own_clang:
+        if request.compiler_path is None:
+            note = f"compiler: the clang that JAX downloads; not this machine's own: {version_class.own_clang}"
+            return bazel.Compiler(kind="hermetic"), (note,)
+        notes = (f"{request.compiler_path}: will probably fail: {version_class.own_clang}",)
     found = machine.compiler(request.compiler, request.compiler_path, request.environ, runner=runner)
-    return bazel.Compiler(kind=request.compiler, cc=found.cc, cxx=found.cxx, major=found.major)
+    chosen = bazel.Compiler(
+        kind=request.compiler, cc=found.cc, cxx=found.cxx, major=found.major
+    )
+    return chosen, notes
 
 
 def specification(
@@ -177,7 +205,9 @@ def specification(
 ) -> bazel.BuildSpec:
     """Everything Bazel's command lines follow from."""
     request = planned.request
-    number = rocm_number(layout=tree.layout.name, jax=_version(tree.jax_version), rocm=version)
+    number = tree.fixed_number or rocm_number(
+        layout=tree.layout.name, jax=_version(tree.jax_version), rocm=version
+    )
     built_here = (request.jaxlib or tree.jaxlib_origin) == "built"
     kinds = (WheelKind.PLUGIN, WheelKind.PJRT, *((WheelKind.JAXLIB,) if built_here else ()))
     pythons = request.pythons or tree.pythons

@@ -74,6 +74,7 @@ class Plan:
     pins: source.Pins
     layouts: source.Layouts
     policy: WheelPolicy
+    failures: tuple[bazel.KnownFailure, ...]  # what a failed action may mean
     gfx_targets: tuple[str, ...]
 
 
@@ -114,6 +115,7 @@ def plan(request: Request) -> Plan:
         pins=pins,
         layouts=layouts,
         policy=policy_file.load(ci / "wheel_policy.yaml"),
+        failures=bazel.load_failures(ci / "known_failures.yaml"),
         gfx_targets=_targets(request, planned.family),
     )
 

@@ -117,6 +117,15 @@ def inspect(folder: Path, *, name: str) -> Facts:
     )
 
 
+def missing(root: Path, paths: Iterable[str]) -> tuple[str, ...]:
+    """Those of `paths` that the tree lacks; each may be a pattern, and `a|b` means either."""
+    return tuple(
+        path.replace("|", " or ")
+        for path in paths
+        if not any(next(root.glob(choice), None) for choice in path.split("|"))
+    )
+
+
 def agreed_version(
     facts: Facts, *, asked: RocmVersion | None, named: RocmVersion | None, name: str
 ) -> RocmVersion:

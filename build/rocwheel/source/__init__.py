@@ -1,23 +1,35 @@
 """Sources: which JAX and XLA are built, where they are, and what they really are."""
 
+from rocwheel.source.bazelrc import RcFiles, variables
 from rocwheel.source.git import identify
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.layouts import load as load_layouts
 from rocwheel.source.pins import Pin, Pins
 from rocwheel.source.pins import load as load_pins
-from rocwheel.source.tree import SourcePlan, SourceRequest, SourceTree, plan, preview, resolve
+from rocwheel.source.tree import (
+    SourcePlan,
+    SourceRequest,
+    SourceTree,
+    has_target,
+    plan,
+    preview,
+    resolve,
+)
 
 __all__ = [
     "Layouts",
     "Pin",
     "Pins",
+    "RcFiles",
     "SourcePlan",
     "SourceRequest",
     "SourceTree",
+    "has_target",
     "identify",
     "load_layouts",
     "load_pins",
     "plan",
     "preview",
     "resolve",
+    "variables",
 ]

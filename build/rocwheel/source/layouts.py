@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,8 +13,11 @@ from rocwheel.layout import (
     PLACEHOLDER,
     VALUES,
     Assignment,
+    FileText,
     Layout,
     LockFiles,
+    Marks,
+    RocmNeeds,
     Step,
     VersionClass,
     XlaPin,
@@ -29,13 +33,15 @@ if TYPE_CHECKING:
 SCHEMA: Final = 1
 _KINDS: Final = {kind.value: kind for kind in WheelKind}
 _REQUIRED: Final = (
-    "description", "workspace", "markers", "version", "xla", "command", "compilers", "targets",
-    "recipe", "classes",
+    "description", "workspace", "markers", "version", "known", "xla", "command", "compilers",
+    "targets", "rocm_needs", "recipe", "classes",
 )  # fmt: skip
 _OPTIONAL: Final = (
     "lock_files", "pythons", "left_behind", "personal", "editable", "arguments", "environment",
+    "fixed_number", "refusal",
 )  # fmt: skip
 _COMPILERS: Final = ("hermetic", "clang", "gcc")
+_LINKERS: Final = ("gold", "lld")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +74,8 @@ def read(document: Field) -> Layouts:
 
 def _layout(name: str, entry: Field) -> Layout:
     fields = entry.record(required=_REQUIRED, optional=_OPTIONAL)
-    classes = _classes(fields["classes"])
+    needs = {name: _needs(item) for name, item in fields["rocm_needs"].mapping().items()}
+    classes = tuple(_class(item, needs) for item in fields["classes"].sequence())
     features = frozenset[str]().union(*(found.features for found in classes))
     values = frozenset(value for found in classes for value in found.values)
 
@@ -90,6 +97,9 @@ def _layout(name: str, entry: Field) -> Layout:
         workspace=fields["workspace"].string(),
         markers=fields["markers"].strings(),
         version=Assignment(file=version["file"].string(), variable=version["variable"].string()),
+        known=fields["known"].specifiers(),
+        fixed_number=_file_text(fields["fixed_number"]) if "fixed_number" in fields else None,
+        refusal=_file_text(fields["refusal"]) if "refusal" in fields else None,
         xla=_xla(fields["xla"]),
         lock_files=_lock_files(fields["lock_files"]) if "lock_files" in fields else None,
         pythons=fields["pythons"].cpythons() if "pythons" in fields else (),
@@ -106,22 +116,51 @@ def _layout(name: str, entry: Field) -> Layout:
     )
 
 
-def _classes(field: Field) -> tuple[VersionClass, ...]:
-    return tuple(_class(item) for item in field.sequence())
-
-
-def _class(field: Field) -> VersionClass:
+def _class(field: Field, needs: Mapping[str, RocmNeeds]) -> VersionClass:
     fields = field.record(
-        required=("versions", "rocm"), optional=("startup_files", "features", "values")
+        required=("versions", "rocm", "marks", "needs", "linker"),
+        optional=("own_clang", "startup_files", "features", "values"),
     )
     values = fields["values"].mapping() if "values" in fields else {}
     return VersionClass(
         versions=fields["versions"].specifiers(),
         rocm=fields["rocm"].specifiers(),
+        marks=_marks(fields["marks"]),
+        needs=needs[fields["needs"].choice(needs)],
+        linker=fields["linker"].choice(_LINKERS),
+        own_clang=fields["own_clang"].string() if "own_clang" in fields else "",
         startup_files=_strings(fields, "startup_files"),
         features=frozenset(_strings(fields, "features")),
         values={name: value.strings() for name, value in values.items()},
     )
+
+
+def _marks(field: Field) -> Marks:
+    fields = field.record(required=(), optional=("configs", "without", "contains"))
+    contains = fields["contains"].mapping() if "contains" in fields else {}
+    return Marks(
+        configs=_strings(fields, "configs"),
+        without=_strings(fields, "without"),
+        contains={name: text.string() for name, text in contains.items()},
+    )
+
+
+def _needs(field: Field) -> RocmNeeds:
+    fields = field.record(required=("files",), optional=("libraries", "programs"))
+    return RocmNeeds(
+        files=fields["files"].strings(),
+        libraries=_strings(fields, "libraries"),
+        programs=_strings(fields, "programs"),
+    )
+
+
+def _file_text(field: Field) -> FileText:
+    fields = field.record(required=("file", "pattern"))
+    text = fields["pattern"].string()
+    try:
+        return FileText(file=fields["file"].string(), pattern=re.compile(text))
+    except re.error as exc:
+        fields["pattern"].fail(f"{text!r}: {exc}", hint="write a regular expression")
 
 
 def _step(field: Field, conditions: frozenset[str], values: frozenset[str]) -> Step:

@@ -18,6 +18,7 @@ from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion, WheelKind, is_commit
+from rocwheel.source import bazelrc
 from rocwheel.source.git import Checkout, ask_ref, checkout, identify, resolve_ref
 from rocwheel.values import replace
 
@@ -86,6 +87,8 @@ class SourceTree:
     xla: Source  # all empty for a tree that builds no XLA
     xla_dir: Path | None  # when it overrides the tree's own
     release: Pin | None  # the pin of this JAX version, whatever its layout
+    rc: bazelrc.RcFiles | None = None  # None where the tree is not here yet
+    fixed_number: str | None = None  # in the wheels' names, where it is not ROCm's major
     warnings: tuple[str, ...] = ()
 
     @property
@@ -190,14 +193,9 @@ def resolve(
     _check_markers(root, layout)
     _check_labels(root / layout.workspace, layout)
     version = _version(root, layout.version)
-    version_class = _class(root, layout, version)
     workspace = root / layout.workspace
-    for name in version_class.startup_files:
-        if not (workspace / name).is_file():
-            raise SourceError(
-                f"{workspace / name}: missing, but JAX {version} has it",
-                hint="check out the whole release",
-            )
+    version_class, odd = _class_of(root, layout, version)
+    rc = bazelrc.read(workspace, version_class.startup_files)
     pin = planned.pin or next((pin for pin in pins.pins if pin.version == str(version)), None)
     if planned.pin and str(version) != planned.pin.version:
         raise SourceError(
@@ -217,10 +215,16 @@ def resolve(
         xla=xla,
         xla_dir=xla_dir,
         release=pin,
-        warnings=tuple(
-            f"{root / name}: your own Bazel options are part of this build"
-            for name in layout.personal
-            if (root / name).exists()
+        rc=rc,
+        fixed_number=_fixed_number(root, layout),
+        warnings=(
+            *odd,
+            *_refusal(root, layout),
+            *(
+                f"{root / name}: your own Bazel options are part of this build"
+                for name in layout.personal
+                if (root / name).exists()
+            ),
         ),
     )
     for warning in tree.warnings:
@@ -245,7 +249,7 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
             root=planned.root,
             workspace=planned.root / layout.workspace,
             layout=layout,
-            version_class=_class(planned.root, layout, Version(pin.version)),
+            version_class=_class_by_version(planned.root, layout, Version(pin.version)),
             jax_version=pin.version,
             pythons=pin.pythons,
             bazel=pin.bazel,
@@ -313,14 +317,21 @@ def _check_labels(workspace: Path, layout: Layout) -> None:
     Bazel itself would say so only when it comes to that wheel, which may be an hour later.
     """
     for label in layout.targets.values():
-        package, _, name = label.removeprefix("//").partition(":")
-        files = [workspace / package / file for file in ("BUILD.bazel", "BUILD")]
-        text = next((_text(file) for file in files if file.is_file()), "")
-        if f'"{name}"' not in text:
+        if not has_target(workspace, label):
+            package, _, name = label.removeprefix("//").partition(":")
             raise SourceError(
-                f"{files[0]}: has no target {name}, which the {layout.name} layout builds",
+                f"{workspace / package / 'BUILD.bazel'}: has no target {name}, which the "
+                f"{layout.name} layout builds",
                 hint="correct the label in ci/layouts.yaml",
             )
+
+
+def has_target(workspace: Path, label: str) -> bool:
+    """Whether the BUILD file of a label's package names it; a macro may make it from that name."""
+    package, _, name = label.removeprefix("//").partition(":")
+    files = [workspace / package / file for file in ("BUILD.bazel", "BUILD")]
+    text = next((_text(file) for file in files if file.is_file()), "")
+    return f'"{name}"' in text
 
 
 def _text(path: Path) -> str:
@@ -330,7 +341,72 @@ def _text(path: Path) -> str:
         raise SourceError(f"{path}: {exc}", hint="check the checkout") from exc
 
 
-def _class(root: Path, layout: Layout, version: Version) -> VersionClass:
+def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClass, tuple[str, ...]]:
+    """The class whose marks the tree has; also warnings, where its version says another one.
+
+    Development commits carry new configs under an old number, so what the tree has decides. Where
+    it has the marks of several classes the version chooses among them.
+    """
+    fitting = [item for item in layout.classes if not _lacking(root, layout, item)]
+    said = layout.version_class(version)
+    warnings: list[str] = []
+    if said and said in fitting:
+        chosen = said
+    elif fitting:
+        holding = [item for item in fitting if version.base_version in item.versions]
+        chosen = (holding or fitting)[0]
+        if not holding:
+            warnings.append(f"{root}: says it is JAX {version}, but has what {chosen} has")
+    else:
+        chosen = _class_by_version(root, layout, version)
+        lacking = ", ".join(_lacking(root, layout, chosen))
+        warnings.append(f"{root}: JAX {version} should have {lacking}")
+    if version.base_version not in layout.known:
+        warnings.append(
+            f"JAX {version} is newer than what rocwheel was compared with ({layout.known}): "
+            "its configs, flags, labels and startup files are looked up, nothing else is known"
+        )
+    return chosen, tuple(warnings)
+
+
+def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
+    """Marks of a class that the tree does not have."""
+    workspace = root / layout.workspace
+    missing = [name for name in candidate.startup_files if not (workspace / name).is_file()]
+    if missing:
+        return missing
+    defined = bazelrc.read(workspace, candidate.startup_files).configs("build")
+    marks = candidate.marks
+    return [
+        *(f"--config={name}" for name in marks.configs if name not in defined),
+        *(f"no --config={name}" for name in marks.without if name in defined),
+        *(
+            f"{text!r} in {name}"
+            for name, text in marks.contains.items()
+            if not (workspace / name).is_file() or text not in _text(workspace / name)
+        ),
+    ]
+
+
+def _fixed_number(root: Path, layout: Layout) -> str | None:
+    """The number a tree writes into its wheels' names itself: `60`, `7`; None for ROCm's major."""
+    if layout.fixed_number is None:
+        return None
+    match = layout.fixed_number.pattern.search(_text(root / layout.fixed_number.file))
+    return match[1] if match else None
+
+
+def _refusal(root: Path, layout: Layout) -> tuple[str, ...]:
+    said = layout.refusal
+    if said is None or not (root / said.file).is_file():
+        return ()
+    match = said.pattern.search(_text(root / said.file))
+    if match is None:
+        return ()
+    return (f"{root / said.file}: this tree's own build refuses ROCm wheels: {match[0]!r}",)
+
+
+def _class_by_version(root: Path, layout: Layout, version: Version) -> VersionClass:
     found = layout.version_class(version)
     if found is None:
         raise SourceError(

@@ -18,7 +18,7 @@ from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import Headers, advance, differs, digest_of, pause, replaced, sha256_of, stale
 from rocwheel.store.bucket import BrokenError, Bucket, checksum
 from rocwheel.store.parts import Parts, honours_condition
-from rocwheel.store.probe import BODY, Etags, probe
+from rocwheel.store.probe import BODY, probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +37,6 @@ class S3Store:
         self._options = options
         self._lock = threading.Lock()
         self._known: Abilities | None = None
-        self._etags = Etags()
 
     def locate(self, key: str, /) -> str:
         return self._bucket.locate(key)
@@ -48,7 +47,7 @@ class S3Store:
     def abilities(self) -> Abilities:
         with self._lock:
             if self._known is None:
-                self._known, self._etags = probe(self._bucket, self._options.probe_key)
+                self._known = probe(self._bucket, self._options.probe_key)
             return self._known
 
     # Reading
@@ -138,11 +137,7 @@ class S3Store:
         able = self._writable("swap", key)
         condition: dict[str, str] = {}
         if able.swap and able.create_only:
-            condition = (
-                {"IfMatch": self._etags.write.format(previous.etag)}
-                if previous
-                else {"IfNoneMatch": "*"}
-            )
+            condition = {"IfMatch": f'"{previous.etag}"'} if previous else {"IfNoneMatch": "*"}
         else:
             now = self.info(key)
             if (now.etag if now else "") != (previous.etag if previous else ""):
@@ -186,20 +181,14 @@ class S3Store:
 
     def _writable(self, ability: str, key: str) -> Abilities:
         able = self.abilities()
-        if not able.upload_listing:
-            raise RefusedError(
-                f"{self.locate(key)}: this server does not list unfinished uploads "
-                "(ListMultipartUploads), so what killed runs leave could never be removed",
-                hint="use another server",
-            )
         if not getattr(able, ability):
             self._refuse(key)
         return able
 
     def _refuse(self, key: str) -> NoReturn:
         raise RefusedError(
-            f"{self.locate(key)}: this server does not keep to the conditions of writes (it lacks "
-            f"{', '.join(self.abilities().missing)}): two writers could overwrite each other",
+            f"{self.locate(key)}: this server accepts conditional writes and ignores the "
+            "condition, so two writers could overwrite each other",
             hint="use another server: docs/how-to/release.md lists those that can",
         )
 
@@ -210,7 +199,6 @@ class S3Store:
             bucket=self._bucket,
             part_size=self._options.part_size,
             checksums=able.checksums,
-            source_etag=self._etags.source,
             create_only=honours_condition(self._bucket, self._options.probe_key, BODY),
         )
 
@@ -257,10 +245,7 @@ class S3Store:
         with self._bucket.translated(target, "CopyObject"):
             done = self._bucket.conditional(
                 lambda: self._bucket.copy(
-                    source.key,
-                    target,
-                    CopySourceIfMatch=self._etags.source.format(source.etag),
-                    IfNoneMatch="*",
+                    source.key, target, CopySourceIfMatch=f'"{source.etag}"', IfNoneMatch="*"
                 )
             )
         return done is not None

@@ -13,7 +13,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.console import printable
 from rocwheel.wheel import hip
 from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name
@@ -43,11 +42,10 @@ class Difference:
 
     def __str__(self) -> str:
         where = f"{self.member}: " if self.member else ""
-        sign = "-" if self.before else "+"
-        change = f"{sign} {self.before or self.after}"
         if self.before and self.after:
-            change = f"{self.before} -> {self.after}"
-        return printable(f"{where}{self.aspect}: {change}")
+            return f"{where}{self.aspect}: {self.before} -> {self.after}"
+        sign = "-" if self.before else "+"
+        return f"{where}{self.aspect}: {sign} {self.before or self.after}"
 
 
 def diff(first: Path, second: Path) -> tuple[Difference, ...]:

@@ -296,7 +296,7 @@ def test_a_tree_that_contradicts_its_layout_is_refused(bench, name, text, proble
 
 def test_a_missing_rc_file_is_found_before_the_build(bench):
     (bench.jax / "build/rocm/rocm.bazelrc").unlink()
-    with pytest.raises(SourceError, match=r"rocm\.bazelrc: missing, but JAX 0\.11\.0 has it"):
+    with pytest.raises(SourceError, match=r"rocm\.bazelrc: missing"):
         bench.resolve(jax_dir=bench.jax)
 
 

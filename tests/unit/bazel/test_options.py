@@ -325,4 +325,5 @@ def test_every_recorded_source_is_covered():
         for recorded in (Recorded.read("b1", ref) for ref in refs)
     }
     upstream = {str(found) for found in LAYOUTS["upstream"].classes}
+    upstream.remove("JAX <=0.9.2,>0.9.1")  # development commits only: tests/real compares one
     assert {text for layout, text in classes if layout == "upstream"} == upstream

@@ -36,12 +36,15 @@ filegroup(name = "headers", srcs = glob({headers}, allow_empty = True))
 filegroup(name = "libraries", srcs = glob({libraries}, allow_empty = True))
 """
 
+# The folders whose headers an action may read without listing them, in the way of a crosstool's
+# cxx_builtin_include_directories: of the local route a list, of the other what ROCm has.
+_LOCAL_BUILTIN_INCLUDES = ["lib/llvm/lib/clang/*/include"]
+
 _TOOLCHAIN = [
     "rocm_dist/lib/llvm/bin/clang*",
     "rocm_dist/lib/llvm/bin/*lld",
     "rocm_dist/lib/llvm/bin/llvm-objcopy",
     "rocm_dist/lib/llvm/lib/*.so*",
-    "rocm_dist/lib/llvm/lib/clang/*/include/**",
     "rocm_dist/lib/llvm/amdgcn/bitcode/*.bc",
     "rocm_dist/share/hip/version",
 ]
@@ -76,9 +79,24 @@ def _amdgpu_targets(environ):
             fail("TF_ROCM_AMDGPU_TARGETS: {} does not start with gfx".format(target))
     return targets
 
+def _local_toolchain(repository_ctx, environ):
+    """The machine's own compiler: it must find the linker, or the failure comes at the last link."""
+    compiler = environ.get("CLANG_COMPILER_PATH", "")
+    if compiler:
+        found = repository_ctx.execute([compiler, "-print-prog-name=ld.lld"]).stdout.strip()
+        if not found.startswith("/") and not repository_ctx.which("ld.lld"):
+            fail("{} finds no ld.lld, which this toolchain links with".format(compiler))
+    return _LOCAL_BUILTIN_INCLUDES
+
+def _own_toolchain(repository_ctx, root):
+    """The compiler of the tree: the resource folders that are there, whatever their version."""
+    folder = repository_ctx.path(root + "/lib/llvm/lib/clang")
+    versions = [entry.basename for entry in folder.readdir()] if folder.exists else []
+    return ["lib/llvm/lib/clang/{}/include".format(version) for version in versions]
+
 def _rocm_configure_impl(repository_ctx):
     environ = repository_ctx.os.environ
-    number, targets, lib = 0, [], ""
+    number, targets, lib, builtin = 0, [], "", []
     if environ.get("TF_NEED_ROCM", "") == "1":
         root = environ.get("ROCM_PATH", "")
         if not root.startswith("/"):
@@ -88,6 +106,10 @@ def _rocm_configure_impl(repository_ctx):
                 fail("ROCM_PATH={} is no ROCm root: {} is missing".format(root, needed))
         number = _version_number(repository_ctx.read(root + "/" + _VERSION_HEADER))
         targets, lib = _amdgpu_targets(environ), root + "/lib"
+        if environ.get("USE_HERMETIC_CC_TOOLCHAIN", "") == "0":
+            builtin = _local_toolchain(repository_ctx, environ)
+        else:
+            builtin = _own_toolchain(repository_ctx, root)
         repository_ctx.symlink(root, "rocm/rocm_dist")
     repository_ctx.file("BUILD.bazel", "")
     repository_ctx.file("rocm/rocm_path_type.bzl", _PATH_TYPE_BZL)
@@ -97,7 +119,7 @@ ROCM_LIBRARY_PATH = {}
 """.format(number, repr(targets), repr(lib)))
     repository_ctx.file("rocm/BUILD.bazel", _BUILD.format(
         version_header = repr(["rocm_dist/" + _VERSION_HEADER] if number else []),
-        toolchain = repr(_TOOLCHAIN if number else []),
+        toolchain = repr(_TOOLCHAIN + ["rocm_dist/" + folder + "/**" for folder in builtin] if number else []),
         headers = repr(_HEADERS if number else []),
         libraries = repr(_LIBRARIES if number else []),
     ))
@@ -105,6 +127,12 @@ ROCM_LIBRARY_PATH = {}
 rocm_configure = repository_rule(
     doc = "Links ROCM_PATH as `rocm_dist`; without TF_NEED_ROCM=1 an empty stand-in, version 0.",
     implementation = _rocm_configure_impl,
-    environ = ["TF_NEED_ROCM", "ROCM_PATH", "TF_ROCM_AMDGPU_TARGETS"],
+    environ = [
+        "CLANG_COMPILER_PATH",
+        "ROCM_PATH",
+        "TF_NEED_ROCM",
+        "TF_ROCM_AMDGPU_TARGETS",
+        "USE_HERMETIC_CC_TOOLCHAIN",
+    ],
     local = True,
 )

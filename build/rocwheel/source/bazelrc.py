@@ -1,0 +1,164 @@
+"""What a tree's Bazel rc files say: which configs they define, and what a config comes to.
+
+The format is Bazel's (https://bazel.build/run/bazelrc): `command:config options…`, `#` comments,
+`import` and `try-import`, a backslash at the end of a line. Only `%workspace%` is replaced.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+# Which commands' lines a command reads besides its own, and of `build` what `run` and `test` do.
+INHERITED: Final = {
+    "build": ("always", "common", "build"),
+    "run": ("always", "common", "build", "run"),
+    "test": ("always", "common", "build", "test"),
+}
+# Options whose value may be the next word.
+_VALUED: Final = frozenset({"--config", "--repo_env", "--action_env", "--define"})
+_DEPTH: Final = 20  # imports, and configs in configs
+
+
+@dataclass(frozen=True, kw_only=True)
+class RcLine:
+    """Options of one line, for one command and perhaps one config."""
+
+    command: str
+    config: str  # "" for lines that always count
+    options: tuple[str, ...]  # each with its value: `--repo_env=A=1`
+    where: str  # file:line
+
+
+@dataclass(frozen=True, kw_only=True)
+class RcFiles:
+    """Every line that a Bazel started in the workspace would read, in order."""
+
+    lines: tuple[RcLine, ...]
+
+    def configs(self, command: str) -> frozenset[str]:
+        """The configs that are defined for a command."""
+        return frozenset(
+            line.config for line in self.lines if line.command in INHERITED[command] and line.config
+        )
+
+    def flatten(self, command: str, options: Iterable[str]) -> tuple[str, ...]:
+        """Every option that holds for a command line, in order: rc lines first, configs in place.
+
+        Raises SourceError for a config that no rc file defines, naming where it is asked for.
+        """
+        always = [line for line in self._for(command) if not line.config]
+        return tuple(
+            item
+            for where, given in (
+                *((line.where, line.options) for line in always),
+                ("command line", tuple(options)),
+            )
+            for option in given
+            for item in self._expanded(command, option, where, ())
+        )
+
+    def _for(self, command: str) -> Iterator[RcLine]:
+        return (line for line in self.lines if line.command in INHERITED[command])
+
+    def _expanded(
+        self, command: str, option: str, where: str, inside: tuple[str, ...]
+    ) -> Iterator[str]:
+        yield option
+        name, _, config = option.partition("=")
+        if name != "--config":
+            return
+        lines = [line for line in self._for(command) if line.config == config]
+        if not lines:
+            raise SourceError(
+                f"{where}: --config={config}: no rc file of this tree defines it",
+                hint="the tree is of another kind than its version says, or it is incomplete",
+            )
+        if config in inside or len(inside) > _DEPTH:
+            raise SourceError(f"{where}: --config={config} holds itself", hint="check the tree")
+        for line in lines:
+            for nested in line.options:
+                yield from self._expanded(command, nested, line.where, (*inside, config))
+
+
+def variables(options: Iterable[str]) -> dict[str, str]:
+    """What `--repo_env` and `--action_env` come to for repository rules: the last one counts.
+
+    https://bazel.build/reference/command-line-reference#common_options-flag--repo_env: it goes
+    before `--action_env`, which repository rules see, too.
+    """
+    found: dict[str, dict[str, str]] = {"--action_env": {}, "--repo_env": {}}
+    for option in options:
+        kind, _, assignment = option.partition("=")
+        name, given, value = assignment.partition("=")
+        if kind in found and given:
+            found[kind][name] = value
+    return {**found["--action_env"], **found["--repo_env"]}
+
+
+def read(workspace: Path, names: Iterable[str] = ()) -> RcFiles:
+    """Read the workspace's `.bazelrc`, then the rc files named (relative to the workspace).
+
+    Raises SourceError for a file that is missing, or a line that is none.
+    """
+    own = workspace / ".bazelrc"
+    files = [*((own,) if own.is_file() else ()), *(workspace / name for name in names)]
+    return RcFiles(lines=tuple(line for path in files for line in _lines(path, workspace, 0)))
+
+
+def _lines(path: Path, workspace: Path, depth: int) -> Iterator[RcLine]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as exc:
+        raise SourceError(f"{path}: missing", hint="check out the whole release") from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        raise SourceError(f"{path}: {exc}", hint="check out the whole release") from exc
+    for number, line in _joined(text):
+        where = f"{path}:{number}"
+        try:
+            words = shlex.split(line, comments=True)
+        except ValueError as exc:
+            raise SourceError(f"{where}: {exc}", hint="use the file as its project has it") from exc
+        if not words:
+            continue
+        if words[0] in ("import", "try-import"):
+            target = Path(" ".join(words[1:]).replace("%workspace%", str(workspace)))
+            if depth > _DEPTH:
+                raise SourceError(f"{where}: imports itself", hint="check the tree")
+            if words[0] == "import" or target.is_file():
+                yield from _lines(workspace / target, workspace, depth + 1)
+            continue
+        command, _, config = words[0].partition(":")
+        yield RcLine(
+            command=command, config=config, options=tuple(_options(words[1:])), where=where
+        )
+
+
+def _joined(text: str) -> Iterator[tuple[int, str]]:
+    """Lines with the number of their first part; a backslash at the end continues one."""
+    number, parts = 0, ""
+    for count, line in enumerate(text.splitlines(), start=1):
+        number = number if parts else count
+        if re.search(r"(?<!\\)\\$", line):
+            parts += line[:-1] + " "
+            continue
+        yield number, parts + line
+        parts = ""
+    if parts:
+        yield number, parts
+
+
+def _options(words: list[str]) -> Iterator[str]:
+    """Options with their values: `--repo_env A=1` becomes `--repo_env=A=1`."""
+    rest = iter(words)
+    for word in rest:
+        value = next(rest, "") if word in _VALUED else None
+        yield word if value is None else f"{word}={value}"

@@ -1,0 +1,163 @@
+"""Everything a build would ask of JAX's real sources is there: configs, labels, flags, variables."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from checkouts import JAX_FILES, Commit, downstream, upstream
+from support import tarballs
+
+from rocwheel import bazel, dist, source
+from rocwheel.dist import checks, inputs
+from rocwheel.errors import HostError
+from rocwheel.process import HostRunner, base_env
+from rocwheel.values import replace
+
+ROOT = Path(__file__).parents[2]
+TARBALL = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
+# Of the flags JAX's trees take from elsewhere: the repository of the rules, and where it is defined.
+FLAG = re.compile(r"--@(?P<repository>[\w]+)//(?P<package>[\w/]*):(?P<name>\w+)")
+
+
+def compilers(folder: Path) -> Path:
+    """A clang that answers as one with every linker does: the options are compared, not it."""
+    folder.mkdir()
+    script = (
+        '#!/bin/sh\ncase "$1" in -dumpversion) echo 18.1.8;; *ld.lld) echo /x/ld.lld;;'
+        " *ld.gold) echo /x/ld.gold;; esac\n"
+    )
+    for name in ("clang", "clang++", "gcc", "g++"):
+        (folder / name).write_text(script)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def gathered(commit: Commit, tmp_path: Path, **changes: object) -> tuple:
+    """The tree at a commit, and what `dist_wheels --dry-run` plans for it."""
+    paths = JAX_FILES if commit.repository != "rocm-jax" else ("jax_rocm_plugin",)
+    root = commit.extract(tmp_path / "tree", *paths)
+    git = ["git", "-C", str(root), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["add", "-A", "-f"], ["commit", "-qm", "t"]):
+        subprocess.run([*git, *words], check=True)
+    folder = compilers(tmp_path / "bin")
+    asked = dist.Request(
+        therock=str(tarballs.rocm_folder(tmp_path / "rocm")),
+        gfx_targets=("gfx942",),
+        jax_source_dir=root,
+        wheelhouse=tmp_path / "wheelhouse",
+        cache=tmp_path / "cache",
+        checkout=ROOT,
+        cwd=tmp_path,
+        environ={"PATH": f"{folder}:{os.environ['PATH']}"},
+    )
+    planned = dist.plan(replace(asked, **changes))
+    return (planned, *inputs.preview(planned, runner=HostRunner(base_env(os.environ))))
+
+
+def known_flags(commit: Commit, options: tuple[str, ...]) -> set[str]:
+    """Flags of XLA's ROCm rules that are used; each must be in their template at this pin."""
+    template = commit.xla.text("third_party/gpus/rocm/BUILD.tpl")
+    used = {
+        match["name"]
+        for option in options
+        if (match := FLAG.match(option)) and match["repository"] == "local_config_rocm"
+    }
+    for name in used:
+        assert f'"{name}"' in template, f"{commit.name}: {name} is no flag of XLA's rules"
+    return used
+
+
+@pytest.mark.parametrize("compiler", ["clang", "hermetic", "clang by path"])
+@pytest.mark.parametrize("commit", upstream(), ids=lambda commit: commit.name)
+def test_every_config_label_flag_and_variable_is_in_the_tree(
+    commit: Commit, compiler: str, tmp_path: Path, matrix: list
+) -> None:
+    changes: dict[str, object] = {"compiler": compiler.split(maxsplit=1)[0]}
+    if compiler == "clang by path":
+        changes["compiler_path"] = tmp_path / "bin" / "clang"
+    try:
+        _, tree, spec, _ = gathered(commit, tmp_path, **changes)
+    except HostError as exc:  # the compiler that `hermetic` stands for at this pin is not here
+        if compiler != "hermetic" or "compiles its ROCm wheels with it" not in str(exc):
+            raise
+        matrix.append((commit.name, compiler, "refused", "needs the clang its rc file names"))
+        return
+    invocations = bazel.invocations(spec)
+    checks.check_options(tree, invocations)
+    rule = commit.xla.text("third_party/gpus/rocm_configure.bzl")
+    for invocation in invocations:
+        options = tree.rc.flatten(invocation.command, invocation.recipe)
+        known_flags(commit, options)
+        if not any(kind.needs_rocm for kind in invocation.kinds):
+            continue
+        values = source.variables(options)
+        for name in ("ROCM_PATH", "TF_ROCM_AMDGPU_TARGETS", "TF_NEED_ROCM"):
+            assert name in values
+            assert name in rule
+        assert values["ROCM_PATH"] == str(spec.rocm_root)
+        assert values["TF_ROCM_AMDGPU_TARGETS"] == "gfx942"
+        compressed = values.get("HIPCC_COMPILE_FLAGS_APPEND", "")
+        assert compressed == "--offload-compress"
+    local = spec.compiler.kind == "clang"
+    broken = bool(tree.version_class.own_clang)
+    state = ("reasoned: fails" if broken else "proved: options") if local else "proved: options"
+    route = "machine's own" if local else "JAX's hermetic"
+    matrix.append((commit.name, compiler, state, f"{route}; class {tree.version_class}"))
+
+
+@pytest.mark.parametrize("commit", downstream(), ids=lambda commit: commit.name)
+def test_rocm_jax_has_every_config_that_is_used(
+    commit: Commit, tmp_path: Path, matrix: list
+) -> None:
+    _, tree, spec, _ = gathered(commit, tmp_path)
+    invocations = bazel.invocations(spec)
+    checks.check_options(tree, invocations)
+    for invocation in invocations:
+        values = source.variables(tree.rc.flatten(invocation.command, invocation.recipe))
+        assert values["ROCM_PATH"] == str(spec.rocm_root)
+    matrix.append((f"rocm-jax {commit.name}", "clang", "proved: options", str(tree.version_class)))
+
+
+@pytest.mark.parametrize(
+    ("name", "versions"),
+    [("d521deb88b", "<0.11.1,>=0.10.2"), ("66dbacad76", "<=0.9.2,>0.9.1")],
+)
+def test_development_commits_belong_to_the_class_of_what_they_have(
+    name: str, versions: str, tmp_path: Path
+) -> None:
+    _, tree, spec, notes = gathered(Commit("jax", name), tmp_path)
+    assert str(tree.version_class) == f"JAX {versions}"
+    if name == "66dbacad76":
+        assert spec.rocm_number == "7"
+    else:
+        assert any("but has what" in note for note in notes)
+
+
+def test_the_fork_that_refuses_a_rocm_build_is_recognised(tmp_path: Path) -> None:
+    layouts = source.load_layouts(ROOT / "ci" / "layouts.yaml")
+    refusal = layouts["upstream"].refusal
+    assert refusal
+    assert refusal.pattern.search(Commit("rocm-fork", "HEAD").text(refusal.file))
+
+
+@pytest.mark.parametrize("commit", upstream(), ids=lambda commit: commit.name)
+def test_the_linker_of_a_class_is_that_of_xlas_toolchain(commit: Commit, tmp_path: Path) -> None:
+    _, tree, _, _ = gathered(commit, tmp_path)
+    template = commit.xla.text("third_party/gpus/crosstool/BUILD.rocm.tpl")
+    assert set(re.findall(r'"-fuse-ld=(\w+)"', template)) == {tree.version_class.linker}
+
+
+@pytest.mark.parametrize("commit", upstream(), ids=lambda commit: commit.name)
+def test_the_machines_own_clang_is_passed_over_where_xlas_list_of_headers_is_wrong(
+    commit: Commit, tmp_path: Path
+) -> None:
+    _, tree, _, _ = gathered(commit, tmp_path)
+    rule = commit.xla.text("third_party/gpus/rocm_configure.bzl")
+    if re.search(r"lib/clang/\d+/include", rule):
+        assert tree.version_class.own_clang
+    if "-print-resource-dir" in rule:
+        assert not tree.version_class.own_clang

@@ -1,0 +1,196 @@
+"""XLA's real rules on a TheRock-shaped tree: find_rocm_config.py is run, rocm_configure evaluated.
+
+The Bazel at hand may be older than the rules: `PORTED` lists what is rewritten for it, each a
+spelling that means the same. Evaluated are all of rocm_configure.bzl, find_rocm_config.py and the
+templates of crosstool and rocm; not evaluated are sycl_configure.bzl (replaced: no SYCL), the BUILD
+files that come out (they load rules_ml_toolchain and rules_cc of a later Bazel), and every compile.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from checkouts import XLA_FILES, Commit, upstream
+
+from examples.miniature import make_therock
+from rocwheel import rocm, source
+
+ROOT = Path(__file__).parents[2]
+LAYOUTS = source.load_layouts(ROOT / "ci" / "layouts.yaml")
+SKYLIB = Path("/usr/share/bazel/tools/skylib")
+# A folder is no label in Bazel 4.
+_FOLDER = (
+    'repository_ctx.path(str(repository_ctx.path(rocm_dist_label.relative(":BUILD")).dirname)'
+    ' + "/rocm_dist")'
+)
+PORTED = (
+    (re.compile(r"repository_ctx\.getenv\("), "repository_ctx.os.environ.get("),
+    (re.compile(r"repository_ctx\.path\(rocm_dist_label\)"), _FOLDER),
+    (re.compile(r"(\w+)\.get_child\(([^()]+)\)"), r'repository_ctx.path(str(\1) + "/" + \2)'),
+)
+BY_XLA = {commit.xla.name: commit for commit in upstream()}
+
+
+@pytest.fixture(scope="module")
+def therock(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("therock")
+    with tarfile.open(make_therock.make_tarball(folder)) as archive:
+        archive.extractall(folder / "tree", filter="data")
+    return folder / "tree"
+
+
+def needs_of(xla: Commit) -> object:
+    """What ci/layouts.yaml says the JAX versions with this XLA look for."""
+    text = BY_XLA[xla.name].text("jax/version.py")
+    match = re.search(r'^_version = "([^"]+)"', text, re.MULTILINE)
+    assert match
+    later = "_find_libs" not in xla.text("third_party/gpus/rocm_configure.bzl")
+    name = "0.11.0" if later else match[1]
+    from packaging.version import Version
+
+    found = LAYOUTS["upstream"].version_class(Version(name))
+    assert found
+    return found.needs
+
+
+@pytest.fixture(params=sorted(BY_XLA), ids=lambda name: BY_XLA[name].name)
+def xla(request: pytest.FixtureRequest) -> Commit:
+    return Commit("xla", request.param)
+
+
+def test_the_headers_that_find_rocm_config_wants_are_those_of_the_data(xla: Commit) -> None:
+    script = xla.text("third_party/gpus/find_rocm_config.py")
+    wanted = set(re.findall(r'^ +"(include/[\w/.-]+\.h)"', script, re.MULTILINE))
+    old = {name for name in wanted if name == "include/rocm_version.h"}
+    assert wanted - old <= set(needs_of(xla).files)
+    assert len(wanted - old) == 11
+
+
+def test_the_libraries_that_the_rules_want_are_those_of_the_data(xla: Commit) -> None:
+    rule = xla.text("third_party/gpus/rocm_configure.bzl")
+    template = xla.text("third_party/gpus/rocm/BUILD.tpl")
+    looked_for = set(
+        re.findall(r'^ +\("([\w-]+)", (?:rocm_config|repo_path|miopen|rccl)', rule, re.MULTILINE)
+    )
+    declared = set(
+        re.findall(r'interface_library = "%\{rocm_root\}/lib/lib([\w-]+)\.so"', template)
+    )
+    wanted = looked_for or declared
+    assert wanted
+    assert wanted <= set(needs_of(xla).libraries)
+
+
+def run_script(xla: Commit, tmp_path: Path, root: Path) -> subprocess.CompletedProcess[str]:
+    script = tmp_path / "find_rocm_config.py"
+    script.write_text(xla.text("third_party/gpus/find_rocm_config.py"))
+    env = {**os.environ, "ROCM_PATH": str(root)}
+    return subprocess.run(
+        [sys.executable, str(script)], env=env, capture_output=True, text=True, check=False
+    )
+
+
+def test_find_rocm_config_accepts_the_tree_and_refuses_what_the_data_refuses(
+    xla: Commit, therock: Path, tmp_path: Path
+) -> None:
+    needs = needs_of(xla)
+    assert rocm.missing(therock, needs.paths) == ()
+    assert run_script(xla, tmp_path, therock).returncode == 0
+    for header in (name for name in needs.files if name.endswith(".h")):
+        hidden = therock / header
+        aside = hidden.with_suffix(".hidden")
+        hidden.rename(aside)
+        try:
+            assert rocm.missing(therock, needs.paths) == (header,)
+            assert run_script(xla, tmp_path, therock).returncode == 1, header
+        finally:
+            aside.rename(hidden)
+
+
+def port(folder: Path) -> None:
+    """Rewrite the rules for the Bazel at hand."""
+    gpus = folder / "third_party" / "gpus"
+    (gpus / "sycl_configure.bzl").write_text("def enable_sycl(repository_ctx):\n    return False\n")
+    for path in (*gpus.glob("*.bzl"), *(folder / "third_party/remote_config").glob("*.bzl")):
+        text = path.read_text()
+        for pattern, new in PORTED:
+            text = pattern.sub(new, text)
+        while match := re.search(
+            r"^    def \w+\(.*?(?=^    \S|^\S)", text, re.MULTILINE | re.DOTALL
+        ):
+            lines = [line.removeprefix("    ") for line in match[0].splitlines()]
+            text = text[: match.start()] + text[match.end() :]
+            start = text.rfind("\ndef ", 0, match.start()) + 1
+            text = text[:start] + "\n".join(lines) + "\n\n" + text[start:]
+        path.write_text(text)
+
+
+@pytest.mark.needs("bazel", "clang-19", "readelf")
+def test_rocm_configure_really_configures_the_tree(
+    xla: Commit, therock: Path, tmp_path: Path, matrix: list
+) -> None:
+    folder = xla.extract(tmp_path / "xla", *XLA_FILES)
+    port(folder)
+    # 0.10.2 takes ROCm from a repository that rules_ml_toolchain makes of ROCM_PATH.
+    stand_in = tmp_path / "config_rocm_hipcc"
+    (stand_in / "rocm").mkdir(parents=True)
+    (stand_in / "WORKSPACE").touch()
+    (stand_in / "rocm" / "BUILD").write_text('exports_files(["rocm_dist"])\n')
+    (stand_in / "rocm" / "rocm_dist").symlink_to(therock)
+    rule = (folder / "third_party/gpus/rocm_configure.bzl").read_text()
+    label = ', rocm_dist = "@config_rocm_hipcc//rocm:rocm_dist"'
+    attribute = label if '"rocm_dist": attr' in rule else ""
+    for name in ("xla/WORKSPACE", "xla/third_party/BUILD", "BUILD"):
+        (tmp_path / name).touch()
+    (tmp_path / "WORKSPACE").write_text(
+        f'local_repository(name = "bazel_skylib", path = "{SKYLIB}")\n'
+        f'local_repository(name = "xla", path = "{folder}")\n'
+        f'local_repository(name = "config_rocm_hipcc", path = "{stand_in}")\n'
+        'load("@xla//third_party/gpus:rocm_configure.bzl", "rocm_configure")\n'
+        f'rocm_configure(name = "local_config_rocm"{attribute})\n'
+    )
+    variables = {
+        "TF_NEED_ROCM": "1",
+        "ROCM_PATH": str(therock),
+        "TF_ROCM_AMDGPU_TARGETS": "gfx942,gfx1100",
+        "CLANG_COMPILER_PATH": "/usr/bin/clang-19",
+        "TF_ROCM_CLANG": "1",
+    }
+    base = tmp_path / "base"
+    done = subprocess.run(
+        [
+            *("bazel", f"--output_base={base}", "--batch", "query"),
+            *("--experimental_repo_remote_exec", "@local_config_rocm//rocm:all"),
+            *(f"--repo_env={name}={value}" for name, value in variables.items()),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    made = base / "external" / "local_config_rocm"
+    toolchain = made / "crosstool" / "BUILD"
+    assert toolchain.is_file(), done.stderr[-3000:]
+    assert 'gfx942", "gfx1100' in (made / "rocm" / "build_defs.bzl").read_text()
+    listed = re.search(r"cxx_builtin_include_directories = (.*)", toolchain.read_text())
+    assert listed
+    folders = re.findall(r'"([^"]*/lib/clang/\d+)/include"', listed[1])
+    theirs = {Path(item).name for item in folders if "rocm_dist" in item}
+    # The resource folder is named through the link that Bazel makes to ROCM_PATH, not by its own
+    # place, so an absolute inclusion cannot follow from where the tree lies.
+    assert all(
+        "/external/local_config_rocm/rocm/rocm_dist/" in item
+        for item in folders
+        if "rocm_dist" in item
+    )
+    needs_own = needs_of(xla).programs != ()
+    known = {"19"} if needs_own else theirs
+    assert theirs == known
+    state = "knows clang 19" if theirs == {"19"} else f"lists clang {', '.join(theirs) or '-'}"
+    matrix.append((BY_XLA[xla.name].name, "rocm_configure", "proved: evaluated", state))
