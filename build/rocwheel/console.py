@@ -159,6 +159,27 @@ class Console:
             finally:
                 self._above = previous
 
+    @contextmanager
+    def live(self) -> Iterator[Callable[[Sequence[str]], None]]:
+        """Keep some lines up to date at the bottom of a terminal; in a log they are not shown."""
+        if self.mode is not Mode.TERMINAL or self.verbosity < 0:
+            yield lambda _lines: None
+            return
+        from rich.console import Console as RichConsole
+        from rich.live import Live
+        from rich.text import Text
+
+        rich = RichConsole(file=self._stream, highlight=False)
+        with Live(console=rich, refresh_per_second=4, transient=True) as shown:
+            previous, self._above = (
+                self._above,
+                lambda line: rich.print(line, markup=False, soft_wrap=True),
+            )
+            try:
+                yield lambda lines: shown.update(Text("\n".join(lines)))
+            finally:
+                self._above = previous
+
     def table(self, header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print aligned columns; the last one is not padded."""
         for line in columns(header, rows):

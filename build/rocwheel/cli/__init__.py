@@ -71,6 +71,13 @@ STAGES: Final = {
             "Remove what the channel's retention no longer keeps.",
         ),
     },
+    "Nightly": {
+        "nightly": (
+            "rocwheel.cli.nightly:nightly",
+            "Plan a night, run it here, on Slurm or on GitHub Actions, and look after it.",
+        ),
+        "report": ("rocwheel.cli.report:report", "Make pages for people."),
+    },
     "Index": {
         "index": ("rocwheel.cli.index:index", "Check an index, repair it, take files over."),
         "serve": (

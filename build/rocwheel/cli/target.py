@@ -9,7 +9,7 @@ import click
 
 import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
-from rocwheel.cli.command import once, option, section
+from rocwheel.cli.command import once, option, section, together
 from rocwheel.cli.dist import CHECKOUT
 from rocwheel.errors import ConfigError
 from rocwheel.index import channels
@@ -24,18 +24,35 @@ SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetOptions:
-    """Which index: a channel or a store, and the family."""
+class StoreOptions:
+    """Which channel or store."""
 
-    family: str | None
     channel: str | None
     store_url: str | None
     channels_file: Path | None
 
+    def open(self, app: App) -> channels.Channel:
+        """The channel they name; its store is not opened. Raises UsageError, ConfigError."""
+        if bool(self.store_url) == bool(self.channel):
+            raise click.UsageError("give --channel or --store, one of the two")
+        return (
+            channels.channel(
+                app.path(self.channels_file) or CHECKOUT / "ci" / "channels.yaml", self.channel
+            )
+            if self.channel
+            else channels.of_store(self.store_url or "")
+        )
 
-target_options = section(
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions(StoreOptions):
+    """Which index: a channel or a store, and the family."""
+
+    family: str | None
+
+
+store_options = section(
     "Target",
-    once("--family", metavar="NAME", help="GPU family (required)."),
     once("--channel", metavar="NAME", help="dev, nightly or prerelease."),
     once(
         "--store",
@@ -48,6 +65,10 @@ target_options = section(
         type=click.Path(path_type=Path),
         help="Where the channels are defined; default: ci/channels.yaml of this checkout.",
     ),
+)
+target_options = together(
+    section("Target", once("--family", metavar="NAME", help="GPU family (required).")),
+    store_options,
 )
 
 
@@ -95,27 +116,15 @@ class Target:
 
     def __init__(self, app: App, options: TargetOptions) -> None:
         """Raises UsageError or ConfigError."""
-        if bool(options.store_url) == bool(options.channel):
-            raise click.UsageError("give --channel or --store, one of the two")
+        self.channel = options.open(app)
         if not options.family:
             raise click.UsageError("give --family; `python amdgpu_family_matrix.py` lists them")
         self.family = family_named(options.family)
-        self.channel = (
-            channels.channel(
-                app.path(options.channels_file) or CHECKOUT / "ci" / "channels.yaml",
-                options.channel,
-            )
-            if options.channel
-            else channels.of_store(options.store_url or "")
-        )
         self.store = self.channel.open()
 
     def judging(self, app: App) -> Channel:
         """The channel with the suites of this checkout: verdicts of other suites do not count."""
-        from rocwheel.gate.suite import suites
-
-        known = suites.load_known(CHECKOUT, today=app.now().date())
-        return replace(self.channel, suites=known)
+        return judging(app, self.channel)
 
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
         """Staging and release of every ROCm major."""
@@ -157,6 +166,13 @@ class Target:
         manifest = self.manifest(app, text)
         major = wheelset.rocm_major(manifest)
         return self.channel.release(self.store, self.family.name, major), manifest.sha256
+
+
+def judging(app: App, channel: Channel) -> Channel:
+    """A channel with the suites of this checkout: verdicts of other suites do not count."""
+    from rocwheel.gate.suite import suites
+
+    return replace(channel, suites=suites.load_known(CHECKOUT, today=app.now().date()))
 
 
 def family_named(name: str) -> matrix.Family:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.console import duration
+from rocwheel.report import assets
 from rocwheel.results import Outcome
 from rocwheel.verdict import State
 
@@ -71,16 +71,13 @@ class Bar:
 
 def render(results: Results, found: Fault, libraries: Mapping[str, str]) -> bytes:
     """Render the page."""
-    from jinja2 import Environment, StrictUndefined
-
-    assets = files("rocwheel").joinpath("report/assets")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.filters["duration"] = lambda ms: (
+    templates = assets.environment()
+    templates.filters["duration"] = lambda ms: (
         duration(ms / 1000) if ms >= 60_000 else f"{ms / 1000:.2f} s"  # noqa: PLR2004
     )
-    text = environment.from_string(assets.joinpath("page.html").read_text("utf-8")).render(
-        css=assets.joinpath("page.css").read_text("utf-8"),
-        js=assets.joinpath("page.js").read_text("utf-8"),
+    text = templates.from_string(assets.text("page.html")).render(
+        css=assets.text("page.css"),
+        js=assets.text("page.js"),
         data=_data(results),
         title=verdict_text(results, found),
         results=results,

@@ -1,0 +1,112 @@
+"""What the commands of the nightly share: options that name a night, its store, this machine."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from rocwheel.cli.app import App
+from rocwheel.cli.command import group
+from rocwheel.cli.dist import CHECKOUT
+from rocwheel.cli.target import StoreOptions
+from rocwheel.errors import ConfigError
+from rocwheel.ledger.nights import Nights
+from rocwheel.pipeline import cell as cells
+from rocwheel.pipeline import slurm
+from rocwheel.process import HostRunner
+
+if TYPE_CHECKING:
+    from rocwheel.ledger.nights import Book
+    from rocwheel.pipeline.standing import Standing
+
+LATEST: Final = "latest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightOptions(StoreOptions):
+    """A night of a store."""
+
+    night: str
+
+
+night_argument = click.argument("night", default=LATEST)
+
+
+class NightTarget:
+    """An open store, its channel, and its nights."""
+
+    def __init__(self, app: App, options: StoreOptions) -> None:
+        """Raises UsageError or ConfigError."""
+        self.channel = options.open(app)
+        self.store = self.channel.open()
+        self.nights = Nights(self.store)
+        path = app.path(options.channels_file)
+        words = (
+            [f"--channel={options.channel}"]
+            if options.channel
+            else [f"--store={options.store_url}"]
+        )
+        words += [f"--channels-file={path}"] if path else []
+        self.words = tuple(words)
+
+    def night(self, name: str) -> str:
+        """A night by name; `latest` is the newest. Raises ConfigError when there is none."""
+        if name != LATEST:
+            return name
+        names = self.nights.names()
+        if not names:
+            raise ConfigError(
+                f"{self.store.url}: has no night", hint="make one: nightly plan, or wait for it"
+            )
+        return names[-1]
+
+
+def program() -> tuple[str, ...]:
+    """How this program is started."""
+    return (sys.executable, str(CHECKOUT / "build" / "ci_build"))
+
+
+def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cells.Worker:
+    """This machine, for cells to run on."""
+    return cells.Worker(
+        runner=HostRunner(dict(app.environ)),  # our own commands: they read it at their own edge
+        program=how or program(),
+        host=app.environ.get("SLURMD_NODENAME") or socket.gethostname(),
+        engine=engine,
+        job=job,
+        scratch=app.cache / "nightly",
+        cache=app.cache,
+        console=app.console,
+        now=app.now,
+        why_ended=slurm.why_ended(app.runner, job) if engine == "slurm" else None,
+        collect=partial(slurm.collect, runner=app.runner) if engine == "slurm" else None,
+    )
+
+
+@group("nightly")
+def nightly() -> None:
+    """Plan a night, run it here, on Slurm or on GitHub Actions, and look after it."""
+
+
+def document_of(book: Book, found: dict[str, Standing]) -> dict[str, Any]:
+    """Where every cell stands, for a program."""
+    return {
+        "night": book.plan.night,
+        "cells": [
+            {
+                "cell": name,
+                "phase": item.phase.value,
+                "state": item.word,
+                "passed": item.passed,
+                "reason": item.reason,
+                "attempts": len(item.attempts),
+            }
+            for name, item in found.items()
+        ],
+        "quarantined": sorted(book.quarantined),
+    }

@@ -1,0 +1,396 @@
+"""`nightly status`, `check`, `retry`, `drop`, `stop`, `clear`, `reproduce`, `prune`, `notify`."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import click
+
+from rocwheel.cli.app import App
+from rocwheel.cli.command import DryRun, command, dry_run_option, option
+from rocwheel.cli.night import (
+    LATEST,
+    NightOptions,
+    NightTarget,
+    document_of,
+    night_argument,
+    nightly,
+    worker,
+)
+from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
+from rocwheel.console import columns, duration
+from rocwheel.errors import CommandError, ConfigError, HostError
+from rocwheel.ledger.nights import HostMark, Order, moment, now_text
+from rocwheel.pipeline import artifacts, notify, slurm, standing
+from rocwheel.pipeline import cell as cells
+from rocwheel.process import Command
+from rocwheel.release import retention
+
+if TYPE_CHECKING:
+    from rocwheel.ledger.nights import Book
+    from rocwheel.pipeline.standing import Standing
+    from rocwheel.release.operations import Who
+
+
+# --- look ----------------------------------------------------------------------------------------
+
+NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusOptions(NightOptions):
+    """Options of `nightly status`."""
+
+    watch: bool
+    every: float
+
+
+@command("status", StatusOptions, parent=nightly)
+@night_argument
+@option("--watch", is_flag=True, help="Show it again whenever something changed, to the end.")
+@option(
+    "--every", type=click.FloatRange(min=0.2), default=10.0, show_default=True, metavar="SECONDS"
+)
+@store_options
+def status(app: App, options: StatusOptions) -> int:
+    """Show where every cell of a night stands, as the store knows it.
+
+    Slurm is asked only for what waits, and why. The exit status is 5 when something did not pass.
+    """
+    target = NightTarget(app, options)
+    night = target.night(options.night)
+    before = ""
+    while True:
+        book, found, text = _look(app, target, night)
+        over = all(item.settled for item in found.values())
+        if over or not options.watch:
+            app.emit(document_of(book, found), text)
+            bad = any(item.settled and not item.passed for item in found.values())
+            return CommandError.exit_code if bad else 0
+        if text != before and not app.json:
+            click.echo(text + "\n")
+        before = text
+        time.sleep(options.every)
+
+
+def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, Standing], str]:
+    book = target.nights.book(night)
+    waits = slurm.waiting(target.nights, night, app.runner)
+    if waits is None:  # nothing of this night is in Slurm
+        waits = {}
+    elif slurm.collect(
+        target.nights, night, worker(app, engine="slurm", job=""), runner=app.runner
+    ):
+        book = target.nights.book(night)
+    found = standing.stand(book, app.now())
+    return book, found, "\n".join(_rows(book, found, waits))
+
+
+def _rows(book: Book, found: dict[str, Standing], waits: dict[str, str]) -> list[str]:
+    rows = [
+        (
+            name,
+            item.word,
+            str(len(item.attempts) or ""),
+            item.last.host if item.last else "",
+            duration(item.last.milliseconds / 1000) if item.last else "",
+            waits.get(name) or item.reason or item.cell.why,
+        )
+        for name, item in found.items()
+    ]
+    held = standing.stopped(book.orders)
+    return [
+        *columns(("cell", "state", "tries", "host", "took", "why"), rows),
+        *(
+            f"{host}: gets no more cells since {m.time}: {m.reason}"
+            for host, m in book.quarantined.items()
+        ),
+        *([f"stopped by {held.by}: {held.reason}"] if held else []),
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(StoreOptions):
+    """Options of `nightly check`."""
+
+    max_age: str
+
+
+@command("check", CheckOptions, parent=nightly)
+@option("--max-age", default="36h", show_default=True, metavar="AGE", help="90m, 36h or 2d.")
+@store_options
+def check(app: App, options: CheckOptions) -> int:
+    """Fail when the newest night is older than it may be: it never started.
+
+    Also fails while a night is planned and nothing of it has run.
+    """
+    limit = _seconds(options.max_age)
+    target = NightTarget(app, options)
+    night = target.night(LATEST)
+    book = target.nights.book(night)
+    age = (app.now() - moment(book.plan.made)).total_seconds()
+    started = bool(book.attempts) or all(item.kept for item in book.plan.cells)
+    said = f"{night}: planned {duration(age)} ago, {'started' if started else 'not started'}"
+    app.emit({"night": night, "age_seconds": round(age), "started": started}, said)
+    if age > limit:
+        _too_old(night, age, options.max_age)
+    if not started and age > min(limit, NEVER_RAN):
+        raise HostError(f"{night}: was planned and never ran", hint=f"run it: nightly run {night}")
+    return 0
+
+
+def _too_old(night: str, age: float, allowed: str) -> NoReturn:
+    raise HostError(
+        f"{night}: the newest night is {duration(age)} old, more than {allowed}",
+        hint="look at the timer or workflow that should have started one",
+    )
+
+
+def _seconds(text: str) -> float:
+    units = {"m": 60, "h": 3600, "d": 86400}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not number.replace(".", "", 1).isdigit():
+        raise ConfigError(f"{text!r}: not an age", hint="write for example 90m, 36h or 2d")
+    return float(number) * units[unit]
+
+
+# --- help along ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrderOptions(NightOptions, PersonOptions, DryRun):
+    """Options of `nightly retry`, `drop` and `stop`."""
+
+    cell: str = ""
+
+
+def _order(app: App, options: OrderOptions, action: str) -> None:
+    target = NightTarget(app, options)
+    night = target.night(options.night)
+    book = target.nights.book(night)
+    if options.cell:
+        book.plan.cell(options.cell)
+    if not options.reason.strip():
+        raise ConfigError(
+            f"{action}: no reason given", hint="add --reason; it is kept with the night"
+        )
+    order = Order(
+        action=action,
+        cell=options.cell,
+        by=options.who(app).by,
+        reason=options.reason,
+        time=now_text(app.now()),
+        seen=len(book.attempts.get(options.cell, ())),
+    )
+    said = f"{night}: {action} {options.cell}".rstrip() + f" by {order.by}: {order.reason}"
+    if options.dry_run:
+        app.emit_plan([said])
+        return
+    target.nights.order(night, order)
+    app.emit({"night": night, "action": action, "cell": options.cell, "by": order.by}, said)
+
+
+@command("retry", OrderOptions, parent=nightly)
+@click.argument("night")
+@click.argument("cell", default="")
+@person_options
+@store_options
+@dry_run_option
+def retry(app: App, options: OrderOptions) -> None:
+    """Allow a cell one more attempt, whatever became of it; without CELL, let a night go on."""
+    _order(app, options, "retry" if options.cell else "go-on")
+
+
+@command("drop", OrderOptions, parent=nightly)
+@click.argument("night")
+@click.argument("cell")
+@person_options
+@store_options
+@dry_run_option
+def drop(app: App, options: OrderOptions) -> None:
+    """Let a cell be: it counts as not run, and what needs it does not run."""
+    _order(app, options, "drop")
+
+
+@command("stop", OrderOptions, parent=nightly)
+@click.argument("night")
+@person_options
+@store_options
+@dry_run_option
+def stop(app: App, options: OrderOptions) -> None:
+    """Start no further cell of a night; what runs, ends."""
+    _order(app, options, "stop")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClearOptions(StoreOptions, PersonOptions, DryRun):
+    """Options of `nightly clear`."""
+
+    host: str
+
+
+@command("clear", ClearOptions, parent=nightly)
+@click.argument("host")
+@person_options
+@store_options
+@dry_run_option
+def clear(app: App, options: ClearOptions) -> None:
+    """Let a host have cells again that was given none because everything ended `infra` there."""
+    target = NightTarget(app, options)
+    known = target.nights.quarantined()
+    if options.host not in known:
+        hint = f"held back: {', '.join(sorted(known)) or 'no host'}"
+        raise ConfigError(f"{options.host}: is not held back", hint=hint)
+    said = f"{options.host}: gets cells again"
+    if options.dry_run:
+        app.emit_plan([said])
+        return
+    mark = _cleared(app, options)
+    target.nights.mark_host(mark)
+    app.emit({"host": options.host, "by": mark.by}, said)
+
+
+def _cleared(app: App, options: ClearOptions) -> HostMark:
+    if not options.reason.strip():
+        raise ConfigError("clear: no reason given", hint="add --reason; it is kept")
+    return HostMark(
+        host=options.host,
+        quarantined=False,
+        by=options.who(app).by,
+        reason=options.reason,
+        time=now_text(app.now()),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions(NightOptions):
+    """Options of `nightly reproduce`."""
+
+    cell: str
+    run: bool
+
+
+@command("reproduce", ReproduceOptions, parent=nightly)
+@click.argument("night")
+@click.argument("cell")
+@option("--run", is_flag=True, help="Run it, instead of printing the line.")
+@store_options
+def reproduce(app: App, options: ReproduceOptions) -> int:
+    """Print the line that does here exactly what a cell did; nothing of it is recorded."""
+    target = NightTarget(app, options)
+    book = target.nights.book(target.night(options.night))
+    found = standing.stand(book, app.now())
+    item = book.plan.cell(options.cell)
+    here = worker(app, engine="reproduce", job="")
+    folder = app.cwd / f"reproduce-{item.name}"
+    argv = cells.command(item, found, here, folder, checkout=folder / "checkout")
+    if options.run:
+        cells.fetch(target.nights.store, item, folder, here)
+        return here.runner.run(Command(argv=argv), on_line=app.console.info, check=False).returncode
+    before = shlex.join(("mkdir", "-p", str(folder)))
+    app.emit({"cell": item.name, "argv": list(argv)}, f"{before}\n{shlex.join(argv)}")
+    return 0
+
+
+# --- the end of a night --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneNightsOptions(StoreOptions, DryRun):
+    """Options of `nightly prune`."""
+
+    keep: int
+    families: tuple[str, ...]
+
+
+@command("prune", PruneNightsOptions, parent=nightly)
+@option("--keep", type=click.IntRange(min=1), default=60, show_default=True, help="Nights to keep.")
+@option("--family", "families", multiple=True, metavar="NAME", help="Prune its places, too.")
+@store_options
+@dry_run_option
+def prune(app: App, options: PruneNightsOptions) -> None:
+    """Remove nights, kept builds and wheel sets that retention no longer keeps."""
+    target = NightTarget(app, options)
+    old = target.nights.names()[: -options.keep]
+    who = PersonOptions(by="", reason="retention").who(app)
+    plans = [
+        retention.plan(place, target.channel, who=who, is_staging=number == 0)
+        for name in options.families
+        for pair in target.channel.pairs(target.store, name)
+        for number, place in enumerate(pair)
+    ]
+    lines = [*(f"night {name}" for name in old), *(line for plan in plans for line in plan.lines())]
+    if options.dry_run:
+        app.emit_plan(lines)
+        return
+    app.console.detail("\n".join(lines))
+    builds = _prune(target, old, plans, who)
+    app.emit({"nights": list(old), "builds": builds}, f"{len(old)} nights pruned")
+
+
+def _prune(
+    target: NightTarget, old: tuple[str, ...], plans: list[retention.PrunePlan], who: Who
+) -> int:
+    """Carry a pruning out; return how many objects of kept builds went with it."""
+    for planned in plans:
+        retention.apply(planned, who=who)
+    if old:
+        target.nights.forget(old)
+    days = target.channel.retention.staging_days
+    return artifacts.forget(target.store, who.now - timedelta(days=days)) if days else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NotifyOptions(NightOptions, DryRun):
+    """Options of `nightly notify`."""
+
+    url: str
+    file: Path | None
+    secret_variable: str
+    deadline: float
+
+
+@command("notify", NotifyOptions, parent=nightly)
+@night_argument
+@option("--url", default="", help="Where to POST the JSON summary.")
+@option("--file", type=click.Path(path_type=Path), help="Where to write it; .md for Markdown.")
+@option("--secret-variable", default="", metavar="NAME", help="Variable with the signing key.")
+@option(
+    "--deadline", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="SECONDS"
+)
+@store_options
+@dry_run_option
+def notify_command(app: App, options: NotifyOptions) -> None:
+    """Tell a file or URL how a night differs from the one before; without a difference, nothing.
+
+    A POST carries X-Rocwheel-Signature: sha256=HMAC of the body; it is retried until the deadline.
+    """
+    target = NightTarget(app, options)
+    night = target.night(options.night)
+    message = notify.message(target.nights, night)
+    if options.dry_run:
+        app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
+        return
+    if message:
+        _tell(app, options, message)
+    state = "told" if message else "nothing-to-do"
+    app.emit({"night": night, "state": state}, f"{night} {state}")
+
+
+def _tell(app: App, options: NotifyOptions, message: notify.Message) -> None:
+    name = options.secret_variable
+    secret = app.environ.get(name, "")
+    if name and not secret:
+        raise ConfigError(f"{name}: is not set", hint="set it to the key for signing")
+    if options.file:
+        path = app.cwd / options.file
+        path.write_text(message.markdown if path.suffix == ".md" else message.json, "utf-8")
+    if options.url:
+        notify.post(
+            options.url, message, secret=secret, deadline=options.deadline, environ=app.environ
+        )

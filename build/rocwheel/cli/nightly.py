@@ -1,0 +1,381 @@
+"""`nightly plan`, `run` and `cell`: from a settings file to cells that ran."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+import amdgpu_family_matrix as matrix
+from rocwheel.cli import night_care  # noqa: F401 - its commands are of the same group
+from rocwheel.cli.app import App
+from rocwheel.cli.command import DryRun, command, dry_run_option, option
+from rocwheel.cli.dist import CHECKOUT
+from rocwheel.cli.night import (
+    LATEST,
+    NightOptions,
+    NightTarget,
+    document_of,
+    night_argument,
+    nightly,
+    program,
+    worker,
+)
+from rocwheel.cli.target import PersonOptions, StoreOptions, judging, person_options, store_options
+from rocwheel.console import columns
+from rocwheel.download import Client, Retry
+from rocwheel.errors import CommandError, ConfigError
+from rocwheel.files import locked
+from rocwheel.gate.machine import accelerators
+from rocwheel.host import cgroup
+from rocwheel.pipeline import cell as cells
+from rocwheel.pipeline import local, planning, resolving, slurm, standing, summing
+from rocwheel.pipeline import settings as settings_file
+from rocwheel.process import Command, base_env
+from rocwheel.verdict import State
+
+if TYPE_CHECKING:
+    from rocwheel.ledger.nights import Book, Ended, Plan
+    from rocwheel.pipeline.standing import Standing
+
+ENGINES: Final = ("local", "slurm", "github")
+RETRY: Final = Retry(attempts=4)
+
+
+# --- plan ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(StoreOptions, DryRun):
+    """Options of `nightly plan`."""
+
+    night: str
+    config: Path | None
+    pools: Path | None
+    repeat: str
+    explain: bool
+    matrix_kind: str | None
+    by: str
+    reason: str
+
+    @property
+    def who(self) -> PersonOptions:
+        return PersonOptions(by=self.by, reason=self.reason)
+
+
+@command("plan", PlanOptions, parent=nightly)
+@option("--night", default="", metavar="NAME", help="Its name; default: today's date, UTC.")
+@option(
+    "--config", type=click.Path(path_type=Path), help="Default: ci/nightly.yaml of this checkout."
+)
+@option(
+    "--pools",
+    type=click.Path(path_type=Path),
+    help="YAML that renames runner labels, Slurm partitions and GRES of the family matrix.",
+)
+@option("--from", "repeat", default="", metavar="NIGHT", help="Repeat that night, all of it.")
+@option("--explain", is_flag=True, help="Say of every cell why it is in the night or not.")
+@option(
+    "--matrix",
+    "matrix_kind",
+    type=click.Choice(planning.MATRICES),
+    help="Print the cells of this kind of a night that is planned, for a GitHub matrix.",
+)
+@person_options
+@store_options
+@dry_run_option
+def plan(app: App, options: PlanOptions) -> None:
+    """Decide what a night does, and store it: resolved once, never changed.
+
+    Branches, the newest ROCm tarball of each family and images become commits and digests here.
+    What was built or tested before is not done again, and the plan says so.
+    """  # fmt: skip
+    target = NightTarget(app, options)
+    if options.matrix_kind:
+        found, _ = target.nights.plan(target.night(options.night or LATEST))
+        rows = planning.github_matrix(found, options.matrix_kind)
+        app.github_outputs({options.matrix_kind: json.dumps(rows)})
+        click.echo(json.dumps(rows))
+        return
+    made = _plan(app, options, target)
+    state = "planned"
+    if not options.dry_run:
+        target.nights.check_clock(app.now())
+        state = "planned" if target.nights.add(made) else "nothing-to-do"
+        _outputs(app, made)
+    _say_planned(app, made, state, explain=options.explain or options.dry_run)
+
+
+def _say_planned(app: App, made: Plan, state: str, *, explain: bool) -> None:
+    rows = list(planning.explain(made))
+    runs = sum(not cell.kept for cell in made.cells)
+    kept = len(made.cells) - runs
+    lines = list(columns(("cell", "what", "why"), rows)) if explain else []
+    lines.append(f"{made.night} {state}: {runs} cells to run, {kept} kept")
+    cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
+    document = {"night": made.night, "state": state, "run": runs, "kept": kept, "cells": cells_}
+    app.emit(document, "\n".join(lines))
+
+
+def _plan(app: App, options: PlanOptions, target: NightTarget) -> Plan:
+    night = options.night or app.now().strftime("%Y-%m-%d")
+    by = options.who.who(app).by
+    if options.repeat:
+        old, _ = target.nights.plan(options.repeat)
+        return planning.again(old, night=night, by=by, now=app.now())
+    path = app.path(options.config) or CHECKOUT / settings_file.FILE
+    settings = settings_file.load(path, app.path(options.pools))
+    families = {item.name: item for item in matrix.families(settings.trigger)}
+    with Client(base_env(app.environ), retry=RETRY, note=app.console.detail) as client:
+        world = resolving.World(
+            checkout=CHECKOUT,
+            cwd=path.parent,
+            runner=app.runner,
+            client=client,
+            now=app.now(),
+            note=app.console.warn,
+            tool=resolving.tool_of(CHECKOUT, app.runner),
+        )
+        recipes, absent = resolving.resolve(settings, families, world)
+    setting = planning.Setting(
+        night=night,
+        settings=settings,
+        families=families,
+        channel=judging(app, target.channel),
+        target=target.words,
+        checkout=CHECKOUT,
+        by=by,
+        now=app.now(),
+    )
+    names = target.nights.names()
+    last = target.nights.summary(names[-1]) if names else None
+    seen = planning.look(setting, recipes, target.store, summing.seconds(last))
+    return planning.plan(setting, recipes, absent, seen)
+
+
+def _outputs(app: App, made: Plan) -> None:
+    """Hand the night and its matrices to the jobs of a workflow."""
+    values = {"night": made.night}
+    for kind in planning.MATRICES:
+        rows = planning.github_matrix(made, kind)
+        values[kind] = json.dumps(rows)
+        values[f"{kind}_any"] = "true" if rows["include"] else "false"
+    app.github_outputs(values)
+
+
+# --- run -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions(NightOptions, DryRun):
+    """Options of `nightly run`."""
+
+    engine: str
+    workers: int
+    program: str
+
+
+@command("run", RunOptions, parent=nightly)
+@night_argument
+@option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Where.")
+@option(
+    "--workers",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Most cells at once here, or at once on the cluster; default: as many as have room.",
+)
+@option(
+    "--program",
+    default="",
+    metavar="COMMAND",
+    help="How the cells' machines start rocwheel; default: as it was started here.",
+)
+@store_options
+@dry_run_option
+def run(app: App, options: RunOptions) -> int:
+    """Run a planned night until nothing more can be done; run again, it continues.
+
+    Here, Ctrl-C lets what runs end and starts nothing new; twice, it stops everything. On Slurm,
+    everything is submitted at once and this command returns: log out, the night goes on.
+    """
+    target = NightTarget(app, options)
+    book = target.nights.book(target.night(options.night))
+    cells.check_tool(book)
+    held = standing.stopped(book.orders)
+    if held:
+        raise ConfigError(
+            f"{book.plan.night}: was stopped by {held.by}: {held.reason}",
+            hint=f"let it go on: nightly retry {book.plan.night} --reason …",
+        )
+    if options.engine == "github":
+        return _github(app, book)
+    how = tuple(shlex.split(options.program)) or program()
+    start = _run_there if options.engine == "slurm" else _run_here
+    return start(app, options, target, book, how)
+
+
+def _run_there(
+    app: App, options: RunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
+) -> int:
+    engine = slurm.Engine(
+        nights=target.nights,
+        night=book.plan.night,
+        worker=worker(app, engine="slurm", job="", how=how),
+        runner=app.runner,
+        target=target.words,
+        most=options.workers,
+        logs=app.cache / "nightly" / "slurm",
+    )
+    if options.dry_run:
+        app.emit_plan(engine.lines(book, standing.stand(book, app.now())))
+        return 0
+    return _say_submitted(app, book.plan.night, engine.submit())
+
+
+def _run_here(
+    app: App, options: RunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
+) -> int:
+    night = book.plan.night
+    if options.dry_run:
+        found = standing.stand(book, app.now())
+        app.emit_plan(
+            f"{item.cell.name}: {item.word}: {shlex.join(item.cell.argv)}"
+            for item in found.values()
+            if not item.settled
+        )
+        return 0
+    here = worker(app, engine="local", job="", how=how)
+    online = len(os.sched_getaffinity(0))
+    cpus = cgroup.cpus(Path("/"), online=online)
+    logs = app.cache / "nightly" / night
+    logs.mkdir(parents=True, exist_ok=True)
+    capacity = local.Capacity(
+        workers=options.workers or 2 * cpus,
+        cpus=cpus,
+        memory_mib=_memory_mib(),
+        gpus=len(accelerators.amd(Path("/"), app.environ).devices),
+        disk=app.cache,
+    )
+    lock = logs / "engine.lock"
+
+    def waiting() -> None:
+        app.console.info(f"another engine of {night} runs here, or its cells do: waiting")
+
+    with locked(lock, waiting=waiting) as held, (logs / "cells.log").open("ab") as output:
+        engine = local.Engine(
+            nights=target.nights,
+            night=night,
+            worker=here,
+            target=target.words,
+            capacity=capacity,
+            ending=local.Ending(),
+            output=output,
+            lock=held.descriptor,
+        )
+        found = engine.run()
+    return _say(app, target.nights.book(night), found)
+
+
+def _memory_mib() -> int:
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return pages * size >> 20
+
+
+def _github(app: App, book: Book) -> int:
+    _outputs(app, book.plan)
+    rows = {kind: planning.github_matrix(book.plan, kind) for kind in planning.MATRICES}
+    app.emit(
+        {"night": book.plan.night, "matrices": rows},
+        "\n".join(f"{kind}={json.dumps(value)}" for kind, value in rows.items()),
+    )
+    return 0
+
+
+def _say_submitted(app: App, night: str, jobs: list[slurm.Submitted]) -> int:
+    rows = [(item.job, str(len(item.cells)), item.cells[0]) for item in jobs]
+    text = "\n".join(columns(("job", "cells", "first"), rows)) if rows else "nothing to submit"
+    app.emit({"night": night, "jobs": [{"job": j.job, "cells": list(j.cells)} for j in jobs]}, text)
+    return 0
+
+
+def _say(app: App, book: Book, found: dict[str, Standing]) -> int:
+    """What became of a night; 0 when everything passed."""
+    bad = [item for item in found.values() if not item.passed]
+    kept = sum(item.phase is standing.Phase.KEPT for item in found.values())
+    if len(found) - kept <= 0:
+        app.console.info("everything was there already")
+    for item in bad:
+        app.console.info(f"{item.cell.name}: {item.word}: {item.reason}")
+    text = f"{book.plan.night}: {len(found) - len(bad)} of {len(found)} cells passed, {kept} kept"
+    app.emit(document_of(book, found), text)
+    return CommandError.exit_code if bad else 0
+
+
+# --- one cell ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellOptions(NightOptions, DryRun):
+    """Options of `nightly cell`."""
+
+    cell: str
+    engine: str
+    job: str
+    leash: bool
+    program: str
+
+
+@command("cell", CellOptions, parent=nightly)
+@click.argument("night")
+@click.argument("cell")
+@option("--engine", default="local", show_default=True, metavar="NAME", help="Who runs it.")
+@option("--job", default="", metavar="ID", help="The engine's own name for this attempt.")
+@option("--leash", is_flag=True, help="Stop when standard input closes.")
+@option("--program", default="", metavar="COMMAND", help="How the cell's command is started.")
+@store_options
+@dry_run_option
+def cell(app: App, options: CellOptions) -> int:
+    """Run one cell here and record how it ended: what every engine calls.
+
+    The exit status is 0 for a pass and otherwise the one of the state, as of `gate`.
+    """
+    target = NightTarget(app, options)
+    night = target.night(options.night)
+    job = options.job or app.environ.get("GITHUB_RUN_ID", "")
+    here = worker(app, engine=options.engine, job=job, how=tuple(shlex.split(options.program)))
+    if options.dry_run:
+        item = target.nights.book(night).plan.cell(options.cell)
+        app.emit_plan([str(Command(argv=(*here.program, *item.argv)))])
+        return 0
+    signals = cells.Signals()
+    if options.leash:
+        signals.watch_leash()
+    with signals.caught():
+        ended = cells.run(target.nights, night, options.cell, here, signals)
+    return _say_ended(app, target, night, options.cell, ended)
+
+
+def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ended | None) -> int:
+    """Say how a cell ended, or why there was nothing to do; its exit status."""
+    if ended is not None:
+        state, reason, code = ended.state, ended.reason, State(ended.state).exit_code
+    else:
+        found = standing.stand(target.nights.book(night), app.now())[name]
+        state, reason = found.word, found.reason
+        code = 0 if found.passed else (found.state or State.NOT_RUN).exit_code
+    document = {"cell": name, "state": state, "reason": reason}
+    app.emit(document, f"{name}: {state} {reason}".rstrip())
+    _summary(app, name, state, reason)
+    return code
+
+
+def _summary(app: App, name: str, state: str, reason: str) -> None:
+    path = app.environ.get("GITHUB_STEP_SUMMARY")
+    if path:
+        with Path(path).open("a", encoding="utf-8") as file:
+            file.write(f"`{name}`: **{state}** {reason}\n\n")

@@ -1,0 +1,455 @@
+"""A night in the store: its plan, what happened to its cells, and what is left of it.
+
+Everything but `summary.json`, `index.json` and the clock object is written once, so two engines,
+or a person beside one, can only add. An attempt is two objects: that it began, which takes its
+number, and how it ended; one that began and never ended is lost, and is counted. See
+docs/layout.md for every key.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import (
+    ConfigError,
+    ObjectDiffersError,
+    ObjectMissingError,
+    ObjectStaleError,
+)
+from rocwheel.places import OURS
+from rocwheel.store import JSON, TEXT, Headers, each
+from rocwheel.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from rocwheel.store import Store
+
+ROOT: Final = f"{OURS}/nights"
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+SWAPS: Final = 8  # attempts to replace an object that others replace too
+LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
+AS_JSON: Final = Headers(content_type=JSON)
+TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class Needs(Value, frozen=True, kw_only=True):
+    """What a cell takes of a machine, and which machines may run it."""
+
+    cpus: int = 1
+    memory_mib: int = 512
+    disk_mib: int = 0
+    gpus: int = 0
+    label: str = ""  # of the runner, for GitHub; "" where any machine will do
+    partition: str = ""  # of Slurm
+    gres: str = ""  # of one GPU, for Slurm
+
+
+class Cell(Value, frozen=True, kw_only=True):
+    """One command of a night. Words of it may hold `{<cell>}`: the manifest that cell left."""
+
+    name: str
+    kind: str  # build, image, stage, gate, merge, promote, page, notify, prune
+    argv: tuple[str, ...]  # without the program
+    after: tuple[str, ...] = ()  # cells that must have passed
+    settled: tuple[str, ...] = ()  # cells that must have ended, whichever way
+    needs: Needs = Needs()
+    seconds: int = 60  # expected
+    limit: int = 3600  # seconds it may take
+    wheels: str = ""  # the set: its recipe's name
+    family: str = ""
+    python: str = ""
+    suite: str = ""
+    shard: str = ""  # "2/4"
+    bring: str = ""  # digest of the build whose wheelhouse it needs
+    leave: str = ""  # digest of the inputs it builds from, under which the wheelhouse is kept
+    repository: str = ""  # a checkout it needs, and
+    commit: str = ""  # of which commit
+    why: str = ""
+    kept: str = ""  # the state it has already; "" when it is to be run
+
+
+class Absent(Value, frozen=True, kw_only=True):
+    """A cell one might have expected, and why it is not in the plan."""
+
+    name: str
+    why: str
+
+
+class Recipe(Value, frozen=True, kw_only=True):
+    """What one wheel set is made from, resolved: nothing in it moves any more."""
+
+    name: str
+    inputs: str  # digest of what follows
+    jax: str  # pin, or version of a branch
+    jax_repository: str
+    jax_commit: str
+    rocm: str  # source
+    rocm_version: str
+    rocm_sha256: str
+    image: str  # by digest, "" when the host builds
+    families: tuple[str, ...]
+    pythons: tuple[str, ...]
+    argv: tuple[str, ...]  # of dist_wheels
+    manifest: str = ""  # SHA-256, where it was built before
+
+
+class Plan(Value, frozen=True, kw_only=True):
+    """A night, decided. Whoever has it can run the night again."""
+
+    night: str
+    made: str  # time
+    by: str
+    tool: str  # version of rocwheel
+    target: tuple[str, ...]  # options that name the store
+    recipes: tuple[Recipe, ...]
+    cells: tuple[Cell, ...]
+    absent: tuple[Absent, ...] = ()
+    repeats: str = ""  # the night it was made from
+    attempts: int = 2  # of a cell that ends `infra`
+    quarantine: int = 3  # `infra` ends in a row before a host gets nothing more
+    schema: int = 1
+
+    def cell(self, name: str) -> Cell:
+        """Look up a cell. Raises ConfigError that names the nearest one."""
+        from rocwheel.model import suggest
+
+        for cell in self.cells:
+            if cell.name == name:
+                return cell
+        for item in self.absent:
+            if item.name == name:
+                raise ConfigError(f"{name}: not in the night {self.night}", hint=item.why)
+        raise ConfigError(
+            f"{name!r}: no such cell in the night {self.night}",
+            hint=suggest(name, tuple(cell.name for cell in self.cells)),
+        )
+
+
+class Begun(Value, frozen=True, kw_only=True):
+    """An attempt at a cell began here."""
+
+    token: str  # nobody else's, so that a put whose answer was lost is known again
+    cell: str
+    plan: str  # SHA-256
+    host: str
+    engine: str
+    job: str = ""  # the engine's own name for it
+    time: str
+
+
+class Ended(Value, frozen=True, kw_only=True):
+    """How an attempt ended. `state` is one of `rocwheel.verdict.State`."""
+
+    cell: str
+    plan: str
+    host: str
+    engine: str
+    state: str
+    reason: str = ""
+    exit_code: int = 0
+    began: str
+    time: str
+    milliseconds: int
+    manifest: str = ""  # SHA-256 of the set it built
+    link: str = ""  # key of a page about it
+    log: str = ""  # key
+    written_by: str = ""  # who told, where the attempt itself could not
+
+
+class Order(Value, frozen=True, kw_only=True):
+    """What a person said about a night: retry or drop a cell, stop the night or let it go on."""
+
+    action: str
+    cell: str = ""
+    by: str
+    reason: str
+    time: str
+    seen: int = 0  # attempts there were
+
+
+class HostMark(Value, frozen=True, kw_only=True):
+    """A host gets no more cells, or gets them again."""
+
+    host: str
+    quarantined: bool
+    by: str
+    reason: str
+    time: str
+
+
+class Index(Value, frozen=True, kw_only=True):
+    """Names of all nights, oldest first, so that nobody lists everything to find the newest."""
+
+    nights: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One attempt at a cell: its number, and what is known of it."""
+
+    number: int
+    begun: Begun | None
+    ended: Ended | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Book:
+    """Everything that happened in a night so far."""
+
+    plan: Plan
+    sha256: str  # of the plan
+    attempts: Mapping[str, tuple[Attempt, ...]]
+    orders: tuple[Order, ...]
+    quarantined: Mapping[str, HostMark]
+
+
+def now_text(now: datetime) -> str:
+    return now.astimezone(timezone.utc).strftime(TIME)
+
+
+def moment(text: str) -> datetime:
+    return datetime.strptime(text, TIME).replace(tzinfo=timezone.utc)
+
+
+class Nights:
+    """The nights of a store. Every method raises StoreError."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    # --- plans ---------------------------------------------------------------------------------
+
+    def names(self) -> tuple[str, ...]:
+        """All nights, oldest first."""
+        return self._index()[0].nights
+
+    def check_clock(self, now: datetime) -> None:
+        """Refuse to write with a clock that is far off the store's. Raises ConfigError."""
+        key = f"{ROOT}/clock.json"
+        self._swap(key, lambda _old: f'"{now_text(now)}"\n'.encode())
+        info = self.store.info(key)
+        off = abs(info.modified - now) if info else timedelta(0)
+        if off > LATE:
+            raise ConfigError(
+                f"{self.store.url}: this machine's clock is {off} off the store's",
+                hint="set the clock: times of a night, its age and bypasses depend on it",
+            )
+
+    def add(self, plan: Plan) -> bool:
+        """Store a plan, once; False when exactly this one was there. Raises ConfigError."""
+        check_name(plan.night)
+        try:
+            fresh = self.store.create(
+                self._key(plan.night, "plan.json"), plan.to_bytes(), headers=AS_JSON
+            )
+        except ObjectDiffersError as exc:
+            there, _ = self.plan(plan.night)
+            raise ConfigError(
+                f"{plan.night}: this night has another plan, made by {there.by} at {there.made}",
+                hint=f"run that one (`nightly run {plan.night}`), or choose a name: --night",
+            ) from exc
+        self._remember(plan.night)
+        return fresh
+
+    def plan(self, night: str) -> tuple[Plan, str]:
+        """A night's plan and its SHA-256. Raises ConfigError for an unknown or an edited one."""
+        check_name(night)
+        key = self._key(night, "plan.json")
+        try:
+            data = self.store.read(key)[0]
+        except ObjectMissingError as exc:
+            from rocwheel.model import suggest
+
+            raise ConfigError(
+                f"{night}: no such night in {self.store.url}", hint=suggest(night, self.names())
+            ) from exc
+        plan = Plan.from_bytes(data, name=self.store.locate(key))
+        return plan, hashlib.sha256(data).hexdigest()
+
+    # --- what happened -------------------------------------------------------------------------
+
+    def book(self, night: str) -> Book:
+        """Plan, attempts and orders of a night."""
+        plan, sha256 = self.plan(night)
+        prefix = self._key(night, "")
+        keys = [info.key for info in self.store.keys(prefix)]
+        cells = f"{prefix}cells/"
+        orders = sorted((key for key in keys if key.startswith(f"{prefix}orders/")), key=_number)
+        wanted = [key for key in keys if key.startswith(cells) and key.endswith(".json")]
+        read = dict(each(self._read, [*wanted, *orders], threads=self.store.connections))
+        begun: dict[str, dict[int, Begun]] = defaultdict(dict)
+        ended: dict[str, dict[int, Ended]] = defaultdict(dict)
+        for key in wanted:
+            name, _, file = key.removeprefix(cells).rpartition("/")
+            where = self.store.locate(key)
+            if file.endswith(".begun.json"):
+                begun[name][_number(file)] = Begun.from_bytes(read[key], name=where)
+            else:
+                ended[name][_number(file)] = Ended.from_bytes(read[key], name=where)
+        attempts = {
+            name: tuple(
+                Attempt(number=n, begun=begun[name].get(n), ended=ended[name].get(n))
+                for n in sorted({*begun[name], *ended[name]})
+            )
+            for name in {*begun, *ended}
+        }
+        said = tuple(Order.from_bytes(read[key], name=self.store.locate(key)) for key in orders)
+        return Book(
+            plan=plan,
+            sha256=sha256,
+            attempts=attempts,
+            orders=said,
+            quarantined=self.quarantined(),
+        )
+
+    def begin(self, night: str, begun: Begun) -> int:
+        """Take the next number of a cell."""
+        return self._append(self._key(night, f"cells/{begun.cell}/"), begun, ".begun.json")
+
+    def end(self, night: str, number: int, ended: Ended) -> bool:
+        """Say how an attempt ended; False when it was said already, which then stands."""
+        try:
+            return self.store.create(
+                self._key(night, f"cells/{ended.cell}/{number}.json"),
+                ended.to_bytes(),
+                headers=AS_JSON,
+            )
+        except ObjectDiffersError:
+            return False
+
+    def keep_log(self, night: str, cell: str, number: int, log: bytes) -> str:
+        """Store what an attempt printed; return its key."""
+        key = self._key(night, f"cells/{cell}/{number}.log")
+        self.store.create(key, log, headers=Headers(content_type=TEXT))
+        return key
+
+    def order(self, night: str, order: Order) -> None:
+        """Record what a person said."""
+        self._append(self._key(night, "orders/"), order, ".json")
+
+    # --- hosts ---------------------------------------------------------------------------------
+
+    def quarantined(self) -> dict[str, HostMark]:
+        """Hosts that get no more cells."""
+        keys = sorted((info.key for info in self.store.keys(f"{OURS}/hosts/")), key=_number)
+        marks = [
+            HostMark.from_bytes(data, name=self.store.locate(key))
+            for key, data in each(self._read, keys, threads=self.store.connections)
+        ]
+        last = {mark.host: mark for mark in sorted(marks, key=lambda mark: mark.time)}
+        return {host: mark for host, mark in last.items() if mark.quarantined}
+
+    def mark_host(self, mark: HostMark) -> None:
+        """Record that a host gets no more cells, or gets them again."""
+        host = re.sub(r"[^A-Za-z0-9._-]", "-", mark.host)
+        self._append(f"{OURS}/hosts/{host}/", mark, ".json")
+
+    # --- what is left of a night ---------------------------------------------------------------
+
+    def put_summary(self, night: str, body: bytes) -> None:
+        """Replace the summary that pages read."""
+        self._swap(self._key(night, "summary.json"), lambda _old: body)
+
+    def summary(self, night: str) -> bytes | None:
+        """The summary; None for a night that has none yet."""
+        try:
+            return self.store.read(self._key(night, "summary.json"))[0]
+        except ObjectMissingError:
+            return None
+
+    def forget(self, nights: Iterable[str]) -> int:
+        """Delete nights, the index first; return how many objects that were."""
+        gone = tuple(nights)
+        self._swap(
+            f"{ROOT}/index.json",
+            lambda old: Index(
+                nights=tuple(n for n in _parsed(old).nights if n not in gone)
+            ).to_bytes(),
+        )
+        count = 0
+        for night in gone:
+            keys = [info.key for info in self.store.keys(self._key(night, ""))]
+            each(self.store.delete, keys, threads=self.store.connections)
+            count += len(keys)
+        return count
+
+    # --- how it is kept ------------------------------------------------------------------------
+
+    def _key(self, night: str, name: str) -> str:
+        return f"{ROOT}/{night}/{name}"
+
+    def key(self, night: str, name: str) -> str:
+        """Key of something an engine keeps about a night."""
+        return self._key(night, name)
+
+    def _read(self, key: str) -> tuple[str, bytes]:
+        return key, self.store.read(key)[0]
+
+    def _index(self) -> tuple[Index, None]:
+        try:
+            data = self.store.read(f"{ROOT}/index.json")[0]
+        except ObjectMissingError:
+            return Index(), None
+        return _parsed(data), None
+
+    def _remember(self, night: str) -> None:
+        def change(old: bytes | None) -> bytes:
+            known = _parsed(old).nights
+            return Index(nights=known if night in known else (*known, night)).to_bytes()
+
+        if night not in self.names():
+            self._swap(f"{ROOT}/index.json", change)
+
+    def _append(self, prefix: str, record: Value, suffix: str) -> int:
+        """Create `<prefix><n><suffix>` under the next free number; return it.
+
+        A put that was applied although its answer was lost is found again by its bytes.
+        """
+        number = max((_number(info.key) for info in self.store.keys(prefix)), default=0) + 1
+        while True:
+            try:
+                self.store.create(f"{prefix}{number}{suffix}", record.to_bytes(), headers=AS_JSON)
+            except ObjectDiffersError:
+                number += 1
+            else:
+                return number
+
+    def _swap(self, key: str, change: Callable[[bytes | None], bytes]) -> None:
+        for attempt in range(1, SWAPS + 1):
+            try:
+                data, previous = self.store.read(key)
+            except ObjectMissingError:
+                data, previous = None, None
+            body = change(data)
+            if body == data:
+                return
+            try:
+                self.store.replace(key, body, previous=previous, headers=AS_JSON)
+            except ObjectStaleError:
+                if attempt == SWAPS:
+                    raise
+            else:
+                return
+
+
+def check_name(night: str) -> None:
+    """Raises ConfigError for what cannot name a night."""
+    if not NAME.match(night):
+        raise ConfigError(
+            f"{night!r}: not the name of a night", hint="write for example 2026-05-01"
+        )
+
+
+def _parsed(data: bytes | None) -> Index:
+    return Index.from_bytes(data, name="index of nights") if data else Index()
+
+
+def _number(key: str) -> int:
+    match = re.search(r"/?(\d+)\.[a-z.]+\Z", key)
+    return int(match[1]) if match else 0

@@ -1,0 +1,412 @@
+"""One cell, on whatever machine: take a number, bring what it needs, run it, say how it ended.
+
+Every engine starts cells by `nightly cell`, so this is what happens on all of them. The command of
+the cell is a process of its own: whatever ends it, there is somebody left to tell. What a command
+says about itself is read from its exit status and its JSON document, never from its log.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import uuid
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Final
+
+from rocwheel.errors import (
+    ConfigError,
+    FetchError,
+    HostError,
+    InterruptError,
+    PromotionError,
+    RocwheelError,
+    StoreError,
+)
+from rocwheel.ledger.nights import Begun, Ended, HostMark, moment, now_text
+from rocwheel.pipeline import artifacts, standing
+from rocwheel.pipeline.standing import Phase
+from rocwheel.process import Command, stop
+from rocwheel.source import git
+from rocwheel.source.git import Checkout
+from rocwheel.verdict import State, Verdict
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+
+    from rocwheel.console import Console
+    from rocwheel.ledger.nights import Attempt, Book, Cell, Nights
+    from rocwheel.pipeline.standing import Standing
+    from rocwheel.process import HostRunner
+    from rocwheel.store import Store
+
+LOG_BYTES: Final = 1 << 20  # of a log that is kept, its end
+POLL: Final = 0.05  # seconds
+MACHINE: Final = frozenset({FetchError.exit_code, StoreError.exit_code, HostError.exit_code})
+HINTS: Final = {
+    signal.SIGKILL: "killed; was memory short?",
+    signal.SIGTERM: "terminated from outside",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Worker:
+    """The machine a cell runs on."""
+
+    runner: HostRunner
+    program: tuple[str, ...]
+    host: str
+    engine: str
+    job: str
+    scratch: Path  # a folder for what a cell needs on disk
+    cache: Path
+    console: Console
+    now: Callable[[], datetime]
+    why_ended: Callable[[], tuple[State, str]] | None = None  # what the engine says of a signal
+    collect: Callable[[Nights, str, Worker], int] | None = None  # ends that nobody else can tell
+
+
+class Signals:
+    """What ends a cell from outside: SIGINT, SIGTERM, or the engine's end."""
+
+    def __init__(self) -> None:
+        self._told = threading.Event()
+        self.reason = ""
+
+    def tell(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        self._told.set()
+
+    def __bool__(self) -> bool:
+        return self._told.is_set()
+
+    def watch_leash(self) -> None:
+        """End when standard input closes: the engine that holds its other end is gone."""
+
+        def wait() -> None:
+            with suppress(OSError):
+                while os.read(0, 1):
+                    pass
+            self.tell("the engine ended")
+
+        threading.Thread(target=wait, daemon=True).start()
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """SIGINT, SIGTERM and SIGHUP are told, and end nothing by themselves."""
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = [
+            signal.signal(n, lambda n, _f: self.tell(f"got {signal.Signals(n).name}"))
+            for n in numbers
+        ]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+
+def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals) -> Ended | None:
+    """Run a cell and record it; None when there was nothing to do.
+
+    Raises HostError on a host that gets no more cells, InterruptError when it was ended from
+    outside (which is recorded), ConfigError for an unknown cell.
+    """
+    book = nights.book(night)
+    cell = book.plan.cell(name)
+    check_tool(book)
+    if worker.collect and cell.settled and worker.collect(nights, night, worker):
+        book = nights.book(night)
+    found = standing.stand(book, worker.now())
+    where = found[name]
+    if where.phase in {Phase.KEPT, Phase.ENDED}:
+        worker.console.info(f"{name}: {where.word}, nothing to do")
+        return None
+    if cell.needs.gpus and worker.host in book.quarantined:
+        mark = book.quarantined[worker.host]
+        raise HostError(
+            f"{worker.host}: gets no more cells since {mark.time}: {mark.reason}",
+            hint=f"when it is mended: nightly clear {worker.host} --reason …",
+        )
+    _end_requeued(nights, book, where, worker)
+    waits = [n for n in (*cell.after, *cell.settled) if not found[n].settled]
+    if where.phase is Phase.BARRED or waits:
+        why = where.reason if where.phase is Phase.BARRED else f"{waits[0]} has not ended"
+        worker.console.info(f"{name}: not run: {why}")
+        return None
+    begun = Begun(
+        token=uuid.uuid4().hex,
+        cell=name,
+        plan=book.sha256,
+        host=worker.host,
+        engine=worker.engine,
+        job=worker.job,
+        time=now_text(worker.now()),
+    )
+    number = nights.begin(night, begun)
+    started = time.monotonic()
+    outcome, log = _Attempt(nights, found, cell, worker, signals).work()
+    ended = Ended(
+        cell=name,
+        plan=book.sha256,
+        host=worker.host,
+        engine=worker.engine,
+        state=outcome.state.value,
+        reason=outcome.reason,
+        exit_code=outcome.exit_code,
+        began=begun.time,
+        time=now_text(worker.now()),
+        milliseconds=round(1000 * (time.monotonic() - started)),
+        manifest=outcome.manifest,
+        link=outcome.link,
+        log=nights.keep_log(night, name, number, log) if log else "",
+    )
+    nights.end(night, number, ended)
+    if outcome.state is State.INFRA and cell.needs.gpus:
+        quarantine(nights, night, worker)
+    if signals:
+        raise InterruptError(f"{name}: {signals.reason}", hint="run the night again")
+    return ended
+
+
+def check_tool(book: Book) -> None:
+    """Raises ConfigError for a plan of another rocwheel: its commands may mean something else."""
+    from rocwheel import __version__
+
+    if book.plan.tool != __version__:
+        raise ConfigError(
+            f"{book.plan.night}: planned by rocwheel {book.plan.tool}, this is {__version__}",
+            hint=f"use that version, or plan it again: nightly plan --from {book.plan.night}",
+        )
+
+
+def command(
+    cell: Cell, found: dict[str, Standing], worker: Worker, folder: Path, *, checkout: Path | None
+) -> tuple[str, ...]:
+    """The argv of a cell with every place filled in. Raises ConfigError."""
+    filled = {
+        "{scratch}": str(folder),
+        "{wheelhouse}": str(folder / "wheelhouse"),
+        "{checkout}": str(checkout) if checkout else "{checkout}",
+    }
+    for name in cell.after:
+        filled |= {f"{{{other}}}": found[other].manifest for other in found[name].cell.after}
+        filled[f"{{{name}}}"] = found[name].manifest
+    words = []
+    for word in cell.argv:
+        text = word
+        for place, value in filled.items():
+            if place in text:
+                if not value:
+                    raise ConfigError(
+                        f"{cell.name}: {place[1:-1]} left no manifest", hint="look at its log"
+                    )
+                text = text.replace(place, value)
+        words.append(text)
+    return (*worker.program, *words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Outcome:
+    state: State
+    reason: str = ""
+    exit_code: int = 0
+    manifest: str = ""
+    link: str = ""
+
+
+def fetch(store: Store, cell: Cell, folder: Path, worker: Worker) -> Path | None:
+    """Bring the wheelhouse and the checkout a cell needs; return where the checkout is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if cell.bring:
+        artifacts.bring(store, cell.bring, folder / "wheelhouse")
+    if not (cell.commit and cell.repository):
+        return None
+    checkout = worker.cache / "sources" / f"nightly-{cell.commit}"
+    wanted = Checkout(repository=cell.repository, ref="", commit=cell.commit, folder=checkout)
+    git.checkout(wanted, runner=worker.runner)
+    return checkout
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """One attempt: where it is made, and at what."""
+
+    nights: Nights
+    found: dict[str, Standing]
+    cell: Cell
+    worker: Worker
+    signals: Signals
+
+    def work(self) -> tuple[_Outcome, bytes]:
+        """Do what the cell is for; whatever goes wrong is an outcome. The log comes with it."""
+        self.worker.scratch.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(prefix=".unfinished-cell-", dir=self.worker.scratch) as name:
+            folder = Path(name)
+            try:
+                outcome = self._in(folder)
+            except RocwheelError as exc:
+                state = State.INFRA if exc.exit_code in MACHINE else State.FAIL
+                outcome = _Outcome(state=state, reason=str(exc), exit_code=exc.exit_code)
+            return outcome, _tail(folder / "log")
+
+    def _in(self, folder: Path) -> _Outcome:
+        cell, worker, store = self.cell, self.worker, self.nights.store
+        checkout = fetch(store, cell, folder, worker)
+        argv = command(cell, self.found, worker, folder, checkout=checkout)
+        worker.console.info(f"{cell.name}: {Command(argv=argv)}")
+        code, document = self._child((*argv, "--json"), folder)
+        if self.signals:
+            state, why = (
+                worker.why_ended() if worker.why_ended else (State.NOT_RUN, self.signals.reason)
+            )
+            return _Outcome(state=state, reason=why, exit_code=InterruptError.exit_code)
+        if code is None:
+            return _Outcome(state=State.TIMEOUT, reason=f"no end after {cell.limit} s")
+        state, reason = judge(code, document)
+        manifest, link = "", ""
+        if state is State.PASS and cell.leave:
+            manifest = artifacts.keep(store, cell.leave, Path(document["wheelhouse"]))
+        if document.get("verdict"):
+            link = _report_of(self.nights, str(document["verdict"]))
+        return _Outcome(state=state, reason=reason, exit_code=code, manifest=manifest, link=link)
+
+    def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:
+        """Exit status, None when it was ended from here, and the document it printed."""
+        result = folder / "result"
+        with result.open("wb") as output, (folder / "log").open("wb") as log:
+            process = self.worker.runner.start(
+                Command(argv=argv, cwd=folder), output=log, stdout=output.fileno()
+            )
+            code = _wait(process, self.cell.limit, self.signals)
+        try:
+            document = json.loads(result.read_bytes() or b"{}")
+        except ValueError:
+            document = {}
+        return code, document if isinstance(document, dict) else {}
+
+
+def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
+    """What an exit status of ours means for the night, with the reason the command gave."""
+    error = document.get("error")
+    reason = str(error["message"] if isinstance(error, dict) else document.get("reason") or "")
+    for state in State:
+        if code == state.exit_code:
+            return state, "" if state is State.PASS else reason
+    if code < 0:
+        name = signal.Signals(-code).name
+        return State.INFRA, f"ended by {name}: {HINTS.get(signal.Signals(-code), 'see the log')}"
+    if code in MACHINE:
+        return State.INFRA, reason
+    if code == PromotionError.exit_code:
+        return State.FAIL, reason or "blocked"
+    if code == InterruptError.exit_code:
+        return State.NOT_RUN, reason or "interrupted"
+    return State.FAIL, reason or f"exit status {code}"
+
+
+def _wait(process: subprocess.Popen[bytes], limit: float, signals: Signals) -> int | None:
+    ends = time.monotonic() + limit
+    while True:
+        code = process.poll()
+        if code is not None:
+            return code
+        if signals or time.monotonic() > ends:
+            stop(process)
+            return None
+        time.sleep(POLL)
+
+
+def _tail(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_BYTES))
+            return file.read()
+    except OSError:
+        return b""
+
+
+def _report_of(nights: Nights, key: str) -> str:
+    """Key of the page of a verdict, or of the verdict where it has none."""
+    try:
+        verdict = Verdict.from_bytes(nights.store.read(key)[0], name=key)
+    except (StoreError, ConfigError):
+        return key
+    return verdict.reports.get("html", key)
+
+
+def _end_requeued(nights: Nights, book: Book, where: Standing, worker: Worker) -> None:
+    """Say of attempts of this very job that they ended: an engine that requeues says nothing."""
+    for item in where.attempts:
+        if item.begun and not item.ended and worker.job and item.begun.job == worker.job:
+            lost(nights, book, item, worker, why="was requeued")
+
+
+def lost(
+    nights: Nights,
+    book: Book,
+    attempt: Attempt,
+    worker: Worker,
+    *,
+    state: State = State.INFRA,
+    why: str,
+) -> bool:
+    """Say how an attempt ended that could not say it itself; whether nobody had yet."""
+    begun = attempt.begun
+    if begun is None or attempt.ended:
+        return False
+    took = (worker.now() - moment(begun.time)).total_seconds()
+    return nights.end(
+        book.plan.night,
+        attempt.number,
+        Ended(
+            cell=begun.cell,
+            plan=begun.plan,
+            host=begun.host,
+            engine=begun.engine,
+            state=state.value,
+            reason=why,
+            began=begun.time,
+            time=now_text(worker.now()),
+            milliseconds=max(0, round(1000 * took)),
+            written_by=worker.engine,
+        ),
+    )
+
+
+def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
+    """Give a host no more cells when its newest ends are all `infra`."""
+    book = nights.book(night)
+    ends = sorted(
+        (
+            item.ended
+            for items in book.attempts.values()
+            for item in items
+            if item.ended
+            and item.ended.host == worker.host
+            and book.plan.cell(item.ended.cell).needs.gpus
+        ),
+        key=lambda ended: ended.time,
+    )[-book.plan.quarantine :]
+    bad = len(ends) == book.plan.quarantine and all(e.state == State.INFRA.value for e in ends)
+    if not bad or worker.host in book.quarantined:
+        return False
+    why = f"{len(ends)} cells in a row ended infra in {night}: {ends[-1].reason}"
+    worker.console.warn(f"{worker.host} gets no more cells: {why}")
+    nights.mark_host(
+        HostMark(
+            host=worker.host,
+            quarantined=True,
+            by="nightly",
+            reason=why,
+            time=now_text(worker.now()),
+        )
+    )
+    return True

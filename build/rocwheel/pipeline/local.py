@@ -1,0 +1,266 @@
+"""The engine of one machine: what is longest first, as much at once as the machine holds.
+
+Each cell is a process on a leash: when the engine ends, however it ends, its cells stop their
+commands and go. A lock that the cells inherit keeps a second engine of the same night waiting until
+the last of them is gone. Everything it knows is in the store; run again, it continues.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.console import columns, duration
+from rocwheel.errors import InterruptError
+from rocwheel.pipeline import standing
+from rocwheel.pipeline.cell import check_tool, lost
+from rocwheel.pipeline.standing import Phase, Standing
+from rocwheel.process import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+    from typing import IO
+
+    from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order
+    from rocwheel.pipeline.cell import Worker
+
+POLL: Final = 0.02
+LOOK: Final = 15.0  # seconds between looks for orders of people, while nothing ends
+SHOWN: Final = 0.5  # seconds between two pictures of the live table
+TOLD: Final = 30.0  # seconds between two lines about what runs, in a log
+LEAST_DISK: Final = 1 << 10  # MiB that stay free
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capacity:
+    """What the cells may take of this machine, together."""
+
+    workers: int  # cells at once
+    cpus: int
+    memory_mib: int
+    gpus: int
+    disk: Path
+
+
+@dataclass
+class Ending:
+    """How often somebody asked to end: once drains, twice stops."""
+
+    asked: int = 0
+    at_once: bool = False
+
+    @property
+    def drains(self) -> bool:
+        return self.asked > 0 or self.at_once
+
+    @property
+    def stops(self) -> bool:
+        return self.asked > 1 or self.at_once
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """SIGINT is counted; SIGTERM and SIGHUP stop at once."""
+
+        def count(number: int, _frame: object) -> None:
+            self.asked += 1
+            self.at_once = self.at_once or number != signal.SIGINT
+
+        numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = [signal.signal(number, count) for number in numbers]
+        try:
+            yield
+        finally:
+            for number, handler in zip(numbers, before, strict=True):
+                signal.signal(number, handler)
+
+
+@dataclass
+class _Running:
+    process: subprocess.Popen[bytes]
+    cell: Cell
+    started: float
+
+
+@dataclass
+class Engine:
+    """Runs the cells of one night here until nothing more can be done."""
+
+    nights: Nights
+    night: str
+    worker: Worker
+    target: tuple[str, ...]  # options that name the store
+    capacity: Capacity
+    ending: Ending
+    output: IO[bytes]  # what cells print
+    lock: int = -1  # descriptor of a lock the cells hold too
+    _running: dict[str, _Running] = field(default_factory=dict)
+    _paths: dict[str, int] = field(default_factory=dict)
+    _stopped: Order | None = None
+    _barred: bool = False
+
+    def run(self) -> dict[str, Standing]:
+        """Run what can be run. Raises InterruptError when it was asked to end."""
+        book = self.nights.book(self.night)
+        check_tool(book)
+        self._bury(book)
+        self._paths = critical_paths(book.plan.cells)
+        found, looked, fresh = self._look(), time.monotonic(), True
+        told = shown = 0.0
+        with self.ending.caught(), self.worker.console.live() as show:
+            try:
+                while True:
+                    ended = self._reap()
+                    if ended or time.monotonic() - looked > LOOK:
+                        found, looked, fresh = self._look(), time.monotonic(), True
+                    if fresh and not self.ending.drains:
+                        self._start(found)
+                    if fresh or time.monotonic() - shown > SHOWN:
+                        show(self._table(found))
+                        shown = time.monotonic()
+                    fresh = False
+                    if not self._running:
+                        break
+                    if self.ending.stops:
+                        self._stop()
+                    if time.monotonic() - told > TOLD:
+                        told = time.monotonic()
+                        names = ", ".join(self._running)
+                        self.worker.console.info(f"   running: {names}")
+                    time.sleep(POLL)
+            finally:
+                self._stop()
+        found = self._look()
+        if self.ending.drains:
+            open_ = sum(not item.settled for item in found.values())
+            raise InterruptError(
+                f"{self.night}: ended with {open_} cells to do",
+                hint=f"go on with: nightly run {self.night}",
+            )
+        return found
+
+    def _look(self) -> dict[str, Standing]:
+        book = self.nights.book(self.night)
+        self._stopped = standing.stopped(book.orders)
+        self._barred = self.worker.host in book.quarantined
+        return standing.stand(book, self.worker.now())
+
+    def _bury(self, book: Book) -> None:
+        """Attempts that an engine of this host left without an end: it was killed."""
+        for items in book.attempts.values():
+            for item in items:
+                here = item.begun and item.begun.host == self.worker.host
+                if here and item.begun and item.begun.engine == "local":
+                    lost(self.nights, book, item, self.worker, why="the engine was killed")
+
+    def _start(self, found: Mapping[str, Standing]) -> None:
+        if self._stopped:
+            return
+        waiting = [
+            item.cell
+            for item in found.values()
+            if item.phase in {Phase.WAITING, Phase.OPEN}
+            and item.cell.name not in self._running
+            and standing.ready(found, item.cell)
+            and not (self._barred and item.cell.needs.gpus)
+        ]
+        for cell in sorted(waiting, key=lambda cell: -self._paths[cell.name]):
+            if len(self._running) >= self.capacity.workers:
+                return
+            if self._fits(cell.needs):
+                self._launch(cell)
+
+    def _fits(self, needs: Needs) -> bool:
+        """Whether there is room beside what runs; what is larger than the machine runs alone."""
+        if not self._running:
+            return True
+        taken = [item.cell.needs for item in self._running.values()]
+        disk = shutil.disk_usage(self.capacity.disk).free >> 20
+        return (
+            sum(item.cpus for item in taken) + needs.cpus <= self.capacity.cpus
+            and sum(item.memory_mib for item in taken) + needs.memory_mib
+            <= self.capacity.memory_mib
+            and sum(item.gpus for item in taken) + needs.gpus <= max(self.capacity.gpus, needs.gpus)
+            and disk - sum(item.disk_mib for item in taken) - needs.disk_mib > LEAST_DISK
+        )
+
+    def _launch(self, cell: Cell) -> None:
+        argv = (
+            *self.worker.program, "nightly", "cell", self.night, cell.name, "--leash",
+            "--engine=local", f"--program={shlex.join(self.worker.program)}", *self.target,
+        )  # fmt: skip
+        process = self.worker.runner.start(
+            Command(argv=argv),
+            output=self.output,
+            stdin=subprocess.PIPE,  # a leash: it closes when this process ends, however it ends
+            pass_fds=(self.lock,) if self.lock >= 0 else (),
+        )
+        self._running[cell.name] = _Running(process, cell, time.monotonic())
+        self.worker.console.detail(f"   start {cell.name}")
+
+    def _reap(self) -> bool:
+        """Take note of cells whose process ended; whether there was one."""
+        ended = [name for name, item in self._running.items() if item.process.poll() is not None]
+        for name in ended:
+            item = self._running.pop(name)
+            if item.process.stdin:
+                item.process.stdin.close()
+            took = duration(time.monotonic() - item.started)
+            code = item.process.returncode
+            if code < 0:  # the cell's own process was killed: nobody else will tell
+                self._bury_one(name, code)
+            said = "done" if code == 0 else f"exit status {code}"
+            self.worker.console.info(f"   {name}: {said} after {took}")
+        return bool(ended)
+
+    def _bury_one(self, name: str, code: int) -> None:
+        book = self.nights.book(self.night)
+        why = f"the cell's process was ended by {signal.Signals(-code).name}"
+        for item in book.attempts.get(name, ()):
+            lost(self.nights, book, item, self.worker, why=why)
+
+    def _stop(self) -> None:
+        """Close every leash and wait: each cell stops its command and says so."""
+        for item in self._running.values():
+            if item.process.stdin:
+                item.process.stdin.close()
+        for name, item in list(self._running.items()):
+            item.process.wait()
+            del self._running[name]
+
+    def _table(self, found: Mapping[str, Standing]) -> list[str]:
+        counts: dict[str, int] = {}
+        for item in found.values():
+            word = "running" if item.cell.name in self._running else item.word
+            counts[word] = counts.get(word, 0) + 1
+        rows = [
+            (
+                name,
+                duration(time.monotonic() - item.started),
+                f"of about {duration(item.cell.seconds)}",
+            )
+            for name, item in self._running.items()
+        ]
+        ends = "draining; Ctrl-C again stops" if self.ending.drains else ""
+        stopped = f"stopped by {self._stopped.by}: {self._stopped.reason}" if self._stopped else ""
+        return [
+            ", ".join(f"{number} {word}" for word, number in sorted(counts.items())),
+            *(columns(("cell", "for", ""), rows) if rows else ()),
+            *filter(None, (ends, stopped)),
+        ]
+
+
+def critical_paths(cells: tuple[Cell, ...]) -> dict[str, int]:
+    """Seconds from the start of each cell to the end of the night, at best."""
+    own = {cell.name: 0 if cell.kept else cell.seconds for cell in cells}
+    longest = dict(own)
+    for cell in reversed(cells):  # each comes after what it depends on
+        for name in (*cell.after, *cell.settled):
+            longest[name] = max(longest[name], own[name] + longest[cell.name])
+    return longest

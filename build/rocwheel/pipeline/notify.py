@@ -1,0 +1,115 @@
+"""Telling somebody that a night differs from the one before: JSON and Markdown, file or URL.
+
+A POST is signed (HMAC-SHA256 of the body), retried on 5xx, throttling and broken connections, and
+over when its deadline is. What changed is what the two summaries say of the same cell.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rocwheel import __version__
+from rocwheel.errors import FetchError
+from rocwheel.report.state import Change, Summary, changes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rocwheel.ledger.nights import Nights
+
+AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
+TOLD: Final = {Change.NEW, Change.FIXED, Change.FLAKY, Change.INFRA}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Message:
+    """What is told."""
+
+    json: str
+    markdown: str
+
+
+def message(nights: Nights, night: str) -> Message | None:
+    """What to tell of a night; None when nothing changed, or it has no summary yet."""
+    here = _summary(nights, night)
+    if here is None:
+        return None
+    names = nights.names()
+    before = _summary(nights, names[names.index(night) - 1]) if names.index(night) else None
+    found = {name: change for name, change in changes(here, before).items() if change in TOLD}
+    families = {item.family: item.green for item in here.families}
+    old = {item.family: item.green for item in before.families} if before else {}
+    green = {name: new for name, new in families.items() if new and old.get(name) != new}
+    if not found and not green:
+        return None
+    states = {cell.name: cell for cell in here.cells}
+    document = {
+        "night": night,
+        "changes": [
+            {"cell": n, "change": c.value, "state": states[n].state, "reason": states[n].reason}
+            for n, c in sorted(found.items())
+        ],
+        "green": green,
+        "blocked": {item.family: item.blocked for item in here.families if item.blocked},
+    }
+    lines = [f"# Night {night}", ""]
+    lines += [
+        f"- `{n}`: {c.value}: {states[n].state} {states[n].reason}".rstrip()
+        for n, c in sorted(found.items())
+    ]
+    lines += [f"- {name}: green set is now `{new[:12]}`" for name, new in sorted(green.items())]
+    return Message(
+        json=json.dumps(document, indent=2, sort_keys=True) + "\n", markdown="\n".join(lines) + "\n"
+    )
+
+
+def _summary(nights: Nights, night: str) -> Summary | None:
+    data = nights.summary(night)
+    return Summary.from_bytes(data, name=night) if data else None
+
+
+def post(
+    url: str, told: Message, *, secret: str, deadline: float, environ: Mapping[str, str]
+) -> None:
+    """POST the JSON. Raises FetchError when it was not taken before the deadline."""
+    import requests
+
+    from rocwheel.download import proxies, reason
+
+    body = told.json.encode()
+    headers = {"Content-Type": "application/json", "User-Agent": f"rocwheel/{__version__}"}
+    if secret:
+        digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
+        headers["X-Rocwheel-Signature"] = f"sha256={digest}"
+    ends, pause, last = time.monotonic() + deadline, 0.5, "no answer"
+    with requests.Session() as session:
+        session.trust_env = False
+        session.proxies.update(proxies(url, environ))
+        while (left := ends - time.monotonic()) > 0:
+            limit = min(left, 20.0)
+            try:
+                answer = session.post(
+                    url,
+                    data=body,
+                    headers=headers,
+                    timeout=limit,
+                    allow_redirects=False,
+                    stream=True,
+                )
+                answer.close()
+            except requests.RequestException as exc:
+                last = reason(exc)
+            else:
+                last = f"HTTP {answer.status_code}"
+                if answer.ok:
+                    return
+                if answer.status_code not in AGAIN:
+                    break
+            time.sleep(max(0.0, min(pause, ends - time.monotonic())))
+            pause = min(10.0, 2 * pause)
+    raise FetchError(f"{url}: {last}", hint="check the address; the night itself is not affected")

@@ -1,0 +1,408 @@
+"""The plan of a night: which cells there are, what each needs and depends on, and why.
+
+`look` asks the store what exists already; `plan` is a function of what was resolved and seen. What
+a set's verdicts and releases mean is asked of `release.status`, which `promote` asks as well.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import amdgpu_family_matrix as matrix
+from rocwheel import __version__
+from rocwheel.errors import ConfigError
+from rocwheel.gate.suite import history, suites
+from rocwheel.ledger.nights import Absent, Cell, Needs, Plan, now_text
+from rocwheel.pipeline import artifacts
+from rocwheel.pipeline.settings import overlaid
+from rocwheel.pipeline.standing import SILENT
+from rocwheel.release import status
+from rocwheel.release.wheelset import rocm_major
+from rocwheel.store import each
+from rocwheel.values import replace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from datetime import datetime
+    from pathlib import Path
+
+    from amdgpu_family_matrix import Family
+    from rocwheel.index.channels import Channel
+    from rocwheel.ledger.nights import Recipe
+    from rocwheel.manifest import Manifest
+    from rocwheel.pipeline.settings import Settings
+    from rocwheel.store import Store
+    from rocwheel.verdict import State
+
+HALF_HOUR: Final = 1800
+DONE: Final = frozenset({"released", "rolled back", "pruned"})
+KINDS: Final = ("build", "image", "stage", "gate", "merge", "promote", "page", "notify", "prune")
+MATRICES: Final = ("build", "stage", "gate", "merge", "promote", "page")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetSeen:
+    """What a family's places know of one wheel set."""
+
+    state: str = ""  # "" when it was never staged; otherwise as `status` says
+    cells: Mapping[tuple[str, str], tuple[State, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the store has, as far as the night asks."""
+
+    manifests: Mapping[str, str] = field(default_factory=dict)  # inputs -> SHA-256
+    sets: Mapping[tuple[str, str], SetSeen] = field(default_factory=dict)  # (family, manifest)
+    tests: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (family, suite) -> ms
+    seconds: Mapping[str, int] = field(default_factory=dict)  # of cells in the last night
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Everything a plan is made of besides what was seen."""
+
+    night: str
+    settings: Settings
+    families: Mapping[str, Family]
+    channel: Channel
+    target: tuple[str, ...]
+    checkout: Path
+    by: str
+    now: datetime
+
+
+def look(
+    setting: Setting, recipes: Sequence[Recipe], store: Store, seconds: Mapping[str, int]
+) -> Seen:
+    """Ask the store; every family and build once."""
+
+    def built(recipe: Recipe) -> Manifest | None:
+        return artifacts.find(store, recipe.inputs)
+
+    found = each(built, recipes, threads=store.connections)
+    manifests = {r.inputs: m for r, m in zip(recipes, found, strict=True) if m}
+    wanted: dict[tuple[str, int], set[str]] = {}
+    for recipe in recipes:
+        if manifest := manifests.get(recipe.inputs):
+            for name in recipe.families:
+                wanted.setdefault((name, rocm_major(manifest)), set()).add(manifest.sha256)
+
+    def of_family(item: tuple[tuple[str, int], set[str]]) -> dict[tuple[str, str], SetSeen]:
+        (name, major), ids = item
+        family = setting.families[name]
+        staging = setting.channel.staging(store, name, major)
+        release = setting.channel.release(store, name, major)
+        rows = status.read(staging, release, family, setting.channel, now=setting.now).sets
+        return {(name, row.set_id): _seen(row) for row in rows if row.set_id in ids}
+
+    sets = {
+        key: value
+        for part in each(of_family, wanted.items(), threads=4)
+        for key, value in part.items()
+    }
+    return Seen(
+        manifests={inputs: m.sha256 for inputs, m in manifests.items()},
+        sets=sets,
+        tests=_durations(setting, recipes, manifests, sets, store),
+        seconds=seconds,
+    )
+
+
+def _seen(row: status.SetStatus) -> SetSeen:
+    cells = row.decision.cells if row.decision else ()
+    return SetSeen(state=row.state, cells={(c.suite, c.python): (c.state, c.why) for c in cells})
+
+
+def _durations(
+    setting: Setting,
+    recipes: Sequence[Recipe],
+    manifests: Mapping[str, Manifest],
+    sets: Mapping[tuple[str, str], SetSeen],
+    store: Store,
+) -> dict[tuple[str, str], int]:
+    """How long suites that may be cut took in all, where something of them is to be run."""
+    asked: dict[tuple[str, str], int] = {}
+    for recipe in recipes:
+        manifest = manifests.get(recipe.inputs)
+        major = rocm_major(manifest) if manifest else _major(recipe)
+        for name in recipe.families:
+            seen = sets.get((name, manifest.sha256)) if manifest else None
+            if seen and seen.state in DONE:
+                continue
+            family = setting.families[name]
+            for suite in family.suites:
+                if family.need(suite).shards > 1 and family.runners_for(suite):
+                    asked[name, suite] = major
+
+    def one(item: tuple[tuple[str, str], int]) -> tuple[tuple[str, str], int]:
+        (name, suite), major = item
+        place = setting.channel.staging(store, name, major)
+        past = history.read(place, suite, setting.checkout)
+        return (name, suite), sum(test.milliseconds for test in past.tests.values())
+
+    found = each(one, asked.items(), threads=store.connections)
+    return {key: took for key, took in found if took}
+
+
+def _major(recipe: Recipe) -> int:
+    match = re.match(r"\d+", recipe.rocm_version)
+    return int(match[0]) if match else 0
+
+
+def plan(setting: Setting, recipes: Sequence[Recipe], absent: Sequence[Absent], seen: Seen) -> Plan:
+    """Make the plan; nothing is asked and nothing written."""
+    made = _Made(setting, seen)
+    for recipe in recipes:
+        made.recipe(recipe)
+    made.end()
+    return Plan(
+        night=setting.night,
+        made=now_text(setting.now),
+        by=setting.by,
+        tool=__version__,
+        target=setting.target,
+        recipes=tuple(
+            replace(recipe, manifest=seen.manifests.get(recipe.inputs, "")) for recipe in recipes
+        ),
+        cells=tuple(made.cells),
+        absent=(*absent, *made.absent),
+        attempts=setting.settings.attempts,
+        quarantine=setting.settings.quarantine,
+    )
+
+
+def again(old: Plan, *, night: str, by: str, now: datetime) -> Plan:
+    """The plan of another night, to be run anew: the same inputs, and every cell of it."""
+    cells = tuple(
+        replace(
+            cell, kept="", why=f"repeats {old.night}", argv=_renamed(cell.argv, old.night, night)
+        )
+        for cell in old.cells
+    )
+    return replace(
+        old,
+        night=night,
+        made=now_text(now),
+        by=by,
+        tool=__version__,
+        cells=cells,
+        repeats=old.night,
+    )
+
+
+def _renamed(argv: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+    return tuple(new if word == old else word for word in argv)
+
+
+class _Made:
+    """Cells as they are made, in an order in which each comes after what it needs."""
+
+    def __init__(self, setting: Setting, seen: Seen) -> None:
+        self._setting, self._seen = setting, seen
+        self._suites = {item.name: item for item in suites.load_all(setting.checkout)}
+        self.cells: list[Cell] = []
+        self.absent: list[Absent] = []
+
+    def recipe(self, recipe: Recipe) -> None:
+        """Build, and what follows for each family."""
+        cost = self._setting.settings.build
+        manifest = self._seen.manifests.get(recipe.inputs, "")
+        build = self._add(
+            f"build.{recipe.name}",
+            "build",
+            recipe.argv,
+            needs=Needs(cpus=cost.cpus, memory_mib=cost.memory_mib, disk_mib=cost.disk_mib),
+            seconds=cost.hours * 3600,
+            limit=cost.hours * 3600,
+            leave=recipe.inputs,
+            wheels=recipe.name,
+            repository=recipe.jax_repository
+            if "--jax-source-dir={checkout}" in recipe.argv
+            else "",
+            commit=recipe.jax_commit if "--jax-source-dir={checkout}" in recipe.argv else "",
+            why=f"built before as {manifest[:12]}" if manifest else "these inputs were never built",
+            kept="built" if manifest else "",
+        )
+        for name in recipe.families:
+            self._family(recipe, self._setting.families[name], build, manifest)
+
+    def _family(self, recipe: Recipe, family: Family, build: Cell, manifest: str) -> None:
+        seen = self._seen.sets.get((family.name, manifest), SetSeen())
+        words = (f"--family={family.name}", *self._setting.target)
+        chosen = f"--manifest={manifest or '{' + build.name + '}'}"
+        tags: dict[str, Any] = {"family": family.name, "wheels": recipe.name}
+        stage = self._add(
+            f"stage.{recipe.name}.{family.name}",
+            "stage",
+            ("stage", "{wheelhouse}", *words),
+            after=(build.name,),
+            bring=recipe.inputs,
+            seconds=120,
+            needs=Needs(memory_mib=1024, disk_mib=4096),
+            kept="staged" if seen.state else "",
+            why=f"{seen.state} already" if seen.state else "not staged yet",
+            **tags,
+        )
+        ends: list[str] = []
+        for python in recipe.pythons:
+            for suite, level in self._setting.channel.levels(family, python).items():
+                ends += self._gate(
+                    recipe, family, python, suite,
+                    level=level, stage=stage, words=(chosen, *words), seen=seen,
+                )  # fmt: skip
+        self._add(
+            f"promote.{recipe.name}.{family.name}",
+            "promote",
+            ("promote", chosen, *words, f"--reason=night {self._setting.night}"),
+            after=(stage.name,),
+            settled=tuple(ends),
+            seconds=60,
+            needs=Needs(memory_mib=1024),
+            kept=seen.state if seen.state in DONE else "",
+            why=f"{seen.state} already" if seen.state in DONE else "not released yet",
+            **tags,
+        )
+
+    def _gate(
+        self,
+        recipe: Recipe,
+        family: Family,
+        python: str,
+        suite: str,
+        *,
+        level: matrix.Level,
+        stage: Cell,
+        words: tuple[str, ...],
+        seen: SetSeen,
+    ) -> Iterator[str]:
+        """Cells of one (suite, CPython), and the names a promotion waits for."""
+        stem = f"gate.{recipe.name}.{family.name}.{python}.{suite}"
+        runners = family.runners_for(suite)
+        if not runners:
+            self.absent.append(Absent(name=stem, why=f"{family.name} has no runner for {suite}"))
+            return
+        state, why = seen.cells.get((suite, python), (None, ""))
+        kept = ""
+        if seen.state in DONE:
+            kept, why = seen.state, f"{seen.state} already"
+        elif state is not None and state not in SILENT:
+            kept, why = state.value, f"has a verdict: {state.value} {why}".strip()
+        elif state is not None and why != "no verdict":
+            why = f"was {state.value}: {why}"
+        need = family.need(suite)
+        took = self._seen.tests.get((family.name, suite), 0) // 1000
+        target = self._setting.settings.shard_minutes * 60
+        count = min(need.shards, max(1, math.ceil(took / target))) if took else need.shards
+        if kept:
+            count = 1
+        cost, deadlines = self._setting.settings.gate, self._suites.get(suite)
+        limit = deadlines.deadlines.shard + HALF_HOUR if deadlines else cost.hours * 3600
+        argv = ("gate", f"--suite={suite}", f"--python={python}", *words)
+        tags = {"family": family.name, "python": python, "suite": suite, "wheels": recipe.name}
+        names = []
+        for number in range(1, count + 1):
+            name = f"{stem}.{number}-of-{count}" if count > 1 else stem
+            runner = overlaid(
+                matrix.choose(runners, f"{self._setting.night}/{name}"), self._setting.settings
+            )
+            part = (f"--shard={number}/{count}",) if count > 1 else ()
+            self._add(
+                name,
+                "gate",
+                (*argv, *part, f"--runner={runner.label}", "--output={scratch}/results"),
+                after=(stage.name,),
+                needs=Needs(
+                    cpus=cost.cpus,
+                    memory_mib=cost.memory_mib,
+                    disk_mib=cost.disk_mib,
+                    gpus=need.gpus,
+                    label=runner.label,
+                    partition=runner.partition,
+                    gres=runner.gres if need.gpus else "",
+                ),
+                seconds=max(60, took // count) if took else limit // 2,
+                limit=limit,
+                shard=f"{number}/{count}" if count > 1 else "",
+                kept=kept,
+                why=why if kept or why else f"{level.value}, no verdict yet",
+                **tags,
+            )
+            names.append(name)
+        if count == 1:
+            yield stem
+            return
+        merge = f"merge.{stem.removeprefix('gate.')}"
+        self._add(
+            merge,
+            "merge",
+            (
+                "gate", "merge", f"--shards={count}", f"--suite={suite}", f"--python={python}",
+                *words, "--output={scratch}/results",
+            ),
+            after=(stage.name,),
+            settled=tuple(names),
+            seconds=60,
+            why=f"one verdict of {count} shards",
+            **tags,
+        )  # fmt: skip
+        yield merge
+
+    def end(self) -> None:
+        """The cells that come last."""
+        target, night = self._setting.target, self._setting.night
+        ends = tuple(cell.name for cell in self.cells)
+        self._add("page", "page", ("report", "state", *target), settled=ends, why="every night")
+        notify = self._setting.settings.notify
+        if notify.url or notify.file:
+            told = [f"--url={notify.url}"] if notify.url else []
+            told += [f"--secret-variable={notify.secret}"] if notify.secret else []
+            told += [f"--file={notify.file}"] if notify.file else []
+            self._add(
+                "notify", "notify", ("nightly", "notify", night, *told, *target),
+                settled=("page",), why="a night that differs from the one before is told",
+            )  # fmt: skip
+        keep = f"--keep={self._setting.settings.keep_nights}"
+        names = sorted({cell.family for cell in self.cells if cell.family})
+        words = (keep, *(f"--family={name}" for name in names), *target)
+        self._add(
+            "prune", "prune", ("nightly", "prune", *words),
+            settled=("page",), why="retention, every night",
+        )  # fmt: skip
+
+    def _add(self, name: str, kind: str, argv: tuple[str, ...], **fields: Any) -> Cell:
+        fields["seconds"] = self._seen.seconds.get(name, fields.get("seconds", 60))
+        cell = Cell(name=name, kind=kind, argv=argv, **fields)
+        self.cells.append(cell)
+        return cell
+
+
+def explain(plan: Plan) -> Iterator[tuple[str, str, str]]:
+    """Cell, what is done with it, and why; first those that run, then kept, then absent."""
+    for cell in plan.cells:
+        if not cell.kept:
+            yield cell.name, "run", cell.why
+    for cell in plan.cells:
+        if cell.kept:
+            yield cell.name, f"kept ({cell.kept})", cell.why
+    for item in plan.absent:
+        yield item.name, "absent", item.why
+
+
+def github_matrix(plan: Plan, kind: str) -> dict[str, list[dict[str, str]]]:
+    """The cells of one kind for `strategy.matrix`. Raises ConfigError above GitHub's limit."""
+    rows = [
+        {"cell": cell.name, "runner": cell.needs.label or "ubuntu-24.04"}
+        for cell in plan.cells
+        if cell.kind == kind and not cell.kept
+    ]
+    if len(rows) > matrix.MOST_JOBS:
+        raise ConfigError(
+            f"{plan.night}: {len(rows)} {kind} cells are more than the {matrix.MOST_JOBS} jobs "
+            "of a GitHub matrix",
+            hint="raise shard_minutes in ci/nightly.yaml, or plan fewer families or CPythons",
+        )
+    return {"include": rows}

@@ -1,0 +1,267 @@
+"""From what moves to what does not: a branch, the newest tarball, an image become digests, once.
+
+What cannot be resolved leaves its own set out of the night, with the reason; the others go on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from html import unescape
+from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote, urljoin
+
+from packaging.version import InvalidVersion, Version
+
+from rocwheel import __version__, source
+from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
+from rocwheel.ledger.nights import Absent, Recipe
+from rocwheel.pipeline.settings import Branch
+from rocwheel.source import git
+from rocwheel.store import sha256_of
+from rocwheel.values import canonical_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from datetime import datetime
+    from pathlib import Path
+
+    from amdgpu_family_matrix import Family
+    from rocwheel.download import Client
+    from rocwheel.pipeline.settings import SetSettings, Settings
+    from rocwheel.process import Runner
+    from rocwheel.source.pins import Pin, Pins
+
+TARBALL: Final = re.compile(
+    r"therock-dist-linux-(?P<family>gfx.+?)-(?P<version>\d[^-]*)\.tar\.\w+\Z"
+)
+HREF: Final = re.compile(r"""href\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """What resolving asks: the network, git, this checkout."""
+
+    checkout: Path
+    cwd: Path
+    runner: Runner
+    client: Client
+    now: datetime
+    note: Callable[[str], None]
+    tool: str  # commit of rocwheel, or its version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tarball:
+    """A ROCm tarball with its digest; "" for a folder, which has none."""
+
+    source: str
+    version: str
+    sha256: str
+
+
+def resolve(
+    settings: Settings, families: Mapping[str, Family], world: World
+) -> tuple[tuple[Recipe, ...], tuple[Absent, ...]]:
+    """Every recipe of the night, and the sets that are left out with the reason."""
+    ci = world.checkout / "ci"
+    pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
+    recipes: list[Recipe] = []
+    absent: list[Absent] = []
+    for item in settings.sets:
+        unknown = [name for name in item.families if name not in families]
+        if unknown:
+            from rocwheel.model import suggest
+
+            raise ConfigError(
+                f"{item.name}: {unknown[0]!r}: unknown GPU family",
+                hint=suggest(unknown[0], tuple(families)),
+            )
+        try:
+            for found in _set(item, families, pins, world):
+                (recipes if isinstance(found, Recipe) else absent).append(found)  # type: ignore[arg-type]
+        except RocwheelError as exc:
+            if isinstance(exc, ConfigError):
+                raise
+            world.note(f"{item.name}: {exc}")
+            absent.append(Absent(name=f"build.{item.name}", why=str(exc)))
+    return tuple(recipes), tuple(absent)
+
+
+def _set(
+    item: SetSettings, families: Mapping[str, Family], pins: Pins, world: World
+) -> Iterator[Recipe | Absent]:
+    wanted = item.families or tuple(families)
+    if not item.rocm.tarballs:
+        rocm = one_tarball(item.rocm.source, item.rocm.sha256, world)
+        yield _recipe(
+            item, item.name, tuple(wanted), rocm, families=families, pins=pins, world=world
+        )
+        return
+    newest = newest_tarballs(item.rocm.tarballs, world)
+    for name in wanted:
+        if name not in newest:
+            why = f"{item.rocm.tarballs}: lists no tarball of {name}"
+            yield Absent(name=f"build.{item.name}-{name}", why=why)
+            continue
+        try:
+            rocm = one_tarball(newest[name], "", world)
+            yield _recipe(
+                item,
+                f"{item.name}-{name}",
+                (name,),
+                rocm,
+                families=families,
+                pins=pins,
+                world=world,
+            )
+        except (FetchError, SourceError) as exc:
+            world.note(f"{item.name}-{name}: {exc}")
+            yield Absent(name=f"build.{item.name}-{name}", why=str(exc))
+
+
+def _recipe(
+    item: SetSettings,
+    name: str,
+    of: tuple[str, ...],
+    rocm: Tarball,
+    *,
+    families: Mapping[str, Family],
+    pins: Pins,
+    world: World,
+) -> Recipe:
+    jax, repository, commit, argv = _jax(item, pins, world)
+    pin = _pin(item, pins)
+    pythons = item.pythons or (tuple(map(str, pin.pythons)) if pin else ())
+    if not pythons:
+        raise ConfigError(f"{name}: no CPythons", hint="add `pythons:` to the set")
+    if item.image and "@sha256:" not in item.image:
+        raise SourceError(
+            f"{item.image}: not pinned by digest", hint="write name@sha256:…, as `image` prints it"
+        )
+    targets = tuple(dict.fromkeys(t for family in of for t in families[family].targets))
+    date = world.now.strftime("%Y%m%d")
+    words = (
+        "dist_wheels",
+        f"--therock-path={rocm.source}",
+        *((f"--therock-sha256={rocm.sha256}",) if rocm.sha256 else ()),
+        *argv,
+        f"--python-versions={','.join(pythons)}",
+        *((f"--gfx-targets={','.join(targets)}",) if targets else ()),
+        *(option.replace("{date}", date) for option in item.options),
+        "--wheelhouse={wheelhouse}",
+    )
+    # where things lie and which machine does it is no input; what is read is
+    inputs = {
+        "tool": world.tool,
+        "jax": [repository, commit],
+        "rocm": [rocm.sha256 or rocm.source, rocm.version],
+        "image": item.image,
+        "pythons": list(pythons),
+        "gfx": list(targets),
+        "argv": [word for word in words if not word.startswith("--therock-path=")],
+    }
+    return Recipe(
+        name=name,
+        inputs=hashlib.sha256(canonical_json(inputs)).hexdigest(),
+        jax=jax,
+        jax_repository=repository,
+        jax_commit=commit,
+        rocm=rocm.source,
+        rocm_version=rocm.version,
+        rocm_sha256=rocm.sha256,
+        image=item.image,
+        families=of,
+        pythons=pythons,
+        argv=words,
+    )
+
+
+def _pin(item: SetSettings, pins: Pins) -> Pin | None:
+    if item.jax is None:
+        return None
+    wanted = item.jax.pin if isinstance(item.jax, Branch) else item.jax
+    return pins.default if wanted == "default" else pins[wanted]
+
+
+def _jax(item: SetSettings, pins: Pins, world: World) -> tuple[str, str, str, tuple[str, ...]]:
+    """What it is called, repository, commit, and the options that say so."""
+    pin = _pin(item, pins)
+    if isinstance(item.jax, Branch):
+        commit = git.resolve_ref(item.jax.repository, item.jax.name, runner=world.runner)
+        return item.jax.name, item.jax.repository, commit, ("--jax-source-dir={checkout}",)
+    if pin:
+        _check_pin(pin, world)
+        return pin.version, pin.repository, pin.commit, (f"--jax-version={pin.version}",)
+    folder = world.cwd / item.source_dir
+    found = git.identify(folder, runner=world.runner)
+    said = found.digest or found.commit
+    return folder.name, "", said, (f"--jax-source-dir={folder}",)
+
+
+def _check_pin(pin: Pin, world: World) -> None:
+    """Raises SourceError when the tag of a pin is another commit by now."""
+    try:
+        found = git.resolve_ref(pin.repository, pin.ref, runner=world.runner)
+    except SourceError as exc:
+        world.note(f"JAX {pin.version}: could not ask whether {pin.ref} still is the pin: {exc}")
+        return
+    if found != pin.commit:
+        raise SourceError(
+            f"{pin.repository}: {pin.ref} is {found} now, pinned is {pin.commit}",
+            hint="find out why the tag moved before the pin follows it (ci/pins.yaml)",
+        )
+
+
+def newest_tarballs(page: str, world: World) -> dict[str, str]:
+    """The newest tarball of each family that a page, or a folder, lists."""
+    if "://" in page:
+        body = b"".join(world.client.get(page).blocks()).decode("utf-8", "replace")
+        names = [unescape(match) for match in HREF.findall(body)]
+    else:
+        names = [path.name for path in sorted((world.cwd / page).glob("*.tar.*"))]
+    newest: dict[str, tuple[Version, str]] = {}
+    for name in names:
+        match = TARBALL.search(unquote(name.rpartition("/")[2]))
+        if not match:
+            continue
+        try:
+            version = Version(match["version"])
+        except InvalidVersion:
+            continue
+        where = urljoin(page, name) if "://" in page else str(world.cwd / page / name)
+        if match["family"] not in newest or newest[match["family"]][0] < version:
+            newest[match["family"]] = (version, where)
+    return {family: where for family, (_, where) in newest.items()}
+
+
+def one_tarball(where: str, sha256: str, world: World) -> Tarball:
+    """A source with its digest: as given, as the file beside it says, or by reading it."""
+    name = unquote(where.rstrip("/").rpartition("/")[2])
+    match = re.search(r"-(\d[^-]*)\.tar\.\w+\Z", name)
+    version = match[1] if match else ""
+    if sha256:
+        return Tarball(source=where, version=version, sha256=sha256)
+    if "://" not in where:
+        path = (world.cwd / where).resolve()
+        if path.is_dir():
+            return Tarball(source=str(path), version=version, sha256="")
+        if not path.is_file():
+            raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
+        return Tarball(source=str(path), version=version, sha256=sha256_of(path))
+    beside = world.client.text(f"{where}.sha256") or ""
+    said = re.match(r"\s*([0-9a-fA-F]{64})\b", beside)
+    if said:
+        return Tarball(source=where, version=version, sha256=said[1].lower())
+    world.note(f"{where}: no .sha256 beside it, reading it")
+    digest = hashlib.sha256()
+    for block in world.client.get(where).blocks():
+        digest.update(block)
+    return Tarball(source=where, version=version, sha256=digest.hexdigest())
+
+
+def tool_of(checkout: Path, runner: Runner) -> str:
+    """What of rocwheel itself is an input: its commit, and the digest of what differs from it."""
+    found = git.identify(checkout, runner=runner)
+    return " ".join(filter(None, (__version__, found.commit, found.digest)))

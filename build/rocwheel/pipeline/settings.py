@@ -1,0 +1,253 @@
+"""`ci/nightly.yaml`: what a night builds, for whom, and how much it may take.
+
+It names pins, channels, families and suites that are defined elsewhere, and decides nothing of
+policy. `pools` may rename runner labels, partitions and generic resources of
+`amdgpu_family_matrix.py`, and nothing else of it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import yaml
+
+import amdgpu_family_matrix as matrix
+from rocwheel import config
+from rocwheel.model import PythonVersion, suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rocwheel.config import Field
+
+FILE: Final = "ci/nightly.yaml"
+EXAMPLE: Final = matrix.Runner("any", partition="any")
+ONE: Final = {"labels": "label", "partitions": "partition", "gres": "gres"}  # a runner's field
+
+
+@dataclass(frozen=True, kw_only=True)
+class Branch:
+    """A branch of JAX: its commit is looked up once per night."""
+
+    repository: str
+    name: str
+    pin: str  # the pin whose layout, CPythons and jaxlib it has
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rocm:
+    """Where ROCm comes from: a page of tarballs, the newest per family, or one source for all."""
+
+    tarballs: str = ""  # URL of a page or folder that lists tarballs
+    source: str = ""
+    sha256: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetSettings:
+    """One wheel set, or one per family where each family has a tarball of its own."""
+
+    name: str
+    jax: str | Branch | None  # a pin, a branch, or None for `source_dir`
+    source_dir: str
+    rocm: Rocm
+    families: tuple[str, ...]  # names; () for those of the trigger
+    pythons: tuple[str, ...]
+    options: tuple[str, ...]  # further options of dist_wheels
+    image: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cost:
+    """What one kind of cell takes and how long it is given."""
+
+    cpus: int = 1
+    memory_mib: int = 1024
+    disk_mib: int = 1024
+    hours: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Notify:
+    """Who is told when a night differs from the one before."""
+
+    url: str = ""
+    secret: str = ""  # name of the environment variable with the key for signing
+    file: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The whole file."""
+
+    trigger: matrix.Trigger
+    sets: tuple[SetSettings, ...]
+    build: Cost
+    gate: Cost
+    shard_minutes: int
+    attempts: int
+    quarantine: int
+    keep_nights: int
+    shown_nights: int
+    notify: Notify = Notify()
+    pools: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def load(path: Path, pools: Path | None = None) -> Settings:
+    """Read it. Raises ConfigError with file, line and key."""
+    fields = config.load(path).record(
+        required=("sets",),
+        optional=(
+            "trigger", "build", "gate", "shard_minutes", "attempts", "quarantine", "keep_nights",
+            "shown_nights", "notify",
+        ),
+    )  # fmt: skip
+
+    def number(name: str, default: int) -> int:
+        return _whole(fields[name], least=1) if name in fields else default
+
+    sets = tuple(_set(item) for item in fields["sets"].sequence())
+    names = [item.name for item in sets]
+    for item, entry in zip(sets, fields["sets"].sequence(), strict=True):
+        if names.count(item.name) > 1:
+            entry.fail(f"{item.name!r} is there twice", hint="every set has a name of its own")
+    trigger = (
+        fields["trigger"].choice([t.value for t in matrix.Trigger])
+        if "trigger" in fields
+        else "nightly"
+    )
+    return Settings(
+        trigger=matrix.Trigger(trigger),
+        sets=sets,
+        build=_cost(
+            fields.get("build"), Cost(cpus=32, memory_mib=64 << 10, disk_mib=150 << 10, hours=6)
+        ),
+        gate=_cost(
+            fields.get("gate"), Cost(cpus=8, memory_mib=32 << 10, disk_mib=40 << 10, hours=5)
+        ),
+        shard_minutes=number("shard_minutes", 30),
+        attempts=number("attempts", 2),
+        quarantine=number("quarantine", 3),
+        keep_nights=number("keep_nights", 60),
+        shown_nights=number("shown_nights", 30),
+        notify=_notify(fields.get("notify")),
+        pools=_pools(pools) if pools else {},
+    )
+
+
+def _set(entry: Field) -> SetSettings:
+    fields = entry.record(
+        required=("name", "rocm"),
+        optional=("jax", "source_dir", "families", "pythons", "options", "image"),
+    )
+    if ("jax" in fields) == ("source_dir" in fields):
+        entry.fail("has not exactly one of jax and source_dir", hint="name a pin: jax: default")
+    name = fields["name"].string()
+    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
+        fields["name"].fail(f"{name!r} is not a name", hint="write for example jax-0.9.1")
+
+    def several(key: str) -> tuple[str, ...]:
+        return fields[key].strings() if key in fields else ()
+
+    for python in several("pythons"):
+        PythonVersion.parse(python)
+    jax: str | Branch | None = None
+    if "jax" in fields:
+        scalar = isinstance(fields["jax"].node, yaml.ScalarNode)
+        jax = fields["jax"].string() if scalar else _branch(fields["jax"])
+    return SetSettings(
+        name=name,
+        jax=jax,
+        source_dir=fields["source_dir"].string() if "source_dir" in fields else "",
+        rocm=_rocm(fields["rocm"]),
+        families=several("families"),
+        pythons=several("pythons"),
+        options=several("options"),
+        image=fields["image"].string() if "image" in fields else "",
+    )
+
+
+def _whole(entry: Field, least: int = 0) -> int:
+    value = entry.integer()
+    if value < least:
+        entry.fail(f"{value} is less than {least}", hint="write a larger number")
+    return value
+
+
+def _branch(entry: Field) -> Branch:
+    fields = entry.record(required=("repository", "branch", "pin"))
+    return Branch(
+        repository=fields["repository"].string(),
+        name=fields["branch"].string(),
+        pin=fields["pin"].string(),
+    )
+
+
+def _rocm(entry: Field) -> Rocm:
+    fields = entry.record(required=(), optional=("tarballs", "source", "sha256"))
+    if ("tarballs" in fields) == ("source" in fields):
+        entry.fail("has not exactly one of tarballs and source", hint="name a page, or one source")
+    if "sha256" in fields and "tarballs" in fields:
+        fields["sha256"].fail("belongs to source", hint="tarballs of a page have their own digests")
+    return Rocm(**{name: item.string() for name, item in fields.items()})
+
+
+def _cost(entry: Field | None, default: Cost) -> Cost:
+    if entry is None:
+        return default
+    fields = entry.record(required=(), optional=("cpus", "memory_mib", "disk_mib", "hours"))
+    return dataclasses.replace(default, **{n: _whole(f) for n, f in fields.items()})
+
+
+def _notify(entry: Field | None) -> Notify:
+    if entry is None:
+        return Notify()
+    fields = entry.record(required=(), optional=("url", "secret", "file"))
+    found = Notify(**{name: item.string() for name, item in fields.items()})
+    if found.url and not found.url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
+        fields["url"].fail(f"{found.url!r} is not https", hint="what is sent is signed, not secret")
+    return found
+
+
+def _pools(path: Path) -> dict[str, dict[str, str]]:
+    """Read the overlay. Raises ConfigError for anything but names the matrix has."""
+    fields = config.load(path).record(required=(), optional=("labels", "partitions", "gres"))
+    runners = [runner for family in matrix.FAMILIES.values() for runner in family.runners]
+    known = {
+        "labels": {runner.label for runner in runners},
+        "partitions": {runner.partition for runner in runners if runner.partition},
+        "gres": {runner.gres for runner in runners},
+    }
+    found: dict[str, dict[str, str]] = {}
+    for kind, entry in fields.items():
+        found[kind] = {}
+        for old, new in entry.mapping().items():
+            if old not in known[kind]:
+                new.fail(
+                    f"{old!r}: the matrix has no such name",
+                    hint=suggest(old, tuple(sorted(known[kind]))),
+                )
+            found[kind][old] = new.string()
+            try:
+                _rename(EXAMPLE, {kind: {getattr(EXAMPLE, ONE[kind]): found[kind][old]}})
+            except ValueError as exc:
+                new.fail(str(exc), hint="write a name GitHub or Slurm accepts")
+    return found
+
+
+def _rename(runner: matrix.Runner, pools: Mapping[str, Mapping[str, str]]) -> matrix.Runner:
+    return dataclasses.replace(
+        runner,
+        label=pools.get("labels", {}).get(runner.label, runner.label),
+        partition=pools.get("partitions", {}).get(runner.partition, runner.partition),
+        gres=pools.get("gres", {}).get(runner.gres, runner.gres),
+    )
+
+
+def overlaid(runner: matrix.Runner, settings: Settings) -> matrix.Runner:
+    """The runner under the names this place has for it."""
+    return _rename(runner, settings.pools)

@@ -1,0 +1,420 @@
+"""The engine of a Slurm cluster: a night becomes job arrays, and this process may go.
+
+Cells that need the same and wait for the same are one array; a job waits with `afterany` for what
+it depends on, and `nightly cell` then looks in the store whether that passed. What is submitted is
+written into the night before `sbatch` is asked, under a token that is the job's name, so that a
+submission whose answer was lost is found again. Jobs that could not say how they ended are asked
+for with `scontrol`: node failure, preemption and memory are `infra`, a time limit is `timeout`,
+cancelled is `not-run`. See https://slurm.schedmd.com/job_reason_codes.html and sbatch(1).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import CommandError, ConfigError, HostError, ObjectMissingError
+from rocwheel.ledger.nights import AS_JSON, Attempt, Begun, moment, now_text
+from rocwheel.pipeline import standing
+from rocwheel.pipeline.cell import lost
+from rocwheel.pipeline.standing import Phase
+from rocwheel.process import Command
+from rocwheel.store import each
+from rocwheel.values import Value
+from rocwheel.verdict import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from rocwheel.ledger.nights import Book, Cell, Needs, Nights
+    from rocwheel.pipeline.cell import Worker
+    from rocwheel.pipeline.standing import Standing
+    from rocwheel.process import Runner
+
+GRACE: Final = 120  # seconds between a cell's own limit and the job's
+SIGNAL: Final = "TERM@60"  # before Slurm kills at the limit, so that the cell can say so
+PENDING: Final = frozenset(
+    {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "SUSPENDED"}
+)
+ENDS: Final = {
+    "NODE_FAIL": (State.INFRA, "its node failed"),
+    "BOOT_FAIL": (State.INFRA, "its node did not boot"),
+    "OUT_OF_MEMORY": (State.INFRA, "ran out of the memory it asked for"),
+    "PREEMPTED": (State.INFRA, "was preempted"),
+    "TIMEOUT": (State.TIMEOUT, "ran past the job's time limit"),
+    "DEADLINE": (State.TIMEOUT, "ran past the job's deadline"),
+    "CANCELLED": (State.NOT_RUN, "was cancelled in Slurm"),
+    "REVOKED": (State.NOT_RUN, "was revoked in Slurm"),
+    "PENDING": (State.INFRA, "was requeued"),
+    "REQUEUED": (State.INFRA, "was requeued"),
+}
+
+
+class Submission(Value, frozen=True, kw_only=True):
+    """An array that is, or is about to be, submitted; its token is the job's name."""
+
+    token: str
+    cells: tuple[str, ...]  # by array index
+    time: str
+
+
+class Job(Value, frozen=True, kw_only=True):
+    """The number Slurm gave a submission."""
+
+    job: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submitted:
+    """A submission and its number; "" when Slurm never said one."""
+
+    token: str
+    cells: tuple[str, ...]
+    job: str
+    time: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Engine:
+    """Submits a night."""
+
+    nights: Nights
+    night: str
+    worker: Worker
+    runner: Runner
+    target: tuple[str, ...]
+    most: int  # tasks of an array at once, 0 for no limit
+    logs: Path
+
+    def submit(self) -> list[Submitted]:
+        """Check the cluster, then submit every array that is not there. Raises HostError."""
+        collect(self.nights, self.night, self.worker, runner=self.runner)
+        book = self.nights.book(self.night)
+        found = standing.stand(book, self.worker.now())
+        groups = self._groups(found)
+        self._check(groups)
+        self.logs.mkdir(parents=True, exist_ok=True)
+        made = submissions(self.nights, self.night, self.runner, recorded=True)
+        jobs = {cell: item.job for item in made for cell in item.cells if item.job}
+        new = []
+        for group in groups:
+            one = self._submit(group, self._token(group, book, made), jobs, book)
+            jobs |= dict.fromkeys(one.cells, one.job)
+            new.append(one)
+        return new
+
+    def lines(self, book: Book, found: Mapping[str, Standing]) -> Iterator[str]:
+        """What would be submitted."""
+        for group in self._groups(found):
+            token = self._token(group, book)
+            yield shlex.join(self._argv(token, group, {}, book))
+            yield from (f"  {number}: {cell.name}" for number, cell in enumerate(group))
+
+    def _groups(self, found: Mapping[str, Standing]) -> list[list[Cell]]:
+        """Open cells that need the same and wait for the same, in the order of the plan."""
+        live = queued(self.nights, self.night, self.runner)
+        groups: dict[tuple[object, ...], list[Cell]] = {}
+        for item in found.values():
+            cell = item.cell
+            if item.phase not in {Phase.WAITING, Phase.OPEN} or cell.name in live:
+                continue
+            key = (
+                cell.kind,
+                cell.needs.partition,
+                cell.needs,
+                cell.limit,
+                cell.after,
+                cell.settled,
+            )
+            groups.setdefault(key, []).append(cell)
+        return list(groups.values())
+
+    def _check(self, groups: Sequence[Sequence[Cell]]) -> None:
+        """Raises HostError before anything is submitted: no Slurm, no such partition or GRES."""
+        try:
+            said = self.runner.capture(
+                Command(argv=("sinfo", "--noheader", "--format=%R|%G"), timeout=60.0)
+            )
+        except CommandError as exc:
+            last = exc.detail.strip().splitlines()
+            raise HostError(
+                f"sinfo: {last[-1] if last else exc}", hint="is slurmctld up? see `scontrol ping`"
+            ) from exc
+        has: dict[str, set[str]] = {}
+        for line in said.splitlines():
+            partition, _, resources = line.partition("|")
+            has.setdefault(partition, set()).update(_resources(resources))
+        for group in groups:
+            needs = group[0].needs
+            if needs.partition and needs.partition not in has:
+                raise HostError(
+                    f"{group[0].name}: Slurm has no partition {needs.partition}",
+                    hint=f"partitions: {', '.join(sorted(has))}; rename it with --pools",
+                )
+            offered = has.get(needs.partition) or {name for one in has.values() for name in one}
+            if needs.gpus and needs.gres and needs.gres not in offered:
+                raise HostError(
+                    f"{group[0].name}: partition {needs.partition or 'any'} has no {needs.gres}",
+                    hint=f"it has: {', '.join(sorted(offered)) or 'nothing'}; rename with --pools",
+                )
+
+    def _token(self, group: Sequence[Cell], book: Book, made: Sequence[Submitted] = ()) -> str:
+        """The same until Slurm gave it a number, so that nothing is submitted twice."""
+        before = Counter(name for item in made if item.job for name in item.cells)
+        what = [
+            f"{cell.name} {len(book.attempts.get(cell.name, ()))} {before[cell.name]}"
+            for cell in group
+        ]
+        digest = hashlib.sha256("\n".join([self.night, *what]).encode()).hexdigest()
+        return f"rocwheel-{digest[:16]}"
+
+    def _submit(
+        self, group: Sequence[Cell], token: str, jobs: Mapping[str, str], book: Book
+    ) -> Submitted:
+        names = tuple(cell.name for cell in group)
+        record = Submission(token=token, cells=names, time=now_text(self.worker.now()))
+        key = self.nights.key(self.night, f"slurm/{token}.json")
+        store = self.nights.store
+        if store.info(key) is None:
+            store.create(key, record.to_bytes(), headers=AS_JSON)
+        job = _job_named(token, self.runner)
+        if not job:
+            script = self.logs / f"{token}.sh"
+            script.write_text(self._script(group), encoding="utf-8")
+            argv = (*self._argv(token, group, jobs, book), str(script))
+            try:
+                said = self.runner.capture(Command(argv=argv, timeout=120.0))
+            except CommandError as exc:
+                last = exc.detail.strip().splitlines()
+                raise HostError(
+                    f"sbatch: {last[-1] if last else exc}",
+                    hint=f"what was submitted goes on; then run again: nightly run {self.night}",
+                ) from exc
+            job = said.strip().partition(";")[0]
+        number = Job(job=job)
+        place = self.nights.key(self.night, f"slurm/{token}.{job}.job")
+        store.create(place, number.to_bytes(), headers=AS_JSON)
+        return Submitted(token=token, cells=names, job=job, time=record.time)
+
+    def _argv(
+        self, token: str, group: Sequence[Cell], jobs: Mapping[str, str], book: Book
+    ) -> tuple[str, ...]:
+        needs: Needs = group[0].needs
+        waits = sorted({jobs[n] for n in (*group[0].after, *group[0].settled) if n in jobs})
+        bound = f"%{self.most}" if self.most else ""
+        minutes = -(-(group[0].limit + GRACE) // 60)
+        shown = sorted(book.quarantined) if needs.gpus else []
+        return (
+            "sbatch",
+            "--parsable",
+            "--requeue",
+            "--open-mode=append",
+            "--export=ALL",
+            f"--job-name={token}",
+            f"--comment=rocwheel {self.night} {group[0].kind}",
+            f"--array=0-{len(group) - 1}{bound}",
+            f"--time={minutes}",
+            f"--signal=B:{SIGNAL}",
+            f"--cpus-per-task={needs.cpus}",
+            f"--mem={needs.memory_mib}M",
+            f"--output={self.logs}/{token}-%a.log",
+            *((f"--partition={needs.partition}",) if needs.partition else ()),
+            *((f"--gres={needs.gres}:{needs.gpus}",) if needs.gpus and needs.gres else ()),
+            *((f"--dependency=afterany:{':'.join(waits)}",) if waits else ()),
+            *((f"--exclude={','.join(shown)}",) if shown else ()),
+        )
+
+    def _script(self, group: Sequence[Cell]) -> str:
+        """The batch script: its array index chooses the cell, which takes the shell's place."""
+        words = (*self.worker.program, "nightly", "cell", self.night)
+        own = shlex.join((*words, "--engine=slurm", *self.target))
+        how = shlex.quote(f"--program={shlex.join(self.worker.program)}")
+        names = shlex.join(cell.name for cell in group)
+        return (
+            "#!/bin/sh\n"
+            f"set -- {names}\n"
+            'shift "$SLURM_ARRAY_TASK_ID"\n'
+            f'exec {own} {how} --job="$SLURM_ARRAY_JOB_ID"_"$SLURM_ARRAY_TASK_ID" -- "$1"\n'
+        )
+
+
+def _resources(text: str) -> Iterator[str]:
+    """`gpu:mi300x:8(S:0-1),shard:4` offers gpu, gpu:mi300x and shard."""
+    for item in re.sub(r"\([^)]*\)", "", text).split(","):
+        parts = item.split(":")
+        if parts[0] and parts[0] != "(null)":
+            yield parts[0]
+            if len(parts) > 2 or (len(parts) == 2 and not parts[1].isdigit()):  # noqa: PLR2004
+                yield ":".join(parts[:2])
+
+
+def submissions(
+    nights: Nights, night: str, runner: Runner, *, recorded: bool = False
+) -> list[Submitted]:
+    """Everything that was submitted for a night, oldest first.
+
+    With `recorded`, a submission whose answer was lost has no number, though Slurm may know it.
+    """
+    prefix = nights.key(night, "slurm/")
+    keys = [info.key for info in nights.store.keys(prefix)]
+    jobs = {
+        key.removeprefix(prefix).split(".")[0]: key.rsplit(".", 2)[1]
+        for key in keys
+        if key.endswith(".job")
+    }
+
+    def read(key: str) -> Submission:
+        try:
+            data = nights.store.read(key)[0]
+        except ObjectMissingError:
+            raise ConfigError(f"{key}: went away", hint="the night was pruned") from None
+        return Submission.from_bytes(data, name=nights.store.locate(key))
+
+    wanted = [key for key in keys if key.endswith(".json")]
+    found = each(read, wanted, threads=nights.store.connections)
+    return [
+        Submitted(
+            token=item.token,
+            cells=item.cells,
+            job=jobs.get(item.token) or ("" if recorded else _job_named(item.token, runner)),
+            time=item.time,
+        )
+        for item in sorted(found, key=lambda item: item.time)
+    ]
+
+
+def _job_named(token: str, runner: Runner) -> str:
+    """The number of a job by its name, where Slurm still knows it."""
+    argv = ("squeue", "--noheader", "--array", f"--name={token}", "--states=all", "--format=%F")
+    lines = _ask(runner, argv).split()
+    return lines[0] if lines else ""
+
+
+def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
+    """What Slurm says; "" where it does not answer or does not know."""
+    try:
+        return runner.capture(Command(argv=argv, timeout=60.0))
+    except (CommandError, HostError):
+        return ""
+
+
+def _tasks(runner: Runner, tokens: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """`<job>_<index>` -> (state, reason), of everything Slurm still knows by these names."""
+    found: dict[str, tuple[str, str]] = {}
+    if not tokens:
+        return found
+    argv = (
+        "squeue", "--noheader", "--array", f"--name={','.join(tokens)}", "--states=all",
+        "--format=%F_%K|%T|%r",
+    )  # fmt: skip
+    for line in _ask(runner, argv).splitlines():
+        task, _, rest = line.strip().partition("|")
+        state, _, reason = rest.partition("|")
+        found[task] = (state, reason)
+    return found
+
+
+def queued(nights: Nights, night: str, runner: Runner) -> set[str]:
+    """Cells that Slurm has in its queue or runs."""
+    made = submissions(nights, night, runner)
+    tasks = _tasks(runner, [item.token for item in made])
+    return {
+        cell
+        for item in made
+        for number, cell in enumerate(item.cells)
+        if tasks.get(f"{item.job}_{number}", ("", ""))[0] in PENDING
+    }
+
+
+def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, str] | None:
+    """Cells that wait in Slurm, and why, as Slurm says; None where nothing was submitted."""
+    made = submissions(nights, night, runner)
+    if not made:
+        return None
+    tasks = _tasks(runner, [item.token for item in made])
+    found = {}
+    for item in made:
+        for number, cell in enumerate(item.cells):
+            state, reason = tasks.get(f"{item.job}_{number}", ("", ""))
+            if state == "PENDING":
+                found[cell] = f"Slurm {item.job}_{number}: {reason}"
+    return found
+
+
+def why_ended(runner: Runner, job: str) -> Callable[[], tuple[State, str]]:
+    """What a cell that got a signal asks Slurm: why."""
+
+    def ask() -> tuple[State, str]:
+        state = _state_of(runner, job)
+        return ENDS.get(state, (State.NOT_RUN, f"ended from outside while {state or 'unknown'}"))
+
+    return ask
+
+
+def _state_of(runner: Runner, job: str) -> str:
+    said = _ask(runner, ("scontrol", "show", "job", job, "--oneliner"))
+    match = re.search(r"\bJobState=([A-Z_]+)", said)
+    return match[1] if match else ""
+
+
+def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> int:
+    """Say of jobs that ended without a word how they ended; return how many those were.
+
+    Never begun and gone counts too: a cancelled job is an attempt that did not run.
+    """
+    made = submissions(nights, night, runner)
+    if not made:
+        return 0
+    tasks = _tasks(runner, [item.token for item in made])
+    if not tasks and not _ask(runner, ("sinfo", "--noheader")):
+        return 0  # the controller is away: nothing is known, so nothing is said
+    book = nights.book(night)
+    told = 0
+    for item in made:
+        for number, name in enumerate(item.cells):
+            task = f"{item.job}_{number}"
+            state, why = tasks.get(task, ("", ""))
+            if state in PENDING or task == worker.job:
+                continue
+            told += _tell(
+                nights, book, worker, name=name, task=task, item=item, state=state, why=why
+            )
+    return told
+
+
+def _tell(
+    nights: Nights,
+    book: Book,
+    worker: Worker,
+    *,
+    name: str,
+    task: str,
+    item: Submitted,
+    state: str,
+    why: str,
+) -> int:
+    attempts = book.attempts.get(name, ())
+    ours = [a for a in attempts if a.begun and a.begun.job == task]
+    gone = (State.INFRA, "Slurm does not know its job any more")
+    found, reason = ENDS.get(state, (State.INFRA, f"Slurm says {state}: {why}") if state else gone)
+    told = sum(lost(nights, book, a, worker, state=found, why=reason) for a in ours)
+    later = any(a.begun and moment(a.begun.time) >= moment(item.time) for a in attempts)
+    if not ours and not later and state in ENDS:
+        begun = Begun(
+            token=task,
+            cell=name,
+            plan=book.sha256,
+            host="",
+            engine="slurm",
+            job=task,
+            time=now_text(worker.now()),
+        )
+        number = nights.begin(book.plan.night, begun)
+        never = Attempt(number=number, begun=begun, ended=None)
+        told += lost(nights, book, never, worker, state=found, why=reason)
+    return told

@@ -1,0 +1,172 @@
+"""Where each cell of a night stands: a pure function of its plan, attempts and orders.
+
+A failure in any attempt at a test counts, however late it is told: a pass beside it is `flaky`.
+An attempt that began and never ended is lost, which is the machine's fault until somebody knows
+better; what the machine was at fault for is tried again, as often as the plan says.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.ledger.nights import moment
+from rocwheel.verdict import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from rocwheel.ledger.nights import Attempt, Book, Cell, Ended, Order
+
+TESTS: Final = frozenset({"gate", "merge"})
+SILENT: Final = frozenset({State.NO_RUNNER, State.INFRA, State.NOT_RUN})
+GOOD: Final = frozenset({State.PASS})
+GRACE: Final = 300  # seconds after its limit before an attempt without an end counts as lost
+
+
+class Phase(enum.Enum):
+    """What can be done about a cell now."""
+
+    KEPT = "kept"  # done before this night
+    WAITING = "waiting"  # for others, or for a machine
+    RUNNING = "running"
+    ENDED = "ended"
+    OPEN = "open"  # tried, and to be tried again
+    BARRED = "barred"  # what it needs did not pass, or somebody dropped it
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """Where a cell stands."""
+
+    cell: Cell
+    phase: Phase
+    state: State | None  # of all attempts together; None before the first ended
+    reason: str
+    attempts: tuple[Attempt, ...]
+
+    @property
+    def last(self) -> Ended | None:
+        """The newest attempt that ended."""
+        return next((item.ended for item in reversed(self.attempts) if item.ended), None)
+
+    @property
+    def passed(self) -> bool:
+        if self.phase is Phase.KEPT:
+            return True
+        return self.state in GOOD
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing more will happen to it unless somebody asks."""
+        return self.phase in {Phase.KEPT, Phase.ENDED, Phase.BARRED}
+
+    @property
+    def word(self) -> str:
+        """The state as people read it."""
+        if self.phase in {Phase.ENDED, Phase.OPEN} and self.state:
+            return self.state.value
+        return f"kept: {self.cell.kept}" if self.phase is Phase.KEPT else self.phase.value
+
+    @property
+    def manifest(self) -> str:
+        """SHA-256 of the set that the cell left; "" when it leaves none."""
+        return self.last.manifest if self.last else ""
+
+
+def stopped(orders: tuple[Order, ...]) -> Order | None:
+    """The order that stopped the night, while nobody let it go on."""
+    last = None
+    for order in orders:
+        if order.action == "stop":
+            last = order
+        elif order.action == "go-on":
+            last = None
+    return last
+
+
+def stand(book: Book, now: datetime) -> dict[str, Standing]:
+    """Every cell of the plan, in its order; a cell comes after what it depends on."""
+    found: dict[str, Standing] = {}
+    for cell in book.plan.cells:
+        found[cell.name] = _one(book, cell, found, now)
+    return found
+
+
+def ready(found: Mapping[str, Standing], cell: Cell) -> bool:
+    """Whether a cell may start now."""
+    return all(found[name].passed for name in cell.after) and all(
+        found[name].settled for name in cell.settled
+    )
+
+
+def _one(book: Book, cell: Cell, found: Mapping[str, Standing], now: datetime) -> Standing:
+    attempts = book.attempts.get(cell.name, ())
+
+    def standing(phase: Phase, state: State | None, reason: str) -> Standing:
+        return Standing(cell=cell, phase=phase, state=state, reason=reason, attempts=attempts)
+
+    if cell.kept:
+        return standing(Phase.KEPT, State.PASS, cell.why)
+    running = [item for item in attempts if not item.ended and not is_lost(item, cell, now)]
+    state, reason = _together(cell, attempts, book.sha256)
+    if running and running[-1].begun:
+        return standing(Phase.RUNNING, state, f"on {running[-1].begun.host}")
+    asked = _asked(book.orders, cell.name)
+    if asked and asked.action == "drop":
+        return standing(Phase.BARRED, State.NOT_RUN, f"dropped by {asked.by}: {asked.reason}")
+    wants_more = bool(asked and asked.seen >= len(attempts))
+    if state is None or wants_more or (state in SILENT and len(attempts) < book.plan.attempts):
+        bad = next((n for n in cell.after if found[n].settled and not found[n].passed), "")
+        if bad:
+            return standing(Phase.BARRED, State.NOT_RUN, _barred_by(found[bad]))
+        return standing(Phase.OPEN if attempts else Phase.WAITING, state, reason)
+    return standing(Phase.ENDED, state, reason)
+
+
+def _barred_by(other: Standing) -> str:
+    """Why a cell cannot run: what failed first, however far before it."""
+    if other.phase is Phase.BARRED:
+        return other.reason
+    return f"{other.cell.name}: {other.word}"
+
+
+def is_lost(attempt: Attempt, cell: Cell, now: datetime) -> bool:
+    """Whether an attempt without an end is too old to be running still."""
+    if attempt.begun is None:
+        return True
+    return (now - moment(attempt.begun.time)).total_seconds() > cell.limit + GRACE
+
+
+def _together(cell: Cell, attempts: tuple[Attempt, ...], plan: str) -> tuple[State | None, str]:
+    """What all attempts amount to."""
+    state: State | None = None
+    reason = ""
+    for item in attempts:
+        ended = item.ended
+        if ended is None:
+            if state is None:
+                state, reason = State.INFRA, f"attempt {item.number} never said how it ended"
+            continue
+        if ended.plan != plan:
+            state, reason = State.INFRA, f"attempt {item.number} is of another plan"
+            continue
+        now, why = State(ended.state), ended.reason
+        if cell.kind in TESTS and state is not None:
+            if now in SILENT and state not in SILENT:
+                continue
+            if now in GOOD and state not in SILENT | GOOD:
+                now, why = State.FLAKY, f"passed after {state.value}: {reason}"
+            elif state in GOOD and now not in SILENT | GOOD:
+                why = f"{now.value} after a pass: {why}"
+        elif now in SILENT and state in GOOD:
+            continue  # an engine's requeue of what is done already
+        state, reason = now, why
+    return state, reason
+
+
+def _asked(orders: tuple[Order, ...], name: str) -> Order | None:
+    """The last thing somebody said about a cell."""
+    return next((o for o in reversed(orders) if o.cell == name), None)

@@ -1,0 +1,140 @@
+"""The summary a night leaves: cells as they stand, families as `status` says. Pages read it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rocwheel.errors import ConfigError
+from rocwheel.ledger import manifests
+from rocwheel.ledger.nights import moment, now_text
+from rocwheel.model import WheelKind
+from rocwheel.pipeline import standing
+from rocwheel.pipeline.standing import Phase
+from rocwheel.release import status
+from rocwheel.report.state import CellSummary, FamilySummary, Summary, WheelSize
+from rocwheel.store import each
+from rocwheel.values import replace
+from rocwheel.verdict import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from amdgpu_family_matrix import Family
+    from rocwheel.index.channels import Channel
+    from rocwheel.ledger.nights import Book
+    from rocwheel.manifest import Manifest
+    from rocwheel.pipeline.standing import Standing
+    from rocwheel.store import Store
+
+
+def seconds(data: bytes | None) -> dict[str, int]:
+    """How long each cell of a night took, for the plan of the next one."""
+    if not data:
+        return {}
+    try:
+        last = Summary.from_bytes(data, name="summary")
+    except ConfigError:  # of another version: without it a plan is slower, never different
+        return {}
+    return {
+        cell.name: max(1, cell.milliseconds // 1000)
+        for cell in last.cells
+        if cell.state == State.PASS.value and cell.milliseconds
+    }
+
+
+def summary(
+    book: Book, families: Mapping[str, Family], channel: Channel, store: Store, *, now: datetime
+) -> Summary:
+    """Sum a night up. Raises StoreError."""
+    found = standing.stand(book, now)
+    wanted = dict.fromkeys(name for recipe in book.plan.recipes for name in recipe.families)
+    known = [families[name] for name in wanted if name in families]
+    ends = [item.last.time for item in found.values() if item.last]
+    held = standing.stopped(book.orders)
+    return Summary(
+        night=book.plan.night,
+        made=book.plan.made,
+        written=now_text(now),
+        by=book.plan.by,
+        tool=book.plan.tool,
+        cells=tuple(_cell(item) for item in found.values()),
+        families=tuple(each(lambda f: _family(f, channel, store, now), known, threads=4)),
+        absent=tuple((item.name, item.why) for item in book.plan.absent),
+        quarantined=tuple((host, mark.reason) for host, mark in sorted(book.quarantined.items())),
+        stopped=f"Stopped by {held.by}: {held.reason}" if held else "",
+        seconds=round((moment(max(ends)) - moment(book.plan.made)).total_seconds()) if ends else 0,
+    )
+
+
+def _cell(item: Standing) -> CellSummary:
+    last, cell = item.last, item.cell
+    kept = item.phase is Phase.KEPT
+    state = _kept(cell.kept) if kept else item.word
+    if item.phase is Phase.BARRED:
+        state = State.NOT_RUN.value
+    return CellSummary(
+        name=cell.name,
+        kind=cell.kind,
+        family=cell.family,
+        python=cell.python,
+        suite=cell.suite,
+        wheels=cell.wheels,
+        shard=cell.shard,
+        state=state,
+        kept=kept,
+        reason=item.reason,
+        link=last.link if last else "",
+        log=last.log if last else "",
+        host=last.host if last else "",
+        runner=cell.needs.label,
+        attempts=len(item.attempts),
+        milliseconds=last.milliseconds if last else 0,
+        time=last.time if last else "",
+    )
+
+
+def _kept(word: str) -> str:
+    """The state of something that was there before: a verdict's own, or a pass."""
+    return word if word in {state.value for state in State} else State.PASS.value
+
+
+def _family(family: Family, channel: Channel, store: Store, now: datetime) -> FamilySummary:
+    """What `status` says of a family, for every ROCm major it has."""
+    newest: tuple[str, FamilySummary] = ("", FamilySummary(family=family.name))
+    blocked = ""
+    blocked_set = ""
+    for staging, release in channel.pairs(store, family.name):
+        for row in status.read(staging, release, family, channel, now=now).sets:
+            if row.state == "released" and row.yanked < row.files and row.released > newest[0]:
+                manifest = manifests.find(release, row.set_id)
+                if manifest:
+                    newest = (row.released, _green(family, row, manifest, release.url, channel))
+            elif row.blocked_by and not blocked:
+                blocked, blocked_set = row.blocked_by, row.set_id
+    return replace(newest[1], blocked=blocked, blocked_set=blocked_set)
+
+
+def _green(
+    family: Family, row: status.SetStatus, manifest: Manifest, url: str, channel: Channel
+) -> FamilySummary:
+    return FamilySummary(
+        family=family.name,
+        green=row.set_id,
+        green_since=row.released,
+        jax=row.jax,
+        rocm=row.rocm,
+        pythons=tuple(row.pythons),
+        index=url,
+        requirements=tuple(
+            sorted({f"{wheel.project}=={wheel.version}" for wheel in manifest.wheels})
+        ),
+        sizes=tuple(
+            WheelSize(
+                kind=kind.value,
+                bytes=max((w.size for w in manifest.built if w.kind == kind.value), default=0),
+                budget=channel.size_budget.get(kind, 0),
+            )
+            for kind in WheelKind
+        ),
+    )

@@ -1,0 +1,257 @@
+"""Nights on one machine, through the command line: what runs, what is held back, what survives."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from support.night import World
+
+from rocwheel.ledger.nights import Nights
+from rocwheel.pipeline import standing
+from rocwheel.store import open_store
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+KILLS = int(os.environ.get("NIGHT_KILLS", "2"))  # 30 in the whole campaign
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path, (tmp_path / "store").as_uri())
+
+
+def released(world: World, family: str = "gfx90a") -> bool:
+    return (Path(world.store.removeprefix("file://")) / "v2" / family / "jaxlib").exists()
+
+
+def page(world: World) -> str:
+    return (Path(world.store.removeprefix("file://")) / "status" / "index.html").read_text()
+
+
+def test_three_nights_green_then_a_failing_suite_then_nothing_to_do(world):
+    world.plan("one", check=True)
+    done = world.local("one")
+    assert done.code == 0, done.err
+    assert "8 of 8 cells passed" in done.out
+    assert released(world)
+    text = page(world)
+    assert "jax-rocm7-plugin==0.9.1+rocm7.1" in text
+    assert "pip install --index-url" in text
+
+    world.settings(suffix="+rocm7.1.1")
+    world.script(gate={"*unit*": "fail"})
+    world.plan("two", check=True)
+    before = sorted(p for p in (world.folder / "store" / "v2").rglob("*"))
+    failed = world.local("two")
+    assert failed.code == 5
+    assert "promote.jax.gfx90a: fail" in failed.err
+    assert sorted(p for p in (world.folder / "store" / "v2").rglob("*")) == before
+    text = page(world)
+    assert "new failure" in text
+    assert "unit on 3.12: fail" in text, "the page says what holds the set up, as status does"
+    assert 'jax-rocm7-plugin==0.9.1+rocm7.1"' in text.replace("&#34;", '"'), (
+        "the last green set stays"
+    )
+    status = world.run("--json", "status", "--family=gfx90a", *world.target)
+    (held,) = [s for s in json.loads(status.out)["sets"] if s["state"] != "released"]
+    assert held["blocked_by"][0]["suite"] == "unit"
+
+    world.plan("three", check=True)
+    again = json.loads(
+        world.run(
+            "--json",
+            "nightly",
+            "plan",
+            "--dry-run",
+            "--night=x",
+            f"--config={world.folder}/nightly.yaml",
+            *world.target,
+        ).out
+    )
+    assert {c["cell"] for c in again["cells"] if c["what"] == "run"} == {
+        "promote.jax.gfx90a", "page", "prune",
+    }  # fmt: skip
+
+
+def test_an_infra_end_is_tried_again_and_all_attempts_are_kept(world):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": f"count:{world.folder}/left"})
+    (world.folder / "left").write_text("1")
+    done = world.local("one")
+    assert done.code == 0, done.err
+    book = Nights(open_store(world.store)).book("one")
+    ends = [a.ended.state for a in book.attempts["gate.jax.gfx90a.3.12.smoke"]]
+    assert ends == ["infra", "pass"]
+
+
+def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(world):
+    world.plan("one", check=True)
+    assert "no reason given" in world.nightly("stop", "one").err
+    world.nightly("stop", "one", "--reason=maintenance", "--by=me", check=True)
+    refused = world.local("one")
+    assert refused.code == 3
+    assert "was stopped by me: maintenance" in refused.err
+    world.nightly("retry", "one", "--reason=done", check=True)
+    world.nightly("drop", "one", "gate.jax.gfx90a.3.12.e2e", "--reason=known", check=True)
+    done = world.local("one")
+    assert "gate.jax.gfx90a.3.12.e2e: barred: dropped by" in done.err
+    assert released(world), "an advisory suite that was dropped holds nothing up"
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "code"),
+    [
+        (["run", "nothing"], "no such night", 3),
+        (["cell", "one", "build.jaxx"], "did you mean build.jax", 3),
+        (["run", "bad name"], "not the name of a night", 3),
+        (["clear", "nowhere", "--reason=x"], "is not held back", 3),
+        (["retry", "one", "gate.jax.gfx90a.3.12.unitt", "--reason=x"], "no such cell", 3),
+        (["check", "--max-age=soon"], "not an age", 3),
+    ],
+)
+def test_one_error_each_and_nothing_written(world, words, problem, code):
+    world.plan("one", check=True)
+    before = sorted((world.folder / "store").rglob("*"))
+    done = world.nightly(*words)
+    assert done.code == code, done.err
+    assert problem in done.err
+    assert "Traceback" not in done.err
+    assert sorted((world.folder / "store").rglob("*")) == before
+
+
+def test_two_plans_for_one_night_are_refused(world):
+    world.plan("one", check=True)
+    time.sleep(1.1)
+    again = world.plan("one")
+    assert again.code == 3
+    assert "has another plan" in again.err
+
+
+def test_an_edited_plan_or_one_of_another_version_is_refused(world):
+    world.plan("one", check=True)
+    file = world.folder / "store" / "_rocwheel" / "nights" / "one" / "plan.json"
+    text = file.read_text()
+    file.write_text(text.replace('"tool": "', '"tool": "9.'))
+    other = world.local("one")
+    assert other.code == 3
+    assert "planned by rocwheel 9." in other.err
+    file.write_text(text.replace('"attempts": 2', '"attempts":  2'))
+    edited = world.local("one")
+    assert edited.code == 3
+    assert "edited" in edited.err
+
+
+def test_a_clock_a_day_off_is_refused_before_anything_is_planned(world):
+    code = (
+        "import sys; from datetime import timedelta; from rocwheel.cli import app, main\n"
+        "now = app.App.now; app.App.now = lambda self: now(self) + timedelta(days=1)\n"
+        "sys.exit(main(sys.argv[1:]))"
+    )
+    words = [
+        "nightly",
+        "plan",
+        "--night=one",
+        f"--config={world.folder}/nightly.yaml",
+        *world.target,
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], env=world.environ(), cwd=world.folder,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "clock is" in done.stderr
+    assert not (world.folder / "store" / "_rocwheel" / "nights" / "one").exists()
+
+
+def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
+    world.plan("one", check=True)
+    world.script(gate={"*": "sleep:30"})
+    process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
+    wait_for(world, "gate.jax.gfx90a.3.12.smoke")
+    os.kill(process.pid, signal.SIGINT)
+    time.sleep(0.5)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "go on with: nightly run one" in err
+    assert not alive(world)
+    world.script()
+    done = world.local("one")
+    assert done.code == 0, done.err
+    book = Nights(open_store(world.store)).book("one")
+    assert all(item.ended for items in book.attempts.values() for item in items)
+
+
+def test_killed_at_random_moments_no_attempt_is_lost_and_the_night_ends_green(world):
+    """`NIGHT_KILLS=30 pytest tests/integration/pipeline/test_local.py -k killed` is all of them."""
+    world.settings(quarantine=1000)
+    world.plan("one", check=True)
+    chance = random.Random(os.environ.get("NIGHT_SEED", "1"))
+    for _ in range(KILLS):
+        process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(chance.uniform(1.0, 14.0))
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        book = Nights(open_store(world.store)).book("one")
+        seen = {name: len(items) for name, items in book.attempts.items()}
+        assert all(
+            [item.number for item in items] == list(range(1, len(items) + 1))
+            for items in book.attempts.values()
+        ), seen
+    for cell in book.plan.cells:
+        if book.attempts.get(cell.name) and not settled_pass(world, cell.name):
+            world.nightly("retry", "one", cell.name, "--reason=killed", check=True)
+    done = world.local("one", timeout=400)
+    assert done.code == 0, done.err
+    assert released(world)
+    book = Nights(open_store(world.store)).book("one")
+    assert all(item.ended for items in book.attempts.values() for item in items), "none forgotten"
+    assert not alive(world)
+
+
+def settled_pass(world: World, name: str) -> bool:
+    from datetime import datetime, timezone
+
+    book = Nights(open_store(world.store)).book("one")
+    found = standing.stand(book, datetime.now(tz=timezone.utc))[name]
+    return found.passed
+
+
+def program() -> str:
+    from support.night import PROGRAM
+
+    return PROGRAM
+
+
+def wait_for(world: World, cell: str, seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    folder = world.folder / "store" / "_rocwheel" / "nights" / "one" / "cells" / cell
+    while not folder.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def alive(world: World) -> list[str]:
+    """Processes that still work in this world; a cell may need a moment to go."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        found = []
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if str(world.folder) in line and int(entry.name) != os.getpid():
+                    found.append(line)
+        if not found:
+            return []
+        time.sleep(0.2)
+    return found

@@ -1,0 +1,188 @@
+"""Nights on a real Slurm with made GPUs: arrays, dependencies, GRES, and everything that goes wrong."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import time
+
+import pytest
+from support import slurm
+from support.night import PROGRAM, World
+
+from rocwheel.ledger.nights import Nights
+from rocwheel.store import open_store
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.needs(*slurm.PROGRAMS),
+    pytest.mark.xdist_group("slurm"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with slurm.cluster(tmp_path_factory.mktemp("slurm")) as made:
+        yield made
+
+
+@pytest.fixture
+def world(tmp_path, cluster):
+    return World(tmp_path, (tmp_path / "store").as_uri(), env=dict(cluster.env))
+
+
+def submit(world: World, night: str = "one", *words: str):
+    return world.nightly("run", night, "--engine=slurm", f"--program={PROGRAM}", *words)
+
+
+def book(world: World, night: str = "one"):
+    return Nights(open_store(world.store)).book(night)
+
+
+def begun(world: World, cell: str, seconds: float = 90) -> str:
+    """Wait until an attempt at a cell began; its job."""
+    deadline = time.monotonic() + seconds
+    while True:
+        attempts = book(world).attempts.get(cell, ())
+        if attempts and attempts[-1].begun:
+            return attempts[-1].begun.job
+        assert time.monotonic() < deadline, cell
+        time.sleep(0.3)
+
+
+SMOKE = "gate.jax.gfx90a.3.12.smoke"
+
+
+def test_a_night_is_submitted_at_once_and_goes_on_without_us(world, cluster):
+    world.plan("one", check=True)
+    shown = submit(world, "one", "--dry-run")
+    assert "--gres=gpu:mi250:1" in shown.out
+    assert not cluster.ask("squeue", "-h")
+    done = submit(world)
+    assert done.code == 0, done.err
+    assert "nothing to submit" in submit(world).out, "nothing is submitted twice"
+    cluster.idle(240)
+    states = world.states("one")
+    assert set(states.values()) == {"pass"}, states
+    hosts = {a.ended.host for items in book(world).attempts.values() for a in items}
+    assert hosts <= set(cluster.nodes)
+    assert (world.folder / "store" / "v2" / "gfx90a" / "jaxlib").exists()
+
+
+def test_exit_codes_survive_and_a_failing_suite_promotes_nothing(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*unit*": "crash"})
+    submit(world)
+    cluster.idle(240)
+    states = world.states("one")
+    assert states["gate.jax.gfx90a.3.12.unit"] == "crash"
+    assert states["promote.jax.gfx90a"] == "fail"
+    (attempt,) = book(world).attempts["gate.jax.gfx90a.3.12.unit"]
+    shown = cluster.ask("scontrol", "show", "job", attempt.begun.job, "--oneliner")
+    assert "ExitCode=24:0" in shown
+    assert not (world.folder / "store" / "v2" / "gfx90a").exists()
+
+
+def test_a_cancelled_job_is_not_run_and_a_killed_one_infra(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:120", "*unit*": "kill"})
+    submit(world)
+    job = begun(world, SMOKE)
+    cluster.ask("scancel", job)
+    cluster.idle(240)
+    states = world.states("one")
+    assert states[SMOKE] == "not-run"
+    unit = book(world).attempts["gate.jax.gfx90a.3.12.unit"][0].ended
+    assert unit.state == "infra"
+    assert "SIGKILL" in unit.reason
+
+
+def test_a_requeued_job_is_another_attempt_and_the_first_is_told(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:15"})
+    submit(world)
+    job = begun(world, SMOKE)
+    cluster.ask("scontrol", "requeue", job)
+    cluster.idle(300)
+    attempts = book(world).attempts[SMOKE]
+    assert [a.ended.state for a in attempts] == ["infra", "pass"]
+    assert world.states("one")[SMOKE] == "pass"
+
+
+def test_a_node_that_dies_is_infra_and_the_others_go_on(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:20"})
+    submit(world)
+    begun(world, SMOKE)
+    host = book(world).attempts[SMOKE][-1].begun.host
+    cluster.kill(host)
+    subprocess.run(
+        ["scontrol", "update", f"nodename={host}", "state=down", "reason=killed"],
+        env={**os.environ, **cluster.env},
+        check=True,
+    )
+    cluster.start(host)
+    subprocess.run(
+        ["scontrol", "update", f"nodename={host}", "state=resume"],
+        env={**os.environ, **cluster.env},
+        check=False,
+    )
+    cluster.idle(300)
+    attempts = book(world).attempts[SMOKE]
+    assert attempts[-1].ended.state == "pass"
+    assert all(a.ended for a in attempts), "no attempt is forgotten"
+    cluster.ready()
+
+
+def test_the_controller_may_be_restarted_in_mid_night(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:5"})
+    submit(world)
+    begun(world, "build.jax")
+    cluster.kill("slurmctld")
+    away = submit(world)
+    assert away.code == 8
+    assert "slurmctld" in away.err
+    cluster.start("slurmctld")
+    cluster.ready()
+    cluster.idle(300)
+    assert set(world.states("one").values()) == {"pass"}
+
+
+def test_what_the_cluster_has_not_is_said_before_anything_is_submitted(world, cluster):
+    world.settings(families="gfx1151")
+    world.plan("one", check=True)
+    done = submit(world)
+    assert done.code == 8
+    assert "Slurm has no partition gfx1151" in done.err
+    world.settings(families="gfx90a")
+    pools = world.folder / "pools.yaml"
+    pools.write_text("gres: {'gpu:mi250': 'gpu:h100'}\n")
+    world.plan("two", f"--pools={pools}", check=True)
+    done = submit(world, "two")
+    assert done.code == 8
+    assert "has no gpu:h100" in done.err
+    assert not cluster.ask("squeue", "-h")
+    without = World(
+        world.folder / "other", world.store, env={"PATH": "/nonexistent", **cluster.env}
+    )
+    done = without.nightly("run", "two", "--engine=slurm")
+    assert done.code == 8
+    assert "sinfo" in done.err
+
+
+def test_status_says_what_waits_in_slurm_and_why(world, cluster):
+    world.plan("one", check=True)
+    world.script(build={"*": "sleep:8"})
+    submit(world)
+    begun(world, "build.jax")
+    shown = world.nightly("status", "one")
+    assert "Dependency" in shown.out
+    cluster.ask("scancel", "--user", os.environ.get("USER", "root"))
+    cluster.idle()
+    states = world.states("one")
+    assert states["build.jax"] == "not-run"
+    assert not {"running", "pass"} & set(states.values())
+    assert shlex.split(PROGRAM)

@@ -1,0 +1,236 @@
+"""Nights without a GPU: a program that stands in for `dist_wheels` and `gate`, and what runs it.
+
+Real are plan, engines, store, `stage`, `promote`, pages, everything that decides. The two commands
+that need hours or an AMD GPU are played, behind the same command line, exit statuses and JSON: the
+build makes a small valid wheel set, the gate stores the verdict a runner of the family would have.
+What they do is said in a file (`$NIGHT_SCRIPT`): `{"gate": {"<cell pattern>": "fail"}, …}`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = f"{sys.executable} {Path(__file__)}"
+SETTINGS = """
+sets:
+  - name: jax
+    source_dir: source
+    pythons: ["3.12"]
+    families: [{families}]
+    rocm: {{source: rocm}}
+    options: [--wheel-suffix={suffix}]
+build: {{cpus: 1, memory_mib: 64, disk_mib: 1, hours: 1}}
+gate: {{cpus: 1, memory_mib: 64, disk_mib: 1, hours: 1}}
+shard_minutes: 1
+quarantine: {quarantine}
+"""
+
+
+@dataclass
+class World:
+    """A folder with settings, a store, and the command line on it."""
+
+    folder: Path
+    store: str
+    env: dict[str, str] = field(default_factory=dict)
+    families: str = "gfx90a"
+    suffix: str = "+rocm7.1"
+    quarantine: int = 3
+    options: object = None  # of the store, for a server that is not AWS
+
+    def __post_init__(self) -> None:
+        for name in ("source", "rocm-7.1.0"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        (self.folder / "rocm").mkdir(exist_ok=True)
+        (self.folder / "source" / "file").write_text("source")
+        self.settings()
+        self.script()
+        self.remember("gfx90a", "gfx942", "gfx94X-dcgpu", "gfx950-dcgpu", "gfx1151")
+
+    def remember(self, *families: str) -> None:
+        """Durations of earlier runs, so that no suite is worth cutting."""
+        from rocwheel.gate.suite import history
+        from rocwheel.index import channels
+        from rocwheel.store import JSON, Headers
+
+        channel = channels.of_store(self.store, self.options)
+        store = channel.open()
+        past = history.SuiteHistory(tests={"a": history.Past(milliseconds=1000, outcomes="p")})
+        for family in families:
+            for suite in ("unit", "e2e", "multi_gpu"):
+                key = history.key(channel.staging(store, family, 7), suite)
+                if store.info(key) is None:
+                    store.create(key, past.to_bytes(), headers=Headers(content_type=JSON))
+
+    def settings(self, text: str | None = None, **changes) -> None:
+        for name, value in changes.items():
+            setattr(self, name, value)
+        body = text or SETTINGS.format(
+            families=self.families, suffix=self.suffix, quarantine=self.quarantine
+        )
+        (self.folder / "nightly.yaml").write_text(textwrap.dedent(body))
+
+    def script(self, **plays) -> None:
+        """What the played commands do, by cell pattern."""
+        (self.folder / "script.json").write_text(json.dumps(plays))
+
+    @property
+    def target(self) -> list[str]:
+        return [f"--store={self.store}"]
+
+    def environ(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "XDG_CACHE_HOME": str(self.folder / "cache"),
+            "NIGHT_SCRIPT": str(self.folder / "script.json"),
+            "PYTHONPATH": os.pathsep.join([str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]),
+            **self.env,
+        }
+
+    def start(self, *words: str, **kwargs) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*PROGRAM.split(), *words],
+            cwd=self.folder,
+            env=self.environ(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            **kwargs,
+        )
+
+    def run(self, *words: str, check: bool = False, timeout: float = 240) -> Done:
+        process = self.start(*words)
+        out, err = process.communicate(timeout=timeout)
+        done = Done(process.returncode, out, err)
+        if check and done.code:
+            raise AssertionError(f"{words}: {done.code}\n{out}\n{err}")
+        return done
+
+    def nightly(self, *words: str, **kwargs) -> Done:
+        return self.run("nightly", *words, *self.target, **kwargs)
+
+    def plan(self, night: str, *words: str, **kwargs) -> Done:
+        config = f"--config={self.folder / 'nightly.yaml'}"
+        return self.nightly("plan", f"--night={night}", config, *words, **kwargs)
+
+    def local(self, night: str, *words: str, **kwargs) -> Done:
+        return self.nightly("run", night, f"--program={PROGRAM}", *words, **kwargs)
+
+    def states(self, night: str) -> dict[str, str]:
+        done = self.run("--json", "nightly", "status", night, *self.target)
+        return {cell["cell"]: cell["state"] for cell in json.loads(done.out)["cells"]}
+
+
+@dataclass
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+# --- the program ---------------------------------------------------------------------------------
+
+
+def main(argv: list[str]) -> int:
+    from rocwheel.cli import main as ci_build
+
+    words = [word for word in argv if word != "--json"]
+    plays = json.loads(Path(os.environ["NIGHT_SCRIPT"]).read_text())
+    if words[0] == "dist_wheels":
+        return _dist(words, plays)
+    if words[0] == "gate" and words[1] != "merge":
+        return _gate(words, plays)
+    return ci_build(argv)
+
+
+def _value(words: list[str], name: str) -> str:
+    found = [word.partition("=")[2] for word in words if word.startswith(f"--{name}=")]
+    return found[-1] if found else ""
+
+
+def _play(plays: dict, kind: str, name: str) -> str:
+    for pattern, what in plays.get(kind, {}).items():
+        if fnmatch.fnmatch(name, pattern):
+            return str(what)
+    return "pass"
+
+
+def _perform(what: str) -> str:
+    """`sleep:3`, `sleep:3:fail`, `kill`, or a state."""
+    if what.startswith("sleep:"):
+        _, seconds, *rest = what.split(":")
+        time.sleep(float(seconds))
+        return rest[0] if rest else "pass"
+    if what == "kill":
+        os.kill(os.getpid(), 9)
+    if what.startswith("count:"):  # infra as often as the file's number says, then a pass
+        file = Path(what.removeprefix("count:"))
+        left = int(file.read_text())
+        file.write_text(str(left - 1))
+        return "infra" if left > 0 else "pass"
+    return what
+
+
+def _dist(words: list[str], plays: dict) -> int:
+    from support.wheelset import make_set
+
+    from rocwheel.build_record import BUILD_RECORD
+
+    what = _perform(_play(plays, "build", _value(words, "gfx-targets")))
+    if what != "pass":
+        print(json.dumps({"error": {"kind": "bazel", "message": f"played: {what}", "hint": ""}}))
+        return 12
+    folder = Path(_value(words, "wheelhouse"))
+    manifest = make_set(
+        folder,
+        pythons=tuple(_value(words, "python-versions").split(",")),
+        suffix=_value(words, "wheel-suffix") or None,
+        rocm="7.1.0",
+        gfx=tuple(_value(words, "gfx-targets").split(",")),
+    )
+    (folder / BUILD_RECORD).write_bytes(b"{}\n")
+    print(json.dumps({"wheelhouse": str(folder), "manifest_sha256": manifest.sha256}))
+    return 0
+
+
+def _gate(words: list[str], plays: dict) -> int:
+    from support.wheelset import make_verdict
+
+    import amdgpu_family_matrix as matrix
+    from rocwheel.index import channels
+    from rocwheel.ledger import manifests, verdicts
+    from rocwheel.verdict import State
+
+    suite, python, family = (_value(words, name) for name in ("suite", "python", "family"))
+    shard = _value(words, "shard")
+    state = State(_perform(_play(plays, "gate", f"{family}.{python}.{suite}.{shard or '1/1'}")))
+    path = _value(words, "channels-file")
+    name = _value(words, "channel")
+    channel = (
+        channels.channel(Path(path), name) if name else channels.of_store(_value(words, "store"))
+    )
+    place = channel.staging(channel.open(), family, 7)
+    manifest = manifests.find(place, _value(words, "manifest"))
+    assert manifest is not None
+    verdict = make_verdict(
+        manifest, suite=suite, python=python, state=state, family=matrix.family(family)
+    )
+    key = verdicts.add(place, verdict)
+    print(json.dumps({"state": state.value, "reason": verdict.reason, "verdict": key}))
+    return state.exit_code
+
+
+if __name__ == "__main__":
+    sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
+    sys.exit(main(sys.argv[1:]))

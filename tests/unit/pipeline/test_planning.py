@@ -1,0 +1,223 @@
+"""The plan of a night is decided once, says why, and is the same whoever makes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+
+import amdgpu_family_matrix as matrix
+from rocwheel.errors import ConfigError
+from rocwheel.index import channels
+from rocwheel.ledger.nights import Plan, Recipe
+from rocwheel.pipeline import planning, resolving
+from rocwheel.pipeline import settings as settings_file
+from rocwheel.pipeline.planning import Seen, SetSeen
+from rocwheel.verdict import State
+
+ROOT = Path(__file__).parents[3]
+NOW = datetime(2026, 5, 1, tzinfo=timezone.utc)
+MANIFEST = "a" * 64
+RECIPE = Recipe(
+    name="jax",
+    inputs="1" * 64,
+    jax="0.9.1",
+    jax_repository="",
+    jax_commit="",
+    rocm="/rocm.tar.gz",
+    rocm_version="7.10.0",
+    rocm_sha256="",
+    image="",
+    families=("gfx94X-dcgpu", "gfx90c"),
+    pythons=("3.12", "3.13"),
+    argv=("dist_wheels",),
+)
+
+
+@pytest.fixture
+def setting():
+    return planning.Setting(
+        night="2026-05-01",
+        settings=settings_file.load(ROOT / "ci" / "nightly.yaml"),
+        families=matrix.FAMILIES,
+        channel=channels.of_store("file:///store"),
+        target=("--store=file:///store",),
+        checkout=ROOT,
+        by="me",
+        now=NOW,
+    )
+
+
+def made(setting, seen: Seen | None = None) -> Plan:
+    return planning.plan(setting, [RECIPE], [], seen or Seen())
+
+
+def names(plan: Plan, kind: str) -> list[str]:
+    return [cell.name for cell in plan.cells if cell.kind == kind]
+
+
+def test_a_plan_is_the_same_bytes_whoever_makes_it_and_reads_back(setting):
+    one = made(setting)
+    assert one.to_bytes() == made(setting).to_bytes()
+    assert Plan.from_bytes(one.to_bytes(), name="plan") == one
+
+
+def test_every_cell_comes_after_what_it_waits_for(setting):
+    seen: set[str] = set()
+    for cell in made(setting).cells:
+        assert {*cell.after, *cell.settled} <= seen
+        seen.add(cell.name)
+
+
+def test_a_family_without_a_runner_has_no_gate_cells_and_the_plan_says_so(setting):
+    plan = made(setting)
+    assert not [name for name in names(plan, "gate") if "gfx90c" in name]
+    assert "gfx90c has no runner for unit" in {item.why for item in plan.absent}
+    assert "promote.jax.gfx90c" in names(plan, "promote")
+
+
+def test_without_history_a_suite_is_cut_as_far_as_it_may_be_and_merged(setting):
+    plan = made(setting)
+    shards = [n for n in names(plan, "gate") if ".3.12.unit." in n]
+    assert len(shards) == 16
+    merge = plan.cell("merge.jax.gfx94X-dcgpu.3.12.unit")
+    assert set(merge.settled) == set(shards)
+    assert "--shards=16" in merge.argv
+
+
+@pytest.mark.parametrize(("minutes", "count"), [(1, 1), (31, 2), (200, 7), (10_000, 16)])
+def test_history_says_into_how_many_shards_a_suite_is_cut(setting, minutes, count):
+    seen = Seen(tests={("gfx94X-dcgpu", "unit"): minutes * 60_000})
+    shards = [n for n in names(made(setting, seen), "gate") if ".3.12.unit" in n]
+    assert len(shards) == count
+
+
+def test_a_night_without_changes_runs_only_page_and_prune(setting):
+    seen = Seen(
+        manifests={RECIPE.inputs: MANIFEST},
+        sets={(name, MANIFEST): SetSeen(state="released") for name in RECIPE.families},
+    )
+    plan = made(setting, seen)
+    assert {cell.kind for cell in plan.cells if not cell.kept} == {"page", "prune"}
+    assert plan.cell("build.jax").why == f"built before as {MANIFEST[:12]}"
+
+
+def test_of_a_staged_set_only_what_is_missing_or_was_infra_runs_again(setting):
+    cells = {
+        ("smoke", "3.12"): (State.PASS, ""),
+        ("unit", "3.12"): (State.FAIL, "3 failed"),
+        ("e2e", "3.12"): (State.INFRA, "no device"),
+        ("smoke", "3.13"): (State.NOT_RUN, "no verdict"),
+    }
+    seen = Seen(
+        manifests={RECIPE.inputs: MANIFEST},
+        sets={("gfx94X-dcgpu", MANIFEST): SetSeen(state="staged", cells=cells)},
+        tests={("gfx94X-dcgpu", suite): 1000 for suite in ("unit", "e2e", "multi_gpu")},
+    )
+    plan = made(setting, seen)
+    stem = "gate.jax.gfx94X-dcgpu"
+    assert plan.cell(f"{stem}.3.12.smoke").kept == "pass"
+    assert plan.cell(f"{stem}.3.12.unit").kept == "fail", "a failure is evidence, not a gap"
+    assert plan.cell(f"{stem}.3.12.e2e").why == "was infra: no device"
+    assert not plan.cell(f"{stem}.3.13.smoke").kept
+    assert f"--manifest={MANIFEST}" in plan.cell(f"{stem}.3.13.smoke").argv
+    assert not plan.cell("promote.jax.gfx94X-dcgpu").kept
+
+
+def test_a_night_is_repeated_from_its_plan_with_every_cell(setting):
+    seen = Seen(manifests={RECIPE.inputs: MANIFEST})
+    again = planning.again(made(setting, seen), night="again", by="you", now=NOW)
+    assert again.repeats == "2026-05-01"
+    assert not [cell for cell in again.cells if cell.kept]
+    assert again.recipes[0].inputs == RECIPE.inputs
+
+
+def test_an_unknown_cell_names_the_nearest_and_an_absent_one_its_reason(setting):
+    plan = made(setting)
+    with pytest.raises(ConfigError) as near:
+        plan.cell("build.jaxx")
+    assert "build.jax" in near.value.hint
+    with pytest.raises(ConfigError) as absent:
+        plan.cell("gate.jax.gfx90c.3.12.unit")
+    assert "no runner" in absent.value.hint
+
+
+def test_github_gets_at_most_its_limit_of_jobs_or_an_error(setting):
+    plan = made(setting)
+    rows = planning.github_matrix(plan, "gate")["include"]
+    assert {row["runner"] for row in rows} <= {
+        r.label for r in matrix.family("gfx94X-dcgpu").runners
+    }
+    many = replace(setting, families=matrix.FAMILIES)
+    recipe = Recipe(
+        **{
+            **{f: getattr(RECIPE, f) for f in RECIPE.__struct_fields__},
+            "families": tuple(matrix.FAMILIES),
+        }
+    )
+    with pytest.raises(ConfigError, match="more than the 256"):
+        planning.github_matrix(planning.plan(many, [recipe], [], Seen()), "gate")
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("sets: []\nnights: 3", "nights: unknown key"),
+        ("sets: [{name: A, jax: default, rocm: {source: x}}]", "is not a name"),
+        ("sets: [{name: a, rocm: {source: x}}]", "exactly one of jax and source_dir"),
+        ("sets: [{name: a, jax: default, rocm: {source: x, tarballs: y}}]", "tarballs and source"),
+        ("sets: [{name: a, jax: default, rocm: {source: x}}]\nattempts: 0", "less than 1"),
+        ("sets: [{name: a, jax: default, rocm: {source: x}}]\nnotify: {url: 'http://a'}", "https"),
+    ],
+)
+def test_nonsense_in_the_settings_is_refused_with_its_place(tmp_path, text, problem):
+    file = tmp_path / "nightly.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        settings_file.load(file)
+
+
+def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
+    pools = tmp_path / "pools.yaml"
+    pools.write_text(
+        "labels: {linux-gfx942-8gpu-ossci-rocm: ours}\npartitions: {gfx942: big}\n"
+        "gres: {'gpu:mi300x': 'gpu:mi325x'}\n"
+    )
+    loaded = settings_file.load(ROOT / "ci" / "nightly.yaml", pools)
+    plan = planning.plan(replace(setting, settings=loaded), [RECIPE], [], Seen())
+    cell = next(cell for cell in plan.cells if ".multi_gpu" in cell.name)
+    assert (cell.needs.label, cell.needs.partition, cell.needs.gres) == (
+        "ours",
+        "big",
+        "gpu:mi325x",
+    )
+    for text, problem in (
+        ("labels: {nobody: x}", "the matrix has no such name"),
+        ("policy: {unit: advisory}", "policy: unknown key"),
+        ("partitions: {gfx942: 'a b'}", "not a Slurm partition"),
+    ):
+        pools.write_text(text)
+        with pytest.raises(ConfigError, match=problem):
+            settings_file.load(ROOT / "ci" / "nightly.yaml", pools)
+
+
+def test_the_newest_tarball_of_each_family_is_chosen_by_version(tmp_path):
+    for name in (
+        "therock-dist-linux-gfx90a-7.9.0.tar.gz",
+        "therock-dist-linux-gfx90a-7.10.0a20260501.tar.gz",
+        "therock-dist-linux-gfx90a-7.10.0a20260430.tar.gz",
+        "therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz",
+        "unrelated.tar.gz",
+    ):
+        (tmp_path / name).touch()
+    world = resolving.World(
+        checkout=ROOT, cwd=tmp_path, runner=None, client=None, now=NOW, note=print, tool=""
+    )
+    found = resolving.newest_tarballs(".", world)
+    assert sorted(found) == ["gfx90a", "gfx94X-dcgpu"]
+    assert found["gfx90a"].endswith("7.10.0a20260501.tar.gz")

@@ -1,0 +1,152 @@
+"""What a night's attempts amount to: nothing is good by default, and no failure is forgotten."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+from rocwheel.ledger.nights import Attempt, Begun, Book, Cell, Ended, Order, Plan, now_text
+from rocwheel.pipeline import standing
+from rocwheel.pipeline.local import critical_paths
+from rocwheel.pipeline.standing import Phase
+from rocwheel.verdict import State
+
+NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
+CELLS = (
+    Cell(name="build", kind="build", argv=("dist_wheels",), seconds=100),
+    Cell(name="stage", kind="stage", argv=("stage",), after=("build",), seconds=10),
+    Cell(name="gate", kind="gate", argv=("gate",), after=("stage",), seconds=50),
+    Cell(name="promote", kind="promote", argv=("promote",), after=("stage",), settled=("gate",)),
+)
+
+
+def attempt(
+    number: int, cell: str, state: str | None, *, plan: str = "p", age: int = 60
+) -> Attempt:
+    began = now_text(NOW - timedelta(seconds=age))
+    begun = Begun(token=str(number), cell=cell, plan=plan, host="h", engine="local", time=began)
+    ended = state and Ended(
+        cell=cell, plan=plan, host="h", engine="local", state=state, reason=f"was {state}",
+        began=began, time=now_text(NOW), milliseconds=1,
+    )  # fmt: skip
+    return Attempt(number=number, begun=begun, ended=ended or None)
+
+
+def book(orders: tuple[Order, ...] = (), attempts: int = 2, **said: str | None) -> Book:
+    """Each argument is the states of a cell's attempts, comma-separated; `-` has not ended."""
+    plan = Plan(
+        night="n", made=now_text(NOW), by="me", tool="1", target=(), recipes=(), cells=CELLS,
+        attempts=attempts,
+    )  # fmt: skip
+    tries = {
+        cell: tuple(
+            attempt(number, cell, None if word == "-" else word)
+            for number, word in enumerate((words or "").split(","), 1)
+            if word
+        )
+        for cell, words in said.items()
+    }
+    return Book(plan=plan, sha256="p", attempts=tries, orders=orders, quarantined={})
+
+
+def stand(*args, **said):
+    return standing.stand(book(*args, **said), NOW)
+
+
+def order(action: str, cell: str = "", seen: int = 0) -> Order:
+    return Order(action=action, cell=cell, by="me", reason="why", time=now_text(NOW), seen=seen)
+
+
+def test_before_anything_ran_everything_waits_and_only_the_first_is_ready():
+    found = stand()
+    assert {item.phase for item in found.values()} == {Phase.WAITING}
+    assert [n for n, item in found.items() if standing.ready(found, item.cell)] == ["build"]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "state"),
+    [
+        ("pass", State.PASS),
+        ("fail", State.FAIL),
+        ("infra,pass", State.PASS),
+        ("pass,fail", State.FAIL),
+        ("fail,pass", State.FLAKY),
+        ("crash,pass", State.FLAKY),
+        ("pass,infra", State.PASS),
+        ("fail,infra", State.FAIL),
+        ("fail,pass,pass", State.FLAKY),
+    ],
+)
+def test_all_attempts_at_a_test_count_in_any_order(attempts, state):
+    found = stand(build="pass", stage="pass", gate=attempts)["gate"]
+    assert found.state is state, found.reason
+    assert found.phase is Phase.ENDED
+
+
+def test_a_build_that_passes_at_last_is_built():
+    assert stand(build="fail,pass")["build"].passed
+    assert stand(build="pass,infra")["build"].passed, "a requeue of what is done changes nothing"
+
+
+def test_what_the_machine_was_at_fault_for_is_tried_again_as_often_as_the_plan_says():
+    assert stand(build="infra")["build"].phase is Phase.OPEN
+    assert stand(build="infra,infra")["build"].phase is Phase.ENDED
+    assert stand(build="infra,infra", attempts=3)["build"].phase is Phase.OPEN
+    assert stand(build="fail")["build"].phase is Phase.ENDED
+
+
+def test_an_attempt_that_never_said_how_it_ended_runs_until_its_limit_and_is_lost_then():
+    assert stand(build="-")["build"].phase is Phase.RUNNING
+    late = NOW + timedelta(seconds=3600 + standing.GRACE + 1)
+    found = standing.stand(book(build="-"), late)["build"]
+    assert found.phase is Phase.OPEN
+    assert found.state is State.INFRA
+    assert "never said" in found.reason
+    assert not standing.stand(book(build="-,-"), late)["build"].passed
+
+
+def test_what_needs_a_failed_cell_is_barred_and_says_which_one_failed_first():
+    found = stand(build="fail")
+    assert found["promote"].phase is Phase.BARRED
+    assert found["promote"].reason == "build: fail"
+    assert not any(item.passed for item in found.values())
+
+
+def test_a_promotion_waits_for_every_test_and_runs_whatever_became_of_them():
+    waits = stand(build="pass", stage="pass", gate="-")
+    assert not standing.ready(waits, waits["promote"].cell)
+    failed = stand(build="pass", stage="pass", gate="fail")
+    assert standing.ready(failed, failed["promote"].cell), "promotion reads verdicts, not us"
+
+
+def test_a_retry_gives_one_more_attempt_and_a_drop_bars_what_follows():
+    again = stand((order("retry", "build", seen=1),), build="fail")["build"]
+    assert again.phase is Phase.OPEN
+    assert (
+        stand((order("retry", "build", seen=1),), build="fail,fail")["build"].phase is Phase.ENDED
+    )
+    dropped = stand((order("drop", "build"),))
+    assert dropped["build"].reason == "dropped by me: why"
+    assert dropped["stage"].phase is Phase.BARRED
+
+
+def test_a_stopped_night_stays_stopped_until_somebody_lets_it_go_on():
+    assert standing.stopped((order("stop"),))
+    assert not standing.stopped((order("stop"), order("go-on")))
+
+
+def test_a_record_of_another_plan_counts_as_nothing_that_passed():
+    tries = {"build": (attempt(1, "build", "pass", plan="other"),)}
+    found = standing.stand(
+        Book(plan=book().plan, sha256="p", attempts=tries, orders=(), quarantined={}), NOW
+    )["build"]
+    assert not found.passed
+    assert "another plan" in found.reason
+
+
+def test_the_critical_path_counts_everything_that_follows():
+    paths = critical_paths(CELLS)
+    assert paths["build"] == 100 + 10 + 50 + 60
+    assert paths["gate"] == 50 + 60
+    assert paths["promote"] == 60
