@@ -71,10 +71,15 @@ def program() -> tuple[str, ...]:
     return (sys.executable, str(CHECKOUT / "build" / "ci_build"))
 
 
+def whole(app: App) -> HostRunner:
+    """Starts what needs the caller's whole environment: our own commands, and Slurm's."""
+    return HostRunner(dict(app.environ))
+
+
 def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cells.Worker:
     """This machine, for cells to run on."""
     return cells.Worker(
-        runner=HostRunner(dict(app.environ)),  # our own commands: they read it at their own edge
+        runner=whole(app),
         program=how or program(),
         host=app.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         engine=engine,
@@ -83,8 +88,8 @@ def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cel
         cache=app.cache,
         console=app.console,
         now=app.now,
-        why_ended=slurm.why_ended(app.runner, job) if engine == "slurm" else None,
-        collect=partial(slurm.collect, runner=app.runner) if engine == "slurm" else None,
+        why_ended=slurm.why_ended(whole(app), job) if engine == "slurm" else None,
+        collect=partial(slurm.collect, runner=whole(app)) if engine == "slurm" else None,
     )
 
 

@@ -20,6 +20,7 @@ from rocwheel.cli.night import (
     document_of,
     night_argument,
     nightly,
+    whole,
     worker,
 )
 from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
@@ -80,11 +81,11 @@ def status(app: App, options: StatusOptions) -> int:
 
 def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, Standing], str]:
     book = target.nights.book(night)
-    waits = slurm.waiting(target.nights, night, app.runner)
+    waits = slurm.waiting(target.nights, night, whole(app))
     if waits is None:  # nothing of this night is in Slurm
         waits = {}
     elif slurm.collect(
-        target.nights, night, worker(app, engine="slurm", job=""), runner=app.runner
+        target.nights, night, worker(app, engine="slurm", job=""), runner=whole(app)
     ):
         book = target.nights.book(night)
     found = standing.stand(book, app.now())
@@ -318,12 +319,7 @@ def prune(app: App, options: PruneNightsOptions) -> None:
     target = NightTarget(app, options)
     old = target.nights.names()[: -options.keep]
     who = PersonOptions(by="", reason="retention").who(app)
-    plans = [
-        retention.plan(place, target.channel, who=who, is_staging=number == 0)
-        for name in options.families
-        for pair in target.channel.pairs(target.store, name)
-        for number, place in enumerate(pair)
-    ]
+    plans = _plans(target, options.families, who)
     lines = [*(f"night {name}" for name in old), *(line for plan in plans for line in plan.lines())]
     if options.dry_run:
         app.emit_plan(lines)
@@ -331,6 +327,15 @@ def prune(app: App, options: PruneNightsOptions) -> None:
     app.console.detail("\n".join(lines))
     builds = _prune(target, old, plans, who)
     app.emit({"nights": list(old), "builds": builds}, f"{len(old)} nights pruned")
+
+
+def _plans(target: NightTarget, families: tuple[str, ...], who: Who) -> list[retention.PrunePlan]:
+    return [
+        retention.plan(place, target.channel, who=who, is_staging=number == 0)
+        for name in families
+        for pair in target.channel.pairs(target.store, name)
+        for number, place in enumerate(pair)
+    ]
 
 
 def _prune(

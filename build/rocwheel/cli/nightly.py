@@ -24,6 +24,7 @@ from rocwheel.cli.night import (
     night_argument,
     nightly,
     program,
+    whole,
     worker,
 )
 from rocwheel.cli.target import PersonOptions, StoreOptions, judging, person_options, store_options
@@ -226,7 +227,7 @@ def _run_there(
         nights=target.nights,
         night=book.plan.night,
         worker=worker(app, engine="slurm", job="", how=how),
-        runner=app.runner,
+        runner=whole(app),
         target=target.words,
         most=options.workers,
         logs=app.cache / "nightly" / "slurm",

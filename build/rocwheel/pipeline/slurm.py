@@ -170,7 +170,8 @@ class Engine:
             f"{cell.name} {len(book.attempts.get(cell.name, ()))} {before[cell.name]}"
             for cell in group
         ]
-        digest = hashlib.sha256("\n".join([self.night, *what]).encode()).hexdigest()
+        where = [self.nights.store.url, self.night]
+        digest = hashlib.sha256("\n".join([*where, *what]).encode()).hexdigest()
         return f"rocwheel-{digest[:16]}"
 
     def _submit(

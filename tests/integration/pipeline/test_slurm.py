@@ -13,6 +13,7 @@ from support.night import PROGRAM, World
 
 from rocwheel.ledger.nights import Nights
 from rocwheel.store import open_store
+from rocwheel.verdict import State
 
 pytestmark = [
     pytest.mark.slow,
@@ -33,8 +34,9 @@ def world(tmp_path, cluster):
     return World(tmp_path, (tmp_path / "store").as_uri(), env=dict(cluster.env))
 
 
-def submit(world: World, night: str = "one", *words: str):
-    return world.nightly("run", night, "--engine=slurm", f"--program={PROGRAM}", *words)
+def submit(world: World, night: str = "one", *words: str, check: bool = False):
+    program = f"--program={PROGRAM}"
+    return world.nightly("run", night, "--engine=slurm", program, *words, check=check)
 
 
 def book(world: World, night: str = "one"):
@@ -74,21 +76,21 @@ def test_a_night_is_submitted_at_once_and_goes_on_without_us(world, cluster):
 def test_exit_codes_survive_and_a_failing_suite_promotes_nothing(world, cluster):
     world.plan("one", check=True)
     world.script(gate={"*unit*": "crash"})
-    submit(world)
+    submit(world, check=True)
     cluster.idle(240)
     states = world.states("one")
     assert states["gate.jax.gfx90a.3.12.unit"] == "crash"
     assert states["promote.jax.gfx90a"] == "fail"
     (attempt,) = book(world).attempts["gate.jax.gfx90a.3.12.unit"]
     shown = cluster.ask("scontrol", "show", "job", attempt.begun.job, "--oneliner")
-    assert "ExitCode=24:0" in shown
+    assert f"ExitCode={State.CRASH.exit_code}:0" in shown
     assert not (world.folder / "store" / "v2" / "gfx90a").exists()
 
 
 def test_a_cancelled_job_is_not_run_and_a_killed_one_infra(world, cluster):
     world.plan("one", check=True)
     world.script(gate={"*smoke*": "sleep:120", "*unit*": "kill"})
-    submit(world)
+    submit(world, check=True)
     job = begun(world, SMOKE)
     cluster.ask("scancel", job)
     cluster.idle(240)
@@ -102,7 +104,7 @@ def test_a_cancelled_job_is_not_run_and_a_killed_one_infra(world, cluster):
 def test_a_requeued_job_is_another_attempt_and_the_first_is_told(world, cluster):
     world.plan("one", check=True)
     world.script(gate={"*smoke*": "sleep:15"})
-    submit(world)
+    submit(world, check=True)
     job = begun(world, SMOKE)
     cluster.ask("scontrol", "requeue", job)
     cluster.idle(300)
@@ -114,7 +116,7 @@ def test_a_requeued_job_is_another_attempt_and_the_first_is_told(world, cluster)
 def test_a_node_that_dies_is_infra_and_the_others_go_on(world, cluster):
     world.plan("one", check=True)
     world.script(gate={"*smoke*": "sleep:20"})
-    submit(world)
+    submit(world, check=True)
     begun(world, SMOKE)
     host = book(world).attempts[SMOKE][-1].begun.host
     cluster.kill(host)
@@ -139,7 +141,7 @@ def test_a_node_that_dies_is_infra_and_the_others_go_on(world, cluster):
 def test_the_controller_may_be_restarted_in_mid_night(world, cluster):
     world.plan("one", check=True)
     world.script(gate={"*smoke*": "sleep:5"})
-    submit(world)
+    submit(world, check=True)
     begun(world, "build.jax")
     cluster.kill("slurmctld")
     away = submit(world)
@@ -176,7 +178,7 @@ def test_what_the_cluster_has_not_is_said_before_anything_is_submitted(world, cl
 def test_status_says_what_waits_in_slurm_and_why(world, cluster):
     world.plan("one", check=True)
     world.script(build={"*": "sleep:8"})
-    submit(world)
+    submit(world, check=True)
     begun(world, "build.jax")
     shown = world.nightly("status", "one")
     assert "Dependency" in shown.out
