@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 import click
@@ -14,7 +15,7 @@ from rocwheel.cli.dist import CHECKOUT, listed
 from rocwheel.errors import WheelError
 from rocwheel.wheel import inspect as inspection
 from rocwheel.wheel import policy as policies
-from rocwheel.wheel import rename, show
+from rocwheel.wheel import rename, show, together
 from rocwheel.wheel import repair as repairing
 from rocwheel.wheel import verify as judging
 from rocwheel.wheel.diff import diff as compare
@@ -71,7 +72,7 @@ def wheel() -> None:
 @_wheels
 def inspect(app: App, options: WheelsOptions) -> None:
     """Show names, sizes, shared objects, GPU code, provenance."""
-    reports = [inspection.with_manifest(inspection.inspect(path)) for path in options.paths(app)]
+    reports = together.each(inspection.inspect_with_manifest, options.paths(app))
     width = shutil.get_terminal_size().columns
     app.emit(
         {"wheels": [show.document(report) for report in reports]},
@@ -205,19 +206,19 @@ def repair(app: App, options: RepairOptions) -> None:
     copied.
     """
     rules = options.load(app)
-    plans = [repairing.plan_repair(path, policy=rules) for path in options.paths(app)]
+    plans = together.each(partial(repairing.plan_repair, policy=rules), options.paths(app))
     if options.dry_run:
         documents = [show.plan_document(plan) for plan in plans]
         text = "\n".join(f"would repair {plan}" for plan in plans)
         app.emit({"dry_run": True, "wheels": documents}, text)
         return
-    results = [_repaired(app, plan, options) for plan in plans]
+    results = together.each(partial(_repaired, app, options), plans)
     documents = [show.result_document(*both) for both in zip(plans, results, strict=True)]
     app.emit({"wheels": documents}, "\n".join(str(result.path) for result in results))
 
 
 def _repaired(
-    app: App, plan: repairing.RepairPlan, options: RepairOptions
+    app: App, options: RepairOptions, plan: repairing.RepairPlan
 ) -> repairing.RepairResult:
     return repairing.apply(
         plan,

@@ -200,11 +200,12 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
     )
 
 
-def with_manifest(report: WheelReport) -> WheelReport:
-    """Add what the manifest beside a wheel says it was made from (R36), where it lists the wheel.
+def inspect_with_manifest(path: Path) -> WheelReport:
+    """`inspect`, and what the manifest beside the wheel says it was made from, if it lists it.
 
     Raises ConfigError for a manifest that cannot be read.
     """
+    report = inspect(path)
     folder = report.path.parent
     manifest = Manifest.load(folder) if (folder / MANIFEST).exists() else None
     if manifest is None or all(entry.sha256 != report.sha256 for entry in manifest.wheels):

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import hashlib
 import re
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import ConfigError, WheelError
+from rocwheel.wheel import together
 from rocwheel.wheel.metadata import (
     KeyValueText,
     RecordRow,
@@ -133,8 +133,8 @@ def plan_retag(
         _tags(text, kind)
         for text, kind in ((python, "python"), (abi, "ABI"), (platform, "platform"))
     )
-    plans = []
-    for path in paths:
+
+    def plan(path: Path) -> Rename:
         with ZipArchive(path) as archive:
             draft = _Draft(archive)
             before = draft.name
@@ -148,8 +148,9 @@ def plan_retag(
             if tuple(sorted(wheel.all("Tag"))) != after.tags:
                 wheel.replace_all("Tag", after.tags)
                 draft.edit(f"{draft.folder}/WHEEL", wheel.to_bytes())
-            plans.append(draft.rename(after))
-    return tuple(plans)
+            return draft.rename(after)
+
+    return tuple(together.each(plan, paths))
 
 
 def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, ...]:
@@ -168,8 +169,9 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
                 hint="re-version one set at a time",
             )
     versions = {project: (version, change.of(version)) for project, version in old.items()}
-    plans = []
-    for path, name in zip(paths, names, strict=True):
+
+    def plan(path: Path) -> Rename:
+        name = WheelName.parse(path.name)
         _, new = versions[name.project]
         with ZipArchive(path) as archive:
             draft = _Draft(archive)
@@ -183,8 +185,9 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
                 f"{path.name} will require {project} {new}: re-version that wheel too"
                 for project in alone
             )
-            plans.append(draft.rename(replace(name, version_text=str(new)), notes=notes))
-    return tuple(plans)
+            return draft.rename(replace(name, version_text=str(new)), notes=notes)
+
+    return tuple(together.each(plan, paths))
 
 
 def apply(plans: Iterable[Rename], folder: Path) -> tuple[Path, ...]:
@@ -193,19 +196,19 @@ def apply(plans: Iterable[Rename], folder: Path) -> tuple[Path, ...]:
     Raises WheelError when a file of another content has one of the names, HostError when the
     folder cannot be written.
     """
-    with ExitStack() as stack:
-        box = stack.enter_context(Outbox(folder))
-        made = []
-        for plan in plans:
-            archive = stack.enter_context(ZipArchive(plan.source, stamp=plan.stamp))
-            parts = (
-                Fresh(like=member, name=plan.path(member.name), content=plan.edits[member.name])
-                if member.name in plan.edits
-                else Kept(archive=archive, member=member, name=plan.path(member.name))
-                for member in archive.members
-            )
-            made.append(box.write(str(plan.after), parts, archive))
-    return tuple(made)
+    with Outbox(folder) as box:
+
+        def write(plan: Rename) -> Path:
+            with ZipArchive(plan.source, stamp=plan.stamp) as archive:
+                parts = (
+                    Fresh(like=member, name=plan.path(member.name), content=plan.edits[member.name])
+                    if member.name in plan.edits
+                    else Kept(archive=archive, member=member, name=plan.path(member.name))
+                    for member in archive.members
+                )
+                return box.write(str(plan.after), parts, archive)
+
+        return tuple(together.each(write, plans))
 
 
 class _Draft:

@@ -8,15 +8,20 @@ and moved there when it is complete, never over a file with other bytes (`Outbox
 from __future__ import annotations
 
 import errno
+import itertools
 import os
 import struct
+import threading
 import zlib
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocwheel.errors import HostError, WheelError
+from rocwheel.wheel import together
 from rocwheel.wheel.zip_reader import (
     CENTRAL,
     END,
@@ -36,12 +41,14 @@ from rocwheel.wheel.zip_reader import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from concurrent.futures import Future
     from types import TracebackType
 
     from rocwheel.wheel.zip_reader import CentralDirectory, ZipArchive, ZipMember
 
 BLOCK: Final = 1 << 20
 LEVEL: Final = 6  # of deflate, as wheels are packed everywhere
+WINDOW: Final = 32 << 10  # bytes that deflate looks back
 ZIP64_VERSION: Final = 45  # "version needed to extract" of a record with 64-bit sizes
 _NO_KERNEL_HELP: Final = frozenset({
     errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF,
@@ -168,13 +175,16 @@ class _Writer:
         self._write(_local(part.like, part.name, empty, wide=wide))
         start = self._at
         crc = size = 0
-        deflate = zlib.compressobj(LEVEL, zlib.DEFLATED, -15)
-        for piece in pieces(part.content):
-            crc = zlib.crc32(piece, crc)
-            size += len(piece)
-            self._write(piece if part.like.method == STORED else deflate.compress(piece))
-        if part.like.method != STORED:
-            self._write(deflate.flush())
+
+        def counted() -> Iterator[bytes]:
+            nonlocal crc, size
+            for piece in pieces(part.content):
+                crc = zlib.crc32(piece, crc)
+                size += len(piece)
+                yield piece
+
+        for piece in counted() if part.like.method == STORED else deflated(counted()):
+            self._write(piece)
         sizes = _Sizes(
             method=part.like.method,
             flags=flags,
@@ -271,6 +281,46 @@ def pieces(content: bytes | Path) -> Iterator[bytes]:
     with content.open("rb") as file:
         while piece := file.read(BLOCK):
             yield piece
+
+
+def deflated(content: Iterator[bytes]) -> Iterator[bytes]:
+    """A raw deflate stream of the content: of one piece by zlib, of more on all cores.
+
+    As pigz does it, each piece is compressed by itself with the window of the one before it, and
+    ends on a byte; so the stream does not depend on how many cores there are.
+    """
+    first, second = next(content, b""), next(content, b"")
+    if not second:
+        packer = zlib.compressobj(LEVEL, zlib.DEFLATED, -15)
+        yield packer.compress(first) + packer.flush()
+        return
+    width = together.cores()
+    waiting: deque[Future[bytes]] = deque()
+    with ThreadPoolExecutor(width) as pool:
+        window = b""
+        for piece, last in _and_last(itertools.chain((first, second), content)):
+            waiting.append(pool.submit(_packed, piece, window, last=last))
+            window = piece[-WINDOW:]
+            if len(waiting) > 2 * width:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _packed(piece: bytes, window: bytes, *, last: bool) -> bytes:
+    from zlib_ng import zlib_ng
+
+    packer = zlib_ng.compressobj(LEVEL, zlib.DEFLATED, -15, zdict=window)
+    return packer.compress(piece) + packer.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+
+
+def _and_last(content: Iterator[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """Each piece, and whether it is the last one."""
+    piece = next(content)
+    for following in content:
+        yield piece, False
+        piece = following
+    yield piece, True
 
 
 def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
@@ -373,6 +423,7 @@ class Outbox:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._drafts: dict[str, _DraftFile] = {}
+        self._lock = threading.Lock()
 
     def __enter__(self) -> Outbox:  # noqa: PYI034
         try:
@@ -392,13 +443,18 @@ class Outbox:
                 draft.discard()
 
     def write(self, name: str, parts: Iterable[Part], archive: ZipArchive) -> Path:
-        """Write one wheel aside; it gets its name when the block ends. Raises HostError."""
-        if name in self._drafts:
-            raise WheelError(
-                f"{name}: two of the wheels would get this name", hint="give each wheel once"
-            )
+        """Write one wheel aside; it gets its name when the block ends. Raises HostError.
+
+        Several threads may write at once.
+        """
         try:
-            draft = self._drafts[name] = _DraftFile(self.folder, name)
+            with self._lock:
+                if name in self._drafts:
+                    raise WheelError(
+                        f"{name}: two of the wheels would get this name",
+                        hint="give each wheel once",
+                    )
+                draft = self._drafts[name] = _DraftFile(self.folder, name)
             write(parts, archive, draft.descriptor)
         except OSError as exc:
             raise self._unwritable(exc) from exc

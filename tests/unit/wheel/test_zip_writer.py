@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 import zipfile
+import zlib
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from support import wheels
 from support.wheels import Entry, File, Wheel, Zip
 
 from rocwheel.errors import HostError, WheelError
+from rocwheel.wheel import together, zip_writer
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.zip_reader import ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox
@@ -263,3 +266,36 @@ def test_a_large_file_is_compressed_from_disk(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "out" / path.name) as theirs:
         assert theirs.read("jax_rocm7_plugin/_linalg.so") == large.read_bytes()
         assert theirs.getinfo("jax_rocm7_plugin/_linalg.so").external_attr >> 16 == 0o100755
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.one_of(st.binary(min_size=1, max_size=50), st.just(b"abc" * 30_000)), max_size=12),
+    st.integers(1, 3),
+)
+def test_a_stream_packed_on_all_cores_is_one_stream_that_any_number_makes(pieces, cores) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        made = b"".join(zip_writer.deflated(iter(pieces)))
+        patch.setattr(together, "cores", lambda: cores)
+        assert b"".join(zip_writer.deflated(iter(pieces))) == made
+    inflate = zlib.decompressobj(-15)
+    assert inflate.decompress(made) == b"".join(pieces)
+    assert inflate.eof
+    assert not inflate.unused_data
+
+
+def test_a_set_is_handled_in_order_and_ends_with_its_first_error() -> None:
+    begun = []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        time.sleep(0.01 if number % 2 else 0)
+        if number in (5, 6):
+            raise WheelError(str(number))
+        return number
+
+    assert together.each(work, range(5), at_once=3) == [0, 1, 2, 3, 4]
+    assert together.each(work, [], at_once=3) == []
+    with pytest.raises(WheelError, match="5"):
+        together.each(work, range(1000), at_once=3)
+    assert len(begun) < 500

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocwheel.errors import RocmError, WheelError
-from rocwheel.manifest import MANIFEST, Manifest
+from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.wheel import together
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.judge import Expectation, Judge
@@ -109,17 +110,17 @@ def verify_set(
         with suppress(WheelError):  # `verify` will say so
             names[path] = WheelName.parse(path.name)
     cells = Counter(map(_cell, names.values()))
-    found: dict[Path, tuple[Finding, ...]] = {}
-    for path in paths:
+
+    def judge(path: Path) -> tuple[Finding, ...]:
         name = names.get(path)
         siblings = _siblings(name, names.values()) if name else None
         meant = replace(expected or Expectation(), siblings=siblings, partial=not whole)
-        double = name is not None and cells[_cell(name)] > 1
-        found[path] = (
-            *((finding("set.double", "one of several wheels for one Python"),) if double else ()),
-            *verify(path, policy=policy, expected=meant),
-        )
-    return found
+        found = verify(path, policy=policy, expected=meant)
+        if name is None or cells[_cell(name)] == 1:
+            return found
+        return (finding("set.double", "one of several wheels for one Python"), *found)
+
+    return dict(zip(paths, together.each(judge, paths), strict=True))
 
 
 def _cell(name: WheelName) -> tuple[object, ...]:
@@ -143,37 +144,53 @@ def verify_wheelhouse(
     Upstream wheels of the set are not in the folder; they count as siblings only.
     """
     siblings = {wheel.project: wheel.version for wheel in manifest.wheels}
-    found: dict[Path, tuple[Finding, ...]] = {}
-    for entry in manifest.built:
-        path = folder / entry.filename
-        kind = WheelKind(entry.kind)
-        python = PythonVersion.parse(entry.python) if entry.python else None
-        expected = Expectation(
-            kind=kind,
-            project=entry.project,
-            version=entry.version,
-            python=python.interpreter if python else "",
-            abi=python.abi if python else "",
-            gfx_targets=frozenset(manifest.gfx_targets) if kind.needs_rocm else None,
-            siblings=siblings,
+
+    def judge(entry: WheelEntry) -> tuple[Finding, ...]:
+        return _verify_entry(folder, entry, manifest, siblings, policy)
+
+    found = {
+        folder / entry.filename: findings
+        for entry, findings in zip(
+            manifest.built, together.each(judge, manifest.built), strict=True
         )
-        try:
-            report = inspect(path, hashes=True)
-        except WheelError as exc:
-            found[path] = (finding("archive", str(exc)),)
-            continue
-        problems = verify(report, policy=policy, expected=expected)
+    }
+    for path in sorted(folder.glob("*.whl")):
+        if path not in found:
+            found[path] = (finding("set.manifest", "not in the manifest"),)
+    return found
+
+
+def _verify_entry(
+    folder: Path,
+    entry: WheelEntry,
+    manifest: Manifest,
+    siblings: Mapping[str, str],
+    policy: WheelPolicy,
+) -> tuple[Finding, ...]:
+    """Judge one wheel of a wheelhouse by what the manifest says of it."""
+    kind = WheelKind(entry.kind)
+    python = PythonVersion.parse(entry.python) if entry.python else None
+    expected = Expectation(
+        kind=kind,
+        project=entry.project,
+        version=entry.version,
+        python=python.interpreter if python else "",
+        abi=python.abi if python else "",
+        gfx_targets=frozenset(manifest.gfx_targets) if kind.needs_rocm else None,
+        siblings=siblings,
+    )
+    try:
+        report = inspect(folder / entry.filename, hashes=True)
+    except WheelError as exc:
+        return (finding("archive", str(exc)),)
+    differs = [
+        finding("set.manifest", f"{what}: {is_now or 'none'}, the manifest says {was or 'none'}")
         for what, is_now, was in (
             ("SHA-256", report.sha256, entry.sha256),
             ("gfx targets", report.gfx_targets, entry.gfx_targets),
             ("tags", report.tags, entry.tags),
             ("grafted libraries", report.grafted, entry.grafted),
-        ):
-            if is_now != was:
-                text = f"{what}: {is_now or 'none'}, the manifest says {was or 'none'}"
-                problems = (*problems, finding("set.manifest", text))
-        found[path] = problems
-    for path in sorted(folder.glob("*.whl")):
-        if path not in found:
-            found[path] = (finding("set.manifest", "not in the manifest"),)
-    return found
+        )
+        if is_now != was
+    ]
+    return (*verify(report, policy=policy, expected=expected), *differs)
