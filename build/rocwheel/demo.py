@@ -109,12 +109,15 @@ def prepare(base: dist.Request, *, runner: Runner) -> Prepared:
         jax_source_dir=miniature(base.checkout) / "workspace",
         jaxlib="built",
         compiler="clang",
-        compiler_path=base.compiler_path or machine.newest("clang", environ),
         bazel_options=("--config=debian_bazel", *base.bazel_options),
-        machine_options=tuple(
-            f"--repo_env=MINIATURE_PYTHON_{item.version.major}_{item.version.minor}"
-            f"={item.executable}"
-            for item in interpreters
+        machine_options=(
+            # The miniature downloads no compiler: its hermetic route takes what CC names.
+            f"--repo_env=CC={machine.newest('clang', environ)}",
+            *(
+                f"--repo_env=MINIATURE_PYTHON_{item.version.major}_{item.version.minor}"
+                f"={item.executable}"
+                for item in interpreters
+            ),
         ),
         allow_dirty=True,
     )

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from packaging.specifiers import SpecifierSet
 
 from rocwheel.console import size
-from rocwheel.errors import RocwheelError
+from rocwheel.errors import ConfigError, RocwheelError
 from rocwheel.host import machine
+from rocwheel.model import suggest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -28,6 +29,12 @@ class Row:
     name: str
     found: str
     remedy: str = ""  # empty where nothing is wrong
+
+
+def known_purpose(name: str, known: tuple[str, ...]) -> None:
+    """Refuse a purpose nobody knows. Raises ConfigError with the nearest one."""
+    if name not in known:
+        raise ConfigError(f"--for {name}: unknown command", hint=suggest(name, known))
 
 
 def examine(*, environ: Mapping[str, str], cache: Path, runner: Runner) -> Iterator[Row]:

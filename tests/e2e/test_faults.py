@@ -85,9 +85,10 @@ def test_a_missing_bazel_and_a_missing_compiler_are_named(world, tmp_path):
     for name in ("sh", "git", "python3"):
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
-    failed = world.run(*world.arguments, PATH=str(tmp_path / "bin"))
+    nowhere = f"--compiler-path={tmp_path}/bin/clang"
+    failed = world.run(*world.arguments, nowhere, PATH=str(tmp_path / "bin"))
     assert failed.returncode == 8
-    assert "clang: not found on PATH" in error_of(failed)
+    assert "clang++: not found" in error_of(failed)
     compiler = f"--compiler-path={shutil.which('clang-19')}"
     failed = world.run(*world.arguments, compiler, PATH=str(tmp_path / "bin"))
     assert failed.returncode == 8

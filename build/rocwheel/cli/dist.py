@@ -57,6 +57,7 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         bazel_startup_options=options.bazel_startup_options,
         wheelhouse=app.cwd / options.wheelhouse,
         cache=app.path(options.cache_dir) or app.cache,
+        rocm_cache=app.path(options.rocm_dir),
         cache_budget=byte_count(options.cache_budget) if options.cache_budget else None,
         allow_dirty=options.allow_dirty,
         checkout=CHECKOUT,

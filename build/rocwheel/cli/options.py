@@ -20,6 +20,7 @@ class RocmOptions:
     therock_sha256: str | None = None
     rocm_version: str | None = None
     cache_dir: Path | None = None
+    rocm_dir: Path | None = None
     cache_budget: str | None = None
 
 
@@ -155,7 +156,8 @@ compiler_option = section(
         metavar="NAME",
         default="clang",
         show_default=True,
-        help="Host compiler: clang (on this machine), hermetic (JAX's own clang), gcc (where the "
+        help="Host compiler: clang (this machine's where JAX builds with it, else JAX's own), "
+        "hermetic (JAX's own clang), gcc (where the "
         "layout has it).",
     ),
 )
@@ -255,6 +257,11 @@ cache_options = section(
         "--cache-dir",
         type=_PATH,
         help="ROCm trees and Bazel output; default: ~/.cache/rocwheel.",
+    ),
+    once(
+        "--rocm-dir",
+        type=_PATH,
+        help="ROCm trees alone: a path that is the same for all who share a remote cache.",
     ),
     once(
         "--cache-budget",

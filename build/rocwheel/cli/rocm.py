@@ -25,7 +25,7 @@ def _plan(app: App, options: FetchOptions) -> rocm.RocmPlan:
         options.therock_path,
         sha256=options.therock_sha256,
         version=options.rocm_version,
-        cache=app.path(options.cache_dir) or app.cache,
+        cache=app.path(options.rocm_dir) or app.path(options.cache_dir) or app.cache,
         cwd=app.cwd,
     )
 

@@ -210,6 +210,7 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
             "wheel_suffix": spec.wheel_version.suffix,
             "bazel_options": request.bazel_options,
             "bazel_startup_options": request.bazel_startup_options,
+            **({"xla_patches": tree.xla_patches} if tree.xla_dir else {}),
         },
         wheels=entries,
     )

@@ -123,3 +123,16 @@ def check_rocm(
             f"{', '.join(programs)}: not found; JAX's build rules run it",
             hint="apt-get install binutils",
         )
+
+
+def odd_options(spec: bazel.BuildSpec, *, home: str) -> Iterator[str]:
+    """Warnings about options that probably do not mean what was meant."""
+    for option in spec.options:
+        if " --" in option:
+            yield f"{option!r}: one option for Bazel, not two; give --bazel-options once for each"
+    root = str(spec.rocm_root or "")
+    if spec.remote.options and home and root.startswith(f"{home.rstrip('/')}/"):
+        yield (
+            f"{root}: lies in a home folder, so nobody else shares what the remote cache keeps; "
+            "give all who share it one --rocm-dir"
+        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rocwheel import bazel, rocm, source
 from rocwheel.console import silent
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from rocwheel.layout import VersionClass
     from rocwheel.manifest import Source
     from rocwheel.process import Runner
+
+
+ROCM_LATER: Final = PurePath("<ROCm root>")  # of a plan whose ROCm is not here yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,11 @@ def gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
             budget_bytes=request.cache_budget,
             env=request.environ,
         )
+    for warning in checks.odd_options(
+        spec(version=root.version, rocm_root=root.root, binary=binary),
+        home=request.environ.get("HOME", ""),
+    ):
+        console.warn(warning)
     checks.check_rocm(tree, root, environ=request.environ)
     final = spec(version=root.version, rocm_root=root.root, binary=binary)
     if not planned.rocm.version:
@@ -108,7 +116,8 @@ def preview(
     warnings = checks.check_toolchain(
         tree, spec, invocations, environ=request.environ, runner=runner
     )
-    return tree, spec, (*notes, *said, *tree.warnings, *warnings)
+    asked = checks.odd_options(spec, home=request.environ.get("HOME", ""))
+    return tree, spec, (*notes, *said, *tree.warnings, *warnings, *asked)
 
 
 def _expected_rocm(planned: Plan) -> tuple[RocmVersion, PurePath]:
@@ -121,7 +130,7 @@ def _expected_rocm(planned: Plan) -> tuple[RocmVersion, PurePath]:
             f"{planned.rocm.name}: its name does not say which ROCm it is",
             hint="add --rocm-version, which a dry run cannot read from the tree",
         )
-    return planned.rocm.version, planned.rocm.cached or PurePath("<ROCm root>")
+    return planned.rocm.version, planned.rocm.cached or ROCM_LATER
 
 
 def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> None:

@@ -54,6 +54,7 @@ class Request:
     machine_options: tuple[str, ...] = ()  # Bazel's too, but about this machine: in no manifest
     wheelhouse: Path
     cache: Path
+    rocm_cache: Path | None = None  # None: in `cache`, with all else
     cache_budget: int | None = None  # bytes
     allow_dirty: bool = False
     checkout: Path  # rocwheel's own: where ci/ is
@@ -95,7 +96,7 @@ def plan(request: Request) -> Plan:
         request.therock,
         sha256=request.therock_sha256,
         version=request.rocm_version,
-        cache=request.cache,
+        cache=request.rocm_cache or request.cache,
         cwd=request.cwd,
     )
     return Plan(

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import bazel, wheelhouse
-from rocwheel.dist.inputs import preview
+from rocwheel.download import has_password
+from rocwheel.dist.inputs import ROCM_LATER, preview
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.manifest import MANIFEST
 from rocwheel.model import canonical_version, project_name
+from rocwheel.process import base_env
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rocwheel.dist.assemble import Result
     from rocwheel.dist.request import Plan
-    from rocwheel.process import Runner
+    from rocwheel.process import Command, Runner
 
 UPSTREAM: Final = " (upstream, by hash)"
+ROCM_VARIABLE: Final = "ROCM_ROOT"  # of the shell that dry-run lines are pasted into
 
 
 def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
@@ -28,8 +32,11 @@ def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
     """
     request = planned.request
     tree, spec, notes = preview(planned, runner=runner)
+    base = base_env(request.environ)
     yield "# ROCm"
     yield from (f"# {line}" for line in str(planned.rocm).splitlines())
+    if spec.rocm_root == ROCM_LATER:
+        yield _fetch_rocm(planned)
     yield "# sources"
     for command in (*planned.sources.commands, *planned.sources.xla_commands(tree)):
         yield str(command)
@@ -37,7 +44,7 @@ def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
     yield from (f"# {note}" for note in notes)
     for invocation in bazel.invocations(spec):
         yield f"# Bazel: {invocation.title}"
-        yield str(invocation.command_line())
+        yield _pasteable(invocation.command_line(), base)
     yield "# wheels: repair (auditwheel and patchelf where they are needed) and verify"
     joined = canonical_version(tree.jax_version, spec.wheel_version.effective)
     folder = request.wheelhouse / f"<first {wheelhouse.IDENTITY_LENGTH} of the manifest's SHA-256>"
@@ -49,6 +56,34 @@ def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
     for name in (MANIFEST, BUILD_RECORD):
         yield f"# write {folder}/{name}"
     yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
+
+
+def _fetch_rocm(planned: Plan) -> str:
+    """A line of ours that fetches ROCm and remembers where it is for the lines after it."""
+    request = planned.request
+    folder = request.rocm_cache or request.cache
+    words = ["python3", str(request.checkout / "build" / "ci_build"), "fetch_rocm"]
+    words += [f"--therock-path={planned.rocm.shown}", f"--cache-dir={folder}"]
+    words += [f"--therock-sha256={planned.rocm.sha256}"] if planned.rocm.sha256 else []
+    return f'{ROCM_VARIABLE}="$({shlex.join(words)})"'
+
+
+def _pasteable(command: Command, base: Mapping[str, str]) -> str:
+    """A line that runs with exactly the environment the build gives, whatever the shell has.
+
+    A folder that is not there yet is the variable that `_fetch_rocm` sets.
+    """
+    pairs = {**base, **command.env}
+    names = [
+        f'{name}="${name}"' if has_password(value) else f"{name}={shlex.quote(value)}"
+        for name, value in sorted(pairs.items())
+    ]
+    words = (shlex.quote(word) for word in command.argv)
+    line = " ".join(["env -i", *names, *words])
+    for word in {word for word in command.argv if str(ROCM_LATER) in word}:
+        variable = word.replace(str(ROCM_LATER), f'"${ROCM_VARIABLE}"')
+        line = line.replace(shlex.quote(word), variable)
+    return f"(cd {shlex.quote(str(command.cwd))} && {line})" if command.cwd else line
 
 
 def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from dataclasses import dataclass
@@ -106,6 +107,15 @@ def newest(name: str, environ: Mapping[str, str]) -> Path:
             f"{name}: not found on PATH", hint=f"install {name}, or give its path as an option"
         )
     return max(variants, key=lambda variant: variant[0])[1]
+
+
+def memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
+    """Bytes of memory this process may use: the machine's, or what its control group allows."""
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        return min(whole, int(limit.read_text()))
+    except (OSError, ValueError):  # no control groups of the second kind, or `max`
+        return whole
 
 
 @dataclass(frozen=True, kw_only=True)

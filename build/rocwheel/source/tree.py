@@ -18,7 +18,7 @@ from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion, WheelKind, is_commit
-from rocwheel.source import bazelrc
+from rocwheel.source import bazelrc, patches
 from rocwheel.source.git import Checkout, ask_ref, checkout, identify, resolve_ref
 from rocwheel.values import replace
 
@@ -86,7 +86,8 @@ class SourceTree:
     jax: Source
     xla: Source  # all empty for a tree that builds no XLA
     xla_dir: Path | None  # when it overrides the tree's own
-    release: Pin | None  # the pin of this JAX version, whatever its layout
+    xla_patches: tuple[str, ...] = ()  # of the tree's own patches, those this XLA has
+    release: Pin | None = None  # the pin of this JAX version, whatever its layout
     rc: bazelrc.RcFiles | None = None  # None where the tree is not here yet
     fixed_number: str | None = None  # in the wheels' names, where it is not ROCm's major
     warnings: tuple[str, ...] = ()
@@ -202,7 +203,7 @@ def resolve(
             f"{root}: is JAX {version}, the pin says {planned.pin.version}",
             hint="correct ci/pins.yaml",
         )
-    xla, xla_dir = _xla(planned, layout, runner, console)
+    xla, override = _xla(planned, layout, runner, console)
     tree = SourceTree(
         root=root,
         workspace=workspace,
@@ -213,13 +214,15 @@ def resolve(
         bazel=_bazel(workspace),
         jax=identify(root, runner=runner),
         xla=xla,
-        xla_dir=xla_dir,
+        xla_dir=override.folder if override else None,
+        xla_patches=override.applied if override else (),
         release=pin,
         rc=rc,
         fixed_number=_fixed_number(root, layout),
         warnings=(
             *odd,
             *_refusal(root, layout),
+            *(override.warnings if override else ()),
             *(
                 f"{root / name}: your own Bazel options are part of this build"
                 for name in layout.personal
@@ -454,23 +457,26 @@ def _bazel(workspace: Path) -> str:
 
 def _xla(
     planned: SourcePlan, layout: Layout, runner: Runner, console: Console
-) -> tuple[Source, Path | None]:
+) -> tuple[Source, patches.Patched | None]:
     """Say which XLA is built, and from which folder when it is not the tree's own."""
     request = planned.request
+    wanted_patches = patches.named(planned.root / layout.xla.folder)
     if request.xla_dir:
         if not (request.xla_dir / "xla").is_dir():
             raise SourceError(
                 f"{request.xla_dir}: no XLA checkout, it has no folder xla",
                 hint="name the top of a checkout of openxla/xla",
             )
-        return identify(request.xla_dir, runner=runner), request.xla_dir
+        override = patches.compared(request.xla_dir, wanted_patches, runner=runner)
+        return identify(request.xla_dir, runner=runner), override
     if request.xla_ref:
         repository = request.xla_repository or layout.xla.repository
         commit = resolve_ref(repository, request.xla_ref, runner=runner)
         ref = "" if is_commit(request.xla_ref) else request.xla_ref
         wanted = _checkout(repository, ref, commit, planned.cache)
         _take(wanted, runner, console)
-        return Source(repository=repository, commit=commit), wanted.folder
+        override = patches.patched(wanted.folder, wanted_patches, runner=runner)
+        return Source(repository=repository, commit=commit), override
     folder = planned.root / layout.xla.folder
     if not folder.is_dir():
         return Source(repository="", commit=""), None

@@ -56,7 +56,11 @@ def look(tmp_path, runner, clang):
         root = tmp_path / "jax"
         generations.write(root, generation, says=says, clang=str(named or folder / "clang"))
         identity = ("-c", "user.name=t", "-c", "user.email=t@example.org")
-        for words in (("init", "-q"), ("add", "-A"), (*identity, "commit", "-qm", "t", "--allow-empty")):
+        for words in (
+            ("init", "-q"),
+            ("add", "-A"),
+            (*identity, "commit", "-qm", "t", "--allow-empty"),
+        ):
             subprocess.run(["git", "-C", str(root), *words], check=True)
         asked = dist.Request(
             therock=f"https://example.com/{TARBALL}",
@@ -261,7 +265,9 @@ def test_an_option_in_two_words_is_refused_too(look):
 def test_a_fork_whose_own_build_refuses_rocm_is_said(look):
     fork = replace(
         GENERATIONS["0.8.0"],
-        files={"build/build.py": 'print("This repo is not used for building the ROCm JAX plugins")'},
+        files={
+            "build/build.py": 'print("This repo is not used for building the ROCm JAX plugins")'
+        },
     )
     assert any("refuses ROCm wheels" in note for note in look(fork)[3])
 

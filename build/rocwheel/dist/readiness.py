@@ -1,0 +1,154 @@
+"""Whether this machine can make the build that was asked for: what it has, lacks, and will take.
+
+Nothing is fetched and nothing is changed. The figures are those of JAX's own builds, and of this
+wheelhouse's last build where there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
+
+from rocwheel import bazel, rocm, wheelhouse
+from rocwheel.build_record import BUILD_RECORD, BuildRecord
+from rocwheel.console import duration, size
+from rocwheel.dist import inputs
+from rocwheel.errors import RocwheelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocwheel import source
+    from rocwheel.dist.request import Plan, Request
+    from rocwheel.process import Runner
+
+GIB: Final = 1 << 30
+BAZEL_DISK: Final = 40 * GIB  # repositories unpacked, objects and the disk cache of one JAX
+ROCM_DISK: Final = 35 * GIB  # a tarball of 3 to 8 GB and its tree
+JOB_MEMORY: Final = 4 * GIB  # a compile takes about 2 GiB, the last links several
+HOSTS: Final = ("github.com", "storage.googleapis.com", "files.pythonhosted.org")
+# Debian's and Fedora's package for a program that is missed.
+PACKAGES: Final = {
+    "clang": ("clang lld", "clang lld"),
+    "ld.lld": ("lld", "lld"),
+    "ld.gold": ("binutils", "binutils-gold"),
+    "readelf": ("binutils", "binutils"),
+    "git": ("git", "git"),
+    "patchelf": ("patchelf", "patchelf"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Need:
+    """One thing the build needs, and whether it is there."""
+
+    name: str
+    found: str
+    remedy: str = ""  # empty where nothing is wrong
+    program: str = ""  # what is missed, where a package has it
+
+
+def examine(planned: Plan, *, runner: Runner, memory: int) -> Iterator[Need]:
+    """Look at all that this build needs; `memory` is what the machine has, in bytes.
+
+    Starts short processes. What the request itself has wrong is a row, too.
+    """
+    request = planned.request
+    try:
+        tree, spec, notes = inputs.preview(planned, runner=runner)
+    except RocwheelError as exc:
+        yield Need(name="request", found=str(exc), remedy=exc.hint, program=_program(str(exc)))
+        return
+    yield Need(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
+    yield from _compiler(spec)
+    for note in notes:
+        yield Need(name="note", found=note)
+    yield from _programs(tree, request)
+    yield from _rocm(planned, tree)
+    yield from _disk(planned)
+    yield _jobs(memory)
+    yield _time(request)
+    hosts = [urlsplit(planned.rocm.source).hostname] if "://" in planned.rocm.source else []
+    if spec.remote.options:
+        hosts.append("the remote cache or executor")
+    yield Need(name="network", found=", ".join(filter(None, [*hosts, *HOSTS])))
+
+
+def install_lines(needs: tuple[Need, ...]) -> tuple[str, ...]:
+    """One line for Debian and one for Fedora that brings every program that is missed."""
+    missed = [need.program for need in needs if need.program in PACKAGES]
+    if not missed:
+        return ()
+    lines = []
+    for number, install in ((0, "apt-get install"), (1, "dnf install")):
+        packages = dict.fromkeys(" ".join(PACKAGES[name][number] for name in missed).split())
+        lines.append(f"{install} {' '.join(packages)}")
+    return tuple(lines)
+
+
+def _program(text: str) -> str:
+    """The program whose absence an error tells about, "" where it is something else."""
+    return next((name for name in PACKAGES if text.startswith((f"{name}:", f"{name},"))), "")
+
+
+def _compiler(spec: bazel.BuildSpec) -> Iterator[Need]:
+    compiler = spec.compiler
+    found = "the one JAX downloads" if compiler.kind == "hermetic" else f"{compiler.cc}"
+    yield Need(name="compiler", found=f"{found} {compiler.major or ''}".rstrip())
+
+
+def _programs(tree: source.SourceTree, request: Request) -> Iterator[Need]:
+    for name in ("git", "patchelf", *tree.version_class.needs.programs):
+        where = shutil.which(name, path=request.environ.get("PATH", ""))
+        remedy = "" if where else "install it"
+        yield Need(name=name, found=where or "none", remedy=remedy, program="" if where else name)
+
+
+def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[Need]:
+    folder = planned.rocm.cached
+    if planned.rocm.origin is rocm.Origin.DIRECTORY:
+        folder = Path(planned.rocm.source)
+    if folder is None:
+        yield Need(name="ROCm", found=f"{planned.rocm.shown}: not here yet, so not looked into")
+        return
+    missing = rocm.missing(folder, tree.version_class.needs.paths)
+    shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")  # noqa: PLR2004
+    remedy = "use a whole TheRock distribution" if missing else ""
+    yield Need(name="ROCm", found=f"{folder}{f' lacks {shown}' if missing else ''}", remedy=remedy)
+
+
+def _disk(planned: Plan) -> Iterator[Need]:
+    folder = planned.request.cache
+    while not folder.exists():
+        folder = folder.parent
+    here = planned.rocm.cached or planned.rocm.origin is rocm.Origin.DIRECTORY
+    needed = BAZEL_DISK + (0 if here else ROCM_DISK)
+    free = shutil.disk_usage(folder).free
+    yield Need(
+        name="disk",
+        found=f"{size(free)} free at {planned.request.cache}, about {size(needed)} are needed",
+        remedy="" if free >= needed else "free some space, or choose another disk: --cache-dir",
+    )
+
+
+def _jobs(memory: int) -> Need:
+    cpus = len(os.sched_getaffinity(0))
+    fitting = max(1, memory // JOB_MEMORY)
+    found = f"{size(memory)} for {cpus} jobs; a job takes up to {size(JOB_MEMORY)}"
+    remedy = "" if fitting >= cpus else f"add --bazel-options=--jobs={fitting}"
+    return Need(name="memory", found=found, remedy=remedy)
+
+
+def _time(request: Request) -> Need:
+    path = request.wheelhouse / wheelhouse.CURRENT / BUILD_RECORD
+    try:
+        record = BuildRecord.from_bytes(path.read_bytes(), name=str(path))
+    except (OSError, RocwheelError):
+        return Need(name="time", found="no build here yet; JAX takes hours on 8 cores, 1 on 64")
+    took = sum(record.milliseconds.values()) / 1000
+    run = sum(item.actions_executed for item in record.bazel.invocations)
+    return Need(name="time", found=f"the last build took {duration(took)} for {run} actions")

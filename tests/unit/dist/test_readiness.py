@@ -1,0 +1,101 @@
+"""`doctor --for dist_wheels`: what this very build needs, what it lacks, and one line to get it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from support import generations, tarballs
+from support.generations import GENERATIONS
+
+from rocwheel import dist
+from rocwheel.dist import readiness
+from rocwheel.dist.readiness import GIB
+from rocwheel.host import machine
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def examined(tmp_path, runner):
+    def run(version="0.11.0", *, memory=1 << 40, clang=True, **changes):
+        folder = tmp_path / "bin"
+        folder.mkdir(exist_ok=True)
+        for name in ("clang", "clang++", "git", "patchelf", "readelf"):
+            if clang or not name.startswith("clang"):
+                program = folder / name
+                script = '#!/bin/sh\ncase "$1" in -dumpversion) echo 19.1;; *) echo "${1#*=}-nowhere";; esac\n'
+                real = '#!/bin/sh\nexec /usr/bin/git "$@"\n'
+                program.write_text(real if name == "git" else script)
+                program.chmod(0o755)
+        root = generations.write(
+            tmp_path / "jax", GENERATIONS[version], clang=str(folder / "clang")
+        )
+        rocm = tmp_path / "rocm"
+        if not rocm.is_dir():
+            tarballs.rocm_folder(rocm)
+        settings = {
+            "therock": str(rocm),
+            "gfx_targets": ("gfx942",),
+            "jax_source_dir": root,
+            "jaxlib": "built",
+            "wheelhouse": tmp_path / "wheelhouse",
+            "cache": tmp_path / "cache",
+            "checkout": ROOT,
+            "cwd": tmp_path,
+            "environ": {"PATH": str(folder), "HOME": "/root"},
+            **changes,
+        }
+        planned = dist.plan(dist.Request(**settings))
+        needs = tuple(readiness.examine(planned, runner=runner, memory=memory))
+        return {need.name: need for need in needs}, readiness.install_lines(needs)
+
+    return run
+
+
+def test_everything_this_build_needs_is_a_row(examined):
+    needs, install = examined()
+    assert {"JAX", "compiler", "git", "ROCm", "disk", "memory", "time", "network"} <= needs.keys()
+    assert needs["compiler"].found == "the one JAX downloads"
+    assert not needs["ROCm"].remedy
+    assert install == ()
+
+
+def test_a_linker_that_is_missed_comes_with_one_line_for_each_kind_of_system(examined):
+    needs, install = examined("0.10.1")
+    assert needs["request"].program == "ld.gold"
+    assert install == ("apt-get install binutils", "dnf install binutils-gold")
+
+
+def test_memory_decides_how_many_jobs_are_proposed(examined):
+    cpus = len(os.sched_getaffinity(0))
+    needs, _ = examined(memory=4 * GIB)
+    assert ("--jobs=1" in needs["memory"].remedy) is (cpus > 1)
+    assert examined(memory=4 * GIB * cpus)[0]["memory"].remedy == ""
+
+
+def test_an_incomplete_rocm_is_told_before_anything_is_built(examined, tmp_path):
+    examined()
+    (tmp_path / "rocm" / "include" / "miopen" / "version.h").unlink()
+    folder = tmp_path / "rocm"
+    needs, _ = examined(therock=str(folder))
+    assert "lacks include/miopen/version.h" in needs["ROCm"].found
+    assert needs["ROCm"].remedy
+
+
+def test_the_time_is_that_of_the_last_build_here(examined, tmp_path):
+    assert "hours" in examined()[0]["time"].found
+    folder = tmp_path / "wheelhouse" / "current"
+    folder.mkdir(parents=True)
+    (folder / "build.json").write_text(json.dumps({"schema": 1}))
+    assert "hours" in examined()[0]["time"].found  # a record that cannot be read is none
+
+
+def test_memory_is_what_the_control_group_allows(tmp_path):
+    limit = tmp_path / "memory.max"
+    limit.write_text("1048576\n")
+    assert machine.memory(limit) == 1 << 20
+    limit.write_text("max\n")
+    assert machine.memory(limit) == machine.memory(tmp_path / "none") > 1 << 20

@@ -1,0 +1,85 @@
+"""JAX's patches of XLA: applied to a copy of ours, only compared with a folder of the user's."""
+
+from __future__ import annotations
+
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from rocwheel.source import patches
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ONE = """\
+--- a/xla/one.cc
++++ b/xla/one.cc
+@@ -1 +1 @@
+-old
++new
+"""
+ELSEWHERE = ONE.replace("one.cc", "gone.cc")
+WORKSPACE = """\
+        patch_file = [
+            # "//third_party/xla:temporary.patch",
+            "//third_party/xla:one.patch",
+            "//third_party/xla:elsewhere.patch",
+        ],
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> tuple[Path, ...]:
+    folder = tmp_path / "jax" / "third_party" / "xla"
+    folder.mkdir(parents=True)
+    (folder / "workspace.bzl").write_text(WORKSPACE)
+    for name, text in (("one", ONE), ("elsewhere", ELSEWHERE), ("temporary", ONE)):
+        (folder / f"{name}.patch").write_text(text)
+    return patches.named(folder)
+
+
+@pytest.fixture
+def xla(tmp_path: Path) -> Path:
+    folder = tmp_path / "sources" / ("1" * 40)
+    (folder / "xla").mkdir(parents=True)
+    (folder / "xla" / "one.cc").write_text("old\n")
+    git = ["git", "-C", str(folder), "-c", "user.name=t", "-c", "user.email=t@example.org"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "t"]):
+        subprocess.run([*git, *words], check=True)
+    return folder
+
+
+def test_only_patches_that_are_applied_are_named(tree) -> None:
+    assert [patch.name for patch in tree] == ["one.patch", "elsewhere.patch"]
+
+
+def test_a_tree_without_patches_has_none(tmp_path: Path) -> None:
+    assert patches.named(tmp_path) == ()
+
+
+def test_a_folder_of_the_users_is_compared_and_never_changed(tree, xla, runner) -> None:
+    found = patches.compared(xla, tree, runner=runner)
+    assert found.folder == xla
+    assert found.applied == ()
+    lacks, other = found.warnings
+    assert f"git -C {xla} apply {tree[0]}" in lacks
+    assert "elsewhere.patch does not apply" in other
+    assert (xla / "xla" / "one.cc").read_text() == "old\n"
+    (xla / "xla" / "one.cc").write_text("new\n")
+    assert patches.compared(xla, tree, runner=runner).applied == ("one.patch",)
+
+
+def test_a_checkout_of_ours_is_copied_once_with_what_applies(tree, xla, runner) -> None:
+    for _ in range(2):
+        found = patches.patched(xla, tree, runner=runner)
+        assert found.applied == ("one.patch",)
+        assert "elsewhere.patch does not apply" in found.warnings[0]
+        assert (found.folder / "xla" / "one.cc").read_text() == "new\n"
+    assert (xla / "xla" / "one.cc").read_text() == "old\n"
+    assert patches.patched(xla, (), runner=runner).folder == xla
+    changed = tree[0]
+    changed.write_text(ONE.replace("+new", "+newer"))
+    other = patches.patched(xla, tree, runner=runner)
+    assert other.folder != found.folder
+    assert (other.folder / "xla" / "one.cc").read_text() == "newer\n"
