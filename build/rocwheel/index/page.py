@@ -189,7 +189,6 @@ def _row(entry: Entry) -> dict[str, Any]:
         attributes["data-requires-python"] = entry.requires_python
     if entry.metadata_sha256:
         attributes["data-core-metadata"] = f"sha256={entry.metadata_sha256}"
-        attributes["data-dist-info-metadata"] = f"sha256={entry.metadata_sha256}"
     if entry.yanked is not None:
         attributes["data-yanked"] = entry.yanked
     return {

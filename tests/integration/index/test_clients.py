@@ -155,6 +155,21 @@ def test_every_installer_finds_the_set_everywhere(world, tmp_path, clients) -> N
     assert len(list((tmp_path / "got").iterdir())) == 3
 
 
+@pytest.mark.parametrize("world", ["S3"], indirect=True)
+def test_a_name_with_underscores_is_found_on_html_pages_by_every_pip(
+    world, tmp_path, clients
+) -> None:
+    """pip 22.3 to 23.1 compare METADATA's Name as it is spelt, where a page announces METADATA."""
+    shop, _ = world
+    manifest = shop.released(tmp_path / "wh", pythons=(PYTHON,))
+    version = manifest.built[0].version
+    for client in clients.values():
+        for name in ("jax_rocm7_plugin", "JAX.ROCm7-Plugin"):
+            done = client.install(shop.release.url, tmp_path / "target", name)
+            assert done.returncode == 0, f"{client.name}: {name}: {done.stderr}"
+            assert installed(tmp_path / "target") == {PLUGIN: version, PJRT: version}
+
+
 @everywhere
 @pytest.mark.parametrize("version", ["1!2.0", "2.0+a.b.1", "2.0.post1.dev3+local.7", "2.0rc1"])
 def test_the_link_of_any_version_leads_to_its_object(world, tmp_path, version: str) -> None:
