@@ -28,6 +28,8 @@ INSTALL = {
     "podman": "apt-get install podman runc catatonit",
     "skopeo": "apt-get install skopeo",
     "chromium": "apt-get install chromium chromium-driver",
+    "node": "apt-get install nodejs",
+    "npm": "apt-get install npm",
     "munged": "apt-get install munge",
     "sbatch": "apt-get install slurm-client",
     "slurmctld": "apt-get install slurmctld",

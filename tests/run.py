@@ -36,6 +36,8 @@ PACKAGES = (
     "munge",
     "mmdebstrap",
     "nginx-light",
+    "nodejs",
+    "npm",
     "openssl",
     "podman",
     "python3-venv",

@@ -26,7 +26,7 @@ sets:
     source_dir: source
     pythons: ["3.12"]
     families: [{families}]
-    rocm: {{source: rocm}}
+    rocm: {{source: rocm-7.1.0.tar.gz}}
     options: [--wheel-suffix={suffix}]
 build: {{cpus: 1, memory_mib: 64, disk_mib: 1, hours: 1}}
 gate: {{cpus: 1, memory_mib: 64, disk_mib: 1, hours: 1}}
@@ -48,9 +48,8 @@ class World:
     options: object = None  # of the store, for a server that is not AWS
 
     def __post_init__(self) -> None:
-        for name in ("source", "rocm-7.1.0"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-        (self.folder / "rocm").mkdir(exist_ok=True)
+        (self.folder / "source").mkdir(parents=True, exist_ok=True)
+        (self.folder / "rocm-7.1.0.tar.gz").write_bytes(b"ROCm")
         (self.folder / "source" / "file").write_text("source")
         self.settings()
         self.script()

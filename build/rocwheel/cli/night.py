@@ -6,13 +6,13 @@ import socket
 import sys
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import group
-from rocwheel.cli.dist import CHECKOUT
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
 from rocwheel.ledger.nights import Nights
@@ -68,7 +68,7 @@ class NightTarget:
 
 def program() -> tuple[str, ...]:
     """How this program is started."""
-    return (sys.executable, str(CHECKOUT / "build" / "ci_build"))
+    return (sys.executable, str(Path(sys.argv[0]).absolute()))
 
 
 def whole(app: App) -> HostRunner:

@@ -108,7 +108,7 @@ def plan(app: App, options: PlanOptions) -> None:
     if not options.dry_run:
         target.nights.check_clock(app.now())
         state = "planned" if target.nights.add(made) else "nothing-to-do"
-        _outputs(app, made)
+        app.github_outputs(planning.github_outputs(made))
     _say_planned(app, made, state, explain=options.explain or options.dry_run)
 
 
@@ -159,16 +159,6 @@ def _plan(app: App, options: PlanOptions, target: NightTarget) -> Plan:
     return planning.plan(setting, recipes, absent, seen)
 
 
-def _outputs(app: App, made: Plan) -> None:
-    """Hand the night and its matrices to the jobs of a workflow."""
-    values = {"night": made.night}
-    for kind in planning.MATRICES:
-        rows = planning.github_matrix(made, kind)
-        values[kind] = json.dumps(rows)
-        values[f"{kind}_any"] = "true" if rows["include"] else "false"
-    app.github_outputs(values)
-
-
 # --- run -----------------------------------------------------------------------------------------
 
 
@@ -178,6 +168,7 @@ class RunOptions(NightOptions, DryRun):
 
     engine: str
     workers: int
+    only: str
     program: str
 
 
@@ -190,6 +181,7 @@ class RunOptions(NightOptions, DryRun):
     default=0,
     help="Most cells at once here, or at once on the cluster; default: as many as have room.",
 )
+@option("--only", default="", metavar="FAMILY", help="For GitHub: the matrices of one family.")
 @option(
     "--program",
     default="",
@@ -214,7 +206,7 @@ def run(app: App, options: RunOptions) -> int:
             hint=f"let it go on: nightly retry {book.plan.night} --reason …",
         )
     if options.engine == "github":
-        return _github(app, book)
+        return _github(app, book, options.only)
     how = tuple(shlex.split(options.program)) or program()
     start = _run_there if options.engine == "slurm" else _run_here
     return start(app, options, target, book, how)
@@ -287,13 +279,10 @@ def _memory_mib() -> int:
     return pages * size >> 20
 
 
-def _github(app: App, book: Book) -> int:
-    _outputs(app, book.plan)
-    rows = {kind: planning.github_matrix(book.plan, kind) for kind in planning.MATRICES}
-    app.emit(
-        {"night": book.plan.night, "matrices": rows},
-        "\n".join(f"{kind}={json.dumps(value)}" for kind, value in rows.items()),
-    )
+def _github(app: App, book: Book, family: str) -> int:
+    values = planning.github_outputs(book.plan, family)
+    app.github_outputs(values)
+    app.emit(dict(values), "\n".join(f"{name}={value}" for name, value in values.items()))
     return 0
 
 

