@@ -224,7 +224,10 @@ def render(
             families=newest.families if newest else (),
             groups=_groups(rows, newest),
             counts=Counter(row.state for row in rows),
-            changed=[row for row in rows if row.change is not Change.SAME],
+            changed=sorted(
+                (row for row in rows if row.change is not Change.SAME),
+                key=lambda row: list(Change).index(row.change),
+            ),
             other=other,
             queue=sorted(queue.items()),
             plots=_plots(summaries),

@@ -1,0 +1,176 @@
+"""The nightly: how well the local engine fills a machine, what an empty cell costs, a page.
+
+    python benchmarks/nightly.py
+
+Wall time of a graph with known durations against the larger of (total / workers) and the longest
+path, and beside `make -j` on the same graph; a page of 30 nights with 400 nights of 16 families
+stored. Cells sleep: what is measured is the engine. Required: at most 1.1 (with cells of about
+20 s; CELL_SECONDS), 2 s, 2 MB, 150 MiB.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime, timezone
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
+
+from support.states import summary  # noqa: E402
+
+from rocwheel import __version__  # noqa: E402
+from rocwheel.console import silent  # noqa: E402
+from rocwheel.ledger.nights import Cell, Index, Nights, Plan, now_text  # noqa: E402
+from rocwheel.pipeline.cell import Worker  # noqa: E402
+from rocwheel.pipeline.local import Capacity, Ending, Engine, critical_paths  # noqa: E402
+from rocwheel.process import HostRunner  # noqa: E402
+from rocwheel.store import JSON, Headers, open_store  # noqa: E402
+
+WORKERS = 4
+SECONDS = float(os.environ.get("CELL_SECONDS", "20"))
+# plays the program: a cell's own command sleeps, everything else is ours
+PLAYER = """
+import sys, time
+if sys.argv[1] == "sleep":
+    time.sleep(float(sys.argv[2])); print("{}"); raise SystemExit(0)
+from rocwheel.cli import main
+raise SystemExit(main(sys.argv[1:]))
+"""
+
+
+def _add(cells: list[Cell], family: str, name: str, share: float, **kwargs: object) -> str:
+    seconds = max(1, round(SECONDS * share))
+    argv = ("sleep", str(seconds))
+    cells.append(Cell(name=f"{name}.{family}", kind="build", argv=argv, seconds=seconds, **kwargs))
+    return f"{name}.{family}"
+
+
+def graph() -> tuple[Cell, ...]:
+    """A night's shape: a build, a stage, many tests, a promotion, twice."""
+    chance = random.Random(1)
+    cells: list[Cell] = []
+    for family in "ab":
+        add = partial(_add, cells, family)
+        build = add("build", 1.5)
+        stage = add("stage", 0.5, after=(build,))
+        tests = [add(f"test{n}", chance.uniform(0.5, 1.5), after=(stage,)) for n in range(8)]
+        add("promote", 0.5, after=(stage,), settled=tuple(tests))
+    return tuple(cells)
+
+
+def engine(folder: Path) -> dict[str, float]:
+    cells = graph()
+    nights = Nights(open_store((folder / "store").as_uri()))
+    now = lambda: datetime.now(tz=timezone.utc)  # noqa: E731
+    target = (f"--store={(folder / 'store').as_uri()}",)
+    nights.add(
+        Plan(
+            night="n", made=now_text(now()), by="me", tool=__version__, target=target, recipes=(),
+            cells=cells,
+        )
+    )  # fmt: skip
+    player = folder / "player.py"
+    player.write_text(PLAYER)
+    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'build'}:{ROOT}", "XDG_CACHE_HOME": str(folder)}
+    worker = Worker(
+        runner=HostRunner(env), program=(sys.executable, str(player)), host="here", engine="local",
+        job="", scratch=folder / "scratch", cache=folder, console=silent(), now=now,
+    )  # fmt: skip
+    capacity = Capacity(workers=WORKERS, cpus=64, memory_mib=1 << 20, gpus=0, disk=folder)
+    started = time.monotonic()
+    with (folder / "out").open("wb") as output:
+        found = Engine(
+            nights=nights, night="n", worker=worker, target=target, capacity=capacity,
+            ending=Ending(), output=output,
+        ).run()  # fmt: skip
+    wall = time.monotonic() - started
+    assert all(item.passed for item in found.values()), {n: i.reason for n, i in found.items()}
+    best = max(sum(c.seconds for c in cells) / WORKERS, *critical_paths(cells).values())
+    over = [i.last.milliseconds / 1000 - i.cell.seconds for i in found.values() if i.last]
+    return {
+        "wall": wall,
+        "best": best,
+        "cell overhead": sum(over) / len(over),
+        "make": make(cells, folder),
+    }
+
+
+def make(cells: tuple[Cell, ...], folder: Path) -> float:
+    lines = [
+        ".PHONY: all " + " ".join(c.name for c in cells),
+        "all: " + " ".join(c.name for c in cells),
+    ]
+    for cell in cells:
+        lines += [
+            f"{cell.name}: {' '.join((*cell.after, *cell.settled))}",
+            f"\t@sleep {cell.argv[1]}",
+        ]
+    (folder / "Makefile").write_text("\n".join(lines) + "\n")
+    started = time.monotonic()
+    subprocess.run(["make", f"-j{WORKERS}", "-s"], cwd=folder, check=True)
+    return time.monotonic() - started
+
+
+def page(folder: Path) -> dict[str, float]:
+    """In a process of its own: 400 nights stored, 30 shown."""
+    store = open_store((folder / "pages").as_uri())
+    nights = Nights(store)
+    names = [summary(number).night for number in range(400)]
+    for number, name in enumerate(names):
+        nights.put_summary(name, summary(number).to_bytes())
+    store.create(
+        "_rocwheel/nights/index.json",
+        Index(nights=tuple(names)).to_bytes(),
+        headers=Headers(content_type=JSON),
+    )
+    code = (
+        "import sys, time, resource, json; from datetime import datetime, timezone\n"
+        "from rocwheel.ledger.nights import Nights; from rocwheel.store import open_store\n"
+        "from rocwheel.report import state\n"
+        "t = time.monotonic(); nights = Nights(open_store(sys.argv[1]))\n"
+        "shown = nights.names()[-30:]\n"
+        "found = [state.Summary.from_bytes(nights.summary(n), name=n) for n in shown]\n"
+        "body = state.render(found, now=datetime.now(tz=timezone.utc), title='x', root='../')\n"
+        "print(json.dumps({'seconds': time.monotonic() - t, 'bytes': len(body),"
+        " 'mib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'build'}:{ROOT}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, store.url], env=env, capture_output=True, text=True, check=True
+    )
+    return json.loads(done.stdout)
+
+
+def main() -> int:
+    folder = Path(tempfile.mkdtemp(prefix="nightly-benchmark-"))
+    try:
+        shown = page(folder)
+        print(f"page: {shown['seconds']:.2f} s (2), {shown['bytes'] / 1e6:.2f} MB (2)")
+        print(f"      {shown['mib']:.0f} MiB (150)")
+        ran = engine(folder)
+        share = ran["wall"] / ran["best"]
+        print(f"graph: {ran['wall']:.1f} s, at best {ran['best']:.1f} s: {share:.3f} (1.1)")
+        print(f"       make -j{WORKERS} {ran['make']:.1f} s")
+        print(f"cell:  {ran['cell overhead']:.2f} s of its own")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    bad = (
+        shown["seconds"] > 2
+        or shown["bytes"] > 2e6
+        or shown["mib"] > 150
+        or ran["wall"] / ran["best"] > 1.1
+    )
+    return int(bad)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,76 @@
+"""Made summaries of nights, as many and as large as a test wants."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta, timezone
+from zlib import crc32
+
+import amdgpu_family_matrix as matrix
+from rocwheel.ledger.nights import now_text
+from rocwheel.report.state import CellSummary, FamilySummary, Summary, WheelSize
+from rocwheel.verdict import State
+
+FIRST = datetime(2026, 1, 1, 3, tzinfo=timezone.utc)
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
+STATES = (State.PASS,) * 9 + (State.FAIL, State.FLAKY, State.INFRA)
+
+
+def summary(number: int, *, families: int = 16, pythons: tuple[str, ...] = PYTHONS) -> Summary:
+    """The night with that number; the same for the same number."""
+    made = FIRST + timedelta(days=number)
+    chosen = list(matrix.FAMILIES.values())[:families]
+    cells, absent = [], []
+    for family in chosen:
+        for python in pythons:
+            for suite in family.suites:
+                name = f"gate.jax-{family.name}.{family.name}.{python}.{suite}"
+                if not family.runners_for(suite):
+                    absent.append((name, f"{family.name} has no runner for {suite}"))
+                    continue
+                state = STATES[
+                    crc32(f"{family.name}{python}{suite}{number // 3}".encode()) % len(STATES)
+                ]
+                cells.append(
+                    CellSummary(
+                        name=name, kind="gate", family=family.name, python=python, suite=suite,
+                        wheels=f"jax-{family.name}", state=state.value,
+                        reason="" if state is State.PASS else f"made up: {state.value} in test_a.py::test_b",
+                        link=f"v2-staging/{family.name}/_rocwheel/report.html", log="_rocwheel/log",
+                        host="node-1", attempts=1, milliseconds=600_000 + 1000 * number,
+                        time=now_text(made),
+                    )
+                )  # fmt: skip
+    return Summary(
+        night=f"{made:%Y-%m-%d}",
+        made=now_text(made),
+        written=now_text(made),
+        by="timer",
+        tool="0.1.0",
+        cells=(
+            CellSummary(name="build.jax", kind="build", state="pass", milliseconds=3_000_000 + 20_000 * number),
+            *cells,
+        ),
+        families=tuple(_family(f.name, number) for f in chosen),
+        absent=tuple(absent),
+        quarantined=(("node-7", "3 cells in a row ended infra"),),
+        seconds=9000 + 60 * (number % 7),
+    )  # fmt: skip
+
+
+def _family(name: str, number: int) -> FamilySummary:
+    return FamilySummary(
+        family=name,
+        green="a" * 64,
+        green_since=now_text(FIRST + timedelta(days=number - 1)),
+        jax="0.9.1",
+        rocm="7.10.0",
+        pythons=PYTHONS,
+        index=f"https://rocm.example.org/v2/{name}/",
+        requirements=("jax-rocm7-pjrt==0.9.1+rocm7.10.0", "jax-rocm7-plugin==0.9.1+rocm7.10.0"),
+        blocked="unit on 3.12: fail: 3 tests failed (+1)" if number % 2 else "",
+        blocked_set="b" * 64 if number % 2 else "",
+        sizes=tuple(
+            WheelSize(kind=kind, bytes=size + number * 100_000, budget=400 << 20)
+            for kind, size in (("jaxlib", 90 << 20), ("plugin", 12 << 20), ("pjrt", 140 << 20))
+        ),
+    )
