@@ -81,6 +81,21 @@ def test_a_failing_compile_shows_the_compilers_words_first(demo, world, tmp_path
     nothing_made(world)
 
 
+def test_a_toolchain_with_the_headers_of_another_clang_fails_with_the_remedy(world, demo, tmp_path):
+    """What XLA's local ROCm toolchain does from JAX 0.10.2 on: it lists clang 18's and no other."""
+    shared, _ = demo
+    workspace = copied(tmp_path / "workspace")
+    rule = workspace / "bazel" / "rocm_configure.bzl"
+    rule.write_text(rule.read_text().replace("lib/clang/*/include", "lib/clang/18/include"))
+    own = f"--compiler-path={shutil.which('clang-19')}"
+    failed = world.run(*arguments(shared, workspace), own)
+    assert failed.returncode == 12, failed.stderr[-3000:]
+    assert "will probably fail" in failed.stderr
+    assert "HipCompile failed" in error_of(failed)
+    assert "leave --compiler-path out" in failed.stderr.splitlines()[-1]
+    nothing_made(world)
+
+
 def test_a_missing_bazel_and_a_missing_compiler_are_named(world, tmp_path):
     for name in ("sh", "git", "python3"):
         (tmp_path / "bin").mkdir(exist_ok=True)

@@ -54,9 +54,16 @@ def check_toolchain(
 ) -> Iterator[str]:
     """Look for the compiler and the linker the ROCm wheels will really get; yields warnings.
 
-    Raises HostError for one that is not there.
+    Raises HostError for one that is not there. Of a tree that is not here yet, the class is known.
     """
     if tree.rc is None:
+        if spec.compiler.cc:
+            _check_linker(tree.version_class.linker, str(spec.compiler.cc), runner=runner)
+        elif not tree.version_class.own_clang:
+            yield (
+                f"--compiler hermetic: JAX {tree.jax_version} compiles its ROCm wheels with the "
+                "compiler of this machine that its rc file names"
+            )
         return
     for invocation in planned:
         if not any(kind.needs_rocm for kind in invocation.kinds):

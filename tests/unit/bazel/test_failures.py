@@ -19,6 +19,10 @@ ERROR: /src/jaxlib/rocm/BUILD:12:11: Compiling jaxlib/rocm/solver.cc failed: und
 this rule is missing dependency declarations for the following files included by 'solver.cc':
   '/cache/rocm/lib/llvm/lib/clang/22/include/stddef.h'
 """,
+    "compiler-headers": """\
+In file included from <built-in>:1:
+/cache/rocm/lib/llvm/lib/clang/22/include/__clang_hip_runtime_wrapper.h:50:10: fatal error: 'stdint.h' file not found
+""",
     "missing-linker": """\
 clang: error: invalid linker name in argument '-fuse-ld=lld'
 clang: error: linker command failed with exit code 1 (use -v to see invocation)

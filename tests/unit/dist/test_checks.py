@@ -189,6 +189,16 @@ def test_lld_is_asked_for_where_the_machines_own_clang_links_a_late_jax(look, cl
     assert look(GENERATIONS["0.11.0"], linkers=("gold",))  # the hermetic clang brings its own
 
 
+@pytest.mark.parametrize("version", ["0.9.2", "0.10.1"])
+def test_the_linker_is_looked_for_before_the_tree_is_fetched_too(version, look, clang, tmp_path):
+    pin = {"jax_source_dir": None, "jaxlib": None, "jax_version": version}
+    with pytest.raises(HostError, match=r"ld\.gold"):
+        look(GENERATIONS["0.11.0"], linkers=("lld",), **pin)
+    assert look(GENERATIONS["0.11.0"], linkers=("gold",), **pin)
+    notes = look(GENERATIONS["0.11.0"], compiler="hermetic", **pin)[3]
+    assert any("that its rc file names" in note for note in notes)
+
+
 def test_a_linker_that_only_the_rc_files_ask_for_is_looked_for_too(look):
     old = GENERATIONS["0.9.1"]
     more = replace(old, bazelrc=old.bazelrc + 'common:clang_local --linkopt="-fuse-ld=lld"\n')
