@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from urllib.parse import unquote, urljoin, urlsplit
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from packaging.version import Version
 
@@ -47,6 +47,7 @@ VERSIONS = st.from_regex(
 ).map(lambda text: str(Version(text)))
 
 
+@settings(deadline=None)
 @given(VERSIONS)
 def test_every_version_survives_the_way_from_page_to_object(version: str) -> None:
     page = Page(project="jaxlib", files=(entry(version),))
