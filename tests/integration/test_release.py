@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -10,7 +11,17 @@ from pathlib import Path
 
 import pytest
 from support.s3 import BUCKET, READER, READER_SECRET
-from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict, make_wheel, pass_gate
+from support.wheelset import (
+    FAMILY,
+    NOW,
+    WHO,
+    Shop,
+    make_set,
+    make_verdict,
+    make_wheel,
+    pass_gate,
+    ran,
+)
 
 import amdgpu_family_matrix as matrix
 from rocwheel.cli import main
@@ -179,6 +190,24 @@ def test_a_blocked_promotion_leaves_the_release_as_it_was(shop_twice, tmp_path, 
     with pytest.raises(PromotionError, match=r"unit on CPython 3\.11 is"):
         shop.promote(manifest)
     assert shop.listing(shop.release) == before
+
+
+def test_a_test_that_is_gone_since_the_last_release_is_shown(shop, tmp_path) -> None:
+    names = {"0.9.1": ("a.py::one", "a.py::two"), "0.9.2": ("a.py::one",)}
+    for jax, collected in names.items():
+        manifest = make_set(tmp_path / jax, jax=jax, pythons=("3.12",))
+        shop.stage(tmp_path / jax)
+        listed = "".join(f"{name}\n" for name in collected).encode()
+        told = ran("smoke", manifest, collected=hashlib.sha256(listed).hexdigest())
+        verdict = make_verdict(manifest, ran=told)
+        verdicts.add_tests(shop.staging, verdict, listed)
+        verdicts.add(shop.staging, verdict)
+        pass_gate(shop.staging, manifest, suites=("unit",))
+        plan = shop.plan(manifest)
+        shop.promote(manifest)
+    (cell,) = (cell for cell in plan.decision.cells if cell.notes)
+    assert cell.notes == ("1 tests of the last released set are gone: a.py::two",)
+    assert any("a.py::two" in line for line in plan.lines())
 
 
 def test_a_flaky_cell_needs_a_name_which_the_record_keeps(shop, tmp_path) -> None:

@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import ConfigError, ObjectMissingError
 from rocwheel.store import TEXT, Headers, each, replaced
-from rocwheel.verdict import Verdict
+from rocwheel.verdict import State, Verdict
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rocwheel.places import Place
     from rocwheel.store import Info
 
@@ -63,6 +65,17 @@ def tests(place: Place, verdict: Verdict) -> frozenset[str]:
     if digest != verdict.ran.collected:
         raise replaced(place.store.locate(_tests(place, verdict)), digest, verdict.ran.collected)
     return frozenset(data.decode().splitlines())
+
+
+def coverage(place: Place, found: Iterable[FoundVerdict]) -> dict[tuple[str, str], frozenset[str]]:
+    """The tests that whole, passing verdicts are about, by suite and CPython. Raises StoreError."""
+    covered: dict[tuple[str, str], frozenset[str]] = {}
+    for item in found:
+        said = item.verdict
+        if said and not said.shard and said.state in {State.PASS, State.FLAKY}:
+            cell = (item.suite, item.python)
+            covered[cell] = covered.get(cell, frozenset()) | tests(place, said)
+    return {cell: names for cell, names in covered.items() if names}
 
 
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:

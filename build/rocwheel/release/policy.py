@@ -104,8 +104,12 @@ def decide(
     *,
     now: datetime,
     approvals: Sequence[Approval] = (),
+    lost: Mapping[tuple[str, str], tuple[str, ...]] | None = None,
 ) -> Decision:
-    """Evaluate the policy; nothing may have ended after `now`, no bypass before its day."""
+    """Evaluate the policy; nothing may have ended after `now`, no bypass before its day.
+
+    `lost` are tests of the last released set that this one has not, by suite and CPython.
+    """
     by_cell: dict[tuple[str, str], list[FoundVerdict]] = {}
     for found in sorted(verdicts, key=lambda item: item.key):
         by_cell.setdefault((found.suite, found.python), []).append(found)
@@ -123,6 +127,7 @@ def decide(
                 known=channel.suites.get(suite),
             )
             cell = _judge(case, by_cell.get((suite, python), ()), level)
+            cell = _without(cell, (lost or {}).get((suite, python), ()), case)
             cells.append(_weigh(cell, family.bypass_tests_for_releases, approved, now.date()))
         if Level.REQUIRED not in levels.values():
             cells.append(_demands_nothing(family, python))
@@ -224,6 +229,20 @@ def _failure(verdict: Verdict, case: _Case) -> State | None:
     """The failure it tells of; more retries than the suite allows are one, under any state."""
     over = case.known is not None and verdict.counts.flaky > case.known.demand.flaky_budget
     return verdict.failure or (State.FLAKY if over else None)
+
+
+def _without(cell: Cell, lost: tuple[str, ...], case: _Case) -> Cell:
+    """Tell which tests are gone; more than the suite may lose are too many to pass without."""
+    if not lost:
+        return cell
+    names = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")  # noqa: PLR2004 - an example
+    said = f"{len(lost)} tests of the last released set are gone: {names}"
+    cell = replace(cell, notes=(*cell.notes, said))
+    allowed = case.known.demand.may_lose if case.known else 0
+    if len(lost) <= allowed or cell.state not in {State.PASS, State.FLAKY}:
+        return cell
+    why = f"{said}; may_lose is {allowed}"
+    return replace(cell, state=State.TOO_FEW_RAN, is_blocking=True, why=why)
 
 
 def _severity(failure: tuple[str, State, str]) -> tuple[bool, int, str]:

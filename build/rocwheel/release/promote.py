@@ -9,7 +9,7 @@ the server, create-only, with every digest proven before and after, then commits
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.console import Unit
 from rocwheel.console import size as readable
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from rocwheel.release.operations import Who
     from rocwheel.release.policy import Approval, Decision
     from rocwheel.store import Info, Store
+
+LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,6 +155,10 @@ class PromotePlan:
             f"{'BLOCKS' if cell.is_blocking else 'ok':9}{cell.suite} on CPython {cell.python}: "
             f"{cell.state.value} ({cell.level.value})" + (f": {cell.why}" if cell.why else "")
             for cell in self.decision.cells
+        ] + [
+            f"{'':9}{cell.suite} on CPython {cell.python}: {note}"
+            for cell in self.decision.cells
+            for note in cell.notes
         ]
 
     def to_json(self, *, state: str = "") -> dict[str, Any]:
@@ -228,7 +234,15 @@ def plan(
     if known and operations.is_settled(state) and _all_there(manifest, there):
         return PromotePlan(operation=operation, channel=channel, before=state, is_done=True)
     found = verdicts.find(staging, manifest.sha256)
-    decision = policy.decide(manifest, family, channel, found, now=who.now, approvals=approvals)
+    decision = policy.decide(
+        manifest,
+        family,
+        channel,
+        found,
+        now=who.now,
+        approvals=approvals,
+        lost=_lost(staging, found, release, state.sets.values()),
+    )
     _check_approvals(approvals, decision)
     looked = each(
         lambda wheel: _source(staging, wheel, there), manifest.built, threads=store.connections
@@ -272,6 +286,21 @@ def apply(plan: PromotePlan, *, console: Console) -> int:
         operation = replace(plan.operation, count=Tally(progress))
         operations.perform(operation, plan.before)
     return sum(operation.moved)
+
+
+def _lost(
+    staging: Place, found: Sequence[FoundVerdict], release: Place, sets: Iterable[Known]
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Tests that the last released set with the suite had, and this one has not, by cell."""
+    covered = verdicts.coverage(staging, found)
+    before: dict[tuple[str, str], frozenset[str]] = {}
+    released = (known for known in sets if known.standing is Standing.LISTED)
+    for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
+        if covered.keys() <= before.keys():
+            break
+        before = {**verdicts.coverage(release, verdicts.find(release, known.id)), **before}
+    gone = {cell: before.get(cell, frozenset()) - names for cell, names in covered.items()}
+    return {cell: tuple(sorted(names)) for cell, names in gone.items() if names}
 
 
 def _source(staging: Place, wheel: WheelEntry, there: dict[str, Info]) -> tuple[Info, bytes]:

@@ -117,6 +117,24 @@ def test_what_proves_nothing_about_these_wheels_blocks_in_every_state_and_is_not
     assert cell.state is State.NOT_RUN
 
 
+@pytest.mark.parametrize(("count", "blocks"), [(1, False), (2, False), (3, True)])
+def test_tests_that_are_gone_are_shown_and_block_beyond_a_budget(manifest, count, blocks) -> None:
+    suites = {"smoke": replace(KNOWN["smoke"], demand=replace(DEMAND, may_lose=2))}
+    gone = tuple(f"test_a.py::test_{number}" for number in range(count))
+    decision = decide(
+        manifest,
+        ALONE,
+        replace(CHANNEL, suites=suites),
+        found(make_verdict(manifest)),
+        now=NOW,
+        approvals=(APPROVAL,),
+        lost={("smoke", "3.12"): gone},
+    )
+    (cell,) = decision.cells
+    assert f"{count} tests of the last released set are gone: test_a.py::test_0" in cell.notes[0]
+    assert [item.state for item in decision.blocking] == [State.TOO_FEW_RAN] * blocks
+
+
 OTHER_SUITES = [
     ({"definition": "e" * 64}, "suite file eeeeeeeeeeee"),
     ({"definition": ""}, "suite file unknown"),
