@@ -7,6 +7,7 @@ that nobody holds as spent, for ever; the pages show it; only then are bytes del
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
@@ -176,6 +177,8 @@ def sweep(place: Place, state: State, *, afresh: bool = False) -> tuple[str, ...
     if afresh:
         there = {info.key for info in place.store.keys(place.key(""))}
         keys = [key for key in keys if key in there]
+    if keys:
+        time.sleep(place.page_seconds)  # copies of pages that list them may be on their way
     each(place.store.delete, keys, threads=place.store.connections)
     if state.swept < state.spent:
         log.save(place, replace(state, swept=state.spent))

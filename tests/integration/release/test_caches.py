@@ -1,0 +1,129 @@
+"""Copies of pages on their way to installers: what must wait until none is left that is too old."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from support.wheelset import Shop, make_set, pass_gate
+
+from rocwheel.index import publish
+from rocwheel.index.channels import Retention
+from rocwheel.ledger.state import Action
+from rocwheel.release import operations, retention
+from rocwheel.store.file import FileStore
+from rocwheel.values import replace
+
+SECONDS = 60
+
+
+class Clock:
+    """Time that passes only while somebody sleeps, and what happened when."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.changes: list[tuple[float, str]] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def when(self, project: str) -> list[float]:
+        return [at for at, key in self.changes if key.split("/")[-2] == project]
+
+
+@pytest.fixture
+def clock(monkeypatch) -> Clock:
+    clock = Clock()
+    for module in (publish, retention):
+        monkeypatch.setattr(module, "time", clock)
+    replace_, delete, read = FileStore.replace, FileStore.delete, FileStore.read
+
+    def put(self, key, body, /, **options) -> None:
+        replace_(self, key, body, **options)
+        clock.changes.append((clock.now, key))
+
+    def gone(self, key, /) -> None:
+        delete(self, key)
+        clock.changes.append((clock.now, f"deleted/{key.rpartition('/')[2]}"))
+
+    def seen(self, key, /):
+        """The store's own clock: the page was changed when we changed it."""
+        data, info = read(self, key)
+        changed = [at for at, name in clock.changes if name == key]
+        if not changed:
+            return data, info
+        age = timedelta(seconds=clock.now - changed[-1])
+        return data, replace(info, modified=info.now - age)
+
+    monkeypatch.setattr(FileStore, "replace", put)
+    monkeypatch.setattr(FileStore, "delete", gone)
+    monkeypatch.setattr(FileStore, "read", seen)
+    return clock
+
+
+@pytest.fixture
+def shop(tmp_path, console) -> Shop:
+    cached = f"public, max-age={SECONDS}"
+    return Shop((tmp_path / "store").as_uri(), console, page_cache=cached)
+
+
+def test_a_plugin_is_listed_when_no_copy_without_its_pjrt_is_left(shop, tmp_path, clock) -> None:
+    shop.released(tmp_path / "a", pythons=("3.12",))
+    first = max(*clock.when("jax-rocm7-pjrt"), *clock.when("jaxlib"))
+    assert min(clock.when("jax-rocm7-plugin")[-2:]) >= first + SECONDS
+
+
+def test_a_pjrt_leaves_when_no_copy_with_its_plugin_is_left(shop, tmp_path, clock) -> None:
+    manifest = shop.released(tmp_path / "a", pythons=("3.12",))
+    clock.changes.clear()
+    shop.change(Action.ROLLBACK, manifest)
+    last = max(clock.when("jax-rocm7-plugin"))
+    assert min(*clock.when("jax-rocm7-pjrt"), *clock.when("jaxlib")) >= last + SECONDS
+
+
+def test_whoever_completes_what_was_stopped_waits_as_long(shop, tmp_path, clock) -> None:
+    manifest = make_set(tmp_path / "a", pythons=("3.12",))
+    shop.stage(tmp_path / "a")
+    pass_gate(shop.staging, manifest)
+    plan = shop.plan(manifest)
+    plan.operation.prepare(plan.before)
+    clock.changes.clear()
+
+    class Stopped(BaseException):
+        pass
+
+    put = publish._put
+
+    def stop(place, form, seen):
+        if "plugin" in form.key:
+            raise Stopped
+        return put(place, form, seen)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(publish, "_put", stop)
+        with pytest.raises(Stopped):
+            operations.perform(plan.operation, plan.before)
+    first = max(clock.when("jax-rocm7-pjrt"))
+    clock.sleep(5 - SECONDS)  # killed five seconds after, wherever it stood
+    shop.promote(manifest)
+    assert clock.when("jax-rocm7-pjrt") == clock.when("jax-rocm7-pjrt")[:2]  # not put again
+    assert min(clock.when("jax-rocm7-plugin")) >= first + SECONDS
+
+
+def test_bytes_are_deleted_when_no_copy_that_lists_them_is_left(shop, tmp_path, clock) -> None:
+    make_set(tmp_path / "a", pythons=("3.12",))
+    shop.stage(tmp_path / "a")
+    shop.channel = replace(shop.channel, retention=Retention(staging_days=1))
+    clock.changes.clear()
+    shop.prune(days=2)
+    pages = max(at for at, key in clock.changes if "/index." in key)
+    assert min(clock.when("deleted")) >= pages + SECONDS
+
+
+def test_what_asks_each_time_is_not_waited_for(tmp_path, console, clock) -> None:
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    shop.released(tmp_path / "a", pythons=("3.12",))
+    assert clock.now == 1000.0

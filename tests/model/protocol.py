@@ -1,0 +1,628 @@
+"""An explicit-state model of how an index is changed (docs/release-protocol.md), and its checker.
+
+A world is a log, pages, copies of pages on their way to installers, bytes, writes that are under way
+for long, and processes between two storage requests. `explore` goes through every interleaving of
+them, with kills, writes that are carried out and reported as failed, and writes that arrive late.
+
+Small on purpose: three sets that share files, three projects, one form per page (or two). What the
+real code adds to this (threads within a step, real stores) is tried in
+tests/integration/release/test_schedules.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from typing import NamedTuple
+
+P, J, G = "pjrt", "jaxlib", "plugin"
+PROJECTS = (P, J, G)
+SETS = {
+    "A": ("p1", "j1", "g1"),
+    "B": ("p1", "j2", "g2"),  # shares the pjrt of A
+    "C": ("p2", "j1", "g3"),  # shares the jaxlib of A
+}
+NEEDS = {files[2]: files[:2] for files in SETS.values()}
+PROJECT = {"p": P, "j": J, "g": G}
+LATER = {P: 0, J: 0, G: 1}  # plugins after what they need
+
+# Each names a rule of the protocol; a model without it must fail.
+RULES = {
+    "settle before commit": "an operation commits on a state that the pages do not show yet",
+    "one direction": "one commit takes a set out and puts another in",
+    "order of projects": "the plugin's page changes first when files are added",
+    "order when removing": "the pjrt's page changes first when files are removed",
+    "mark in the bytes": "two pages of the same list have the same ETag",
+    "never over a newer mark": "a page that is newer than the state is put over",
+    "keep empty pages": "a page without files is deleted",
+    "the id decides": "a commit that was answered with an error counts as lost",
+    "mark before delete": "bytes are deleted before the commit",
+    "delete when settled": "bytes are deleted before the pages show the commit",
+    "spent for ever": "a set that needs deleted names may be put again",
+    "rolled back holds": "a prune spends names that a rolled back set holds",
+    "wait when adding": "the plugin's page is put while old copies of its pjrt's page live",
+    "wait when removing": "the pjrt's page is put while old copies of the plugin's page live",
+    "wait before delete": "bytes are deleted while copies of pages that list them live",
+    "the record is the commit": "an entry is written, and another object says how many count",
+    "a snapshot is shown": "the snapshot is written before the pages show it",
+}
+
+
+class Entry(NamedTuple):
+    """One entry of the log; `id` is the operation's."""
+
+    action: str
+    set: str
+    id: int
+
+
+class Page(NamedTuple):
+    """A page as it is stored: what it lists, and of which state."""
+
+    mark: int
+    files: frozenset[str]
+
+
+class Process(NamedTuple):
+    """An operation between two storage requests."""
+
+    action: str
+    set: str
+    pc: str = "snapshot"
+    number: int = 0  # of the state it knows
+    saved: int = 0
+    todo: tuple[str, ...] = ()  # what the step goes through: projects, files
+    seen: Page | None = None
+    marks: tuple[tuple[str, int], ...] = ()  # of pages it settled: what it must wait for
+    attempts: int = 0
+    unclear: bool = False
+    committed: int = 0
+    report: str = ""  # done, nothing, refused, unknown, killed
+
+
+class Late(NamedTuple):
+    """A request that was answered with an error and may be carried out yet."""
+
+    kind: str  # page, delete, log, head
+    key: str
+    before: Page | None = None
+    after: Page | None = None
+    number: int = 0
+    entry: Entry | None = None
+
+
+class World(NamedTuple):
+    """Everything."""
+
+    log: tuple[Entry, ...]
+    head: int  # how many entries count; all of them, but for one mutant
+    saved: int
+    pages: tuple[Page | None, ...]
+    copies: tuple[frozenset[Page], ...]
+    bytes: frozenset[str]
+    late: frozenset[Late]
+    processes: tuple[Process, ...]
+    errors: int
+    delays: int
+    kills: int
+
+
+class Violation(AssertionError):  # noqa: N818 (what it is called)
+    """An invariant does not hold in a reachable world."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """The protocol, or one without some of its rules."""
+
+    without: frozenset[str] = field(default_factory=frozenset)
+    caches: bool = False
+    attempts: int = 2
+
+    def lacks(self, rule: str) -> bool:
+        assert rule in RULES
+        return rule in self.without
+
+
+class Fold(NamedTuple):
+    """What a log says."""
+
+    standing: tuple[tuple[str, str], ...]
+    spent: frozenset[str]
+    yanked: frozenset[str]
+    removes: bool
+    fits: tuple[bool, ...]  # which entries changed something
+
+
+@cache
+def fold(log: tuple[Entry, ...], without: frozenset[str]) -> Fold:
+    standing: dict[str, str] = {}
+    spent: set[str] = set()
+    yanked: set[str] = set()
+    removes, fits = False, []
+    for entry in log:
+        now = standing.get(entry.set, "")
+        fit = allowed(entry.action, entry.set, standing, spent, yanked, without)
+        fits.append(fit)
+        if not fit:
+            continue
+        if entry.action in {"add", "restore"}:
+            standing[entry.set] = "listed"
+            removes = False
+        elif entry.action == "replace":  # a mutant: A out, B in
+            standing["A"], standing["B"] = "held", "listed"
+            removes = False
+        elif entry.action == "rollback":
+            standing[entry.set] = "held"
+            removes = True
+        elif entry.action == "prune":
+            standing[entry.set] = "pruned"
+            keeping = {"listed"} if "rolled back holds" in without else {"listed", "held"}
+            held = {f for name, kind in standing.items() if kind in keeping for f in SETS[name]}
+            spent |= set(SETS[entry.set]) - held
+            removes = True
+        elif entry.action == "yank":
+            yanked.add(entry.set)
+        elif entry.action == "unyank":
+            yanked.discard(entry.set)
+        assert now or standing
+    return Fold(
+        tuple(sorted(standing.items())), frozenset(spent), frozenset(yanked), removes, tuple(fits)
+    )
+
+
+def allowed(action, set_id, standing, spent, yanked, without) -> bool:  # noqa: PLR0917
+    """Whether an action changes anything in a state; None of its own reads or writes."""
+    now = standing.get(set_id, "")
+    if action == "add":
+        free = "spent for ever" in without or not spent & set(SETS[set_id])
+        return (now == "" or (now == "pruned" and "spent for ever" in without)) and free
+    if action == "replace":
+        return standing.get("A") == "listed" and standing.get("B", "") == ""
+    wanted = {
+        "rollback": {"listed"},
+        "restore": {"held"},
+        "prune": {"listed", "held"},
+        "yank": {"listed"},
+        "unyank": {"listed"},
+    }
+    if action == "garbage" or now not in wanted[action]:
+        return False
+    return {"yank": set_id not in yanked, "unyank": set_id in yanked}.get(action, True)
+
+
+@cache
+def shown(log: tuple[Entry, ...], project: str, without: frozenset[str]) -> frozenset[str]:
+    """f: the list of a page, by the state alone. A yanked file is another line."""
+    state = fold(log, without)
+    files = set()
+    for name, kind in state.standing:
+        if kind == "listed":
+            for file in SETS[name]:
+                if PROJECT[file[0]] == project:
+                    files.add(file)
+    yanks = {
+        file
+        for name, kind in state.standing
+        if kind == "listed" and name in state.yanked
+        for file in SETS[name]
+    }
+    return frozenset(f"{file}!" if file in yanks else file for file in files)
+
+
+def touched(log: tuple[Entry, ...], after: int) -> tuple[str, ...]:
+    return PROJECTS if any(entry.action != "garbage" for entry in log[after:]) else ()
+
+
+def holding(state: Fold) -> frozenset[str]:
+    """Files of sets that hold them."""
+    return frozenset(
+        file for name, kind in state.standing if kind in {"listed", "held"} for file in SETS[name]
+    )
+
+
+def start(*entries: tuple[str, str], without: frozenset[str] = frozenset()) -> World:
+    """A world after some operations, each complete."""
+    log = tuple(Entry(action, name, -1) for action, name in entries)
+    state = fold(log, without)
+    pages = tuple(Page(len(log), shown(log, p, without)) if log else None for p in PROJECTS)
+    there = frozenset(
+        f for entry in log if entry.action in {"add", "replace"} for f in SETS[entry.set]
+    )
+    return World(
+        log=log, head=len(log), saved=len(log), pages=pages,
+        copies=tuple(frozenset({page} if page else ()) for page in pages),
+        bytes=there - state.spent, late=frozenset(), processes=(), errors=0, delays=0, kills=0,
+    )  # fmt: skip
+
+
+def explore(model: Model, world: World, *, limit: int = 0) -> int:
+    """Visit every reachable world, or `limit` of them; return how many.
+
+    Raises Violation with the way there.
+    """
+    stack: list[tuple[World, int]] = [(world, -1)]
+    seen = {world}
+    trail: list[tuple[World, int, str]] = []
+    while stack:
+        current, parent = stack.pop()
+        here = len(trail)
+        trail.append((current, parent, ""))
+        problem = broken(model, current)
+        moves = list(successors(model, current))
+        if not moves:
+            problem = problem or ended_badly(model, current)
+        if problem:
+            raise Violation(f"{problem}\n" + "\n".join(path(trail, here)))
+        for _, following in moves:
+            if following not in seen:
+                seen.add(following)
+                stack.append((following, here))
+        if limit and len(seen) > limit:
+            break  # the rest is left to the full campaign
+    return len(seen)
+
+
+def path(trail: list[tuple[World, int, str]], at: int) -> list[str]:
+    lines: list[str] = []
+    while at >= 0:
+        world, parent, _ = trail[at]
+        pages = [f"{p.mark}:{','.join(sorted(p.files))}" if p else "-" for p in world.pages]
+        lines.append(
+            f"log={[e[:2] for e in world.log]} saved={world.saved} pages={pages} "
+            f"bytes={sorted(world.bytes)} late={[write[:2] for write in world.late]} "
+            + " ".join(
+                f"[{p.action} {p.set} {p.pc} n={p.number} {p.report}]" for p in world.processes
+            )
+        )
+        at = parent
+    return lines[::-1]
+
+
+# Invariants
+
+
+def broken(model: Model, world: World) -> str:  # noqa: PLR0911 (one for each invariant)
+    """What is wrong with a world, at any instant; "" when nothing is."""
+    views = [
+        [page.files for page in copies] or [frozenset()]
+        for copies in (
+            world.copies if model.caches else [frozenset({p} if p else ()) for p in world.pages]
+        )
+    ]
+    named = [[{f.rstrip("!") for f in view} for view in found] for found in views]
+    for plugins in named[2]:
+        for plugin in plugins:
+            for number, need in enumerate(NEEDS[plugin]):
+                if any(need not in view for view in named[number]):
+                    return f"{plugin} is listed without {need}"
+    for found in named:
+        for view in found:
+            if missing := view - world.bytes:
+                return f"{min(missing)} is listed and its bytes are gone"
+    counted = world.log[: world.head]
+    if lost := holding(fold(counted, model.without)) - world.bytes:
+        return f"{min(lost)} is held and its bytes are gone"
+    for number, process in enumerate(world.processes):
+        times = sum(1 for entry in world.log if entry.id == number)
+        if times > 1:
+            return f"{process.action} {process.set} took effect {times} times"
+        if process.report in {"refused", "nothing"} and times:
+            return f"{process.action} {process.set} reported {process.report} and took effect"
+        if process.report == "done" and not times:
+            return f"{process.action} {process.set} reported done and took no effect"
+    return ""
+
+
+def ended_badly(model: Model, world: World) -> str:
+    """What is wrong when nothing moves any more: pages, reports, and whether `repair` leads out."""
+    state = fold(world.log[: world.head], model.without)
+    if world.head != len(world.log):
+        return "an entry is there that does not count, and nobody can say whether it should"
+    settled = all(
+        page.files == shown(world.log, project, model.without) if page else not world.log
+        for project, page in zip(PROJECTS, world.pages, strict=True)
+    )
+    if not settled and all(p.report in {"done", "nothing"} for p in world.processes):
+        return "every command ended well and the pages do not show the state"
+    # `index repair`: every page, then spent names.
+    for project, page in zip(PROJECTS, world.pages, strict=True):
+        if page and page.mark > len(world.log):
+            return f"{project} shows a state that is not there: no command mends it"
+    return "" if holding(state) <= world.bytes else "held bytes are gone for good"
+
+
+# Steps
+
+
+def successors(model: Model, world: World) -> Iterator[tuple[str, World]]:
+    """Every world one storage request, kill, late write or expiry away."""
+    for number, process in enumerate(world.processes):
+        if process.report:
+            continue
+        for following in step(model, world, number, process):
+            yield process.pc, following
+        if world.kills:
+            killed = replaced(world, number, process._replace(report="killed"))
+            yield "kill", killed._replace(kills=world.kills - 1)
+    for write in world.late:
+        rest = world._replace(late=world.late - {write})
+        yield "late", apply(model, rest, write)
+        yield "never", rest
+    if model.caches:
+        for number, copies in enumerate(world.copies):
+            if len(copies) > 1:
+                oldest = min(copies, key=lambda page: page.mark)
+                if oldest != world.pages[number]:
+                    fewer = list(world.copies)
+                    fewer[number] = copies - {oldest}
+                    yield "expire", world._replace(copies=tuple(fewer))
+
+
+def replaced(world: World, number: int, process: Process) -> World:
+    processes = list(world.processes)
+    processes[number] = process
+    return world._replace(processes=tuple(processes))
+
+
+def etag(model: Model, page: Page | None) -> object:
+    return page.files if page and model.lacks("mark in the bytes") else page
+
+
+def apply(model: Model, world: World, write: Late) -> World:
+    """Carry a request out, if its condition holds."""
+    if write.kind == "page":
+        at = PROJECTS.index(write.key)
+        if etag(model, world.pages[at]) != etag(model, write.before):
+            return world
+        pages, copies = list(world.pages), list(world.copies)
+        pages[at] = write.after
+        if write.after:
+            copies[at] = copies[at] | {write.after}
+        return world._replace(pages=tuple(pages), copies=tuple(copies))
+    if write.kind == "delete":
+        return world._replace(bytes=world.bytes - {write.key})
+    if write.kind == "head":
+        return world._replace(head=max(world.head, write.number))
+    if len(world.log) != write.number - 1:
+        return world
+    assert write.entry
+    log = (*world.log, write.entry)
+    split = model.lacks("the record is the commit")
+    return world._replace(log=log, head=world.head if split else len(log))
+
+
+def holds(model: Model, world: World, write: Late) -> bool:
+    """Whether a request's condition holds now: otherwise it is refused, for certain."""
+    if write.kind == "page":
+        return etag(model, world.pages[PROJECTS.index(write.key)]) == etag(model, write.before)
+    return write.kind != "log" or len(world.log) == write.number - 1
+
+
+def answers(model: Model, world: World, write: Late) -> Iterator[tuple[str, World]]:
+    """How a write may end: ok, refused, or an error that says nothing."""
+    if not holds(model, world, write):
+        yield "refused", world
+        return
+    yield "ok", apply(model, world, write)
+    if world.errors:
+        fewer = world._replace(errors=world.errors - 1)
+        yield "error", apply(model, fewer, write)
+        yield "error", fewer
+    if world.delays:
+        yield "error", world._replace(delays=world.delays - 1, late=world.late | {write})
+
+
+def step(  # noqa: PLR0912 (one for each step)
+    model: Model, world: World, number: int, me: Process
+) -> Iterator[World]:
+    """What a process does next."""
+    counted = world.log[: world.head]
+
+    def go(process: Process, there: World = world) -> World:
+        return replaced(there, number, process)
+
+    if me.pc == "snapshot":
+        yield go(me._replace(pc="log", saved=world.saved))
+    elif me.pc == "log":
+        known = me._replace(number=len(counted), seen=None, marks=())
+        yield go(to_settle(model, counted, known, "settle"))
+    elif me.pc in {"settle", "show"}:
+        yield from settling(model, world, number, me)
+    elif me.pc == "decide":
+        yield go(decide(model, counted[: me.number], me))
+    elif me.pc == "bytes":
+        yield from putting(model, world, number, me)
+    elif me.pc == "commit":
+        entry = Entry(me.action, me.set, number)
+        write = Late(kind="log", key="log", number=me.number + 1, entry=entry)
+        for answer, there in answers(model, world, write):
+            if answer == "ok":
+                yield go(me._replace(pc="head"), there)
+            elif answer == "error" and model.lacks("the id decides"):
+                yield go(me._replace(report="refused"), there)
+            else:
+                unclear = me.unclear or answer == "error"
+                yield go(me._replace(pc="whose", unclear=unclear), there)
+    elif me.pc == "whose":
+        yield from asking(model, world, number, me)
+    elif me.pc == "head":
+        after = me._replace(committed=me.number + 1, number=me.number + 1, saved=me.number)
+        there = world
+        if model.lacks("the record is the commit"):
+            there = apply(model, world, Late(kind="head", key="head", number=me.number + 1))
+        if model.lacks("a snapshot is shown"):
+            there = there._replace(saved=max(there.saved, after.number))
+        if me.action == "prune" and model.lacks("delete when settled"):
+            yield go(to_delete(model, there, after._replace(pc="delete-early")), there)
+        else:
+            log = there.log[: there.head]
+            yield go(to_settle(model, log[: after.number], after, "show"), there)
+    elif me.pc == "save":
+        there = world._replace(saved=max(world.saved, me.number))
+        if (
+            me.action == "prune"
+            and not model.lacks("mark before delete")
+            and not model.lacks("delete when settled")
+        ):
+            yield go(to_delete(model, there, me._replace(pc="delete")), there)
+        else:
+            yield go(me._replace(report="done"), there)
+    elif me.pc in {"delete", "delete-early", "delete-first"}:
+        yield from deleting(model, world, number, me)
+    else:
+        raise AssertionError(me.pc)
+
+
+def to_settle(model: Model, log: tuple[Entry, ...], me: Process, pc: str) -> Process:
+    """Begin a `settle`: which projects, in which order."""
+    if pc == "settle" and model.lacks("settle before commit"):
+        return me._replace(pc="decide", todo=())
+    projects = sorted(touched(log[: me.number], me.saved), key=lambda p: LATER[p])
+    backwards = fold(log[: me.number], model.without).removes
+    wrong = "order when removing" if backwards else "order of projects"
+    if backwards != model.lacks(wrong):
+        projects.reverse()
+    me = me._replace(pc=pc, todo=tuple(projects), seen=None, marks=())
+    return me if projects else settled(me)
+
+
+def settled(me: Process) -> Process:
+    if me.pc == "show":
+        return me._replace(pc="save", seen=None, marks=())
+    return me._replace(pc="decide", seen=None, marks=(), todo=())
+
+
+def settling(model: Model, world: World, number: int, me: Process) -> Iterator[World]:
+    """One request of a `settle`: look at a page, or put it."""
+    project = me.todo[0]
+    at = PROJECTS.index(project)
+    log = world.log[: me.number]
+    wanted = shown(log, project, model.without)
+
+    def advance(mark: int, there: World = world) -> World:
+        after = me._replace(todo=me.todo[1:], seen=None, marks=(*me.marks, (project, mark)))
+        return replaced(there, number, after if after.todo else settled(after))
+
+    if me.seen is None:
+        page = world.pages[at]
+        newer = page is not None and page.mark > me.number
+        if (newer and not model.lacks("never over a newer mark")) or (
+            page and page.files == wanted
+        ):
+            yield advance(page.mark if page else 0)
+        else:
+            yield replaced(world, number, me._replace(seen=page or Page(-1, frozenset())))
+        return
+    removes = fold(log, model.without).removes
+    rule = "wait when removing" if removes else "wait when adding"
+    if model.caches and not model.lacks(rule):
+        for earlier, mark in me.marks:
+            if LATER[earlier] != LATER[project] and any(
+                page.mark < mark for page in world.copies[PROJECTS.index(earlier)]
+            ):
+                return  # it waits
+    before = None if me.seen.mark == -1 else me.seen
+    after: Page | None = Page(me.number, wanted)
+    if not wanted and model.lacks("keep empty pages"):
+        after = None
+    write = Late(kind="page", key=project, before=before, after=after)
+    for answer, there in answers(model, world, write):
+        if answer == "ok":
+            yield advance(me.number, there)
+        else:  # any failure: read again
+            yield replaced(there, number, me._replace(seen=None))
+
+
+def decide(model: Model, log: tuple[Entry, ...], me: Process) -> Process:
+    """Purely, on the state: refuse, nothing to do, or the next entry."""
+    state = fold(log, model.without)
+    standing = dict(state.standing)
+    done = {"add": "listed", "restore": "listed", "rollback": "held", "prune": "pruned"}
+    now = standing.get(me.set, "")
+    if me.action == "repair":
+        return me._replace(report="nothing")
+    if allowed(me.action, me.set, standing, set(state.spent), set(state.yanked), model.without):
+        if me.action in {"add", "restore", "replace"}:
+            return me._replace(pc="bytes", todo=SETS[me.set])
+        if me.action == "prune" and model.lacks("mark before delete"):
+            going = fold((*log, Entry("prune", me.set, -2)), model.without).spent - state.spent
+            return me._replace(pc="delete-first", todo=tuple(sorted(going)))
+        return me._replace(pc="commit")
+    if now == done.get(me.action) or me.action in {"yank", "unyank"}:
+        return me._replace(report="nothing")
+    return me._replace(report="refused")
+
+
+def putting(model: Model, world: World, number: int, me: Process) -> Iterator[World]:
+    """One file: put it, create-only, and verify it; or verify what a rollback kept."""
+    if not me.todo:
+        yield replaced(world, number, me._replace(pc="commit"))
+        return
+    file = me.todo[0]
+    if file not in world.bytes and me.action == "restore":
+        yield replaced(world, number, me._replace(report="refused"))
+        return
+    there = world._replace(bytes=world.bytes | {file})
+    after = me._replace(todo=me.todo[1:])
+    yield replaced(there, number, after if after.todo else after._replace(pc="commit"))
+
+
+def asking(model: Model, world: World, number: int, me: Process) -> Iterator[World]:
+    """After a commit that was not answered well: what is there decides."""
+    if len(world.log) > me.number:
+        if world.log[me.number].id == number:
+            yield replaced(world, number, me._replace(pc="head"))
+        elif me.attempts + 1 >= model.attempts:
+            yield replaced(world, number, me._replace(report="refused"))
+        else:
+            again = me._replace(pc="snapshot", attempts=me.attempts + 1, unclear=False)
+            yield replaced(world, number, again)
+    elif me.attempts + 1 >= model.attempts:
+        yield replaced(world, number, me._replace(report="unknown"))
+    else:
+        yield replaced(world, number, me._replace(pc="commit", attempts=me.attempts + 1))
+
+
+def to_delete(model: Model, world: World, me: Process) -> Process:
+    before = fold(world.log[: me.committed - 1], model.without).spent
+    gone = fold(world.log[: me.committed], model.without).spent - before
+    return me._replace(todo=tuple(sorted(gone)))
+
+
+def deleting(model: Model, world: World, number: int, me: Process) -> Iterator[World]:
+    """One file of spent name; a delayed delete arrives whenever it likes."""
+    if not me.todo:
+        if me.pc == "delete":
+            yield replaced(world, number, me._replace(report="done"))
+        elif me.pc == "delete-first":
+            yield replaced(world, number, me._replace(pc="commit"))
+        else:
+            log = world.log[: world.head]
+            yield replaced(world, number, to_settle(model, log[: me.number], me, "show"))
+        return
+    waits = model.caches and me.pc == "delete" and not model.lacks("wait before delete")
+    copies = (page for found in world.copies for page in found if _lists(page, me.todo))
+    if waits and any(page.mark < me.number for page in copies):
+        return
+    write = Late(kind="delete", key=me.todo[0])
+    for answer, there in answers(model, world, write):
+        rest = me.todo[1:] if answer == "ok" else me.todo
+        yield replaced(there, number, me._replace(todo=rest))
+
+
+def _lists(page: Page, files: tuple[str, ...]) -> bool:
+    return bool({file.rstrip("!") for file in page.files} & set(files))
+
+
+def with_processes(
+    world: World,
+    *operations: tuple[str, str],
+    errors: int = 0,
+    delays: int = 0,
+    kills: int = 0,
+) -> World:
+    """The same world with these operations about to begin, and this much bad luck."""
+    processes = tuple(Process(action=action, set=name) for action, name in operations)
+    return world._replace(processes=processes, errors=errors, delays=delays, kills=kills)
