@@ -81,7 +81,8 @@ def coverage(place: Place, found: Iterable[FoundVerdict]) -> dict[tuple[str, str
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
     """Everything that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
     prefix = place.verdicts(manifest)
-    pattern = re.compile(re.escape(prefix) + r"([^/]+)/([^/]+)/([^/]+)\.json")
+    # Versions before the log numbered theirs; those say nothing of the suite and do not count.
+    pattern = re.compile(re.escape(prefix) + r"([^/]+)/([^/]+)/((?!\d{1,9}\.)[^/]+)\.json")
     cells = [
         (match[1], match[2], match[3], item)
         for item in place.store.keys(prefix)

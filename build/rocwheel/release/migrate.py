@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
 
-STOP: Final = {"schema": 2, "moved": "this place has a log now: use a newer rocwheel"}
+# Earlier versions know schema 1 only, and read every intent of a place or a set before they write.
+STOP: Final = b'{"moved": "this place has a log now: use a newer rocwheel", "schema": 2}\n'
 ADOPTED: Final = "adopted"  # what those versions called `foreign`
 ADDS: Final = frozenset({"stage", "promote", "restore", "adopt"})
 REMOVES: Final = frozenset({"rollback", "prune"})
@@ -117,9 +118,8 @@ def plan(place: Place, *, who: Who) -> Migration:
 def apply(migration: Migration, *, who: Who) -> None:
     """Stop earlier versions, read again what they left, commit, make every page again."""
     place = migration.operation.place
-    body = (json.dumps(STOP) + "\n").encode()
     for key in migration.stops:
-        place.store.create(key, body, headers=place.record_headers)
+        place.store.create(key, STOP, headers=place.record_headers)
     state = operations.perform(plan(place, who=who).operation, State())
     operations.repair(place, log.load(place, state, None), sorted(state.projects))
 
@@ -160,7 +160,7 @@ def _read(place: Place) -> dict[str, _History]:
             if schema == 1:
                 kinds = found.setdefault(match[1], {"intents": {}, "releases": {}})
                 kinds[kind][int(match[2])] = document
-            elif document != STOP:
+            elif body != STOP:
                 raise StoreError(
                     f"{where}: schema {schema} is not known", hint="use the version that wrote it"
                 )

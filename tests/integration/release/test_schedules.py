@@ -170,13 +170,12 @@ class Scene:
             self._check_report(process)
 
     def _check_held(self, place, found) -> None:
+        sets = {manifest.sha256: manifest for manifest in self.manifests.values()}
         for known in found.sets.values():
-            if known.standing is Standing.PRUNED:
-                continue
-            for entry in found.files(known.id):
-                assert self.shop.store.info(place.key(entry.filename)), (
-                    f"{entry.filename}: held by {known.id[:8]}, and gone"
-                )
+            if known.standing is not Standing.PRUNED and known.id in sets:
+                for wheel in sets[known.id].built:
+                    info = self.shop.store.info(place.key(wheel.filename))
+                    assert info, f"{wheel.filename}: held by {known.id[:8]}, and gone"
 
     def _check_report(self, process) -> None:
         """A refusal means that nothing was done; what cannot be said, or was done, is told so."""
@@ -199,6 +198,7 @@ def quick():
     with pytest.MonkeyPatch.context() as patch:
         for module in (log, publish):
             patch.setattr(module, "pause", lambda _failures: None)
+        patch.setattr(operations, "ATTEMPTS", 6)
         yield
 
 
