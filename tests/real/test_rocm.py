@@ -130,10 +130,8 @@ def port(folder: Path) -> None:
         path.write_text(text)
 
 
-@pytest.mark.needs("bazel", "clang-19", "readelf")
-def test_rocm_configure_really_configures_the_tree(
-    xla: Commit, therock: Path, tmp_path: Path, matrix: list
-) -> None:
+def configure(xla: Commit, therock: Path, tmp_path: Path) -> Path:
+    """Let Bazel evaluate XLA's rule with ROCM_PATH; the repository it makes."""
     folder = xla.extract(tmp_path / "xla", *XLA_FILES)
     port(folder)
     # 0.10.2 takes ROCm from a repository that rules_ml_toolchain makes of ROCM_PATH.
@@ -175,8 +173,27 @@ def test_rocm_configure_really_configures_the_tree(
         timeout=300,
     )
     made = base / "external" / "local_config_rocm"
+    assert (made / "crosstool" / "BUILD").is_file(), done.stderr[-3000:]
+    return made
+
+
+@pytest.mark.needs("bazel", "clang-19", "readelf")
+def test_a_rocm_behind_links_is_listed_by_the_same_folders(therock: Path, tmp_path: Path) -> None:
+    """Up to 0.10.1 absolute inclusions came from links: jax-ml/jax#18976, elixir-nx/xla#129."""
+    link = tmp_path / "link"
+    link.symlink_to(therock)
+    made = configure(Commit("jax", "jax-v0.10.1").xla, link, tmp_path)
+    toolchain = (made / "crosstool" / "BUILD").read_text()
+    assert "/external/local_config_rocm/rocm/rocm_dist/lib/llvm/lib/clang/19/include" in toolchain
+    assert str(therock) not in toolchain
+
+
+@pytest.mark.needs("bazel", "clang-19", "readelf")
+def test_rocm_configure_really_configures_the_tree(
+    xla: Commit, therock: Path, tmp_path: Path, matrix: list
+) -> None:
+    made = configure(xla, therock, tmp_path)
     toolchain = made / "crosstool" / "BUILD"
-    assert toolchain.is_file(), done.stderr[-3000:]
     assert 'gfx942", "gfx1100' in (made / "rocm" / "build_defs.bzl").read_text()
     listed = re.search(r"cxx_builtin_include_directories = (.*)", toolchain.read_text())
     assert listed
