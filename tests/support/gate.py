@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from rocwheel.results import Fault, Results, TestResult
 
 
+PATH = ""  # folder of a pytest that stands before the installed one
+
+
 @dataclass(frozen=True)
 class Run:
     """Results and what they are judged to be."""
@@ -78,7 +81,7 @@ def plan(root: Path, files: tuple[str, ...], **kwargs) -> RunPlan:
         "python": Path(sys.executable),
         "root": root,
         "arguments": ("-c", os.devnull),
-        "env": kwargs.pop("env", {}),
+        "env": {"PYTHONPATH": PATH, **kwargs.pop("env", {})},
         "logs": logs,
         **kwargs.pop("worker", {}),
     }

@@ -14,12 +14,17 @@ from pathlib import Path
 import pytest
 from support import gate
 
+from rocwheel.gate.engine import child
+from rocwheel.gate.engine.outcomes import Outcomes
 from rocwheel.gate.engine.plan import Watcher
 from rocwheel.gate.machine.accelerators import Accelerator
 from rocwheel.gate.suite.suites import Library
+from rocwheel.gate.verdict.judge import judge
 from rocwheel.process import Command
-from rocwheel.results import Outcome, Results
-from rocwheel.verdict import State
+from rocwheel.results import Attempt, Outcome, Results
+from rocwheel.verdict import Demand, State
+
+pytestmark = pytest.mark.usefixtures("each_pytest")
 
 TWO = "def test_one(): pass\ndef test_two(): pass\n"
 
@@ -55,7 +60,7 @@ SLEEP = "import time\ndef test_x(): time.sleep(1000)\n"
 SKIP = "import pytest\n@pytest.mark.skip\ndef test_x(): pass\n"
 CONTRACT = {  # what a suite does: (its file, how it is run, state, exit code)
     "passes": (TWO, {}, State.PASS, 0),
-    "needs a second try": (FLAKY, {}, State.FLAKY, 21),
+    "needs a second try": (FLAKY, {"must_run": 0}, State.FLAKY, 21),
     "fails": ("def test_x(): assert False\n", {}, State.FAIL, 22),
     "poisons its worker": (POISON, {}, State.FAIL, 22),
     "crashes": ("import os\ndef test_x(): os.abort()\n", {}, State.CRASH, 23),
@@ -221,7 +226,7 @@ def test_everything_skipped_is_too_few_ran(root):
         may_skip=100,
     )
     assert run.verdict.state is State.TOO_FEW_RAN
-    assert run.verdict.message == "tests that ran: 0, must: 1; skipped: 3"
+    assert run.verdict.message == "tests that passed: 0, must: 1; skipped: 3, expected to fail: 0"
     assert run["test_a.py::test_one"].reason == "no such device"
     assert run["test_b.py"].reason == "needs 8"
 
@@ -234,14 +239,238 @@ def test_too_few_tests_or_too_many_skips_are_too_few_ran(root):
 
 
 def test_a_pass_on_the_second_try_is_flaky_and_has_a_budget(root):
-    run = gate.run(root, {"test_a.py": FLAKY})
+    run = gate.run(root, {"test_a.py": FLAKY}, must_run=0)
     assert run.verdict.state is State.FLAKY
     assert run["test_a.py::test_flaky"].outcome is Outcome.FLAKY
     assert run.attempts("test_a.py::test_flaky") == ["failed", "passed"]
     (root / "seen").unlink()
-    within = gate.run(root, {"test_a.py": FLAKY}, flaky_budget=1)
+    within = gate.run(root, {"test_a.py": FLAKY}, must_run=0, flaky_budget=1)
     assert within.verdict.state is State.PASS
     assert within.results.counts.flaky == 1
+
+
+ONCE = """
+    import ctypes, time
+    from pathlib import Path
+    import pytest
+    @pytest.mark.parametrize("n", range(3))
+    def test_once(n):
+        seen = Path(__file__).with_name(f"seen{n}")
+        if not seen.exists():
+            seen.touch()
+            BREAK
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "state", "budget"),
+    [
+        ("ctypes.string_at(0)", State.CRASH, "crash_budget"),
+        ("time.sleep(1000)", State.TIMEOUT, "timeout_budget"),
+    ],
+)
+def test_what_crashes_or_hangs_and_passes_when_tried_again_is_never_only_flaky(
+    root, body, state, budget
+):
+    files = {"test_a.py": ONCE.replace("BREAK", body)}
+    run = gate.run(root, files, flaky_budget=10, test_deadline=1.0)
+    assert run.verdict.state is state
+    assert run.attempts("test_a.py::test_once[0]")[1] == "passed"
+    assert run.results.counts.flaky == 0
+    within = judge(run.results, Demand(must_run=0, **{budget: 3}))
+    assert within.state is State.PASS
+    assert judge(run.results, Demand(must_run=0, **{budget: 2})).state is state
+
+
+def test_a_poisoner_has_a_budget_of_its_own(root):
+    run = gate.run(root, {"test_a.py": POISON}, flaky_budget=10)
+    assert run.verdict.state is State.FAIL
+    assert run["test_a.py::test_poison"].victims == 2
+    assert judge(run.results, Demand(must_run=1, poison_budget=1)).state is State.PASS
+
+
+def test_what_a_thread_raises_later_is_not_the_failure_of_the_next_test(root):
+    run = gate.run(
+        root,
+        {
+            "test_a.py": """
+            import threading, time
+            def late():
+                time.sleep(0.3)
+                raise ValueError("too late")
+            def test_starts_it(): threading.Thread(target=late).start()
+            def test_runs_by_then(): time.sleep(1)
+            """
+        },
+    )
+    assert set(run.outcomes().values()) == {"passed"}
+    assert run.verdict.state is State.FAIL
+    assert "that test_a.py::test_starts_it left" in run.verdict.message
+    assert "ValueError during test_a.py::test_runs_by_then: too late" in run.verdict.message
+
+
+def test_fixtures_of_the_session_are_set_up_once_per_process(root):
+    files = {
+        "conftest.py": """
+            import pytest
+            from pathlib import Path
+            @pytest.fixture(scope="session", autouse=True)
+            def costly():
+                log = Path(__file__).with_name("log")
+                with log.open("a") as file: file.write("up ")
+                yield
+                with log.open("a") as file: file.write("down ")
+            """,
+        **{f"test_{n}.py": TWO for n in range(4)},
+    }
+    assert gate.run(root, files).verdict.state is State.PASS
+    assert (root / "log").read_text() == "up down "
+
+
+def test_a_fixture_of_the_session_that_cannot_be_torn_down_is_the_fault_of_its_process(root):
+    files = {
+        "conftest.py": """
+            import pytest
+            @pytest.fixture(scope="session", autouse=True)
+            def costly():
+                yield
+                raise RuntimeError("cannot clean up")
+            """,
+        "test_a.py": TWO,
+    }
+    run = gate.run(root, files)
+    assert set(run.outcomes().values()) == {"passed"}
+    assert run.verdict.state is State.FAIL
+    assert "process 1 on gpu0: a fixture failed when it was torn down" in run.verdict.message
+
+
+def test_a_comparison_that_fails_shows_both_sides(root):
+    code = "def test_x(): assert {'a': [1, 2, 3]} == {'a': [1, 2, 4]}\n"
+    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
+    (attempt,) = run["test_a.py::test_x"].attempts
+    assert "assert {'a': [1, 2, 3]} == {'a': [1, 2, 4]}" in attempt.detail
+    assert "INTERNAL" not in attempt.detail
+    assert "get_terminal_writer" not in attempt.detail
+
+
+def test_a_plugin_that_happens_to_be_installed_is_not_loaded(root):
+    code = "def test_x(request): assert not request.config.pluginmanager.has_plugin('xdist')\n"
+    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
+    assert run.verdict.state is State.PASS, "the tests' own environment has xdist"
+
+
+@pytest.mark.parametrize(
+    ("hook", "message"),
+    [
+        ("report.outcome = 'passed'", "reported as passed, but its call raised"),
+        ("report.outcome = 'skipped'; report.longrepr = ('', 1, 'x')", "reported as skipped, but"),
+        ("report.outcome = 'skipped'; report.wasxfail = 'x'", "reported as skipped, but its call"),
+        ("report.outcome = 'rerun'", "unknown outcome 'rerun'"),
+    ],
+)
+def test_a_conftest_that_rewrites_outcomes_is_outvoted(root, hook, message):
+    conftest = f"""
+        import pytest
+        @pytest.hookimpl(wrapper=True)
+        def pytest_runtest_makereport(item, call):
+            report = yield
+            if call.when == "call":
+                {hook}
+            return report
+    """
+    files = {"conftest.py": conftest, "test_a.py": "def test_x(): assert 0\n"}
+    run = gate.run(root, files, retry_limit=0)
+    assert run.verdict.state is State.FAIL
+    assert message in run["test_a.py::test_x"].attempts[0].message
+
+
+def test_a_conftest_that_skips_the_call_phase_makes_no_pass(root):
+    conftest = "def pytest_runtest_protocol(item, nextitem): return True\n"
+    files = {"conftest.py": conftest, "test_a.py": "def test_x(): assert 0\n"}
+    run = gate.run(root, files, retry_limit=0)
+    assert run["test_a.py::test_x"].attempts[0].message == "pytest reported no outcome"
+
+
+def test_what_is_deselected_is_counted_however_it_is_done(root):
+    conftest = """
+        def pytest_collection_modifyitems(items):
+            items[:] = [item for item in items if "silent" not in item.name]
+    """
+    tests = (
+        TWO + "import pytest\n@pytest.mark.slow\ndef test_slow(): pass\ndef test_silent(): pass\n"
+    )
+    files = {"conftest.py": conftest, "test_a.py": tests}
+    ini = ("-c", os.devnull, "-m", "not slow")
+    run = gate.run(root, files, worker={"arguments": ini})
+    assert run.results.counts.deselected == 2
+    assert run["test_a.py::test_silent"].outcome is Outcome.DESELECTED
+
+
+def test_a_file_that_must_be_alone_has_a_process_of_its_own(root):
+    code = "import os\ndef test_x(): print(os.getpid())\ndef test_y(): pass\n"
+    files = {f"test_{name}.py": code for name in "abc"}
+    run = gate.run(root, files, alone=frozenset({"test_b.py"}))
+    process = {t.test: t.attempts[0].process for t in run.results.tests}
+    assert process["test_b.py::test_x"] == process["test_b.py::test_y"]
+    others = {number for test, number in process.items() if "test_b" not in test}
+    assert process["test_b.py::test_x"] not in others
+
+
+def test_a_skipped_module_counts_every_test_it_hides(root):
+    files = {"test_a.py": "import pytest\npytest.skip('needs 8', allow_module_level=True)\n"}
+    hidden = lambda file: (f"{file}::test_one", f"{file}::test_two")  # noqa: E731
+    run = gate.run(root, files, hidden=hidden, may_skip=9)
+    assert run.outcomes() == {"test_a.py::test_one": "skipped", "test_a.py::test_two": "skipped"}
+    assert run["test_a.py::test_one"].reason == "needs 8"
+
+
+def test_node_ids_longer_than_a_pipe_stop_nobody(root):
+    code = """
+        import os, signal, pytest
+        @pytest.mark.parametrize("n", range(40), ids=lambda n: f"{n}" + "x" * 20000)
+        def test_x(n):
+            if n == 3: os.kill(os.getpid(), signal.SIGSTOP)
+    """
+    run = gate.run(root, {"test_a.py": code}, test_deadline=2.0, retry_limit=0)
+    assert run.results.counts.passed == 39
+    assert run.results.counts.timed_out == 1
+    assert run.seconds < 60
+
+
+def test_a_log_keeps_its_head_and_tail(root, monkeypatch):
+    monkeypatch.setattr(child, "LOG_LIMIT", 4 << 20)
+    monkeypatch.setattr(child, "LOG_HEAD", 1 << 20)
+    monkeypatch.setattr(child, "LOG_TAIL", 1 << 20)
+    code = """
+        import os, time
+        def test_x():
+            print("first words")
+            for n in range(40):
+                os.write(1, b"x" * (1 << 20))
+                time.sleep(0.05)
+            print("last words")
+            assert 0
+    """
+    run = gate.run(root, {"test_a.py": code}, retry_limit=0)
+    output = run["test_a.py::test_x"].attempts[0].output
+    assert "first words" in output
+    assert "last words" in output
+    (process,) = run.results.processes
+    log = root.parent / "suite-logs" / process.log
+    assert log.stat().st_size < 3 << 20
+    assert "bytes left out" in log.read_text()
+
+
+def test_many_failures_in_a_row_cost_no_more_than_in_proportion():
+    book = Outcomes(retry_limit=0)
+    names = [f"a::t{n}" for n in range(40000)]
+    book.collected("a", dict.fromkeys(names, 0), tags={})
+    failed = Attempt(outcome=Outcome.FAILED, lane="g", process=1, start_ms=0, duration_ms=1)
+    started = time.process_time()
+    for name in names:
+        book.attempted(name, failed)
+    book.streak(names, dict(zip(names[1:], names, strict=False)))
+    assert time.process_time() - started < 5, "it was 47 s for 36,000 tests"
 
 
 def test_a_poisoned_worker_is_replaced_and_the_poisoner_named(root):
@@ -658,6 +887,10 @@ import signal, sys
 from pathlib import Path
 sys.path[:0] = {path!r}
 from support import gate
+
+from rocwheel.gate.engine import child
+from rocwheel.gate.engine.outcomes import Outcomes
+from rocwheel.gate.verdict.judge import judge
 
 TESTS = '''
 import os, time

@@ -284,7 +284,11 @@ class Engine:
             case protocol.Ready(), Mode.STARTING:
                 work.starts = 0
                 self._enter(work, Mode.READY)
-            case protocol.Collected(), Mode.COLLECTING if event.file == work.wanted.file:
+            case protocol.Collecting(), Mode.COLLECTING if event.file == work.wanted.file:
+                work.importing = True
+            case protocol.Collected(), Mode.COLLECTING if work.importing and (
+                event.file == work.wanted.file
+            ):
                 self._collected(work, event)
             case protocol.Started(), Mode.RUNNING if not work.running and work.next == event.test:
                 work.running = work.sent.popleft()
@@ -310,7 +314,7 @@ class Engine:
             self._advance(work)
 
     def _collected(self, work: LaneWork, event: protocol.Collected) -> None:
-        step, work.collecting = work.wanted, None
+        step, work.collecting, work.importing = work.wanted, None, False
         work.process.collected.add(step.file)
         self._enter(work, Mode.READY)
         if step.test is None:
@@ -499,6 +503,9 @@ class Engine:
         hung = killed and not work.broken
         if mode is Mode.RUNNING:
             self._broke(work, Outcome.TIMED_OUT if hung else Outcome.CRASHED, how)
+        elif mode is Mode.COLLECTING and not work.importing and work.last:
+            self._amend(work, Outcome.CRASHED, f"after it was reported: {how}")
+            work.step, work.collecting = work.collecting, None
         elif mode is Mode.COLLECTING:
             detail = f"{work.process.stack()}\n{work.process.output(0)}".strip()
             self._collect_error(work.wanted.file, f"import: {how}", detail)

@@ -55,6 +55,7 @@ class LaneWork:
     number: int = 0
     born: float = 0.0
     collecting: Step | None = None
+    importing: bool = False  # whether it said that it began to
     sent: deque[Step] = field(default_factory=deque)  # tests it was sent and did not begin
     running: Step | None = None  # the test it began last, while that runs
     batch: int = 0  # grows with every failure: what was sent before is void
@@ -74,6 +75,7 @@ class LaneWork:
         """Begin again with a new process."""
         self.child, self.number, self.born = child, number, now
         self.collecting = self.running = self.bye = None
+        self.importing = False
         self.sent, self.ran, self.streak = deque(), Counter(), []
         self.batch = self.offset = self.late = 0
         self.began, self.last, self.before = now, "", ""

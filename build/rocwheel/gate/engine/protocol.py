@@ -42,6 +42,12 @@ class Ready(_Event, tag="ready", frozen=True, kw_only=True):
     pytest: str
 
 
+class Collecting(_Event, tag="collecting", frozen=True, kw_only=True):
+    """A file is imported now."""
+
+    file: str
+
+
 class Collected(_Event, tag="collected", frozen=True, kw_only=True):
     """A file's tests, in order."""
 
@@ -106,7 +112,7 @@ class Bye(_Event, tag="bye", frozen=True, kw_only=True):
     pytest_failed: Count  # failures that pytest itself counted
 
 
-Event = Ready | Collected | Started | Finished | Late | Stray | Bye
+Event = Ready | Collecting | Collected | Started | Finished | Late | Stray | Bye
 _DECODER: Final = msgspec.json.Decoder(Event)
 
 

@@ -6,8 +6,8 @@ the worker's log.
 
 Commands: `begin` with the key that every event carries, `collect` a file, `run` tests in order
 (after a failure the rest of those already sent is dropped: `batch` says which they are), `end`.
-Events: `ready`, `collected`, `start`, `finish`, `late` (a fixture failed after its test was
-reported), `stray` (something that an earlier test left running failed) and `bye`.
+Events: `ready`, `collecting`, `collected`, `start`, `finish`, `late` (a fixture failed after its
+test was reported), `stray` (something that an earlier test left running failed) and `bye`.
 
     worker.py SETTINGS      (JSON: commands, events, stacks, pytest, watch, libraries, modules)
 """
@@ -20,6 +20,7 @@ import fcntl
 import json
 import os
 import re
+import resource
 import signal
 import sys
 import threading
@@ -38,7 +39,7 @@ if sys.path and Path(sys.path[0]).resolve() == Path(__file__).resolve().parent:
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
 TEXT_LIMIT = 64 << 10  # characters of one traceback
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
@@ -48,6 +49,10 @@ LOST_PIPE = 71  # exit status of a process whose pipe a test has closed or repla
 END_SECONDS = 1.0  # for a killed process to disappear
 FAILED_STATUS, UNKNOWN = "failed", "pytest reported no outcome"
 KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
+LIMITS = (
+    (resource.RLIMIT_NOFILE, "open files"), (resource.RLIMIT_AS, "memory"),
+    (resource.RLIMIT_FSIZE, "file size"), (resource.RLIMIT_CPU, "CPU time"),
+)  # fmt: skip
 SKIPS = (pytest.skip.Exception, unittest.SkipTest)
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -110,7 +115,10 @@ class Commands:
 
     def next(self) -> dict[str, Any]:
         """Wait for the next command; the end of the pipe is `end`."""
-        line = self._file.readline()
+        try:
+            line = self._file.readline()
+        except OSError:
+            _exit(LOST_PIPE)
         return dict(json.loads(line)) if line else {"op": "end"}
 
 
@@ -165,7 +173,9 @@ class Leftovers:
         self._at_call: dict[str, Any] = {}
         self._processes: set[int] = set()
         self._hook = threading.excepthook
+        self._descriptor = _identity()
         self.found: list[str] = []
+        self.spoiled = False  # whether the process is of no more use
 
     def begin(self, test: str) -> None:
         """Note what there is before a test is set up."""
@@ -188,10 +198,29 @@ class Leftovers:
         if signal.getitimer(signal.ITIMER_REAL)[0]:
             signal.setitimer(signal.ITIMER_REAL, 0)
             self.found.append("an alarm")
-        after = _state()
+        if _identity() != self._descriptor:
+            self.found.append("closed descriptors that were not its own")
+            self.spoiled = True
+        self._restore(_state())
+        self._kill()
+        # a handler that the test installed over ours is replaced
+        if self.spoiled:
+            return
+        faulthandler.unregister(DUMP_SIGNAL)
+        faulthandler.register(DUMP_SIGNAL, file=STACKS[0], all_threads=True, chain=False)
+
+    def _restore(self, after: dict[Any, Any]) -> None:
+        """Put back what the body changed and no fixture did."""
         for name, value in after.items():
             expected = self._at_call[name]
-            if value is expected or value is self._before[name]:
+            if value in (expected, self._before[name]):
+                continue
+            if isinstance(name, tuple):
+                self.found.append(f"another limit of {name[1]}")
+                try:
+                    resource.setrlimit(name[0], expected)
+                except (OSError, ValueError):  # a hard limit is for ever
+                    self.spoiled = True
                 continue
             if isinstance(name, str):
                 setattr(sys, name, expected)
@@ -199,10 +228,6 @@ class Leftovers:
             elif expected is not None:
                 _setsignal(name, expected)
                 self.found.append(f"a handler of {signal.Signals(name).name}")
-        self._kill()
-        # a handler that the test installed over ours is replaced
-        faulthandler.unregister(DUMP_SIGNAL)
-        faulthandler.register(DUMP_SIGNAL, file=STACKS[0], all_threads=True, chain=False)
 
     def _kill(self) -> None:
         """End processes the body started, and what those leave to us, their subreaper."""
@@ -292,6 +317,7 @@ class Session:
         self._raised: dict[str, BaseException | None] = {}  # phase -> what it raised
         self._collect_reports: list[pytest.CollectReport] = []
         self._deselected: list[str] = []
+        self._folders: dict[Path, Any] = {}
         self._session: pytest.Session | None = None
         self._batch = 0
         self._ran: Counter[str] = Counter()
@@ -308,6 +334,17 @@ class Session:
         if reporter:
             config.pluginmanager.unregister(reporter)
         config.pluginmanager.register(QuietReporter(config), "terminalreporter")
+
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """Collect nothing yet: looking at nothing, pytest 9 forgets the fixtures of a conftest."""
+        session.items = []
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_directory(self, path: Path) -> Generator[None, Any, Any]:
+        """Keep a folder's node: pytest 9 ties the fixtures of its conftest to the first one."""
+        node = yield
+        return self._folders.setdefault(path, node) if node else node
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -387,6 +424,11 @@ class Session:
         self._raised[call.when] = call.excinfo.value if call.excinfo else None
         return report
 
+    @property
+    def spoiled(self) -> bool:
+        """Whether a test has made the process useless for others."""
+        return self._leftovers.spoiled
+
     def _no_child(self) -> None:
         """End a process that a test forked and that came back from the test."""
         if self._channel.forked:
@@ -415,6 +457,7 @@ class Session:
         started = _clock()
         error = ""
         items: Sequence[pytest.Item] = ()
+        self._channel.emit("collecting", file=file)
         try:
             items = session.perform_collect([file])
         except pytest.UsageError as exc:
@@ -466,6 +509,7 @@ class Session:
             message = f"the test stopped the whole session: {type(exc).__name__}: {exc}"
         seconds = _clock() - started
         self._leftovers.end()
+        going = going and not self._leftovers.spoiled
         self.failed += outcome == FAILED_STATUS
         self._ran[outcome] += 1
         self._reports_failed = outcome == FAILED_STATUS
@@ -583,7 +627,17 @@ def _state() -> dict[Any, Any]:
     """Signal handlers and standard streams of this process."""
     state: dict[Any, Any] = {number: _getsignal(number) for number in KEPT_SIGNALS}
     state["stdout"], state["stderr"] = sys.stdout, sys.stderr
+    state |= {limit: resource.getrlimit(limit[0]) for limit in LIMITS}
     return state
+
+
+def _identity() -> tuple[int, int]:
+    """Which file the descriptor of our file of stacks is; another one when a test closed it."""
+    try:
+        found = _fstat(STACKS[0].fileno())
+    except OSError:
+        return (0, 0)
+    return (found[1], found[2])
 
 
 def _children() -> list[int]:
@@ -685,7 +739,12 @@ def main(settings: dict[str, Any]) -> int:
         sys.meta_path.append(Extra(settings["modules"]))
     session = Session(settings)
     arguments = ["-p", "no:cacheprovider", "-p", "no:faulthandler", "--capture=no"]
-    status = pytest.main([*arguments, *settings["pytest"]], plugins=[session])
+    status = 2
+    try:
+        status = pytest.main([*arguments, *settings["pytest"]], plugins=[session])
+    except OSError:
+        if not (session.over and session.spoiled):  # pytest closes what a test has closed
+            raise
     if not session.over:
         return int(status) or 2
     session.bye()

@@ -1,0 +1,38 @@
+"""The pytest that workers run: the newest, which the tests themselves have, and the suites' own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import gate
+
+from rocwheel.gate.suite import suites
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="session")
+def pinned_pytest(tmp_path_factory) -> Path:
+    """A folder with the pytest that the suites pin, to stand before the installed one."""
+    pins = {
+        line
+        for suite in suites.load_all(ROOT / "ci")
+        for line in suite.requirements
+        if line.startswith("pytest==")
+    }
+    (pin,) = pins  # one for all
+    folder = tmp_path_factory.mktemp("pytest")
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--no-deps", "--target", folder, pin], check=True)
+    return folder
+
+
+@pytest.fixture(params=["newest", "pinned"])
+def each_pytest(request, monkeypatch) -> str:
+    """Run a test once with either."""
+    if request.param == "pinned":
+        monkeypatch.setattr(gate, "PATH", str(request.getfixturevalue("pinned_pytest")))
+    return request.param
