@@ -69,9 +69,22 @@ def mi300x(count: int) -> tuple[Gpu, ...]:
 def mi300x_cpx() -> tuple[Gpu, ...]:
     """One MI300X in CPX mode: eight nodes, one board."""
     return tuple(
-        Gpu(version=90402, unique_id=0x21B6D61638A86F00, minor=128 + n, memory=24 * GIB)
+        Gpu(
+            version=90402,
+            unique_id=0x21B6D61638A86F00,
+            minor=128 + n,
+            memory=24 * GIB,
+            location=0x0500 | n << 28,
+        )
         for n in range(8)
     )
+
+
+def hide(root: Path, *minors: int) -> Path:
+    """Take render nodes away, as a container has them that was given only others."""
+    for minor in minors:
+        (root / f"dev/dri/renderD{minor}").unlink()
+    return root
 
 
 def workstation() -> tuple[Gpu, ...]:

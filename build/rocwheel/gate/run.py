@@ -24,8 +24,8 @@ from rocwheel.gate.engine.engine import Engine
 from rocwheel.gate.engine.plan import RunPlan, System
 from rocwheel.gate.engine.scheduler import Estimates
 from rocwheel.gate.machine import devices, preflight
-from rocwheel.gate.machine.accelerators import Accelerator, Maker
-from rocwheel.gate.machine.slots import Patience, Slots
+from rocwheel.gate.machine.accelerators import Maker
+from rocwheel.gate.machine.slots import Held, Patience, Slots
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
 from rocwheel.gate.suite import discovery, skips
@@ -147,11 +147,12 @@ def _results(
             planned, runner=host.runner, rocm=provided.root, log=_log(request, "install"), left=left
         )
     env = _environment(request, allotted, provided)
-    setup.lanes = tuple(devices.lanes(allotted, taken, env))
+    setup.lanes = tuple(devices.lanes(allotted, taken.devices, env))
     with console.step("Preflight", key="preflight"):
         setup.lanes, setup.facts = _preflight(request, host, setup.environment, setup.lanes, work)
         console.info(f"   {_said(setup.facts)}")
     plan = _plan_run(request, tests, setup, left())
+    plan = replace(plan, worker=replace(plan.worker, locks=taken.locks))
     with console.step(f"{len(tests.files)} files on {len(setup.lanes)} lanes", key="run"):
         return _run(plan, request, host, watcher, setup)
 
@@ -238,13 +239,11 @@ def _plan_install(
     )
 
 
-def _take(
-    host: Host, allotted: Allotted, stack: ExitStack, *, patience: float
-) -> tuple[Accelerator, ...]:
+def _take(host: Host, allotted: Allotted, stack: ExitStack, *, patience: float) -> Held:
     """Lock the devices until the gate ends."""
     found = allotted.allotment.devices
     if not allotted.locked:
-        return found
+        return Held(devices=found)
     return stack.enter_context(
         _slots(host).take(
             found,

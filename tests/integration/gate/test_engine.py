@@ -17,7 +17,9 @@ from support import gate
 from rocwheel.gate.engine import child
 from rocwheel.gate.engine.outcomes import Outcomes
 from rocwheel.gate.engine.plan import Watcher
-from rocwheel.gate.machine.accelerators import Accelerator
+from rocwheel.gate.machine.accelerators import Accelerator, Maker
+from rocwheel.gate.machine.slots import Patience, Slots
+from rocwheel.gate.setup_errors import InfraError
 from rocwheel.gate.suite.suites import Library
 from rocwheel.gate.verdict.judge import judge
 from rocwheel.process import Command
@@ -937,6 +939,55 @@ def test_a_gate_killed_outright_leaves_no_worker_behind(root, tmp_path):
     process.kill()
     process.communicate(timeout=30)
     assert _gone(worker)
+
+
+HOLDER = """\
+import sys, time
+from pathlib import Path
+sys.path[:0] = {path!r}
+from support import gate
+from rocwheel.gate.machine.accelerators import Accelerator, Maker
+from rocwheel.gate.machine.slots import Patience, Slots
+
+TESTS = '''
+import os, subprocess, time
+from pathlib import Path
+def test_long():
+    daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+    Path(__file__).with_name("pid").write_text(f"{{os.getpid()}} {{daemon.pid}}")
+    time.sleep(1000)
+'''
+device = Accelerator(maker=Maker.AMD, index=0, target="gfx942", serial="s0")
+patience = Patience(seconds=0, clock=time.monotonic, sleep=time.sleep)
+with Slots(folder=Path({slots!r}), boot="b").take(
+    (device,), least=1, most=1, patience=patience
+) as held:
+    gate.run(Path({root!r}), {{"test_a.py": TESTS}}, worker={{"locks": held.locks}})
+"""
+
+
+def test_a_gate_killed_outright_frees_its_device_only_when_nothing_uses_it(root, tmp_path):
+    script, folder = tmp_path / "holder.py", tmp_path / "slots"
+    tests = Path(__file__).parents[2]
+    path = [str(tests), str(tests.parent / "build")]
+    script.write_text(HOLDER.format(path=path, root=str(root), slots=str(folder)))
+    process = subprocess.Popen([sys.executable, script])
+    until = time.monotonic() + 30
+    while not (root / "pid").exists() or not (root / "pid").read_text():
+        assert time.monotonic() < until, "the test did not start"
+        time.sleep(0.05)
+    worker, daemon = map(int, (root / "pid").read_text().split())
+    device = Accelerator(maker=Maker.AMD, index=0, target="gfx942", serial="s0")
+    slots = Slots(folder=folder, boot="b")
+    nothing = Patience(seconds=0, clock=time.monotonic, sleep=time.sleep)
+    with pytest.raises(InfraError), slots.take((device,), least=1, most=1, patience=nothing):
+        pytest.fail("taken while the gate has it")
+    process.kill()
+    process.wait()
+    patience = Patience(seconds=20, clock=time.monotonic, sleep=lambda _: time.sleep(0.001))
+    with slots.take((device,), least=1, most=1, patience=patience):
+        assert not Path(f"/proc/{worker}").exists(), "no process of it is left by now"
+        assert not Path(f"/proc/{daemon}").exists(), "nor one in a session of its own"
 
 
 def _gone(pid):

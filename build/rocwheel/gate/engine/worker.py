@@ -722,6 +722,31 @@ def _mapped() -> set[str]:
     return {line.rpartition("/")[2] for line in text.splitlines() if "/" in line}
 
 
+def support_subtests() -> None:
+    """Let `TestCase.subTest` go on after a subtest that fails or skips, as pytest 9 does.
+
+    Without `addSubTest` in the result unittest runs no subtests at all: the first that skips ends
+    its whole test as skipped (https://docs.python.org/3/library/unittest.html#subtests).
+    """
+    from _pytest.unittest import TestCaseFunction
+
+    if hasattr(TestCaseFunction, "addSubTest"):
+        return
+    add_skip = TestCaseFunction.addSkip
+
+    def sub_test(self: Any, _case: Any, _test: Any, error: Any) -> None:
+        if error:
+            self._addexcinfo(error)
+
+    def skip(self: Any, case: Any, reason: str) -> None:
+        if not hasattr(case, "test_case"):  # a subtest that skips does not skip its test
+            add_skip(self, case, reason)
+
+    methods = {"addSubTest": sub_test, "addSkip": skip}
+    for name, method in methods.items():
+        setattr(TestCaseFunction, name, method)
+
+
 STACKS: list[Any] = []  # the file for stacks, once it is open
 
 
@@ -737,6 +762,7 @@ def main(settings: dict[str, Any]) -> int:
     sys.path.insert(0, str(Path.cwd()))  # as `python -m pytest` has it
     if settings["modules"]:
         sys.meta_path.append(Extra(settings["modules"]))
+    support_subtests()
     session = Session(settings)
     arguments = ["-p", "no:cacheprovider", "-p", "no:faulthandler", "--capture=no"]
     status = 2

@@ -9,8 +9,10 @@ worker, never widened. A list that cannot be read is an InfraError, never a defa
 from __future__ import annotations
 
 import enum
+import errno
 import os
 import re
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
 
     from rocwheel.process import Runner
 
+PARTITION_SHIFT: Final = 28
+PLACE_MASK: Final = (1 << PARTITION_SHIFT) - 1
 NODES: Final = "sys/class/kfd/kfd/topology/nodes"
 
 # ROCr applies its mask first; HIP numbers what is left and reads CUDA's name where its own is not
@@ -171,12 +175,13 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
     try:
         properties = _properties(node / "properties")
         banks = [_properties(bank / "properties") for bank in _nodes(node / "mem_banks")]
-    except PermissionError:
-        return None
+    except PermissionError as exc:
+        # what a device cgroup hides: kfd_devcgroup_check_permission, drivers/gpu/drm/amd/amdkfd
+        if exc.errno == errno.EPERM:
+            return None
+        raise _unreadable(node, exc) from exc
     except (OSError, ValueError) as exc:
-        raise InfraError(
-            f"{node}: unreadable GPU topology: {exc}", hint="check the amdgpu driver: dmesg"
-        ) from exc
+        raise _unreadable(node, exc) from exc
     if not properties.get("simd_count") or not properties.get("gfx_target_version"):
         return None
     minor = properties.get("drm_render_minor")
@@ -187,29 +192,46 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
     if not os.access(root / f"dev/dri/renderD{minor}", os.R_OK | os.W_OK):
         return None
     unique = properties.get("unique_id", 0)
-    location = f"{properties.get('domain', 0):04x}-{properties.get('location_id', 0):04x}"
+    place = properties.get("location_id", 0)
+    # the kernel numbers partitions in the upper four bits (kfd_topology_add_device in
+    # drivers/gpu/drm/amd/amdkfd/kfd_topology.c): the same number, whatever else is visible
+    partition = place >> PARTITION_SHIFT
+    location = f"{properties.get('domain', 0):04x}-{place & PLACE_MASK:04x}"
     return Accelerator(
         maker=Maker.AMD,
         index=0,
         target=gfx_name(properties["gfx_target_version"]),
         # boards without an id of their own are told apart by where they sit
-        serial=f"{unique:016x}" if unique else f"pci-{location}",
+        serial=(f"{unique:016x}" if unique else f"pci-{location}")
+        + (f".{partition}" if partition else ""),
         memory=sum(bank["size_in_bytes"] for bank in banks if bank.get("heap_type") in (1, 2)),
     )
 
 
 def _properties(path: Path) -> dict[str, int]:
     pairs = (line.split() for line in path.read_text(encoding="ascii").splitlines())
-    return {name: int(value) for name, value in pairs}
+    found = {name: int(value) for name, value in pairs}
+    if not found:
+        raise ValueError(f"{path.name} is empty")
+    return found
+
+
+def _unreadable(node: Path, exc: Exception) -> InfraError:
+    return InfraError(
+        f"{node}: unreadable GPU topology: {exc}", hint="check the amdgpu driver: dmesg"
+    )
 
 
 def _numbered(found: Sequence[Accelerator]) -> Iterable[Accelerator]:
-    """Give every device its index; partitions of one GPU share a unique id, so theirs grows."""
-    serials = [device.serial for device in found]
+    """Give every device its index. Raises InfraError when two cannot be told apart."""
+    serials = Counter(device.serial for device in found)
     for index, device in enumerate(found):
-        twins = serials.count(device.serial) > 1
-        part = f".{serials[:index].count(device.serial)}" if twins else ""
-        yield replace(device, index=index, serial=device.serial + part)
+        if serials[device.serial] > 1:
+            raise InfraError(
+                f"{serials[device.serial]} devices are called {device.serial}",
+                hint="partitions need a kernel that numbers them: amdgpu of ROCm 6.0 or newer",
+            )
+        yield replace(device, index=index)
 
 
 def _masked(devices: Sequence[Accelerator], mask: str, name: str) -> tuple[Accelerator, ...]:

@@ -40,6 +40,17 @@ class Patience:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Held:
+    """Devices that are locked, and the descriptors of their locks.
+
+    A process that is given the descriptors holds the devices too, until it ends.
+    """
+
+    devices: tuple[Accelerator, ...]
+    locks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Slots:
     """The lock files of one host; `boot` names the current boot of its kernel."""
 
@@ -55,7 +66,7 @@ class Slots:
         most: int,
         patience: Patience,
         inheritable: bool = False,
-    ) -> Iterator[tuple[Accelerator, ...]]:
+    ) -> Iterator[Held]:
         """Hold between `least` and `most` free devices until the block is left.
 
         All or none: two gates that each need several devices cannot hold half of them each. An
@@ -73,12 +84,16 @@ class Slots:
         until = patience.clock() + patience.seconds
         while True:
             with ExitStack() as locks:
-                got: list[Accelerator] = []
+                got: dict[Accelerator, int] = {}
                 for device in sorted(well, key=lambda device: device.serial):
-                    if len(got) < most and self._lock(device, locks, inheritable=inheritable):
-                        got.append(device)
+                    lock = self._lock(device, locks) if len(got) < most else None
+                    if lock is not None:
+                        got[device] = lock
                 if len(got) >= least:
-                    yield tuple(sorted(got, key=lambda device: device.index))
+                    for lock in got.values():
+                        os.set_inheritable(lock, inheritable)
+                    ordered = tuple(sorted(got, key=lambda device: device.index))
+                    yield Held(devices=ordered, locks=tuple(got.values()))
                     return
             if patience.clock() >= until:
                 raise InfraError(
@@ -105,15 +120,15 @@ class Slots:
         except (OSError, ValueError, KeyError, TypeError) as exc:
             return f"{path} is unreadable: {exc}"
 
-    def _lock(self, device: Accelerator, locks: ExitStack, *, inheritable: bool) -> bool:
+    def _lock(self, device: Accelerator, locks: ExitStack) -> int | None:
+        """Lock one device; the descriptor of its lock, None while another process has it."""
         # never deleted: a lock on a file that has lost its name would protect nothing
         with self._writing():
             lock = files.try_locked(self._path(device, "lock"))
         if lock is None:
-            return False
-        os.set_inheritable(lock.descriptor, inheritable)
+            return None
         locks.enter_context(lock)
-        return True
+        return lock.descriptor
 
     def _path(self, device: Accelerator, suffix: str) -> Path:
         return self.folder / f"{device.maker.value}-{device.serial}.{suffix}"
@@ -170,7 +185,11 @@ def become(command: Sequence[str], request: SlotRequest, host: Host) -> NoReturn
         found.devices, least=request.gpus, most=request.gpus, patience=waiting, inheritable=True
     ) as got:
         usable = cgroup.cpus(host.root, online=host.online) * request.gpus // count
-        env = {**host.environ, **cgroup.thread_environment(usable), **found.environment(got)}
+        env = {
+            **host.environ,
+            **cgroup.thread_environment(usable),
+            **found.environment(got.devices),
+        }
         try:
             os.execvpe(command[0], tuple(command), env)  # noqa: S606 - that is what it is for
         except OSError as exc:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+from pathlib import Path
+
 import pytest
-from support.topology import Gpu, machine, mi300x, mi300x_cpx, workstation
+from support.topology import Gpu, hide, machine, mi300x, mi300x_cpx, workstation
 
 from rocwheel.errors import CommandError, HostError
 from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
+from rocwheel.values import replace
 from rocwheel.verdict import State
 
 
@@ -40,8 +44,52 @@ def test_node_ten_comes_after_node_nine(tmp_path):
 
 def test_partitions_of_one_board_have_serials_of_their_own(tmp_path):
     devices = accelerators.amd(machine(tmp_path, *mi300x_cpx()), {}).devices
-    assert [device.serial for device in devices][:2] == ["21b6d61638a86f00.0", "21b6d61638a86f00.1"]
+    assert [device.serial for device in devices][:2] == ["21b6d61638a86f00", "21b6d61638a86f00.1"]
     assert len({device.serial for device in devices}) == 8
+
+
+@pytest.mark.parametrize("seen", range(8))
+def test_a_partition_has_the_same_serial_on_the_host_and_alone_in_a_container(tmp_path, seen):
+    host = accelerators.amd(machine(tmp_path / "host", *mi300x_cpx()), {}).devices
+    inside = machine(tmp_path / "container", *mi300x_cpx())
+    hide(inside, *(128 + n for n in range(8) if n != seen))
+    (alone,) = accelerators.amd(inside, {}).devices
+    assert alone.serial == host[seen].serial, "both lock the same file"
+
+
+def test_partitions_that_cannot_be_told_apart_are_infra(tmp_path):
+    twins = [replace(gpu, location=0x0500) for gpu in mi300x_cpx()]
+    with pytest.raises(InfraError, match="8 devices are called 21b6d61638a86f00"):
+        accelerators.amd(machine(tmp_path, *twins), {})
+
+
+@pytest.mark.parametrize("content", ["", "simd_count\n", "simd_count x\n"])
+def test_properties_that_say_nothing_are_infra_and_not_a_smaller_machine(tmp_path, content):
+    root = machine(tmp_path, *mi300x(2))
+    (root / "sys/class/kfd/kfd/topology/nodes/3/properties").write_text(content)
+    with pytest.raises(InfraError, match="unreadable GPU topology"):
+        accelerators.amd(root, {})
+
+
+@pytest.mark.parametrize(("number", "hidden"), [(errno.EPERM, True), (errno.EACCES, False)])
+def test_what_a_device_cgroup_hides_is_not_ours_and_what_a_mode_hides_is_infra(
+    tmp_path, monkeypatch, number, hidden
+):
+    """Root reads everything here, so the kernel's answer is put in its place."""
+    root = machine(tmp_path, *mi300x(2))
+    read = Path.read_text
+
+    def answer(path, *arguments, **options):
+        if path.parts[-2:] == ("3", "properties"):
+            raise PermissionError(number, "not for you", str(path))
+        return read(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", answer)
+    if hidden:
+        assert len(accelerators.amd(root, {}).devices) == 1
+    else:
+        with pytest.raises(InfraError, match="unreadable GPU topology"):
+            accelerators.amd(root, {})
 
 
 def test_a_board_without_a_unique_id_is_named_by_its_place(tmp_path):

@@ -42,9 +42,9 @@ def test_a_second_gate_gets_only_what_the_first_left(slots):
         slots.take(gpus(3), least=1, most=2, patience=wait) as first,
         slots.take(gpus(3), least=1, most=3, patience=wait) as second,
     ):
-        assert [d.serial for d in (*first, *second)] == ["s0", "s1", "s2"]
+        assert [d.serial for d in (*first.devices, *second.devices)] == ["s0", "s1", "s2"]
     with slots.take(gpus(3), least=3, most=3, patience=wait) as again:
-        assert len(again) == 3
+        assert len(again.devices) == 3
 
 
 def test_several_devices_are_taken_all_or_none(slots):
@@ -57,7 +57,7 @@ def test_several_devices_are_taken_all_or_none(slots):
             pytest.fail("taken although one was held")
         assert time.now >= 5
         with slots.take(gpus(2)[1:], least=1, most=1, patience=time.patience(0)) as other:
-            assert other[0].serial == "s1"  # the failed attempt holds nothing
+            assert other.devices[0].serial == "s1"  # the failed attempt holds nothing
 
 
 def test_a_lock_ends_with_the_process_that_holds_it(slots):
@@ -70,7 +70,7 @@ def test_a_lock_ends_with_the_process_that_holds_it(slots):
     os.read(ready, 1)
     os.waitpid(child, 0)
     with slots.take(gpus(1), least=1, most=1, patience=Time().patience(0)) as got:
-        assert got
+        assert got.devices
 
 
 @pytest.mark.parametrize("inheritable", [True, False])
@@ -99,7 +99,7 @@ def test_a_quarantined_device_is_left_alone_until_the_next_boot(slots):
     slots.quarantine(one, "process 7 cannot be killed")
     wait = Time().patience(0)
     with slots.take((one, two), least=1, most=2, patience=wait) as got:
-        assert got == (two,)
+        assert got.devices == (two,)
     with (
         pytest.raises(InfraError, match="process 7 cannot be killed"),
         slots.take((one, two), least=2, most=2, patience=wait),
