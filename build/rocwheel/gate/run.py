@@ -28,7 +28,7 @@ from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.machine.slots import Held, Patience, Slots
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
-from rocwheel.gate.suite import discovery, skips
+from rocwheel.gate.suite import discovery, skips, static
 from rocwheel.gate.verdict import record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.host import cgroup
@@ -193,7 +193,7 @@ def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
     tests = _find(request, checkout.folder if checkout else None)
     if request.suite.source.folder:
         return tests
-    return discovery.lay_out(tests, request.suite.source.support, work / "tests")
+    return discovery.lay_out(tests, request.suite.source, work)
 
 
 def _identity(request: GateRequest, host: Host) -> str:
@@ -320,6 +320,7 @@ def _plan_run(
             env={},
             watch=(*WATCHED, *facts.modules) if with_jax else (),
             libraries=request.libraries,
+            modules=tests.modules,
             trace=suite.trace and request.device is DeviceChoice.FAMILY,
             logs=logs,
         ),
@@ -329,8 +330,19 @@ def _plan_run(
         retry_limit=suite.retries,
         backend=facts.backend,
         modules=str(environment.python.parents[1]) if with_jax else "",
+        alone=tests.alone,
+        hidden=lambda file: _hidden(file, tests.root, estimates),
         estimates=estimates or Estimates(sizes=tests.sizes),
     )
+
+
+def _hidden(file: str, root: Path, estimates: Estimates | None) -> tuple[str, ...]:
+    """The tests of a file that skipped itself: those that ran before, else those it defines."""
+    ran = tuple(
+        test for test in (estimates.tests if estimates else ()) if test.startswith(f"{file}::")
+    )
+    text = (root / file).read_text(encoding="utf-8", errors="replace")
+    return ran or static.tests_of(file, text)
 
 
 def _run(

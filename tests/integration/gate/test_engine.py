@@ -418,6 +418,24 @@ def test_a_file_that_must_be_alone_has_a_process_of_its_own(root):
     assert process["test_b.py::test_x"] not in others
 
 
+def test_modules_that_the_installed_package_lacks_come_from_a_folder_asked_last(root):
+    installed = root.parent / "installed/package"
+    extra = root.parent / "modules/package"
+    for folder, names in ((installed, ("__init__", "there")), (extra, ("there", "lacking"))):
+        folder.mkdir(parents=True)
+        for name in names:
+            (folder / f"{name}.py").write_text(f"WHERE = {folder.parent.name!r}\n")
+    code = """
+        from package import lacking, there
+        def test_x(): assert (there.WHERE, lacking.WHERE) == ("installed", "modules")
+    """
+    path = os.pathsep.join(filter(None, (str(installed.parent), gate.PATH)))
+    worker = {"modules": extra.parent, "env": {"PYTHONPATH": path}}
+    run = gate.run(root, {"test_a.py": code}, worker=worker)
+    assert run.verdict.state is State.PASS
+    assert run.results.processes[0].extra == ("package.lacking",)
+
+
 def test_a_skipped_module_counts_every_test_it_hides(root):
     files = {"test_a.py": "import pytest\npytest.skip('needs 8', allow_module_level=True)\n"}
     hidden = lambda file: (f"{file}::test_one", f"{file}::test_two")  # noqa: E731

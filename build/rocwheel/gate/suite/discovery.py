@@ -9,13 +9,14 @@ from __future__ import annotations
 import fnmatch
 import re
 import shutil
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from rocwheel.errors import ConfigError, SourceError
+from rocwheel.gate.suite import static
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from rocwheel.gate.suite.suites import SuiteSource
@@ -48,6 +49,8 @@ class SuiteFiles:
     files: tuple[str, ...]  # of this shard, relative to the root
     suite_files: tuple[str, ...]
     sizes: Mapping[str, int]
+    alone: frozenset[str] = frozenset()  # files that need a process of their own
+    modules: Path | None = None  # folder of modules that the installed wheels lack
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -73,6 +76,11 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
                 f"{top}/{pattern}: meets no file", hint="mend `paths` in the suite's file"
             )
         found |= met
+    for pattern in source.exclude:
+        if not any(fnmatch.fnmatchcase(file, pattern) for file in found):
+            raise SourceError(
+                f"{top}: `exclude` {pattern}: meets no file", hint="mend it in the suite's file"
+            )
     files = sorted(
         file
         for file in found
@@ -85,7 +93,10 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
             f"{top}: {len(files)} test files, too few for {shard.count} shards",
             hint="use fewer shards",
         )
-    return SuiteFiles(root=top, files=mine, suite_files=tuple(files), sizes=sizes)
+    own = (file for file in mine if static.configures((top / file).read_bytes()))
+    return SuiteFiles(
+        root=top, files=mine, suite_files=tuple(files), sizes=sizes, alone=frozenset(own)
+    )
 
 
 def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
@@ -103,20 +114,29 @@ def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
     return tuple(sorted(parts[shard.number - 1]))
 
 
-def lay_out(tests: SuiteFiles, support: Sequence[str], target: Path) -> SuiteFiles:
-    """Copy tests and what they need out of a JAX checkout into `target`."""
+def lay_out(tests: SuiteFiles, source: SuiteSource, target: Path) -> SuiteFiles:
+    """Copy tests and what they need out of a JAX checkout into `target`.
+
+    Modules that the wheel lacks get a folder of their own, which an import asks last: everything
+    else comes from the installed wheels.
+    """
+    root, modules = target / "tests", target / "modules"
     wanted = {*tests.suite_files}
-    for pattern in support:
+    for pattern in source.support:
         base = pattern.removesuffix("/**")
-        if base != pattern:
-            shutil.copytree(tests.root / base, target / base, dirs_exist_ok=True)
+        if base != pattern and (tests.root / base).is_dir():
+            shutil.copytree(tests.root / base, root / base, dirs_exist_ok=True, symlinks=True)
         else:
             wanted.add(pattern)
     for file in wanted:
-        path = tests.root / file
-        if path.is_file() and not (target / file).exists():
-            (target / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(path, target / file)
-    return SuiteFiles(
-        root=target, files=tests.files, suite_files=tests.suite_files, sizes=tests.sizes
-    )
+        _copy(tests.root / file, root / file)
+    extra = {path for pattern in source.modules for path in tests.root.glob(pattern)}
+    for path in extra:
+        _copy(path, modules / path.relative_to(tests.root))
+    return replace(tests, root=root, modules=modules if extra else None)
+
+
+def _copy(path: Path, target: Path) -> None:
+    if path.is_file() and not target.exists():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)

@@ -43,6 +43,7 @@ class SuiteSource:
     paths: tuple[str, ...]  # globs below the folder, or in the JAX checkout
     exclude: tuple[str, ...] = ()  # globs of files left out
     support: tuple[str, ...] = ()  # further files of the JAX checkout that tests read
+    modules: tuple[str, ...] = ()  # globs of modules of JAX that its wheel lacks and tests import
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,12 +217,13 @@ def _source(entry: Field) -> SuiteSource:
         return SuiteSource(folder=kinds["folder"].string(), paths=("**/test_*.py",))
     if set(kinds) != {"jax"}:
         entry.fail("a source is one of `folder` and `jax`", hint="write `source: {folder: …}`")
-    fields = kinds["jax"].record(required=("paths",), optional=("exclude", "support"))
+    fields = kinds["jax"].record(required=("paths",), optional=("exclude", "support", "modules"))
     return SuiteSource(
         folder="",
         paths=fields["paths"].strings(),
         exclude=fields["exclude"].strings() if "exclude" in fields else (),
         support=fields["support"].strings() if "support" in fields else (),
+        modules=fields["modules"].strings() if "modules" in fields else (),
     )
 
 

@@ -66,11 +66,33 @@ def test_files_are_found_by_globs_and_left_out_by_globs(jax):
 
 
 def test_jax_itself_is_not_beside_its_tests(jax, tmp_path):
-    laid = discovery.lay_out(discovery.find(SOURCE, jax, Shard()), SOURCE.support, tmp_path / "out")
+    laid = discovery.lay_out(discovery.find(SOURCE, jax, Shard()), SOURCE, tmp_path / "out")
     assert (laid.root / "tests/deep/c_test.py").is_file()
     assert (laid.root / "tests/data/x.txt").is_file()
     assert (laid.root / "conftest.py").is_file()
     assert not (laid.root / "jax").exists()
+
+
+def test_modules_that_the_wheel_lacks_get_a_folder_of_their_own(jax, tmp_path):
+    (jax / "jax/_src").mkdir()
+    (jax / "jax/_src/only_for_tests.py").touch()
+    source = replace(SOURCE, modules=("jax/_src/only*.py",))
+    laid = discovery.lay_out(discovery.find(source, jax, Shard()), source, tmp_path / "out")
+    assert [str(p.relative_to(laid.modules)) for p in laid.modules.rglob("*.py")] == [
+        "jax/_src/only_for_tests.py"
+    ]
+    assert not (laid.root / "jax").exists()
+
+
+def test_a_file_that_configures_the_backend_is_alone(jax):
+    (jax / "tests/a_test.py").write_text("if True:\n  jtu.request_cpu_devices(8)\n")
+    assert discovery.find(SOURCE, jax, Shard()).alone == {"tests/a_test.py"}
+
+
+def test_an_exclude_that_meets_nothing_is_an_error(jax):
+    source = replace(SOURCE, exclude=("tests/*tpu*", "tests/gone*"))
+    with pytest.raises(SourceError, match=r"`exclude` tests/gone\*: meets no file"):
+        discovery.find(source, jax, Shard())
 
 
 def test_paths_that_meet_nothing_and_too_many_shards_are_errors(jax):

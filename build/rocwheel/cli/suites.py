@@ -1,0 +1,65 @@
+"""`suites check`: whether the suites of JAX's own tests fit the JAX releases they are for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from rocwheel.cli.app import App
+from rocwheel.cli.command import command, group, option
+from rocwheel.cli.dist import CHECKOUT
+from rocwheel.errors import ConfigError
+from rocwheel.gate.suite import static, suites
+from rocwheel.gate.suite.static import Listings
+
+_PATH = click.Path(path_type=Path)
+
+
+@group("suites")
+def suites_group() -> None:
+    """Compare the suites in ci/suites with the JAX releases they are for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions:
+    """Options of `suites check`."""
+
+    jax: str | None
+    jax_tests: Path | None
+    jax_wheel: Path | None
+    record: bool
+
+
+@command("check", CheckOptions, parent=suites_group)
+@option("--jax", metavar="VERSION", help="One release only, or the name of what is compared.")
+@option(
+    "--jax-tests", type=_PATH, metavar="DIR", help="A JAX checkout instead of what is recorded."
+)
+@option("--jax-wheel", type=_PATH, metavar="FILE", help="The wheel that was made of it.")
+@option("--record", is_flag=True, help="Record what the checkout needs in ci/jax_tests.json.")
+def check(app: App, options: CheckOptions) -> None:
+    """Say what the suites of JAX's own tests miss, or name for nothing.
+
+    Test files are read, not imported: modules they import that the wheel of JAX lacks must be in
+    a suite's `modules`, folders they read in its `support`, and each pattern must meet a file.
+    """
+    path = CHECKOUT / static.RECORDED
+    known = Listings.from_bytes(path.read_bytes(), name=static.RECORDED).jax
+    found = {name: files for name, files in known.items() if options.jax in (None, name)}
+    if options.jax_tests and options.jax_wheel and options.jax:
+        found = {options.jax: static.read(app.cwd / options.jax_tests, app.cwd / options.jax_wheel)}
+    elif options.jax_tests or options.jax_wheel or options.record or not found:
+        raise click.UsageError("give --jax-tests, --jax-wheel and --jax together, or a known --jax")
+    if options.record:
+        path.write_bytes(Listings(jax={**known, **found}).to_bytes())
+    problems = static.check_all(suites.load_all(CHECKOUT), found)
+    if problems:
+        raise ConfigError(
+            problems[0], hint="mend ci/suites, then try again", detail="\n".join(problems)
+        )
+    files = sum(map(len, found.values()))
+    app.emit(
+        {"jax": sorted(found), "files": files}, f"{len(found)} JAX releases, {files} files: ok"
+    )

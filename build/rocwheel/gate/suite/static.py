@@ -1,0 +1,160 @@
+"""What a test file imports, reads and does when it is imported, found without importing it.
+
+`check` holds that against a suite: modules that the wheel of JAX lacks must be among the suite's
+`modules`, folders beside the tests among its `support`, and no pattern may be there for nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import re
+import zipfile
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import SourceError
+from rocwheel.values import Value
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from pathlib import Path
+
+    from rocwheel.gate.suite.suites import Suite, SuiteSource
+
+# Called while a file is imported, these decide how many devices the backend of the process has;
+# once it runs they skip the file instead (jax/_src/test_util.py, request_cpu_devices).
+CONFIGURES: Final = re.compile(
+    rb"^[ \t]*(?:\w+\.)*(?:request_cpu_devices|set_host_platform_device_count)\(", re.MULTILINE
+)
+RECORDED: Final = "ci/jax_tests.json"
+BESIDE: Final = re.compile(r"(docs|examples|benchmarks|images|build)(/.*)?")  # of JAX's checkout
+
+
+class Listing(Value, frozen=True, kw_only=True):
+    """What one test file needs that is not beside it."""
+
+    lacks: tuple[str, ...] = ()  # modules that the checkout has and the wheel lacks, as paths
+    reads: tuple[str, ...] = ()  # folders of the checkout that it names beside its own path
+    alone: bool = False  # whether it configures the backend
+
+
+class Listings(Value, frozen=True, kw_only=True):
+    """The test files of JAX releases, as they were listed: `ci/jax_tests.json`."""
+
+    jax: Mapping[str, Mapping[str, Listing]]  # version -> file below the checkout -> what it needs
+
+
+def configures(data: bytes) -> bool:
+    """Whether importing a file configures the backend of its process."""
+    return bool(CONFIGURES.search(data))
+
+
+def tests_of(file: str, text: str) -> tuple[str, ...]:
+    """Node ids of the tests that a file defines, without those that it generates."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ()
+    return tuple(f"{file}::{name}" for name in _tests(tree.body, ""))
+
+
+def listing(data: bytes, wheel: Collection[str], checkout: Collection[str]) -> Listing:
+    """List what a file needs; `wheel` and `checkout` are paths of modules. Raises SyntaxError."""
+    tree = ast.parse(data)
+    imports: dict[str, None] = {}
+    strings: dict[str, None] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports |= dict.fromkeys(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            imports |= dict.fromkeys(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and "__file__" in ast.unparse(node):
+            strings |= dict.fromkeys(
+                part.value
+                for part in ast.walk(node)
+                if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            )
+    found = (BESIDE.fullmatch(text) for text in strings)
+    reads = dict.fromkeys(match[1] for match in found if match)
+    paths = (path for name in imports for path in _paths(name))
+    lacks = dict.fromkeys(p for p in paths if p in checkout and p not in wheel)
+    return Listing(lacks=tuple(lacks), reads=tuple(reads), alone=configures(data))
+
+
+def check(source: SuiteSource, files: Mapping[str, Listing]) -> Iterator[str]:
+    """Say what a suite's file misses for one JAX, and what it names for nothing."""
+    chosen = _matching(files, source.paths)
+    for pattern in source.paths:
+        if not _matching(files, (pattern,)):
+            yield f"paths: {pattern}: meets no file"
+    for pattern in source.exclude:
+        if not _matching(chosen, (pattern,)):
+            yield f"exclude: {pattern}: meets no file"
+    left_out = set(_matching(chosen, source.exclude))
+    for file in chosen:
+        if file not in left_out:
+            yield from _needs(source, file, files[file])
+
+
+def _needs(source: SuiteSource, file: str, listed: Listing) -> Iterator[str]:
+    for path in listed.lacks:
+        if not _matching((path,), source.modules):
+            yield f"{file} imports {path}, which the wheel lacks: add it to `modules`"
+    for folder in listed.reads:
+        if not any(pattern.startswith(f"{folder}/") for pattern in source.support):
+            yield f"{file} reads {folder}/: add it to `support`"
+
+
+def check_all(
+    suites: Iterable[Suite], listings: Mapping[str, Mapping[str, Listing]]
+) -> tuple[str, ...]:
+    """What suites of JAX's own tests miss for several JAX releases, one line each."""
+    return tuple(
+        f"ci/suites/{suite.name}.yaml, JAX {version}: {problem}"
+        for suite in suites
+        if not suite.source.folder
+        for version, files in listings.items()
+        for problem in check(suite.source, files)
+    )
+
+
+def read(checkout: Path, wheel: Path) -> dict[str, Listing]:
+    """List the test files of a checkout of JAX beside its wheel. Raises SourceError."""
+    try:
+        with zipfile.ZipFile(wheel) as archive:
+            installed = frozenset(archive.namelist())
+        modules = frozenset(
+            str(path.relative_to(checkout)) for path in checkout.glob("jax/**/*.py")
+        )
+        files = sorted(checkout.glob("tests/**/*_test.py"))
+        return {
+            str(path.relative_to(checkout)): listing(path.read_bytes(), installed, modules)
+            for path in files
+        }
+    except (OSError, zipfile.BadZipFile, SyntaxError) as exc:
+        raise SourceError(
+            f"{checkout}: {exc}", hint="name a checkout of JAX and the wheel made of it"
+        ) from exc
+
+
+def _matching(names: Iterable[str], patterns: Sequence[str]) -> tuple[str, ...]:
+    return tuple(n for n in names if any(fnmatch.fnmatchcase(n, p) for p in patterns))
+
+
+def _paths(module: str) -> Iterator[str]:
+    """Files that importing a module may load: its own and its packages'."""
+    parts = module.split(".")
+    for number in range(1, len(parts) + 1):
+        base = "/".join(parts[:number])
+        yield f"{base}.py"
+        yield f"{base}/__init__.py"
+
+
+def _tests(body: Iterable[ast.stmt], owner: str) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if node.name.startswith("test"):
+                yield f"{owner}{node.name}"
+        elif isinstance(node, ast.ClassDef):
+            yield from _tests(node.body, f"{owner}{node.name}::")

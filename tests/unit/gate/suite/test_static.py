@@ -1,0 +1,95 @@
+"""Test files read without importing them, held against the suites of JAX's own tests."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from rocwheel.cli import main
+from rocwheel.errors import SourceError
+from rocwheel.gate.suite import static, suites
+from rocwheel.gate.suite.static import Listing, Listings
+from rocwheel.gate.suite.suites import SuiteSource
+from rocwheel.values import replace
+
+ROOT = Path(__file__).parents[4]
+SOURCE = SuiteSource(
+    folder="", paths=("tests/*_test.py",), support=("tests/**",), exclude=("tests/tpu*",)
+)
+FILES = {"tests/a_test.py": Listing(), "tests/tpu_test.py": Listing(lacks=("jax/tpu.py",))}
+
+
+def recorded() -> Listings:
+    return Listings.from_bytes((ROOT / static.RECORDED).read_bytes(), name="recorded")
+
+
+def test_the_suites_fit_every_recorded_release_of_jax():
+    assert static.check_all(suites.load_all(ROOT), recorded().jax) == ()
+    assert len(recorded().jax) >= 12
+
+
+def test_the_files_that_configure_the_backend_are_known():
+    alone = [file for file, needs in recorded().jax["0.10.2"].items() if needs.alone]
+    assert len(alone) >= 30
+    assert "tests/pjit_test.py" in alone
+
+
+@pytest.mark.parametrize(
+    ("changes", "needs", "problem"),
+    [
+        ({}, Listing(lacks=("jax/_src/x.py",)), "imports jax/_src/x.py, which the wheel lacks"),
+        ({"modules": ("jax/_src/*",)}, Listing(lacks=("jax/_src/x.py",)), ""),
+        ({}, Listing(reads=("docs",)), "reads docs/: add it to `support`"),
+        ({"support": ("docs/**",)}, Listing(reads=("docs",)), ""),
+        ({"exclude": ("tests/tpu*", "tests/b*")}, Listing(), "exclude: tests/b*: meets no file"),
+        ({"paths": ("tests/*", "test/*")}, Listing(), "paths: test/*: meets no file"),
+    ],
+)
+def test_what_a_suite_misses_or_names_for_nothing_is_said(changes, needs, problem):
+    found = static.check(replace(SOURCE, **changes), {**FILES, "tests/a_test.py": needs})
+    assert problem in "\n".join(found)
+    assert bool(problem) is bool(list(static.check(replace(SOURCE, **changes), {
+        **FILES, "tests/a_test.py": needs
+    })))  # fmt: skip
+
+
+CODE = """
+import os
+from jax._src import hidden, there
+from jax._src.pipe.inner import run
+jtu.request_cpu_devices(8)
+DOCS = os.path.join(os.path.dirname(__file__), os.pardir, "docs")
+class Case:
+    def test_in_it(self): pass
+    def helper(self): pass
+def test_alone(): pass
+"""
+
+
+def test_a_file_is_listed_with_what_the_wheel_lacks(tmp_path):
+    names = ("jax/_src/hidden.py", "jax/_src/there.py", "jax/_src/pipe/__init__.py",
+             "jax/_src/pipe/inner.py")  # fmt: skip
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/a_test.py").write_text(CODE)
+    with zipfile.ZipFile(tmp_path / "jax.whl", "w") as wheel:
+        wheel.writestr("jax/_src/there.py", "")
+    found = static.read(tmp_path, tmp_path / "jax.whl")["tests/a_test.py"]
+    assert set(found.lacks) == {*names} - {"jax/_src/there.py"}
+    assert found.reads == ("docs",)
+    assert found.alone
+    assert static.tests_of("tests/a_test.py", CODE) == (
+        "tests/a_test.py::Case::test_in_it", "tests/a_test.py::test_alone",
+    )  # fmt: skip
+    with pytest.raises(SourceError):
+        static.read(tmp_path, tmp_path / "none.whl")
+
+
+def test_the_command_compares_what_is_recorded(capsys):
+    assert main(["suites", "check"]) == 0
+    assert "JAX releases" in capsys.readouterr().out
+    assert main(["suites", "check", "--jax", "0.0.1"]) == 2
