@@ -10,9 +10,7 @@ import click
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, option
 from rocwheel.cli.dist import CHECKOUT
-from rocwheel.errors import ConfigError
-from rocwheel.gate.suite import static, suites
-from rocwheel.gate.suite.static import Listings
+from rocwheel.gate.suite import static
 
 _PATH = click.Path(path_type=Path)
 
@@ -45,21 +43,16 @@ def check(app: App, options: CheckOptions) -> None:
     Test files are read, not imported: modules they import that the wheel of JAX lacks must be in
     a suite's `modules`, folders they read in its `support`, and each pattern must meet a file.
     """
-    path = CHECKOUT / static.RECORDED
-    known = Listings.from_bytes(path.read_bytes(), name=static.RECORDED).jax
-    found = {name: files for name, files in known.items() if options.jax in (None, name)}
-    if options.jax_tests and options.jax_wheel and options.jax:
-        found = {options.jax: static.read(app.cwd / options.jax_tests, app.cwd / options.jax_wheel)}
-    elif options.jax_tests or options.jax_wheel or options.record or not found:
-        raise click.UsageError("give --jax-tests, --jax-wheel and --jax together, or a known --jax")
-    if options.record:
-        path.write_bytes(Listings(jax={**known, **found}).to_bytes())
-    problems = static.check_all(suites.load_all(CHECKOUT), found)
-    if problems:
-        raise ConfigError(
-            problems[0], hint="mend ci/suites, then try again", detail="\n".join(problems)
-        )
-    files = sum(map(len, found.values()))
-    app.emit(
-        {"jax": sorted(found), "files": files}, f"{len(found)} JAX releases, {files} files: ok"
-    )
+    given = (options.jax_tests, options.jax_wheel)
+    if (
+        any(given) != all(given)
+        or (any(given) and not options.jax)
+        or (options.record and not all(given))
+    ):
+        raise click.UsageError("--jax, --jax-tests and --jax-wheel belong together")
+    mine = None
+    if options.jax_tests and options.jax_wheel:
+        mine = static.read(app.cwd / options.jax_tests, app.cwd / options.jax_wheel)
+    found = static.compare(CHECKOUT, options.jax or "", mine, record=options.record)
+    text = f"{len(found)} JAX releases, {sum(map(len, found.values()))} files: ok"
+    app.emit({"jax": sorted(found)}, text)

@@ -13,7 +13,9 @@ import zipfile
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.errors import SourceError
+from rocwheel import files as disk
+from rocwheel.errors import ConfigError, SourceError
+from rocwheel.gate.suite import suites
 from rocwheel.values import Value
 
 if TYPE_CHECKING:
@@ -107,16 +109,41 @@ def _needs(source: SuiteSource, file: str, listed: Listing) -> Iterator[str]:
 
 
 def check_all(
-    suites: Iterable[Suite], listings: Mapping[str, Mapping[str, Listing]]
+    listed: Iterable[Suite], listings: Mapping[str, Mapping[str, Listing]]
 ) -> tuple[str, ...]:
     """What suites of JAX's own tests miss for several JAX releases, one line each."""
     return tuple(
         f"ci/suites/{suite.name}.yaml, JAX {version}: {problem}"
-        for suite in suites
+        for suite in listed
         if not suite.source.folder
         for version, files in listings.items()
         for problem in check(suite.source, files)
     )
+
+
+def compare(
+    folder: Path, version: str, mine: Mapping[str, Listing] | None, *, record: bool
+) -> Mapping[str, Mapping[str, Listing]]:
+    """Compare our checkout's suites with what is recorded, or with one release read just now.
+
+    Returns what was compared. Raises ConfigError that lists what the suites miss.
+    """
+    path = folder / RECORDED
+    known = Listings.from_bytes(path.read_bytes(), name=RECORDED).jax
+    found = {name: files for name, files in known.items() if version in ("", name)}
+    if mine is not None:
+        found = {version: mine}
+    if not found:
+        raise ConfigError(
+            f"JAX {version}: not in {RECORDED}", hint="add --jax-tests and --jax-wheel"
+        )
+    if record:
+        disk.write(path, Listings(jax={**known, **found}).to_bytes())
+    problems = check_all(suites.load_all(folder), found)
+    if problems:
+        hint = "mend ci/suites, then try again"
+        raise ConfigError(problems[0], hint=hint, detail="\n".join(problems))
+    return found
 
 
 def read(checkout: Path, wheel: Path) -> dict[str, Listing]:

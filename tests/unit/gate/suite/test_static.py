@@ -92,4 +92,5 @@ def test_a_file_is_listed_with_what_the_wheel_lacks(tmp_path):
 def test_the_command_compares_what_is_recorded(capsys):
     assert main(["suites", "check"]) == 0
     assert "JAX releases" in capsys.readouterr().out
-    assert main(["suites", "check", "--jax", "0.0.1"]) == 2
+    assert main(["suites", "check", "--jax", "0.0.1"]) == 3
+    assert main(["suites", "check", "--jax-tests", "."]) == 2
