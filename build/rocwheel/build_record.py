@@ -10,6 +10,7 @@ from typing import Final, Literal
 
 from rocwheel.values import Count, Sha256, Value
 
+EXECUTORS: Final = ("host", "docker", "podman")
 BUILD_RECORD: Final = "build.json"
 
 
@@ -46,6 +47,17 @@ class BazelRecord(Value, frozen=True, kw_only=True):
     invocations: tuple[InvocationRecord, ...]
 
 
+class BuilderRecord(Value, frozen=True, kw_only=True):
+    """The image a set was built in, and the engine that ran it."""
+
+    reference: str  # as it was asked for
+    config: str  # digest of its configuration, which the manifest has too
+    digests: tuple[str, ...]  # repository@digest, of the registries it came from
+    engine: str
+    engine_version: str
+    sandbox: str  # what Bazel's sandbox could be there
+
+
 class FindingRecord(Value, frozen=True, kw_only=True):
     """A warning of `wheel verify` about one of the wheels."""
 
@@ -61,6 +73,7 @@ class BuildRecord(Value, frozen=True, kw_only=True):
     started: str  # ISO 8601, UTC
     host: str
     executor: Literal["host", "docker", "podman"]
+    builder: BuilderRecord | None = None  # None on the host
     rocm_root: str
     source_root: str
     command_line: str

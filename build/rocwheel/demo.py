@@ -23,6 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import dist
+from rocwheel.console import silent
+from rocwheel.container import Mount
+from rocwheel.dist import executor
 from rocwheel.errors import HostError, WheelError
 from rocwheel.host import debian, machine
 from rocwheel.model import WheelKind, module_name
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rocwheel.console import Console
-    from rocwheel.process import Runner
+    from rocwheel.process import GuestPath, HostRunner, Runner
 
 ROCM_VERSION: Final = "7.10.0a20251120"
 TARGETS: Final = ("gfx90a", "gfx942", "gfx1100", "gfx1201")
@@ -66,7 +69,7 @@ def miniature(checkout: Path) -> Path:
     return folder
 
 
-def install_packages(*, runner: Runner, console: Console, root: bool) -> None:
+def install_packages(*, runner: HostRunner, console: Console, root: bool) -> None:
     """Install the system packages the miniature workspace needs. Raises HostError."""
     with console.step("System packages", key="system_packages"):
         packages = debian.MINIATURE_PACKAGES
@@ -76,21 +79,24 @@ def install_packages(*, runner: Runner, console: Console, root: bool) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
-    """What a demo asks of `dist`, except for where the tarball is, and the CPythons it found."""
+    """What a demo asks of `dist`, except for where the tarball is; where it builds, with what."""
 
     request: dist.Request
+    place: executor.Place
     interpreters: tuple[machine.Interpreter, ...]
 
 
-def prepare(base: dist.Request, *, runner: Runner) -> Prepared:
+def prepare(
+    base: dist.Request, *, runner: HostRunner, console: Console, pull: bool = True
+) -> Prepared:
     """Fill in a request: the miniature's own options, and all CPythons that have headers.
 
     CPythons that were asked for are kept. Raises HostError when one is missing, or there is none.
     """
-    environ = base.environ
+    place = executor.choose(base, runner=runner, console=console, pull=pull)
     found = {
         item.version: item
-        for item in machine.pythons(environ, runner=runner)
+        for item in place.interpreters(base, runner=runner)
         if item.headers and not item.version.free_threaded
     }
     wanted = base.pythons or tuple(found)
@@ -109,10 +115,11 @@ def prepare(base: dist.Request, *, runner: Runner) -> Prepared:
         jax_source_dir=miniature(base.checkout) / "workspace",
         jaxlib="built",
         compiler="clang",
+        compiler_path=base.compiler_path,
         bazel_options=("--config=debian_bazel", *base.bazel_options),
         machine_options=(
             # The miniature downloads no compiler: its hermetic route takes what CC names.
-            f"--repo_env=CC={machine.newest('clang', environ)}",
+            f"--repo_env=CC={place.clang(base.environ)}",
             *(
                 f"--repo_env=MINIATURE_PYTHON_{item.version.major}_{item.version.minor}"
                 f"={item.executable}"
@@ -121,13 +128,13 @@ def prepare(base: dist.Request, *, runner: Runner) -> Prepared:
         ),
         allow_dirty=True,
     )
-    return Prepared(request=filled, interpreters=interpreters)
+    return Prepared(request=filled, place=place, interpreters=interpreters)
 
 
-def run(base: dist.Request, *, runner: Runner, console: Console, root: bool) -> Result:
+def run(base: dist.Request, *, runner: HostRunner, console: Console, root: bool) -> Result:
     """Do everything; raises what the stages raise."""
     install_packages(runner=runner, console=console, root=root)
-    prepared = prepare(base, runner=runner)
+    prepared = prepare(base, runner=runner, console=console)
     wanted = prepared.request
     with console.step("Make a ROCm tarball from this machine's packages", key="tarball"):
         tarball = make_tarball(
@@ -138,31 +145,38 @@ def run(base: dist.Request, *, runner: Runner, console: Console, root: bool) -> 
         ready = dataclasses.replace(
             wanted, therock=f"{url}/{tarball.name}", therock_sha256=sha256_of(tarball)
         )
-        built = dist.build(dist.plan(ready), runner=runner, console=console)
+        built = dist.build(dist.plan(ready), runner=runner, console=console, place=prepared.place)
     with console.step("Install with pip and import, in fresh environments", key="install"):
-        installed = tuple(
-            install(built, interpreter, runner=runner) for interpreter in prepared.interpreters
+        place = prepared.place.with_mounts(
+            Mount(host=built.wheelhouse, guest=executor.WHEELHOUSE),
+            Mount(host=built.rocm_root, guest=executor.ROCM),
         )
+        with place.running(runner) as inside:
+            installed = tuple(
+                install(built, interpreter, tool=place.tool, runner=inside)
+                for interpreter in prepared.interpreters
+            )
         for item in installed:
             console.info(f"   CPython {item.python}: imported {', '.join(item.modules)}")
     return Result(built=built, installed=installed)
 
 
-def dry_run(base: dist.Request, *, runner: Runner) -> Iterator[str]:
+def dry_run(base: dist.Request, *, runner: HostRunner) -> Iterator[str]:
     """What `run` would do, as lines; asks for CPythons and packages, changes nothing."""
     missing = debian.missing(debian.MINIATURE_PACKAGES, runner=runner) if debian.present() else ()
     for command in debian.install_commands(missing) if missing else ():
         yield str(command)
-    wanted = prepare(base, runner=runner).request
+    prepared = prepare(base, runner=runner, console=silent(), pull=False)
+    wanted = prepared.request
     tarball = wanted.cache / "demo" / TARBALL
     yield str(_making(miniature(base.checkout), tarball))
     yield f"# serve {tarball.parent} on a free loopback port while dist_wheels runs:"
     served = dataclasses.replace(wanted, therock=f"http://localhost/{TARBALL}")
-    yield from dist.dry_run(dist.plan(served), runner=runner)
+    yield from dist.dry_run(dist.plan(served), runner=runner, place=prepared.place)
     yield "# install the wheels with pip into a fresh environment per CPython, import them"
 
 
-def make_tarball(folder: Path, cache: Path, *, runner: Runner, console: Console) -> Path:
+def make_tarball(folder: Path, cache: Path, *, runner: HostRunner, console: Console) -> Path:
     """The tarball, made again only when its script or a package it is made from changed."""
     script = folder / "make_therock.py"
     digest = hashlib.sha256()
@@ -228,30 +242,41 @@ print(json.dumps({
 """
 
 
-def install(built: dist.Result, interpreter: machine.Interpreter, *, runner: Runner) -> Installed:
+def install(
+    built: dist.Result,
+    interpreter: machine.Interpreter,
+    *,
+    tool: GuestPath | None,
+    runner: Runner,
+) -> Installed:
     """Install the set into a new environment of one CPython and import it there.
 
-    The ROCm tree is linked to where the wheels' RUNPATH looks for it (`site-packages/rocm`), so
-    that no LD_LIBRARY_PATH hides a wrong RUNPATH. Raises CommandError or WheelError.
+    `tool` is a Python with pip where `runner` runs commands; None is our own. The ROCm tree is
+    linked to where the wheels' RUNPATH looks for it (`site-packages/rocm`), so that no
+    LD_LIBRARY_PATH hides a wrong RUNPATH. Raises CommandError or WheelError.
     """
     version = str(interpreter.version)
-    with tempfile.TemporaryDirectory(prefix="rocwheel-demo-") as name:
-        venv = Path(name) / "venv"
-        make = (str(interpreter.executable), "-m", "venv", "--without-pip", str(venv))
-        runner.run(Command(argv=make))
-        python = str(venv / "bin" / "python")
+
+    def said(*argv: str) -> str:
+        return runner.capture(Command(argv=argv)).strip()
+
+    folder = said("mktemp", "--directory", "--tmpdir", "rocwheel-demo-XXXXXXXX")
+    try:
+        venv = f"{folder}/venv"
+        said(str(interpreter.executable), "-m", "venv", "--without-pip", venv)
+        python = f"{venv}/bin/python"
         wheels = [
-            str(built.wheelhouse / wheel.filename)
+            str(runner.path(built.wheelhouse / wheel.filename))
             for wheel in built.manifest.built
             if wheel.python in ("", version)
         ]
-        runner.run(Command(argv=(*pip(python), "--no-index", *wheels)))
-        where = "import sysconfig; print(sysconfig.get_path('purelib'))"
-        site = runner.capture(Command(argv=(python, "-c", where))).strip()
-        Path(site, "rocm").symlink_to(built.rocm_root)
+        said(*pip(str(tool or sys.executable), python), "--no-index", *wheels)
+        site = said(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
+        said("ln", "-s", str(runner.path(built.rocm_root)), f"{site}/rocm")
         modules = [module_name(kind, built.rocm_number) for kind in WheelKind]
-        check = (python, "-I", "-c", _CHECK, json.dumps(modules))
-        answer = json.loads(runner.capture(Command(argv=check)))
+        answer = json.loads(said(python, "-I", "-c", _CHECK, json.dumps(modules)))
+    finally:
+        said("rm", "-rf", folder)
     if answer != {"modules": modules, "plugins": modules[-1:], "devices": 0}:
         raise WheelError(
             f"CPython {version}: the installed wheels answered {answer}",
@@ -260,11 +285,11 @@ def install(built: dist.Result, interpreter: machine.Interpreter, *, runner: Run
     return Installed(python=version, modules=tuple(modules))
 
 
-def pip(interpreter: str) -> tuple[str, ...]:
+def pip(tool: str, interpreter: str) -> tuple[str, ...]:
     """The start of a pip command that installs into another interpreter's environment."""
     return (
-        sys.executable, "-m", "pip", "--python", interpreter, "--disable-pip-version-check",
-        "--quiet", "install",
+        tool, "-m", "pip", "--python", interpreter, "--disable-pip-version-check", "--quiet",
+        "install",
     )  # fmt: skip
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import bazel, dist
 from rocwheel.bazel.remote import quoted, write_headers
+from rocwheel.container import Mount
+from rocwheel.dist.executor import CONFIGURE, cache_folders
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind, suggest
 from rocwheel.process import Command
@@ -20,10 +21,12 @@ from rocwheel.store import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from rocwheel.bazel import BazelInvocation
     from rocwheel.console import Console
-    from rocwheel.process import Runner
+    from rocwheel.dist.executor import Place
+    from rocwheel.process import GuestPath, HostRunner, Runner
 
 # What a test may need of the caller's environment; everything else a child sees is fixed.
 TEST_ENV: Final = ("GPU_", "HIP_", "HSA_", "JAX_", "ROCR_", "XLA_")
@@ -88,7 +91,7 @@ def kinds(names: Sequence[str]) -> tuple[WheelKind, ...]:
     return tuple(known[name] for name in names)
 
 
-def turn(loop: Loop, *, runner: Runner, console: Console) -> Turn:
+def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
     """Build, install what changed, run the tests.
 
     Raises what building raises; HostError for an environment that is none; CommandError when pip
@@ -97,12 +100,12 @@ def turn(loop: Loop, *, runner: Runner, console: Console) -> Turn:
     python, hashes = _about(loop.environment, runner)
     planned = _plan(loop, python)
     inputs = dist.gather(planned, runner=runner, console=console)
-    with bazel.explained(planned.failures):
+    with bazel.explained(planned.failures), inputs.place.running(runner) as inside:
         runs = bazel.build_all(
             bazel.invocations(_spec(loop, python, inputs.spec)),
             folder=loop.request.cache / "logs",
             into=loop.request.cache / "dev" / inputs.spec.output_base.name,
-            runner=runner,
+            runner=inside,
             console=console,
         )
     with console.step("Install", key="install"):
@@ -124,36 +127,37 @@ def turn(loop: Loop, *, runner: Runner, console: Console) -> Turn:
     )
 
 
-def preview_turn(loop: Loop, *, runner: Runner) -> Iterator[str]:
+def preview_turn(loop: Loop, *, runner: HostRunner) -> Iterator[str]:
     """Every command `turn` would run; changes nothing."""
     python, _ = _about(loop.environment, runner)
     planned = _plan(loop, python)
-    tree, spec, notes = dist.preview(planned, runner=runner)
+    found = dist.preview(planned, runner=runner)
     sources = planned.sources
-    yield from (str(command) for command in (*sources.commands, *sources.xla_commands(tree)))
-    yield from (f"# {note}" for note in notes)
-    for invocation in bazel.invocations(_spec(loop, python, spec)):
-        yield str(invocation.command_line())
+    yield from (str(command) for command in (*sources.commands, *sources.xla_commands(found.tree)))
+    yield from (f"# {note}" for note in found.notes)
+    for title, command in found.commands(bazel.invocations(_spec(loop, python, found.spec))):
+        yield f"# {title}"
+        yield str(command)
     yield "# then, for the wheels that changed:"
     yield from map(str, _install(loop, [str(loop.request.cache / "dev" / "<wheels>")]))
     if loop.tests:
-        yield str(_test(loop, Path(str(spec.rocm_root)) / "lib"))
+        yield str(_test(loop, found.rocm_root / "lib"))
 
 
 def preview_configure(
-    request: dist.Request, *, rc_file: Path | None, runner: Runner
+    request: dist.Request, *, rc_file: Path | None, runner: HostRunner
 ) -> Iterator[str]:
     """The rc file `configure` would write, and the commands it would print."""
-    _, spec, notes = dist.preview(dist.plan(replace(request, allow_dirty=True)), runner=runner)
-    planned = bazel.invocations(spec)
-    path = rc_file or _default_rc(request, spec)
+    found = dist.preview(dist.plan(replace(request, allow_dirty=True)), runner=runner)
+    planned = bazel.invocations(found.spec)
+    path = rc_file or _default_rc(request, found.spec)
     yield f"# write {path}"
-    yield from (f"# {line}" for line in (*notes, *_rc_lines(planned)))
-    yield from (str(_by_hand(invocation, path)) for invocation in planned)
+    yield from (f"# {line}" for line in (*found.notes, *_rc_lines(planned)))
+    yield from _lines_by_hand(found.place, planned, path)
 
 
 def configure(
-    request: dist.Request, *, rc_file: Path | None, runner: Runner, console: Console
+    request: dist.Request, *, rc_file: Path | None, runner: HostRunner, console: Console
 ) -> Configured:
     """Write the options of a build into an rc file outside the checkout.
 
@@ -170,12 +174,53 @@ def configure(
             f"{path}: lies in the checkout, where it would be left behind",
             hint="choose a place outside of it, or drop --output",
         )
-    write_headers(inputs.spec.remote, inputs.spec.caches.output_user_root)
+    write_headers(inputs.spec.remote, cache_folders(request).output)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(_rc_lines(planned)) + "\n", encoding="utf-8")
-    return Configured(
-        rc_file=path, commands=tuple(str(_by_hand(invocation, path)) for invocation in planned)
+    return Configured(rc_file=path, commands=tuple(_lines_by_hand(inputs.place, planned, path)))
+
+
+def shell(
+    request: dist.Request,
+    words: Sequence[str],
+    *,
+    tty: bool,
+    runner: HostRunner,
+    console: Console,
+) -> int:
+    """Run a command, such as a shell, where a build would run, on our own terminal.
+
+    Raises ConfigError where builds run on this machine, and what getting ready raises.
+    """
+    if request.executor.kind == "host":
+        raise ConfigError(
+            "shell opens a container, and builds run on this machine",
+            hint="add --executor=docker or podman with --builder-image",
+        )
+    inputs = dist.gather(
+        dist.plan(replace(request, allow_dirty=True)), runner=runner, console=console
     )
+    planned = bazel.invocations(inputs.spec)
+    rc_file = _default_rc(request, inputs.spec)
+    rc_file.parent.mkdir(parents=True, exist_ok=True)
+    rc_file.write_text("\n".join(_rc_lines(planned)) + "\n", encoding="utf-8")
+    write_headers(inputs.spec.remote, cache_folders(request).output)
+    place = inputs.place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))
+    for invocation in planned:
+        console.info(f"   {_by_hand(invocation, place.path(rc_file))}")
+    with place.running(runner) as inside:
+        command = Command(argv=tuple(words), cwd=inputs.spec.workspace)
+        return inside.interact(command, tty=tty)
+
+
+def _lines_by_hand(
+    place: Place, planned: Sequence[BazelInvocation], rc_file: Path
+) -> Iterator[str]:
+    """The lines that start Bazel with an rc file, where it runs."""
+    place = place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))
+    yield from map(str, place.opening())
+    for number, invocation in enumerate(planned, 1):
+        yield str(place.command(_by_hand(invocation, place.path(rc_file)), number))
 
 
 def _default_rc(request: dist.Request, spec: bazel.BuildSpec) -> Path:
@@ -217,7 +262,7 @@ def _config(invocation: BazelInvocation) -> str:
     return f"{kinds}_{invocation.python.abi}"
 
 
-def _by_hand(invocation: BazelInvocation, rc_file: Path) -> Command:
+def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
     return Command(
         argv=(
             str(invocation.bazel.path),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
+from rocwheel import container
 from rocwheel.console import size
 from rocwheel.errors import ConfigError, RocwheelError
 from rocwheel.host import machine
@@ -37,6 +38,22 @@ def known_purpose(name: str, known: tuple[str, ...]) -> None:
         raise ConfigError(f"--for {name}: unknown command", hint=suggest(name, known))
 
 
+def _engines(environ: Mapping[str, str], runner: Runner) -> Iterator[Row]:
+    """Container engines, which no build on the host needs, and what is left in them."""
+    for kind in container.Kind:
+        if shutil.which(kind.value, path=environ.get("PATH", "")) is None:
+            continue
+        try:
+            engine = container.ask(kind, environ=environ, runner=runner)
+            left = container.leftovers(engine, runner=runner)
+        except RocwheelError as exc:
+            yield Row(name=kind.value, found=f"{exc}; {exc.hint}")
+            continue
+        remedy = f"ci_build image prune --engine {kind.value}" if left else ""
+        names = f", left over: {' '.join(item.name for item in left)}" if left else ""
+        yield Row(name=kind.value, found=f"{engine.version}{names}", remedy=remedy)
+
+
 def examine(*, environ: Mapping[str, str], cache: Path, runner: Runner) -> Iterator[Row]:
     """Look at everything a build touches; starts short processes, changes nothing."""
     yield Row(name="rocwheel runs on", found=f"Python {sys.version.split()[0]}, {sys.executable}")
@@ -55,6 +72,7 @@ def examine(*, environ: Mapping[str, str], cache: Path, runner: Runner) -> Itera
         except RocwheelError as exc:
             # one of the two is enough: gcc is needed by few layouts
             yield Row(name=name, found=str(exc), remedy=exc.hint if name == "clang" else "")
+    yield from _engines(environ, runner)
     path = environ.get("PATH", "")
     for name, package in (("bazel", "bazel or bazelisk"), ("git", "git")):
         where = shutil.which(name, path=path) or (

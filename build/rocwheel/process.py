@@ -102,6 +102,11 @@ class Process(Protocol):
 class Runner(Protocol):
     """Where commands run: on this machine, or in a container that it runs."""
 
+    @property
+    def isolated(self) -> bool:
+        """Whether commands have process ids of their own, which mean nothing here."""
+        ...
+
     def path(self, host: Path, /) -> GuestPath:
         """How commands see a path of this machine. Raises HostError when they cannot."""
         ...
@@ -131,6 +136,13 @@ class Runner(Protocol):
         """Run a short command; return its standard output, raise CommandError if it fails."""
         ...
 
+    def interact(self, command: Command, /, *, tty: bool = False) -> int:
+        """Run a command with our own standard streams and return its status.
+
+        Ctrl-C is the command's business. `tty` says whether they are a terminal.
+        """
+        ...
+
     def start(
         self, command: Command, /, *, output: IO[bytes], pass_fds: Collection[int] = ()
     ) -> Process:
@@ -152,6 +164,8 @@ class HostProcess(subprocess.Popen[bytes]):
 
 class HostRunner:
     """Runs commands on this machine, each in a process group of its own."""
+
+    isolated = False
 
     def __init__(self, env: Mapping[str, str]) -> None:
         """`env` is the whole base environment of every command (see `base_env`)."""
@@ -221,6 +235,20 @@ class HostRunner:
         else:
             sinks = (stdout, output)
         return self._open(command, stdin=stdin, stdout=sinks[0], stderr=sinks[1], pass_fds=pass_fds)
+
+    def interact(self, command: Command, /, *, tty: bool = False) -> int:
+        """As `Runner.interact`; our own terminal is the command's, whatever `tty` says."""
+        del tty
+        process = subprocess.Popen(
+            command.argv,
+            cwd=str(command.cwd) if command.cwd else None,
+            env={**self._env, **command.env},
+        )
+        while True:
+            try:
+                return process.wait()
+            except KeyboardInterrupt:
+                continue
 
     def _open(
         self,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,7 @@ def test_the_running_python_is_found_and_broken_shims_are_not(runner, tmp_path):
     path = f"{tmp_path}/shims:{tmp_path}/liar:{tmp_path}/real"
     found = machine.pythons({"PATH": path, "HOME": str(tmp_path)}, runner=runner)
     assert [item.version for item in found] == [version]
-    assert found[0].executable.samefile(os.path.realpath(sys.executable))
+    assert Path(found[0].executable).samefile(os.path.realpath(sys.executable))
 
 
 def test_pyenv_versions_count_without_being_on_path(runner, tmp_path):

@@ -55,7 +55,8 @@ def gathered(commit: Commit, tmp_path: Path, **changes: object) -> tuple:
         environ={"PATH": f"{folder}:{os.environ['PATH']}"},
     )
     planned = dist.plan(replace(asked, **changes))
-    return (planned, *inputs.preview(planned, runner=HostRunner(base_env(os.environ))))
+    found = inputs.preview(planned, runner=HostRunner(base_env(os.environ)))
+    return planned, found.tree, found.spec, found.notes
 
 
 def known_flags(commit: Commit, options: tuple[str, ...]) -> set[str]:

@@ -14,6 +14,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -173,3 +174,41 @@ def image_config(engine: TestEngine, name: str) -> dict:
 
 def clear(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
+
+
+def with_builder(engine: TestEngine) -> str:
+    """The reference of the builder image `debian_12` on our base; made once per session.
+
+    Podman takes the one that Docker made: the same bytes under the same digest.
+    """
+    if engine.kind == "docker":
+        return build_builder(with_image(engine))
+    with docker() as other:
+        name = build_builder(with_image(other))
+        if engine("images", "--quiet", name):
+            return name
+        saving = subprocess.Popen(
+            ["docker", "save", name], env={**os.environ, **other.env}, stdout=subprocess.PIPE
+        )
+        engine("load", stdin=saving.stdout)
+        assert saving.wait() == 0
+    return f"localhost/{name}" if engine("images", "--quiet", f"localhost/{name}") else name
+
+
+def build_builder(engine: TestEngine) -> str:
+    """`image build` as a user runs it; the reference it prints."""
+    checkout = Path(__file__).parents[2]
+    done = subprocess.run(
+        [
+            *(sys.executable, str(checkout / "build" / "ci_build"), "image", "build"),
+            *("--engine", engine.kind, "--recipe", "debian_12", "--base", BASE),
+            *("--build-network", "host"),
+        ],
+        env={**os.environ, **engine.env},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout.strip()

@@ -6,7 +6,7 @@ import os
 import re
 import shutil
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.bazel import releases
@@ -17,7 +17,7 @@ from rocwheel.process import Command
 if TYPE_CHECKING:
     from rocwheel.bazel.releases import Downloads
     from rocwheel.console import Console
-    from rocwheel.process import Runner
+    from rocwheel.process import GuestPath, Runner
 
 UNKNOWN: Final = "unknown"
 NAMES: Final = ("bazel", "bazelisk")
@@ -29,7 +29,7 @@ DEBIAN: Final = "apt-get install bazel-bootstrap bazel-rules-java bazel-rules-pr
 class BazelBinary:
     """A Bazel that was found: where, which version (or `unknown`), and how."""
 
-    path: PurePath
+    path: GuestPath
     version: str
     origin: str  # "flag", "PATH", "cache" or "download"
     url: str = ""  # where a downloaded one comes from
@@ -74,7 +74,7 @@ def locate(
         if taken is None:
             if not (wanted and downloads):
                 raise _missing(wanted, others)
-            taken = _release(wanted, downloads, console)
+            taken = _release(wanted, downloads, runner, console)
         found = replace(taken, passed_over=others)
     say.info(str(found))
     return found
@@ -85,7 +85,7 @@ def _named(flag: str, search_path: str, workspace: Path, runner: Runner) -> Baze
     if path is None:
         raise HostError(f"{flag}: no such program", hint="name Bazel by its full path")
     version = identity(path, workspace, runner)
-    return BazelBinary(path=_absolute(path), version=version, origin="flag")
+    return BazelBinary(path=runner.path(_absolute(path)), version=version, origin="flag")
 
 
 def _search(
@@ -100,7 +100,7 @@ def _search(
             others.append(str(exc))
             continue
         if wanted in {"", version}:
-            found = BazelBinary(path=_absolute(path), version=version, origin="PATH")
+            found = BazelBinary(path=runner.path(_absolute(path)), version=version, origin="PATH")
             return found, tuple(others)
         others.append(f"{path} is {version}, this tree asks for {wanted}")
     return None, tuple(others)
@@ -116,7 +116,9 @@ def _missing(wanted: str, others: tuple[str, ...]) -> HostError:
     )
 
 
-def _release(wanted: str, downloads: Downloads, console: Console | None) -> BazelBinary:
+def _release(
+    wanted: str, downloads: Downloads, runner: Runner, console: Console | None
+) -> BazelBinary:
     release = downloads.releases.find(wanted, mirror=downloads.mirror)
     is_here = releases.place(release, downloads.folder).is_file()
     releases.check(release, downloads, console=console or silent())
@@ -125,7 +127,7 @@ def _release(wanted: str, downloads: Downloads, console: Console | None) -> Baze
     else:
         path = releases.place(release, downloads.folder)
     return BazelBinary(
-        path=path,
+        path=runner.path(path),
         version=wanted,
         origin="cache" if is_here else "download",
         url="" if is_here else release.url,

@@ -23,7 +23,7 @@ from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawn
 from rocwheel.bazel.profile import Summary, read_profile
 from rocwheel.bazel.remote import LOCAL, ask, write_headers
 from rocwheel.console import count, duration, size
-from rocwheel.errors import BazelError, CommandError
+from rocwheel.errors import BazelError, CommandError, HostError
 from rocwheel.files import locked, write_json
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def build(
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     files = Files.of(invocation, folder)
-    base = Path(invocation.output_base)
+    base = runner.host(invocation.output_base)
     started = time.monotonic()
     waiting = partial(console.info, "   waiting for another build of this tree")
     with locked(base.with_name(base.name + ".lock"), waiting=waiting):
@@ -138,7 +138,7 @@ def build(
                 f"{files.events}: ends early, what Bazel made cannot be told",
                 hint="is the disk full? build again",
             )
-        outputs = _take(invocation, read, into)
+        outputs = _take(invocation, read, into, runner)
         spawned = read_spawns(files.spawns) if files.spawns.is_file() else Spawned()
         files.spawns.unlink(missing_ok=True)
         details = read_profile(files.profile)
@@ -164,7 +164,11 @@ def build(
 
 def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
     """End the Bazel server of the invocation's output base; one that does not listen is killed."""
-    base = Path(invocation.output_base)
+    if runner.isolated:  # its process ids mean nothing here, and it ends with the container
+        with suppress(CommandError, HostError):
+            runner.capture(invocation.shutdown)
+        return
+    base = runner.host(invocation.output_base)
     pid = _server(base)
     if pid is None:
         return
@@ -187,23 +191,24 @@ def _run(
     for path in (files.log, files.events, files.profile, files.spawns):
         path.unlink(missing_ok=True)
     if invocation.output:
-        shutil.rmtree(invocation.output, ignore_errors=True)
-        Path(invocation.output).mkdir(parents=True)
+        output = runner.host(invocation.output)
+        shutil.rmtree(output, ignore_errors=True)
+        output.mkdir(parents=True)
     options = [
         "--build_event_publish_all_actions",
-        f"--build_event_json_file={files.events}",
-        f"--profile={files.profile}",
+        f"--build_event_json_file={runner.path(files.events)}",
+        f"--profile={runner.path(files.profile)}",
         "--color=no",
         "--curses=no",
         "--show_progress_rate_limit=1",
     ]
     if invocation.bazel.release < RUNNER_COUNTS_SINCE:  # or unknown
-        options.append(f"--execution_log_json_file={files.spawns}")
+        options.append(f"--execution_log_json_file={runner.path(files.spawns)}")
     command = invocation.command_line(*options)
     console.detail(str(command))
     if last := _last(files.last):
         console.info(f"   last time: {last}")
-    read = BuildEvents()
+    read = BuildEvents(to_host=runner.host)
     with console.progress("Bazel's actions") as bar:
         shown = _Shown(read, bar, console, invocation.remote.secrets)
 
@@ -348,7 +353,9 @@ class _Tail(threading.Thread):
                 self._over.wait(POLL_SECONDS)
 
 
-def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[WheelKind, Path]:
+def _take(
+    invocation: BazelInvocation, read: BuildEvents, into: Path, runner: Runner
+) -> dict[WheelKind, Path]:
     """Copy the wheel of every target; exactly one each, and it must be there. Raises BazelError.
 
     An editable target makes a folder, which is installed from where it is.
@@ -358,16 +365,18 @@ def _take(invocation: BazelInvocation, read: BuildEvents, into: Path) -> dict[Wh
     into.mkdir(parents=True, exist_ok=True)
     taken = {}
     for target in invocation.targets:
-        wheel = _one(target, _wheels(invocation, target, read))
+        wheel = _one(target, _wheels(invocation, target, read, runner))
         copy = into / wheel.name
         shutil.copyfile(wheel, copy)  # Bazel's outputs are read-only; the copy is not
         taken[target.kind] = copy
     return taken
 
 
-def _wheels(invocation: BazelInvocation, target: Target, read: BuildEvents) -> Sequence[Path]:
+def _wheels(
+    invocation: BazelInvocation, target: Target, read: BuildEvents, runner: Runner
+) -> Sequence[Path]:
     if invocation.output:  # a folder that was empty before the program of `bazel run` wrote into it
-        return sorted(Path(invocation.output).glob("*.whl"))
+        return sorted(runner.host(invocation.output).glob("*.whl"))
     return [path for path in read.files(target.label) if path.suffix == ".whl"]
 
 

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote, urlsplit
 
+from rocwheel.errors import HostError
+from rocwheel.process import GuestPath
+
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # Written once in every build to stamp it; it says nothing about what was rebuilt.
 _BOOKKEEPING: Final = frozenset({"BazelWorkspaceStatusAction"})
@@ -46,9 +49,10 @@ class BuildEvents:
     last: bool = False
     runners: dict[str, int] = field(default_factory=dict)  # where actions ran; Bazel >= 5
     bytes_made: int = 0  # size of the outputs of actions; Bazel >= 5
+    to_host: Callable[[GuestPath], Path] = Path  # from where Bazel runs
     _sets: dict[str, dict[str, Any]] = field(default_factory=dict)
     _outputs: dict[str, list[str]] = field(default_factory=dict)  # label -> ids of file sets
-    _exec_root: Path | None = None
+    _exec_root: PurePosixPath | None = None
 
     def feed(self, line: str) -> None:
         """Take in one event. A line that is no whole event is ignored: Bazel was cut short."""
@@ -85,12 +89,31 @@ class BuildEvents:
         """A file by its URI; one that only a remote cache has, by the place it should lie at."""
         parts = urlsplit(file.get("uri", ""))
         if parts.scheme == "file" or self._exec_root is None:
-            return Path(unquote(parts.path))
-        return self._exec_root.joinpath(*file.get("pathPrefix", ()), file["name"])
+            path = PurePosixPath(unquote(parts.path))
+        else:
+            path = self._exec_root.joinpath(*file.get("pathPrefix", ()), file["name"])
+        return self.to_host(GuestPath(path))
+
+    def _text(self, file: Mapping[str, Any]) -> str:
+        """The text of an action's stdout or stderr: inline, or in a file Bazel keeps."""
+        if "contents" in file:
+            import base64
+
+            return base64.b64decode(file["contents"]).decode(errors="replace").strip()
+        parts = urlsplit(file.get("uri", ""))
+        if parts.scheme != "file":
+            return ""
+        path = PurePosixPath(unquote(parts.path))
+        try:
+            return (
+                self.to_host(GuestPath(path)).read_text(encoding="utf-8", errors="replace").strip()
+            )
+        except (OSError, HostError):
+            return ""
 
     def _on_workspace(self, _identity: Any, event: Mapping[str, Any]) -> None:
         root = event.get("workspaceInfo", {}).get("localExecRoot")
-        self._exec_root = Path(root) if root else None
+        self._exec_root = PurePosixPath(root) if root else None
 
     def _on_targetconfigured(self, identity: Mapping[str, Any], event: Mapping[str, Any]) -> None:
         self.targets.add(identity["label"])
@@ -125,7 +148,7 @@ class BuildEvents:
         if action.get("success"):
             return
         detail = action.get("failureDetail", {})
-        output = [_text(action.get(name, {})) for name in ("stderr", "stdout")]
+        output = [self._text(action.get(name, {})) for name in ("stderr", "stdout")]
         self.failed.append(
             FailedAction(
                 label=action.get("label") or identity.get("label", ""),
@@ -188,18 +211,3 @@ def read_spawns(log: Path) -> Spawned:
                 hits += 1
                 cached += size
     return Spawned(cache_hits=hits, bytes_made=made, bytes_cached=cached)
-
-
-def _text(file: Mapping[str, Any]) -> str:
-    """The text of an action's stdout or stderr: inline, or in a file Bazel keeps."""
-    if "contents" in file:
-        import base64
-
-        return base64.b64decode(file["contents"]).decode(errors="replace").strip()
-    parts = urlsplit(file.get("uri", ""))
-    if parts.scheme != "file":
-        return ""
-    try:
-        return Path(unquote(parts.path)).read_text(encoding="utf-8", errors="replace").strip()
-    except OSError:
-        return ""

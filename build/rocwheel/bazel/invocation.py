@@ -23,11 +23,10 @@ from rocwheel.model import (
     gfx_target,
     suggest,
 )
-from rocwheel.process import Command
+from rocwheel.process import Command, GuestPath
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import PurePath
 
     from rocwheel.bazel.binary import BazelBinary
     from rocwheel.layout import Layout, VersionClass
@@ -58,8 +57,8 @@ class Compiler:
     """What compiles host code; `hermetic` is the compiler the tree downloads itself."""
 
     kind: str
-    cc: PurePath | None = None
-    cxx: PurePath | None = None
+    cc: GuestPath | None = None
+    cxx: GuestPath | None = None
     major: int = 0
 
 
@@ -93,9 +92,9 @@ class WheelVersion:
 class Caches:
     """Where Bazel keeps what outlives a run; all below the user's cache folder."""
 
-    output_user_root: PurePath
-    disk: PurePath | None
-    repository: PurePath | None
+    output_user_root: GuestPath
+    disk: GuestPath | None
+    repository: GuestPath | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,21 +102,22 @@ class BuildSpec:
     """One build: which wheels of which tree, for what, with what, and where Bazel works."""
 
     bazel: BazelBinary
-    workspace: PurePath
+    workspace: GuestPath
+    tree_key: str = ""  # tells trees apart that are all seen at one place; "" is the workspace
     layout: Layout
     version_class: VersionClass
     jax_version: str
     kinds: tuple[WheelKind, ...]
     pythons: tuple[PythonVersion, ...]
     rocm: RocmVersion | None = None  # these three belong to plugin and pjrt
-    rocm_root: PurePath | None = None
+    rocm_root: GuestPath | None = None
     rocm_number: str = ""
     gfx_targets: tuple[str, ...] = ()
     compiler: Compiler = Compiler(kind="hermetic")
     cpu_features: str = "release"
     wheel_version: WheelVersion = WheelVersion()
     git_hash: str = ""  # of the tree; written into version.py
-    xla_dir: PurePath | None = None
+    xla_dir: GuestPath | None = None
     caches: Caches
     remote: Remote = LOCAL
     editable: bool = False
@@ -125,7 +125,7 @@ class BuildSpec:
     options: tuple[str, ...] = ()  # given last, so they win
 
     @property
-    def output_base(self) -> PurePath:
+    def output_base(self) -> GuestPath:
         """One output base, so one Bazel server, per tree.
 
         A base per CPython would save the repository rules that are evaluated anew when the
@@ -133,8 +133,9 @@ class BuildSpec:
         more for each, a slower first build, and for JAX tens of gigabytes of unpacked
         repositories.
         """
-        name = hashlib.sha256(str(self.workspace).encode()).hexdigest()[:16]
-        return self.caches.output_user_root / name
+        key = self.tree_key or str(self.workspace)
+        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        return GuestPath(self.caches.output_user_root / name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,18 +151,18 @@ class BazelInvocation:
     """One start of Bazel."""
 
     bazel: BazelBinary
-    workspace: PurePath
+    workspace: GuestPath
     startup: tuple[str, ...]
     command: str  # "build" or "run"
     recipe: tuple[str, ...]  # options by the layout
     targets: tuple[Target, ...]
     python: PythonVersion
-    output_base: PurePath
+    output_base: GuestPath
     remote: Remote = LOCAL
     own_options: tuple[str, ...] = ()  # the user's; given last, so they win
     arguments: tuple[str, ...] = ()  # of the program that `run` starts
     env: Mapping[str, str] = field(default_factory=dict)
-    output: PurePath | None = None  # where that program writes its wheel
+    output: GuestPath | None = None  # where that program writes its wheel
     editable: bool = False  # the targets make folders to install from, not wheels
 
     @property
@@ -314,7 +315,7 @@ def _invocation(
     rocm = any(kind.needs_rocm for kind in kinds)
     conditions = _conditions(spec, python, rocm=rocm)
     output = (
-        spec.caches.output_user_root / f"{spec.output_base.name}-{kinds[0].value}"
+        GuestPath(spec.caches.output_user_root / f"{spec.output_base.name}-{kinds[0].value}")
         if spec.layout.command == "run"
         else None
     )
@@ -385,7 +386,7 @@ def _conditions(spec: BuildSpec, python: PythonVersion, *, rocm: bool) -> frozen
     return frozenset(name for name, true in holds.items() if true) | spec.version_class.features
 
 
-def _values(spec: BuildSpec, python: PythonVersion, output: PurePath | None) -> dict[str, str]:
+def _values(spec: BuildSpec, python: PythonVersion, output: GuestPath | None) -> dict[str, str]:
     return {
         "cc": str(spec.compiler.cc or ""),
         "cxx": str(spec.compiler.cxx or ""),

@@ -187,13 +187,14 @@ def quoted(option: str) -> str:
     return f'"{escaped}"'
 
 
-def write_headers(remote: Remote, folder: PurePath) -> None:
+def write_headers(remote: Remote, folder: Path) -> None:
     """Put the headers where `Remote.header_file` says; only the user can read that file."""
-    path = remote.header_file(folder)
-    if path:
+    name = remote.header_file(folder)
+    if name:
+        path = Path(name)
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
             file.write(remote.header_lines)
-        Path(path).chmod(0o600)  # it may have been there
+        path.chmod(0o600)  # it may have been there
 
 
 def _check_address(name: str, address: str, schemes: tuple[str, ...]) -> None:

@@ -91,6 +91,11 @@ STAGES: Final = {
     },
     "This machine": {
         "demo": ("rocwheel.cli.demo:demo", "Run the whole main job on the miniature workspace."),
+        "shell": (
+            "rocwheel.cli.bazel:shell",
+            "Open a terminal in exactly the container a build would run in.",
+        ),
+        "image": ("rocwheel.cli.image:images", "Make, find and show images to build in."),
         "doctor": (
             "rocwheel.cli.doctor:doctor",
             "Show what this machine has for building wheels and what it lacks.",

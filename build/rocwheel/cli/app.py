@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocwheel.console import Console
-    from rocwheel.process import Runner
+    from rocwheel.process import HostRunner
 
 
 class App:
@@ -62,7 +62,7 @@ class App:
         return Console(sys.stderr, clock=time.monotonic, mode=mode, verbosity=verbosity)
 
     @cached_property
-    def runner(self) -> Runner:
+    def runner(self) -> HostRunner:
         from rocwheel.process import HostRunner, base_env
 
         return HostRunner(base_env(self.environ))

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
 
 from rocwheel import dev as loop
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, option
+from rocwheel.cli.command import DryRun, command, dry_run_option, once, option
 from rocwheel.cli.dist import listed, needed_rocm, request_from
 from rocwheel.cli.options import (
     BuildOptions,
     bazel_options,
     cache_options,
     compiler_option,
+    executor_options,
     family_options,
     jax_options,
     python_options,
@@ -25,6 +27,7 @@ from rocwheel.cli.options import (
     version_options,
 )
 from rocwheel.console import count
+from rocwheel.container import devices
 
 _PATH = click.Path(path_type=Path)
 
@@ -52,6 +55,7 @@ class ConfigureOptions(BuildOptions, DryRun):
 @compiler_option
 @bazel_options
 @remote_options
+@executor_options
 @cache_options
 @dry_run_option
 def configure(app: App, options: ConfigureOptions) -> None:
@@ -81,6 +85,7 @@ class DevOptions(BuildOptions, DryRun):
     editable: bool
     tests: tuple[Path, ...]
     test_options: tuple[str, ...]
+    keep_container: int = 0
     allow_dirty: bool = True
 
 
@@ -107,6 +112,13 @@ class DevOptions(BuildOptions, DryRun):
     help="Test file to run with pytest afterwards; repeatable.",
 )
 @option("--test-option", "test_options", multiple=True, help="Option of pytest; repeatable.")
+@once(
+    "--keep-container",
+    metavar="MINUTES",
+    type=click.IntRange(min=1),
+    default=0,
+    help="Leave the container, with its warm Bazel server, for the next turn.",
+)
 @rocm_options
 @family_options
 @target_options
@@ -114,6 +126,7 @@ class DevOptions(BuildOptions, DryRun):
 @compiler_option
 @bazel_options
 @remote_options
+@executor_options
 @cache_options
 @dry_run_option
 def dev(app: App, options: DevOptions) -> None:
@@ -137,11 +150,53 @@ def dev(app: App, options: DevOptions) -> None:
 
 
 def _loop(app: App, options: DevOptions) -> loop.Loop:
+    request = request_from(app, options, therock=needed_rocm(options))
+    minutes = options.keep_container
     return loop.Loop(
-        request=request_from(app, options, therock=needed_rocm(options)),
+        request=replace(
+            request, executor=replace(request.executor, keep_minutes=minutes, traceable=False)
+        ),
         environment=app.cwd / options.environment,
         kinds=loop.kinds(listed(options.only)),
         editable=options.editable,
         tests=tuple(app.cwd / test for test in options.tests),
         test_options=options.test_options,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShellOptions(BuildOptions):
+    """Options of `shell`."""
+
+    words: tuple[str, ...]
+    allow_dirty: bool = True
+
+
+@command("shell", ShellOptions)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@rocm_options
+@python_options
+@family_options
+@target_options
+@jax_options
+@version_options
+@compiler_option
+@bazel_options
+@remote_options
+@executor_options
+@cache_options
+def shell(app: App, options: ShellOptions) -> int:
+    """Open a terminal in exactly the container a build would run in.
+
+    Sources, ROCm and caches are mounted, GPUs passed through, `configure` is done: Bazel run
+    there shares its caches with builds. With a command after `--` that runs instead.
+    """
+    request = request_from(app, options, therock=needed_rocm(options))
+    asked = replace(request.executor, traceable=False, devices=devices())
+    return loop.shell(
+        replace(request, executor=asked),
+        options.words or ("/bin/sh", "-i"),
+        tty=sys.stdin.isatty(),
+        runner=app.runner,
+        console=app.console,
     )

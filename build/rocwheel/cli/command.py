@@ -32,7 +32,8 @@ OWN: Final = "Options"
 TALK: Final = "Talk"
 # in the order `--help` shows them; a command's own options come first
 SECTIONS: Final = (
-    OWN, "Target", "Person", "Inputs", "JAX and XLA", "Wheels", "Bazel", "Remote", "Output", TALK,
+    OWN, "Target", "Person", "Inputs", "JAX and XLA", "Wheels", "Bazel", "Remote", "Container",
+    "Output", TALK,
 )  # fmt: skip
 
 

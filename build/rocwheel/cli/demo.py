@@ -14,6 +14,7 @@ from rocwheel.cli.options import (
     BuildOptions,
     bazel_options,
     cache_options,
+    executor_options,
     python_options,
     remote_options,
     target_options,
@@ -33,6 +34,7 @@ class DemoOptions(BuildOptions, DryRun):
 @version_options
 @bazel_options
 @remote_options
+@executor_options
 @wheelhouse_options
 @cache_options
 @dry_run_option

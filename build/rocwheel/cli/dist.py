@@ -15,6 +15,7 @@ from rocwheel.bazel.remote import Remote, read_remote
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, dry_run_option
 from rocwheel.cli.options import BuildOptions, build_options
+from rocwheel.dist.executor import Executor
 from rocwheel.model import PythonVersion, byte_count
 
 CHECKOUT = Path(__file__).resolve().parents[3]
@@ -53,6 +54,7 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         bazel_proxy=options.bazel_proxy or "",
         locked=options.locked,
         remote=_remote(app, options),
+        executor=_executor(app, options),
         bazel_options=options.bazel_options,
         bazel_startup_options=options.bazel_startup_options,
         wheelhouse=app.cwd / options.wheelhouse,
@@ -66,6 +68,22 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         command_line=shlex.join(sys.argv),
         started=app.now().isoformat(timespec="seconds"),
         host=platform.node(),
+    )
+
+
+def _executor(app: App, options: BuildOptions) -> Executor:
+    return Executor(
+        kind=options.executor,  # type: ignore[arg-type]  # click has checked it
+        image=options.builder_image or "",
+        pythons=tuple((app.cwd / path).resolve() for path in options.container_python),
+        network=options.container_network,
+        pass_proxies=options.container_proxies,
+        cpus=options.container_cpus,
+        memory=options.container_memory,
+        shm=options.container_shm,
+        sandbox=options.container_sandbox,
+        recipe=options.builder_recipe,
+        commit=options.commit,
     )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from rocwheel.build_record import EXECUTORS
 from rocwheel.cli.command import once, option, section, together
 
 _PATH = click.Path(path_type=Path)
@@ -58,6 +59,17 @@ class BuildOptions(RocmOptions):
     remote_tls_certificate: Path | None = None
     remote_tls_key: Path | None = None
     remote_timeout: int = 60
+    executor: str = "host"
+    builder_image: str | None = None
+    builder_recipe: str = "manylinux_2_28"
+    commit: str = ""
+    container_python: tuple[Path, ...] = ()
+    container_network: str = "none"
+    container_proxies: bool = False
+    container_sandbox: bool = False
+    container_cpus: str = ""
+    container_memory: str = ""
+    container_shm: str = "1g"
     wheelhouse: Path = Path("wheelhouse")
     allow_dirty: bool = False
 
@@ -236,6 +248,67 @@ remote_options = section(
         help="Longest a transfer to or from the remote cache may take.",
     ),
 )
+executor_options = section(
+    "Container",
+    once(
+        "--executor",
+        type=click.Choice(EXECUTORS),
+        default="host",
+        show_default=True,
+        help="Where Bazel and compilers run: on this machine, or in one container.",
+    ),
+    once(
+        "--builder-image",
+        metavar="IMAGE",
+        help="Image to build in: NAME@sha256:…, a tag, or `search` for one of ours.",
+    ),
+    once(
+        "--builder-recipe",
+        metavar="NAME",
+        default="manylinux_2_28",
+        show_default=True,
+        help="Recipe of ci/images.yaml that `search` looks for.",
+    ),
+    once(
+        "--commit",
+        metavar="NAME",
+        default="",
+        help="Keep the container afterwards as an image that no manifest takes.",
+    ),
+    option(
+        "--container-python",
+        type=click.Path(path_type=Path, readable=False),
+        multiple=True,
+        metavar="DIR",
+        help="Prefix of a CPython of this machine to mount; repeatable.",
+    ),
+    once(
+        "--container-network",
+        metavar="NAME",
+        default="none",
+        show_default=True,
+        help="The container's network: none, host, or one of the engine's.",
+    ),
+    option(
+        "--container-proxies",
+        is_flag=True,
+        help="Hand proxy settings and CA certificates to the container.",
+    ),
+    option(
+        "--container-sandbox",
+        is_flag=True,
+        help="Lift what keeps Bazel's linux-sandbox from working (seccomp, masked paths).",
+    ),
+    once("--container-cpus", metavar="N", default="", help="CPUs the container may use."),
+    once("--container-memory", metavar="SIZE", default="", help="Memory the container may use."),
+    once(
+        "--container-shm",
+        metavar="SIZE",
+        default="1g",
+        show_default=True,
+        help="Size of /dev/shm in the container.",
+    ),
+)
 wheelhouse_options = section(
     "Output",
     once(
@@ -273,5 +346,6 @@ cache_options = section(
 fetch_options = together(rocm_options, cache_options)
 build_options = together(
     rocm_options, python_options, family_options, target_options, jax_options, version_options,
-    compiler_option, bazel_options, remote_options, wheelhouse_options, cache_options,
+    compiler_option, bazel_options, remote_options, executor_options,
+    wheelhouse_options, cache_options,
 )  # fmt: skip

@@ -6,8 +6,8 @@ however that ends, and every object made here has labels by which leftovers are 
 
 from rocwheel.container.engine import Engine, Kind, ask
 from rocwheel.container.leftovers import Leftover, leftovers, remove
-from rocwheel.container.running import Container, running
-from rocwheel.container.spec import Device, Limits, Mount, Spec, User
+from rocwheel.container.running import Container, kept, running
+from rocwheel.container.spec import Device, Limits, Mount, Spec, User, devices
 
 __all__ = [
     "Container",
@@ -20,6 +20,8 @@ __all__ = [
     "Spec",
     "User",
     "ask",
+    "devices",
+    "kept",
     "leftovers",
     "remove",
     "running",

@@ -9,17 +9,19 @@ import select
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.container.leftovers import owner
+from rocwheel.container.spec import RUN
 from rocwheel.errors import CommandError, HostError, RocwheelError
+from rocwheel.files import locked
 from rocwheel.process import GRACE_SECONDS, Completed, GuestPath
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Collection, Iterator
     from pathlib import Path
     from typing import IO
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 20.0
+BEAT_SECONDS: Final = 15.0
 CGROUPS: Final = (
     'set runtime = "runc" and cgroup_manager = "cgroupfs" in containers.conf, or use the other '
     "engine"
@@ -52,6 +55,8 @@ os.execvp(sys.argv[2], sys.argv[2:])
 
 class Container:
     """A container that runs: commands run in it, and paths are seen as it sees them."""
+
+    isolated = True
 
     def __init__(
         self, spec: Spec, runner: HostRunner, first: HostProcess | None, clock: Callable[[], float]
@@ -174,6 +179,10 @@ class Container:
                 f"{command.argv[0]}: no such program or folder in the image {self.spec.image}",
                 hint="use an image that has it: see `image show`",
             )
+
+    def interact(self, command: Command, /, *, tty: bool = False) -> int:
+        inside = self.spec.execute(command, next(self._numbers), interactive=True, tty=tty)
+        return self._runner.interact(inside)
 
 
 class GuestProcess:
@@ -304,9 +313,51 @@ def _finish(spec: Spec, process: HostProcess, runner: HostRunner) -> None:
         runner.run(spec.engine.remove(spec.name), check=False)
 
 
-def keep_alive(spec: Spec, stop: threading.Event, seconds: float = 15.0) -> None:
-    """Touch the file that a kept container looks at, until told to stop."""
-    while True:
+@contextmanager
+def kept(
+    spec: Spec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Container]:
+    """A container that stays for `spec.keep_minutes` after the last use; an earlier one is reused.
+
+    Raises what `running` raises.
+    """
+    with locked(spec.folder.with_suffix(".lock")):
+        if not _runs(spec, runner):
+            runner.run(spec.engine.remove(spec.name), check=False)
+            _write(spec)
+            (spec.folder / "alive").touch()
+            done = runner.run(spec.start, check=False)
+            if done.returncode:
+                raise refusal(spec, done.output)
+            _compare_kept(spec, runner)
+    over = threading.Event()
+    beat = threading.Thread(target=_keep_alive, args=(spec, over), daemon=True)
+    beat.start()
+    try:
+        yield Container(spec, runner, None, clock)
+    finally:
+        over.set()
+        beat.join()
         (spec.folder / "alive").touch()
-        if stop.wait(seconds):
-            return
+
+
+def _runs(spec: Spec, runner: HostRunner) -> bool:
+    asked = spec.engine.command("inspect", "--format={{.State.Running}}", spec.name)
+    done = runner.run(asked, check=False)
+    return done.returncode == 0 and done.output.strip() == "true" and spec.folder.is_dir()
+
+
+def _compare_kept(spec: Spec, runner: HostRunner) -> None:
+    asked = spec.engine.command("exec", spec.name, "cat", f"{RUN}/token")
+    (spec.folder / "engine.log").write_text("", encoding="utf-8")
+    try:
+        _compare(spec, runner.capture(asked))
+    except RocwheelError:
+        runner.run(spec.engine.remove(spec.name), check=False)
+        raise
+
+
+def _keep_alive(spec: Spec, over: threading.Event) -> None:
+    """Touch the file that a kept container looks at, until told to stop."""
+    while not over.wait(BEAT_SECONDS):
+        (spec.folder / "alive").touch()

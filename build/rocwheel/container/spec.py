@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
@@ -105,11 +106,32 @@ class Spec:
     purpose: str = "build"
     keep_minutes: int = 0  # outlive us, until idle for so long
     writable_root: bool = False  # for a container that is committed as an image
-    init: bool = True
 
     @property
     def name(self) -> str:
         return f"rocwheel-{self.run}"
+
+    def kept(self, minutes: int) -> Spec:
+        """The same as a container that outlives us; the same folders find the same one again."""
+        seen = [str(item) for item in (self.image, self.user, *self.mounts, self.network)]
+        key = hashlib.sha256("\0".join(seen).encode()).hexdigest()[:12]
+        return replace(
+            self,
+            run=f"kept-{key}",
+            folder=self.folder.with_name(f"kept-{key}"),
+            purpose="kept",
+            keep_minutes=minutes,
+        )
+
+    def commit(self, name: str) -> Command:
+        """Keep the container as an image that says it cannot be traced to its inputs."""
+        return self.engine.command(
+            "commit",
+            f"--change=LABEL {LABEL}.untraceable=yes",
+            f"--change=LABEL {LABEL}.inputs=none",
+            self.name,
+            name,
+        )
 
     @property
     def all_mounts(self) -> tuple[Mount, ...]:
@@ -131,7 +153,9 @@ class Spec:
         """The engine's `run`: with the caller's rights and no others, on a read-only root."""
         return self.engine.command("run", *self._options(), self.image, *self._first())
 
-    def execute(self, command: Command, number: int, *, interactive: bool = False) -> Command:
+    def execute(
+        self, command: Command, number: int, *, interactive: bool = False, tty: bool = False
+    ) -> Command:
         """The engine's `exec` of a command; its process group is noted under `number`."""
         env = [f"--env={name}={value}" for name, value in sorted(command.env.items())]
         return Command(
@@ -139,6 +163,7 @@ class Spec:
                 self.engine.program,
                 "exec",
                 *(("--interactive",) if interactive else ()),
+                *(("--tty",) if tty else ()),
                 *((f"--workdir={command.cwd}",) if command.cwd else ()),
                 *env,
                 self.name,
@@ -170,7 +195,7 @@ class Spec:
 
     def guest(self, host: Path) -> GuestPath:
         """Where commands see `host`. Raises HostError when no mount covers it."""
-        path = host.absolute()
+        path = host
         fits = [item for item in self.all_mounts if path.is_relative_to(item.host)]
         if not fits:
             raise HostError(
@@ -194,11 +219,10 @@ class Spec:
     def _options(self) -> Iterator[str]:
         engine, user = self.engine, self.user
         yield "--detach" if self.keep_minutes else "--interactive"
+        yield "--rm"
         if not self.writable_root:
-            yield "--rm"
             yield "--read-only"
-        if self.init:
-            yield "--init"
+        yield "--init"
         yield f"--name={self.name}"
         yield f"--label={LABEL}.run={self.run}"
         yield f"--label={LABEL}.purpose={self.purpose}"
@@ -239,3 +263,13 @@ class Spec:
         if not self.keep_minutes:
             return ("-c", FIRST, token)
         return ("-c", KEPT, token, f"{RUN}/alive", str(self.keep_minutes))
+
+
+def devices(root: Path = Path("/")) -> tuple[Device, ...]:
+    """The AMD GPU nodes of this machine (kfd, dri), with the groups that own them here."""
+    nodes = [root / "dev" / "kfd", *sorted((root / "dev" / "dri").glob("[cr]*"))]
+    return tuple(
+        Device(path=Path("/") / node.relative_to(root), gid=node.stat().st_gid)
+        for node in nodes
+        if node.exists()
+    )

@@ -12,8 +12,10 @@ from rocwheel.wheel.verify.rules import Finding
 from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.inspect import WheelReport
 from rocwheel.wheel.inspect import inspect
-from rocwheel.wheel.repair import repair
+from rocwheel.wheel.repair import Grafting, repair
 from rocwheel.wheel.verify import verify
+from rocwheel.container import Mount
+from rocwheel.dist.executor import WHEELHOUSE
 from rocwheel.dist.inputs import Inputs, gather
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.build_record import BazelRecord, BuildRecord, FindingRecord
@@ -26,8 +28,9 @@ if TYPE_CHECKING:
 
     from rocwheel import source
     from rocwheel.console import Console
+    from rocwheel.dist.executor import Place
     from rocwheel.dist.request import Plan
-    from rocwheel.process import Runner
+    from rocwheel.process import HostRunner, Runner
 
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
 
@@ -45,24 +48,32 @@ class Result:
     findings: tuple[Finding, ...]  # warnings; errors end a build
 
 
-def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
+def build(
+    planned: Plan, *, runner: HostRunner, console: Console, place: Place | None = None
+) -> Result:
     """Do what the plan says; the wheelhouse appears whole or not at all.
 
+    `place` is where to build, for a caller who has chosen it already.
     Raises what the stages raise; every failure names its stage's thing and leaves caches usable.
     """
     with wheelhouse.assembling(planned.request.wheelhouse) as scratch:
-        inputs = gather(planned, runner=runner, console=console)
-        with bazel.explained(planned.failures):
+        inputs = gather(planned, runner=runner, console=console, place=place)
+        mount = Mount(host=scratch, guest=WHEELHOUSE, writable=True)
+        built_in = inputs.place.with_mounts(mount)
+        with bazel.explained(planned.failures), built_in.running(runner) as inside:
             runs = bazel.build_all(
                 bazel.invocations(inputs.spec),
                 folder=planned.request.cache / "logs",
                 into=scratch / RAW,
-                runner=runner,
+                runner=inside,
                 console=console,
             )
-        with console.step("Wheels: repair and verify", key="wheels"):
-            entries, findings = _wheels(inputs, runs, scratch, runner=runner, console=console)
-            shutil.rmtree(scratch / RAW)
+            with console.step("Wheels: repair and verify", key="wheels"):
+                grafting = Grafting(runner=inside, interpreter=inputs.place.tool)
+                entries, findings = _wheels(
+                    inputs, runs, scratch, grafting=grafting, runner=runner, console=console
+                )
+                shutil.rmtree(scratch / RAW)
         manifest = _manifest(inputs, entries)
         with console.step("Wheelhouse", key="wheelhouse"):
             record = _record(inputs, manifest, runs, findings, seconds=console.seconds)
@@ -79,7 +90,13 @@ def build(planned: Plan, *, runner: Runner, console: Console) -> Result:
 
 
 def _wheels(
-    inputs: Inputs, runs: bazel.Runs, scratch: Path, *, runner: Runner, console: Console
+    inputs: Inputs,
+    runs: bazel.Runs,
+    scratch: Path,
+    *,
+    grafting: Grafting,
+    runner: Runner,
+    console: Console,
 ) -> tuple[tuple[WheelEntry, ...], tuple[Finding, ...]]:
     """Repair and verify each wheel Bazel made; one per cell, or an error with the list (R19)."""
     planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
@@ -94,6 +111,7 @@ def _wheels(
                 scratch,
                 policy=planned.policy,
                 kind=kind,
+                grafting=grafting,
                 runner=runner,
                 console=console,
             )
@@ -198,7 +216,7 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
         tool=inputs.tool,
         jax=tree.jax,
         xla=tree.xla,
-        builder_image="",
+        builder_image=inputs.place.builder_image,
         bazel_version=spec.bazel.version,
         gfx_targets=planned.gfx_targets,
         pythons=tuple(map(str, spec.pythons)),
@@ -230,7 +248,8 @@ def _record(
         manifest=manifest.sha256,
         started=request.started,
         host=request.host,
-        executor="host",
+        executor=inputs.place.executor.kind,
+        builder=inputs.place.record,
         rocm_root=str(inputs.root.root),
         source_root=str(inputs.tree.root),
         command_line=request.command_line,

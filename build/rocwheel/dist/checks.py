@@ -78,7 +78,7 @@ def check_toolchain(
                 f"--compiler hermetic: JAX {tree.jax_version} compiles its ROCm wheels with this "
                 f"machine's {compiler} all the same"
             )
-        if compiler and not shutil.which(compiler, path=environ.get("PATH", "")):
+        if compiler and not _is_there(compiler, environ, runner):
             raise HostError(
                 f"{compiler}: not found; JAX {tree.jax_version} compiles its ROCm wheels with it",
                 hint="apt-get install clang-18, or --compiler clang for the machine's own",
@@ -104,7 +104,9 @@ def _check_linker(linker: str, compiler: str, *, runner: Runner) -> None:
     """Ask the compiler itself where it would find the linker."""
     name = f"ld.{linker}"
     said = runner.capture(Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)).strip()
-    if not Path(said).is_absolute() and shutil.which(said, path="/usr/bin:/bin") is None:
+    if not Path(said).is_absolute() and not _is_there(
+        said, {"PATH": "/usr/bin:/bin"}, runner
+    ):
         package = {"gold": "binutils", "lld": "lld"}[linker]
         raise HostError(
             f"{name}: {compiler} does not find it, and the ROCm toolchain links with it",
@@ -112,19 +114,23 @@ def _check_linker(linker: str, compiler: str, *, runner: Runner) -> None:
         )
 
 
-def check_rocm(
-    tree: source.SourceTree, root: rocm.RocmRoot, *, environ: Mapping[str, str]
-) -> None:
-    """What XLA's repository rules look for in ROCm. Raises RocmError or HostError with the list."""
-    needs = tree.version_class.needs
-    missing = rocm.missing(root.root, needs.paths)
+def check_rocm(tree: source.SourceTree, root: rocm.RocmRoot) -> None:
+    """What XLA's repository rules look for in ROCm. Raises RocmError with the list."""
+    missing = rocm.missing(root.root, tree.version_class.needs.paths)
     if missing:
         raise RocmError(
             f"{root.name}: lacks {len(missing)} of the files JAX {tree.jax_version} looks for",
             hint="use a whole TheRock distribution, with its development headers",
             detail="\n".join(missing),
         )
-    programs = [name for name in needs.programs if not shutil.which(name, path=environ.get("PATH"))]
+
+
+def check_programs(
+    tree: source.SourceTree, *, environ: Mapping[str, str], runner: Runner
+) -> None:
+    """Programs that JAX's build rules run. Raises HostError with the list of missing ones."""
+    needed = tree.version_class.needs.programs
+    programs = [name for name in needed if not _is_there(name, environ, runner)]
     if programs:
         raise HostError(
             f"{', '.join(programs)}: not found; JAX's build rules run it",
@@ -143,3 +149,11 @@ def odd_options(spec: bazel.BuildSpec, *, home: str) -> Iterator[str]:
             f"{root}: lies in a home folder, so nobody else shares what the remote cache keeps; "
             "give all who share it one --rocm-dir"
         )
+
+
+def _is_there(program: str, environ: Mapping[str, str], runner: Runner) -> bool:
+    """Whether a program can be started where `runner` runs commands."""
+    if not runner.isolated:
+        return shutil.which(program, path=environ.get("PATH", "")) is not None
+    ask = Command(argv=("/bin/sh", "-c", 'command -v "$0" > /dev/null', program), timeout=60)
+    return runner.run(ask, check=False).returncode == 0

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from pathlib import PurePath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from rocwheel import bazel, rocm, source
 from rocwheel.console import silent
-from rocwheel.dist import checks
+from rocwheel.container import Mount
+from rocwheel.dist import checks, executor
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import RocmVersion, WheelKind, rocm_number
+from rocwheel.process import GuestPath
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from packaging.version import Version
 
     from rocwheel.console import Console
+    from rocwheel.dist.executor import Place
     from rocwheel.dist.request import Plan, Request
     from rocwheel.layout import VersionClass
     from rocwheel.manifest import Source
-    from rocwheel.process import Runner
+    from rocwheel.image import ImageFacts
+    from rocwheel.process import Command, HostRunner, Runner
 
 
-ROCM_LATER: Final = PurePath("<ROCm root>")  # of a plan whose ROCm is not here yet
+_ROOT: Final = GuestPath(PurePosixPath("/"))
+
+
+ROCM_LATER: Final = Path("<ROCm root>")  # of a plan whose ROCm is not here yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +44,15 @@ class Inputs:
     tool: Source  # rocwheel itself
     root: rocm.RocmRoot
     spec: bazel.BuildSpec
+    place: Place  # where Bazel will run
 
 
-def gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
+def gather(
+    planned: Plan, *, runner: HostRunner, console: Console, place: Place | None = None
+) -> Inputs:
     """Get and check everything a build is made from; Bazel has not been started yet."""
     request = planned.request
+    place = place or executor.choose(request, runner=runner, console=console)
     with console.step("Sources", key="source"):
         tree = source.resolve(
             planned.sources,
@@ -51,19 +64,17 @@ def gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
         tool = source.identify(request.checkout, runner=runner)
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
-    compiler, notes = find_compiler(request, tree.version_class, runner=runner)
+    executor.check(place, request, bazel_version=tree.bazel)
+    place = place.with_tree(tree)
+    compiler, notes = find_compiler(request, tree.version_class, place=place, runner=runner)
     for note in notes:
         console.info(note)
-    spec = partial(specification, planned, tree, compiler=compiler)
+    spec = partial(specification, planned, tree, compiler=compiler, place=place)
     if planned.rocm.version:  # what cannot work is refused before Bazel and ROCm are fetched
-        early = spec(version=planned.rocm.version, rocm_root=PurePath("/"), binary=_missing(tree))
-        invocations = bazel.invocations(early)
-        checks.check_options(tree, invocations)
-        for warning in checks.check_toolchain(
-            tree, early, invocations, environ=request.environ, runner=runner
-        ):
+        early = spec(version=planned.rocm.version, rocm_root=_ROOT, binary=_missing(tree))
+        for warning in _check(tree, early, place, runner=runner, request=request):
             console.warn(warning)
-    binary = find_bazel(request, tree, runner=runner, console=console)
+    binary = find_bazel(request, tree, place=place, runner=runner, console=console)
     with console.step("ROCm", key="rocm"):
         root = rocm.fetch(
             planned.rocm,
@@ -71,35 +82,72 @@ def gather(planned: Plan, *, runner: Runner, console: Console) -> Inputs:
             budget_bytes=request.cache_budget,
             env=request.environ,
         )
-    for warning in checks.odd_options(
-        spec(version=root.version, rocm_root=root.root, binary=binary),
-        home=request.environ.get("HOME", ""),
-    ):
+    checks.check_rocm(tree, root)
+    place = place.with_mounts(Mount(host=root.root, guest=executor.ROCM))
+    final = spec(
+        version=root.version, rocm_root=place.path(root.root), binary=binary, place=place
+    )
+    for warning in checks.odd_options(final, home=request.environ.get("HOME", "")):
         console.warn(warning)
-    checks.check_rocm(tree, root, environ=request.environ)
-    final = spec(version=root.version, rocm_root=root.root, binary=binary)
     if not planned.rocm.version:
-        invocations = bazel.invocations(final)
-        checks.check_options(tree, invocations)
-        for warning in checks.check_toolchain(
-            tree, final, invocations, environ=request.environ, runner=runner
-        ):
+        for warning in _check(tree, final, place, runner=runner, request=request):
             console.warn(warning)
-    return Inputs(planned=planned, tree=tree, tool=tool, root=root, spec=final)
+    return Inputs(planned=planned, tree=tree, tool=tool, root=root, spec=final, place=place)
 
 
-def preview(
-    planned: Plan, *, runner: Runner
-) -> tuple[source.SourceTree, bazel.BuildSpec, tuple[str, ...]]:
-    """The tree and specification `gather` would give, fetching nothing; and what is missing."""
+def _check(
+    tree: source.SourceTree,
+    spec: bazel.BuildSpec,
+    place: Place,
+    *,
+    runner: HostRunner,
+    request: Request,
+) -> tuple[str, ...]:
+    """Look for what Bazel will need, where it will run; returns warnings."""
+    invocations = bazel.invocations(spec)
+    checks.check_options(tree, invocations)
+    with place.running(runner) as inside:
+        checks.check_programs(tree, environ=request.environ, runner=inside)
+        return tuple(
+            checks.check_toolchain(
+                tree, spec, invocations, environ=request.environ, runner=inside
+            )
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preview:
+    """What `gather` would give, fetching nothing."""
+
+    tree: source.SourceTree
+    spec: bazel.BuildSpec
+    place: Place
+    rocm_root: Path
+    notes: tuple[str, ...]  # what is missing
+
+    def commands(
+        self, invocations: Sequence[bazel.BazelInvocation]
+    ) -> Iterator[tuple[str, Command]]:
+        """What starts Bazel where it runs, the container before it, each with a title."""
+        yield from (("the container, which ends with its input", it) for it in self.place.opening())
+        for number, invocation in enumerate(invocations, 1):
+            command = invocation.command_line()
+            yield f"Bazel: {invocation.title}", self.place.command(command, number)
+
+
+def preview(planned: Plan, *, runner: HostRunner, place: Place | None = None) -> Preview:
+    """What `gather` would give, fetching nothing; engine and image are asked."""
     request, notes = planned.request, []
+    place = place or executor.choose(request, runner=runner, console=silent(), pull=False)
     tree = source.preview(
         planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner
     )
     tree.accept(request.pythons)
-    version, rocm_root = _expected_rocm(planned)
+    executor.check(place, request, bazel_version=tree.bazel)
+    version, root = _expected_rocm(planned)
+    place = place.with_tree(tree).with_mounts(Mount(host=root, guest=executor.ROCM))
     try:
-        binary = find_bazel(request, tree, runner=runner)
+        binary = find_bazel(request, tree, place=place, runner=runner)
         notes += [f"not used: {other}" for other in binary.passed_over]
         notes.append(str(binary))
         if binary.url:
@@ -107,20 +155,28 @@ def preview(
     except HostError as exc:
         notes.append(f"{exc}; {exc.hint}")
         binary = _missing(tree)
-    compiler, said = find_compiler(request, tree.version_class, runner=runner)
+    compiler, said = find_compiler(request, tree.version_class, place=place, runner=runner)
     spec = specification(
-        planned, tree, version=version, rocm_root=rocm_root, binary=binary, compiler=compiler
+        planned,
+        tree,
+        version=version,
+        rocm_root=place.path(root),
+        binary=binary,
+        compiler=compiler,
+        place=place,
     )
-    invocations = bazel.invocations(spec)
-    checks.check_options(tree, invocations)
-    warnings = checks.check_toolchain(
-        tree, spec, invocations, environ=request.environ, runner=runner
+    warnings = _check(tree, spec, place, runner=runner, request=request)
+    odd = checks.odd_options(spec, home=request.environ.get("HOME", ""))
+    return Preview(
+        tree=tree,
+        spec=spec,
+        place=place,
+        rocm_root=root,
+        notes=(*notes, *said, *tree.warnings, *warnings, *odd),
     )
-    asked = checks.odd_options(spec, home=request.environ.get("HOME", ""))
-    return tree, spec, (*notes, *said, *tree.warnings, *warnings, *asked)
 
 
-def _expected_rocm(planned: Plan) -> tuple[RocmVersion, PurePath]:
+def _expected_rocm(planned: Plan) -> tuple[RocmVersion, Path]:
     """Version and root of a ROCm that may not be here yet. Raises ConfigError."""
     if planned.rocm.origin is rocm.Origin.DIRECTORY:
         root = rocm.fetch(planned.rocm, console=silent())
@@ -147,13 +203,17 @@ def find_bazel(
     request: Request,
     tree: source.SourceTree,
     *,
+    place: Place,
     runner: Runner,
     console: Console | None = None,
 ) -> bazel.BazelBinary:
     """The Bazel the user names, else one of the version the tree asks for.
 
-    With a console it may be downloaded. Raises HostError, ConfigError, FetchError.
+    With a console it may be downloaded; an image must have it. Raises HostError, ConfigError,
+    FetchError.
     """
+    if place.facts:
+        return _of_image(place.facts, request.bazel_path, tree.bazel)
     proxy = request.bazel_proxy
     env = {**request.environ, **({"http_proxy": proxy, "https_proxy": proxy} if proxy else {})}
     return bazel.locate(
@@ -175,32 +235,38 @@ def find_bazel(
 
 def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
     """Stands for the Bazel that will be there."""
-    return bazel.BazelBinary(path=PurePath("bazel"), version=tree.bazel, origin="missing")
+    return bazel.BazelBinary(path=GuestPath(PurePosixPath("bazel")), version=tree.bazel, origin="missing")
 
 
 def find_compiler(
-    request: Request, version_class: VersionClass, *, runner: Runner
+    request: Request, version_class: VersionClass, *, place: Place, runner: Runner
 ) -> tuple[bazel.Compiler, tuple[str, ...]]:
     """The host compiler that `--compiler` means for these JAX versions, and what to say about it.
 
-    `clang` is the machine's own where the class can be built with it, else the one JAX downloads;
-    `--compiler-path` insists on the machine's own. Raises HostError.
+    `clang` is the machine's own (or the image's) where the class can be built with it, else the
+    one JAX downloads; `--compiler-path` insists on the machine's own. Raises HostError.
     """
-    from rocwheel.host import machine
-
-    if request.compiler == "hermetic":
-        return bazel.Compiler(kind="hermetic"), ()
     notes: tuple[str, ...] = ()
     if request.compiler == "clang" and version_class.own_clang:
         if request.compiler_path is None:
             note = f"compiler: the clang that JAX downloads; not this machine's own: {version_class.own_clang}"
             return bazel.Compiler(kind="hermetic"), (note,)
         notes = (f"{request.compiler_path}: will probably fail: {version_class.own_clang}",)
-    found = machine.compiler(request.compiler, request.compiler_path, request.environ, runner=runner)
-    chosen = bazel.Compiler(
-        kind=request.compiler, cc=found.cc, cxx=found.cxx, major=found.major
-    )
-    return chosen, notes
+    return place.compiler(request, runner=runner), notes
+
+
+def _of_image(facts: ImageFacts, named: str | None, wanted: str) -> bazel.BazelBinary:
+    known = {item.path: item for item in facts.bazels}
+    if named and named not in known:
+        raise HostError(
+            f"{named}: the image has no such Bazel",
+            hint=f"it has: {', '.join(known) or 'none'}",
+        )
+    found = known[named] if named else facts.bazel(wanted)
+    if found is None:
+        raise HostError(f"Bazel {wanted}: not in the image", hint="ci_build image build")
+    path = GuestPath(PurePosixPath(found.path))
+    return bazel.BazelBinary(path=path, version=found.version, origin="image")
 
 
 def specification(
@@ -208,9 +274,10 @@ def specification(
     tree: source.SourceTree,
     *,
     version: RocmVersion,
-    rocm_root: PurePath,
+    rocm_root: GuestPath,
     binary: bazel.BazelBinary,
     compiler: bazel.Compiler,
+    place: Place,
 ) -> bazel.BuildSpec:
     """Everything Bazel's command lines follow from."""
     request = planned.request
@@ -225,7 +292,8 @@ def specification(
             tree.upstream_jaxlib(python)  # or nothing is built: it would lack its jaxlib
     return bazel.BuildSpec(
         bazel=binary,
-        workspace=tree.workspace,
+        workspace=place.path(tree.workspace),
+        tree_key=place.tree_key(tree.workspace),
         layout=tree.layout,
         version_class=tree.version_class,
         jax_version=tree.jax_version,
@@ -239,12 +307,8 @@ def specification(
         cpu_features=request.cpu_features,
         wheel_version=_wheel_version(request, tree, version),
         git_hash=tree.jax.commit,
-        xla_dir=tree.xla_dir,
-        caches=bazel.Caches(
-            output_user_root=request.cache / "bazel",
-            disk=request.cache / "bazel-disk",
-            repository=request.cache / "bazel-repositories",
-        ),
+        xla_dir=place.path(tree.xla_dir) if tree.xla_dir else None,
+        caches=place.caches(request),
         remote=request.remote,
         startup_options=request.bazel_startup_options,
         options=(*request.machine_options, *request.bazel_options),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rocwheel import source
     from rocwheel.dist.request import Plan, Request
-    from rocwheel.process import Runner
+    from rocwheel.process import HostRunner
 
 GIB: Final = 1 << 30
 BAZEL_DISK: Final = 40 * GIB  # repositories unpacked, objects and the disk cache of one JAX
@@ -52,17 +52,18 @@ class Need:
     program: str = ""  # what is missed, where a package has it
 
 
-def examine(planned: Plan, *, runner: Runner, memory: int) -> Iterator[Need]:
+def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Need]:
     """Look at all that this build needs; `memory` is what the machine has, in bytes.
 
     Starts short processes. What the request itself has wrong is a row, too.
     """
     request = planned.request
     try:
-        tree, spec, notes = inputs.preview(planned, runner=runner)
+        seen = inputs.preview(planned, runner=runner)
     except RocwheelError as exc:
         yield Need(name="request", found=str(exc), remedy=exc.hint, program=_program(str(exc)))
         return
+    tree, spec, notes = seen.tree, seen.spec, seen.notes
     yield Need(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
     yield from _compiler(spec)
     for note in notes:

@@ -10,6 +10,7 @@ from rocwheel import bazel, rocm, source
 from rocwheel.wheel.policy import WheelPolicy
 from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.bazel.remote import LOCAL
+from rocwheel.dist.executor import Executor
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, gfx_target, suggest
 from rocwheel.wheel import policy as policy_file
@@ -49,6 +50,7 @@ class Request:
     bazel_proxy: str = ""
     locked: bool = False
     remote: bazel.Remote = LOCAL
+    executor: Executor = Executor()
     bazel_options: tuple[str, ...] = ()
     bazel_startup_options: tuple[str, ...] = ()
     machine_options: tuple[str, ...] = ()  # Bazel's too, but about this machine: in no manifest

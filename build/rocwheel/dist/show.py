@@ -17,34 +17,38 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rocwheel.dist.assemble import Result
+    from rocwheel.dist.executor import Place
     from rocwheel.dist.request import Plan
-    from rocwheel.process import Command, Runner
+    from rocwheel.process import Command, HostRunner
 
 UPSTREAM: Final = " (upstream, by hash)"
 ROCM_VARIABLE: Final = "ROCM_ROOT"  # of the shell that dry-run lines are pasted into
 
 
-def dry_run(planned: Plan, *, runner: Runner) -> Iterator[str]:
+def dry_run(
+    planned: Plan, *, runner: HostRunner, place: Place | None = None
+) -> Iterator[str]:
     """Every command `build` would run and every file it would write, as lines to read or paste.
 
     Looks for Bazel and the compiler; fetches nothing. Sources that are not here yet are taken to
     be what their pin says.
     """
     request = planned.request
-    tree, spec, notes = preview(planned, runner=runner)
+    found = preview(planned, runner=runner, place=place)
+    tree, spec = found.tree, found.spec
     base = base_env(request.environ)
     yield "# ROCm"
     yield from (f"# {line}" for line in str(planned.rocm).splitlines())
-    if spec.rocm_root == ROCM_LATER:
+    if found.rocm_root == ROCM_LATER:
         yield _fetch_rocm(planned)
     yield "# sources"
     for command in (*planned.sources.commands, *planned.sources.xla_commands(tree)):
         yield str(command)
     yield f"# JAX {tree.jax_version} at {tree.root}"
-    yield from (f"# {note}" for note in notes)
-    for invocation in bazel.invocations(spec):
-        yield f"# Bazel: {invocation.title}"
-        yield _pasteable(invocation.command_line(), base)
+    yield from (f"# {note}" for note in found.notes)
+    for title, command in found.commands(bazel.invocations(spec)):
+        yield f"# {title}"
+        yield _pasteable(command, base)
     yield "# wheels: repair (auditwheel and patchelf where they are needed) and verify"
     joined = canonical_version(tree.jax_version, spec.wheel_version.effective)
     folder = request.wheelhouse / f"<first {wheelhouse.IDENTITY_LENGTH} of the manifest's SHA-256>"

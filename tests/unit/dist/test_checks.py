@@ -73,7 +73,8 @@ def look(tmp_path, runner, clang):
             environ={"PATH": f"{folder}:{os.environ['PATH']}"},
         )
         planned = dist.plan(replace(asked, **changes))
-        return (planned, *inputs.preview(planned, runner=runner))
+        found = inputs.preview(planned, runner=runner)
+        return planned, found.tree, found.spec, found.notes
 
     return run
 
@@ -211,25 +212,23 @@ def test_a_linker_that_only_the_rc_files_ask_for_is_looked_for_too(look):
 
 @pytest.mark.parametrize("version", GENERATIONS)
 def test_a_rocm_is_checked_for_all_that_this_jax_looks_for_at_once(version, look, tmp_path):
-    planned, tree, _, _ = look(GENERATIONS[version])
+    _, tree, _, _ = look(GENERATIONS[version])
     folder = tarballs.rocm_folder(tmp_path / "rocm")
     asked = rocm.plan(str(folder), sha256=None, version=None, cache=tmp_path, cwd=tmp_path)
     root = rocm.fetch(asked, console=silent())
-    checks.check_rocm(tree, root, environ=planned.request.environ)
+    checks.check_rocm(tree, root)
     gone = ("include/miopen/version.h", "lib/librocsolver.so", "include/roctracer/roctracer.h")
     for name in gone:
         (folder / name).unlink()
     with pytest.raises(RocmError, match=f"3 of the files JAX {version} looks for") as caught:
-        checks.check_rocm(tree, root, environ=planned.request.environ)
+        checks.check_rocm(tree, root)
     assert {line.split(" or ")[0] for line in caught.value.detail.splitlines()} == set(gone)
 
 
-def test_readelf_is_a_program_of_the_machine_that_old_rules_run(look, tmp_path):
+def test_readelf_is_a_program_of_the_machine_that_old_rules_run(look, runner):
     _, tree, _, _ = look(GENERATIONS["0.10.1"])
-    folder = tarballs.rocm_folder(tmp_path / "rocm")
-    asked = rocm.plan(str(folder), sha256=None, version=None, cache=tmp_path, cwd=tmp_path)
     with pytest.raises(HostError, match="readelf"):
-        checks.check_rocm(tree, rocm.fetch(asked, console=silent()), environ={"PATH": "/nowhere"})
+        checks.check_programs(tree, environ={"PATH": "/nowhere"}, runner=runner)
 
 
 # Cause 7: GPU code is compressed for every generation.

@@ -1,0 +1,351 @@
+"""`image`: builder images: build, search, show, prune."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rocwheel import container, image, source
+from rocwheel.bazel import releases
+from rocwheel.bazel.releases import Downloads
+from rocwheel.cli.app import App
+from rocwheel.cli.command import command, group, once, option, section
+from rocwheel.cli.dist import CHECKOUT
+from rocwheel.container import Kind
+from rocwheel.dist.executor import Executor, container_spec
+from rocwheel.errors import ConfigError, HostError, RocwheelError
+from rocwheel.image import building, facts, found, recipe, registry
+
+if TYPE_CHECKING:
+    import requests
+
+ENGINES = ("docker", "podman")
+CONFIG = ".docker/config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineOptions:
+    """Which engine."""
+
+    engine: str = "docker"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeOptions(EngineOptions):
+    """Which image: a recipe of ci/images.yaml, and what replaces its base."""
+
+    recipe: str = "manylinux_2_28"
+    base: str | None = None
+    with_rocm: Path | None = None
+    locked: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions(RecipeOptions):
+    """Options of `image build`."""
+
+    push: str | None = None
+    build_network: str = "default"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions(EngineOptions):
+    """Options of `image show`."""
+
+    reference: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PruneOptions(EngineOptions):
+    """Options of `image prune`."""
+
+    dry_run: bool = False
+    images: bool = False
+
+
+engine_options = section(
+    "Container",
+    once(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default="docker",
+        show_default=True,
+        help="The container engine.",
+    ),
+)
+recipe_options = section(
+    "Inputs",
+    once(
+        "--recipe",
+        metavar="NAME",
+        default="manylinux_2_28",
+        show_default=True,
+        help="Builder recipe of ci/images.yaml.",
+    ),
+    once(
+        "--base",
+        metavar="IMAGE",
+        help="Start from this image instead of the recipe's: NAME@sha256:…, or a local one.",
+    ),
+    once(
+        "--with-rocm",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        metavar="DIR",
+        help="Bake this ROCm tree in, as /opt/rocm; default: it is mounted.",
+    ),
+    option("--locked", is_flag=True, help="Take a base by digest only."),
+)
+
+
+@group("image")
+def images() -> None:
+    """Make, find and show images to build in."""
+
+
+@command("build", BuildOptions, parent=images)
+@recipe_options
+@engine_options
+@once("--push", metavar="REGISTRY", help="Push it there, unless its tag is there already.")
+@once(
+    "--build-network",
+    metavar="NAME",
+    default="default",
+    show_default=True,
+    help="Network of the steps that install packages: default, host.",
+)
+def build(app: App, options: BuildOptions) -> None:
+    """Make the builder image of a recipe, unless there is one of the same inputs.
+
+    Its tag is made from the digest of all inputs, so unchanged inputs build and push nothing, and
+    no tag is ever overwritten.
+    """
+    engine, base, inputs = _inputs(app, options)
+    made = _made(app, options, engine=engine, base=base, inputs=inputs)
+    document = {
+        "reference": inputs.reference,
+        "inputs": inputs.digest,
+        "config": made.image.config,
+        "new": made.is_new,
+        "size": made.image.size,
+    }
+    document |= _pushed(app, options, made, engine=engine)
+    app.emit(document, str(document.get("pull", inputs.reference)))
+
+
+def _made(
+    app: App,
+    options: BuildOptions,
+    *,
+    engine: container.Engine,
+    base: found.Found,
+    inputs: recipe.Inputs,
+) -> building.Made:
+    there = building.existing(inputs, engine=engine, runner=app.runner)
+    if there:
+        app.console.info(f"unchanged inputs: {inputs.reference} is there, nothing was built")
+        return building.Made(image=there, inputs=inputs, is_new=False)
+    ingredients = building.Ingredients(
+        checkout=CHECKOUT,
+        base=base,
+        bazel=_bazel(app, inputs.recipe.bazel, locked=options.locked),
+        rocm=options.with_rocm,
+        labels=_labels(app),
+        network=options.build_network,
+    )
+    return building.build(
+        inputs, ingredients, engine=engine, runner=app.runner, console=app.console
+    )
+
+
+def _pushed(
+    app: App, options: BuildOptions, made: building.Made, *, engine: container.Engine
+) -> dict[str, object]:
+    if not options.push:
+        return {}
+    remote, sent = registry.push(
+        made.image,
+        f"{options.push}/{made.inputs.recipe.repository}",
+        made.inputs.tag,
+        engine=engine,
+        runner=app.runner,
+        session=_session(),
+        config=_config(app),
+        console=app.console,
+    )
+    if not sent:
+        app.console.info(f"{options.push}: has it already, nothing was pushed")
+    return {"pushed": sent, "pull": remote.reference}
+
+
+@command("search", RecipeOptions, parent=images)
+@recipe_options
+@engine_options
+def search(app: App, options: RecipeOptions) -> None:
+    """Find the builder image of a recipe: with the engine, then in the registries.
+
+    What is found must carry the digest of the inputs as they are now. Exit status 8 when nobody
+    has it.
+    """
+    engine, _, inputs = _inputs(app, options)
+    there = building.existing(inputs, engine=engine, runner=app.runner)
+    if there:
+        reference, config, where = inputs.reference, there.config, engine.kind.value
+    else:
+        remote = _searched(app, inputs, engine)
+        reference, config, where = remote.reference, remote.config, "registry"
+    app.emit({"reference": reference, "config": config, "where": where}, reference)
+
+
+def _searched(app: App, inputs: recipe.Inputs, engine: container.Engine) -> registry.Remote:
+    registries = recipe.load(CHECKOUT / "ci" / "images.yaml").registries
+    remote = registry.find(inputs, registries, session=_session(), config=_config(app))
+    if remote is None:
+        raise HostError(
+            f"{inputs.reference}: neither {engine.kind.value} nor a registry has it",
+            hint=f"make it: ci_build image build --recipe {inputs.recipe.name}",
+        )
+    return remote
+
+
+@command("show", ShowOptions, parent=images)
+@click.argument("reference")
+@engine_options
+def show(app: App, options: ShowOptions) -> None:
+    """Show what an image is and what it has for building wheels."""
+    from rocwheel.console import columns
+
+    engine = container.ask(Kind(options.engine), environ=app.environ, runner=app.runner)
+    there = found.inspect(options.reference, engine=engine, runner=app.runner)
+    if there is None:
+        raise HostError(
+            f"{options.reference}: {engine.kind.value} has no such image",
+            hint=f"{engine.program} pull {options.reference}",
+        )
+    spec = container_spec(Executor(), engine, there, cache=app.cache, environ=app.environ)
+    has = facts.ask(spec, there.config, cache=app.cache, runner=app.runner)
+    rows = _rows(there, has)
+    app.emit(_document(there, has), "\n".join(columns(("what", "found"), rows)))
+
+
+def _document(there: found.Found, has: facts.ImageFacts) -> dict[str, object]:
+    return {
+        "reference": there.reference,
+        "config": there.config,
+        "digests": list(there.digests),
+        "architecture": there.architecture,
+        "size": there.size,
+        "labels": dict(there.labels),
+        "has": json.loads(has.to_bytes()),
+    }
+
+
+def _rows(there: found.Found, has: facts.ImageFacts) -> list[tuple[str, str]]:
+    from rocwheel.console import size
+
+    return [
+        ("image", there.reference),
+        ("configuration", there.config),
+        *(("digest", digest) for digest in there.digests),
+        ("size", size(there.size)),
+        ("C library", has.glibc),
+        *(("Bazel", f"{item.version}, {item.path}") for item in has.bazels),
+        *((item.kind, f"{item.major}, {item.cc}") for item in has.compilers if item.cxx),
+        *(("CPython", f"{item.full}, {item.executable}") for item in has.interpreters),
+        *sorted(there.labels.items()),
+    ]
+
+
+@command("prune", PruneOptions, parent=images)
+@engine_options
+@option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
+@option("--images", is_flag=True, help="Remove builder images of older inputs, too.")
+def prune(app: App, options: PruneOptions) -> None:
+    """Remove what runs that were cut short left behind; never anything of others."""
+    engine = container.ask(Kind(options.engine), environ=app.environ, runner=app.runner)
+    left = container.leftovers(engine, runner=app.runner)
+    old = image.superseded(engine, runner=app.runner) if options.images else ()
+    names = [*(item.name for item in left), *(item.reference for item in old)]
+    if not options.dry_run:
+        container.remove(engine, left, runner=app.runner)
+        for item in old:
+            app.runner.run(engine.command("rmi", item.identity), check=False)
+    app.emit({"removed": names, "dry_run": options.dry_run}, "\n".join(names) or "nothing to do")
+
+
+def _inputs(
+    app: App, options: RecipeOptions
+) -> tuple[container.Engine, found.Found, recipe.Inputs]:
+    """The engine, the base it has, and the digest of everything."""
+    chosen = recipe.load(CHECKOUT / "ci" / "images.yaml").builder(options.recipe)
+    engine = container.ask(Kind(options.engine), environ=app.environ, runner=app.runner)
+    if not options.base and not chosen.base.digest:
+        raise ConfigError(
+            f"{chosen.base.reference}: a tag where a digest must be",
+            hint="write its digest into ci/images.yaml, or give --base NAME@sha256:…",
+        )
+    base = found.obtain(
+        options.base or chosen.base.reference,
+        engine=engine,
+        locked=options.locked,
+        runner=app.runner,
+        console=app.console,
+    )
+    bazel = ""
+    if chosen.bazel:
+        table = releases.load_releases(CHECKOUT / "ci" / "bazel_binaries.yaml")
+        bazel = table.find(chosen.bazel).sha256
+    rocm, version = "", ""
+    if options.with_rocm:
+        from rocwheel import rocm as trees
+
+        planned = trees.plan(
+            str(options.with_rocm), sha256=None, version=None, cache=app.cache, cwd=app.cwd
+        )
+        held = trees.fetch(planned, console=app.console)
+        rocm, version = held.sha256, str(held.version)
+    inputs = recipe.gather(
+        chosen, checkout=CHECKOUT, base=base.config, bazel=bazel, rocm=rocm, rocm_version=version
+    )
+    return engine, base, inputs
+
+
+def _bazel(app: App, version: str, *, locked: bool) -> Path | None:
+    """The Bazel that goes in, by SHA-256; None where a package brings it."""
+    if not version:
+        return None
+    downloads = Downloads(
+        releases=releases.load_releases(CHECKOUT / "ci" / "bazel_binaries.yaml"),
+        folder=app.cache / "bazel-binaries",
+        only_verified=locked,
+        env=app.environ,
+    )
+    release = downloads.releases.find(version)
+    releases.check(release, downloads, console=app.console)
+    return releases.fetch(release, downloads, console=app.console)
+
+
+def _labels(app: App) -> dict[str, str]:
+    try:
+        commit = source.identify(CHECKOUT, runner=app.runner).commit
+    except RocwheelError:
+        commit = ""
+    return {
+        "org.opencontainers.image.revision": commit,
+        "org.opencontainers.image.created": app.now().isoformat(timespec="seconds"),
+    }
+
+
+def _session() -> requests.Session:
+    import requests
+
+    return requests.Session()
+
+
+def _config(app: App) -> Path:
+    folder = app.environ.get("DOCKER_CONFIG")
+    home = Path(app.environ.get("HOME", "/"))
+    return Path(folder) / "config.json" if folder else home / CONFIG

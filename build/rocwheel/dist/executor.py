@@ -1,0 +1,473 @@
+"""Where a build's commands run: on this machine, or in one container of a builder image.
+
+Only what belongs to the build moves inside: Bazel, the compiler, the CPythons, and the look for
+libraries that are grafted. Sources, ROCm and wheels are fetched, read and written outside, where
+the credentials are. Guest paths are fixed, so that no cache key knows the machine.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Final, Literal
+
+from rocwheel import bazel, container
+from rocwheel.build_record import BuilderRecord
+from rocwheel.container import Device, Kind, Limits, Mount, Spec, User
+from rocwheel.errors import ConfigError, HostError
+from rocwheel.host import machine
+from rocwheel.image import facts, obtain, recipe, registry, searching
+from rocwheel.image.found import INPUTS
+from rocwheel.process import GuestPath
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rocwheel.console import Console
+    from rocwheel.dist.request import Request
+    from rocwheel.host.machine import Interpreter
+    from rocwheel.image import Found, ImageFacts
+    from rocwheel.process import Command, HostRunner, Runner
+    from rocwheel.source import SourceTree
+
+CERTIFICATES: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+PROXIES: Final = (
+    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+)  # fmt: skip
+
+
+SEARCH: Final = "search"
+OWN_INPUTS: Final = Path(facts.TOOL) / "inputs"  # in a builder image: what it was made from
+MOST: Final = 1 << 20
+
+
+def _guest(text: str) -> GuestPath:
+    return GuestPath(PurePosixPath(text))
+
+
+SOURCE: Final = _guest("/rocwheel/source")
+XLA: Final = _guest("/rocwheel/xla")
+ROCM: Final = _guest("/rocwheel/rocm")
+BAZEL: Final = _guest("/rocwheel/bazel")  # output bases
+DISK_CACHE: Final = _guest("/rocwheel/disk-cache")
+REPOSITORY_CACHE: Final = _guest("/rocwheel/repository-cache")
+LOGS: Final = _guest("/rocwheel/logs")
+BINARIES: Final = _guest("/rocwheel/bazel-binaries")
+PYTHONS: Final = _guest("/rocwheel/pythons")
+WHEELHOUSE: Final = _guest("/rocwheel/wheelhouse")
+CONFIGURE: Final = _guest("/rocwheel/configure")
+CA_BUNDLE: Final = _guest("/rocwheel/ca-certificates.crt")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executor:
+    """What was asked for: the host, or an engine with an image and how its container may run."""
+
+    kind: Literal["host", "docker", "podman"] = "host"
+    image: str = ""  # a reference, or `search`
+    pythons: tuple[Path, ...] = ()  # prefixes of CPythons of this machine to mount
+    network: str = "none"
+    pass_proxies: bool = False  # and the CA bundle
+    cpus: str = ""
+    memory: str = ""
+    shm: str = "1g"
+    sandbox: bool = False
+    recipe: str = "manylinux_2_28"  # what `search` looks for
+    keep_minutes: int = 0  # how long the container stays for the next turn
+    commit: str = ""  # keep the container as an image of this name
+    traceable: bool = True  # False: nothing comes of it that has a manifest
+    devices: tuple[Device, ...] = ()
+
+    @property
+    def strategy(self) -> str:
+        """What Bazel's sandbox can be there."""
+        return "linux-sandbox" if self.sandbox or self.kind == "host" else "processwrapper-sandbox"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where commands run, before they run: paths are translated, programs are found."""
+
+    executor: Executor
+    spec: Spec | None = None  # None is this machine
+    image: Found | None = None
+    facts: ImageFacts | None = None
+    extra: tuple[Interpreter, ...] = ()  # the mounted CPythons
+    already_inside: str = ""  # digest of the image we run in ourselves
+
+    @property
+    def builder_image(self) -> str:
+        """For the manifest: the digest of the image's configuration, "" on this machine."""
+        return self.image.config if self.image else self.already_inside
+
+    def path(self, host: Path) -> GuestPath:
+        """How commands see a path of this machine. Raises HostError when they cannot."""
+        return self.spec.guest(host) if self.spec else GuestPath(PurePosixPath(host))
+
+    @property
+    def record(self) -> BuilderRecord | None:
+        """For the build record."""
+        if self.image is None or self.spec is None:
+            return None
+        engine = self.spec.engine
+        return BuilderRecord(
+            reference=self.image.reference,
+            config=self.image.config,
+            digests=self.image.digests,
+            engine=engine.kind.value,
+            engine_version=engine.version,
+            sandbox=self.executor.strategy,
+        )
+
+    def tree_key(self, workspace: Path) -> str:
+        """Tells output bases apart: in containers all trees are seen at one place."""
+        return f"{workspace}\0{self.builder_image}" if self.spec else ""
+
+    def caches(self, request: Request) -> bazel.Caches:
+        folders = cache_folders(request)
+        return bazel.Caches(
+            output_user_root=self.path(folders.output),
+            disk=self.path(folders.disk),
+            repository=self.path(folders.repository),
+        )
+
+    def compiler(self, request: Request, *, runner: Runner) -> bazel.Compiler:
+        """The host compiler asked for. Raises HostError."""
+        kind = request.compiler
+        if kind == "hermetic":
+            return bazel.Compiler(kind=kind)
+        if self.facts is None:
+            found = machine.compiler(kind, request.compiler_path, request.environ, runner=runner)
+        elif request.compiler_path:
+            named = str(request.compiler_path)
+            known = [item for item in self.facts.compilers if item.cc == named and item.cxx]
+            if not known:
+                raise HostError(
+                    f"{named}: no compiler with its C++ twin in {self.executor.image}",
+                    hint="`image show` lists what is there",
+                )
+            found = known[0].pair
+        else:
+            found = self.facts.compiler(kind)
+        return bazel.Compiler(kind=kind, cc=found.cc, cxx=found.cxx, major=found.major)
+
+    def interpreters(self, request: Request, *, runner: Runner) -> tuple[Interpreter, ...]:
+        """The CPythons commands may use; mounted ones come before those of the image."""
+        if self.facts is None:
+            return machine.pythons(request.environ, runner=runner)
+        found = {item.version: item for item in self.facts.interpreters}
+        found |= {item.version: item for item in self.extra}
+        return tuple(found[version] for version in sorted(found))
+
+    @property
+    def tool(self) -> GuestPath | None:
+        """A Python there that has auditwheel; None is our own."""
+        return _guest(self.facts.tool) if self.facts else None
+
+    def opening(self) -> tuple[Command, ...]:
+        """What starts the container by hand; nothing on this machine."""
+        return (*self.spec.prepare, self.spec.start) if self.spec else ()
+
+    def command(self, command: Command, number: int) -> Command:
+        """What runs a command there."""
+        return self.spec.execute(command, number) if self.spec else command
+
+    def clang(self, environ: Mapping[str, str]) -> GuestPath:
+        """The newest clang there. Raises HostError."""
+        if self.facts:
+            return self.facts.compiler("clang").cc
+        return self.path(machine.newest("clang", environ))
+
+    def with_tree(self, tree: SourceTree) -> Place:
+        """The same with the sources mounted."""
+        if self.spec is None:
+            return self
+        mounts = [Mount(host=tree.root, guest=SOURCE)]
+        if tree.xla_dir:
+            mounts.append(Mount(host=tree.xla_dir, guest=XLA))
+        return self.with_mounts(*mounts)
+
+    def with_mounts(self, *mounts: Mount) -> Place:
+        if self.spec is None:
+            return self
+        return replace(self, spec=replace(self.spec, mounts=(*self.spec.mounts, *mounts)))
+
+    @contextmanager
+    def running(self, runner: HostRunner) -> Iterator[Runner]:
+        """Run commands there: the runner itself, or a container that ends with the block."""
+        if self.spec is None:
+            yield runner
+            return
+        for mount in self.spec.mounts:
+            if mount.writable:
+                mount.host.mkdir(parents=True, exist_ok=True)
+        minutes = self.executor.keep_minutes
+        opened = (
+            container.kept(self.spec.kept(minutes), runner=runner)
+            if minutes
+            else container.running(self.spec, runner=runner)
+        )
+        with opened as inside:
+            try:
+                yield inside
+            finally:
+                if self.executor.commit:
+                    runner.run(inside.spec.commit(self.executor.commit))
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheFolders:
+    """Where Bazel's caches lie on this machine."""
+
+    output: Path
+    disk: Path
+    repository: Path
+
+
+def cache_folders(request: Request) -> CacheFolders:
+    """Disk and repository cache are shared by host and containers, output bases are not.
+
+    A server's process id that an output base remembers means something in one place only.
+    """
+    inside = request.executor.kind != "host"
+    return CacheFolders(
+        output=request.cache / ("bazel-in-containers" if inside else "bazel"),
+        disk=request.cache / "bazel-disk",
+        repository=request.cache / "bazel-repositories",
+    )
+
+
+def choose(
+    request: Request, *, runner: HostRunner, console: Console, pull: bool = True
+) -> Place:
+    """Ask the engine and the image, once, before anything long begins.
+
+    Raises ConfigError for an executor that is none, HostError for an engine or image that cannot
+    be used; all that an image lacks is told at once.
+    """
+    asked = request.executor
+    if asked.kind == "host":
+        return Place(executor=asked, already_inside=_own_image(request))
+    if not asked.image:
+        raise ConfigError(
+            f"--executor={asked.kind} needs an image",
+            hint="name one: --builder-image NAME@sha256:…, or let it be found: search",
+        )
+    with console.step(f"Container: {asked.kind}", key="container"):
+        engine = container.ask(Kind(asked.kind), environ=request.environ, runner=runner)
+        if asked.image == SEARCH:
+            found = _searched(request, engine, runner=runner, console=console, pull=pull)
+        else:
+            found = obtain(
+                asked.image,
+                engine=engine,
+                locked=request.locked,
+                pull=pull,
+                runner=runner,
+                console=console,
+            )
+        if asked.traceable and not found.traceable:
+            raise ConfigError(
+                f"{found.reference}: somebody kept a container as this image",
+                hint="nobody can tell what is in it: `dev` and `shell` take it, a manifest does not",
+            )
+        spec = container_spec(asked, engine, found, cache=request.cache, environ=request.environ)
+        known = facts.ask(
+            spec, found.config, cache=request.cache, runner=runner
+        )
+        place = Place(executor=asked, spec=spec, image=found, facts=known)
+        place = _with_caches(place, request, runner)
+        console.info(f"   {engine}, image {found.reference} ({found.config[:19]})")
+        console.info(f"   Bazel's sandbox there: {asked.strategy}")
+    return place
+
+
+def _searched(
+    request: Request,
+    engine: container.Engine,
+    *,
+    runner: HostRunner,
+    console: Console,
+    pull: bool,
+) -> Found:
+    """The builder image of a recipe and this checkout: with the engine, then in the registries."""
+    import requests
+
+    ci = request.checkout / "ci"
+    images = recipe.load(ci / "images.yaml")
+    wanted = images.builder(request.executor.recipe)
+    table = bazel.load_releases(ci / "bazel_binaries.yaml")
+    digest = table.find(wanted.bazel).sha256 if wanted.bazel else ""
+    found = searching.local(
+        wanted, checkout=request.checkout, bazel=digest, engine=engine, runner=runner
+    )
+    if found:
+        return found
+    remote = searching.remote(
+        wanted,
+        images.registries,
+        checkout=request.checkout,
+        bazel=digest,
+        session=requests.Session(),
+        config=credentials(request.environ),
+    )
+    if remote is None or not pull:
+        where = f"; {remote.reference} has to be pulled" if remote else ""
+        raise HostError(
+            f"{wanted.name}: no builder image of this checkout{where}",
+            hint=f"make it: ci_build image build --recipe {wanted.name}",
+        )
+    return registry.pull(remote, engine=engine, runner=runner, console=console)
+
+
+def credentials(environ: Mapping[str, str]) -> Path:
+    """Where `docker login` keeps what registries want to see."""
+    folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '/')}/.docker"
+    return Path(folder) / "config.json"
+
+
+def _own_image(request: Request) -> str:
+    """The digest of the builder image that we run in ourselves, "" when we run in none.
+
+    An image cannot hold its own digest: who started the container says it (`--builder-image
+    sha256:…`, or a reference by digest that is looked up). Raises ConfigError (R36) when nobody
+    does, or when the digest is another image's.
+    """
+    if not OWN_INPUTS.is_file():
+        return ""
+    named = request.executor.image
+    if re.fullmatch(r"sha256:[0-9a-f]{64}", named):
+        return named
+    repository, at, digest = named.partition("@")
+    if not at:
+        raise ConfigError(
+            "this is a builder image, and nobody says which",
+            hint="add --builder-image sha256:… (its configuration) or NAME@sha256:…",
+        )
+    import requests
+
+    remote = registry.look(
+        repository, digest, session=requests.Session(), config=credentials(request.environ)
+    )
+    inputs = OWN_INPUTS.read_text(encoding="ascii").strip()
+    if remote is None or remote.labels.get(INPUTS) != inputs:
+        raise ConfigError(
+            f"{named}: is not the image that this runs in",
+            hint="name the image of this container by digest",
+        )
+    return remote.config
+
+
+def check(place: Place, request: Request, *, bazel_version: str) -> None:
+    """Refuse an image that lacks something, with all that it lacks. Raises HostError."""
+    if place.facts is None or place.image is None:
+        return
+    wanted = bazel_version if not request.bazel_path else ""
+    missing = place.facts.lacks(compiler=request.compiler, bazel=wanted, architecture="x86_64")
+    if missing:
+        raise HostError(
+            f"{place.image.reference}: lacks {'; '.join(missing)}",
+            hint="make an image that has it: ci_build image build, or choose another",
+        )
+
+
+def _with_caches(place: Place, request: Request, runner: HostRunner) -> Place:
+    """The caches, and CPythons of this machine, mounted; the latter asked who they are."""
+    folders = cache_folders(request)
+    place = place.with_mounts(
+        Mount(host=folders.output, guest=BAZEL, writable=True),
+        Mount(host=folders.disk, guest=DISK_CACHE, writable=True),
+        Mount(host=folders.repository, guest=REPOSITORY_CACHE, writable=True),
+        Mount(host=request.cache / "logs", guest=LOGS, writable=True),
+    )
+    prefixes = {prefix: GuestPath(PYTHONS / prefix.name) for prefix in request.executor.pythons}
+    for prefix in prefixes:
+        if not (prefix / "bin" / "python3").is_file():
+            raise HostError(
+                f"{prefix}: holds no bin/python3", hint="name the prefix of a CPython: its sys.prefix"
+            )
+    place = place.with_mounts(
+        *(Mount(host=prefix, guest=guest) for prefix, guest in prefixes.items())
+    )
+    if not prefixes or place.spec is None:
+        return place
+    # One that was configured with a shared library looks for it at its old prefix.
+    shared = [f"{guest}/lib" for host, guest in prefixes.items() if [*host.glob("lib/libpython3*")]]
+    if shared:
+        env = {**place.spec.env, "LD_LIBRARY_PATH": ":".join(shared)}
+        place = replace(place, spec=replace(place.spec, env=env))
+    found = []
+    with place.running(runner) as inside:
+        for prefix, guest in prefixes.items():
+            answer = machine.ask(GuestPath(guest / "bin" / "python3"), runner=inside)
+            if answer is None:
+                raise HostError(
+                    f"{prefix}: its CPython does not run in {request.executor.image}",
+                    hint="its C library is too new for the image, or it is no CPython 3.10-3.14",
+                )
+            found.append(answer)
+    return replace(place, extra=tuple(found))
+
+
+def container_spec(
+    asked: Executor,
+    engine: container.Engine,
+    found: Found,
+    *,
+    cache: Path,
+    environ: Mapping[str, str],
+) -> Spec:
+    """A container of an image, run as the caller, with nothing mounted yet."""
+    run = secrets.token_hex(6)
+    env: dict[str, str] = {}
+    mounts: list[Mount] = []
+    if asked.pass_proxies:
+        env |= {name: environ[name] for name in PROXIES if name in environ}
+        bundle = next((environ[name] for name in CERTIFICATES if name in environ), "")
+        if bundle:
+            mounts.append(Mount(host=Path(bundle), guest=CA_BUNDLE))
+            env |= dict.fromkeys(CERTIFICATES, str(CA_BUNDLE))
+    return Spec(
+        engine=engine,
+        image=found.identity,
+        run=run,
+        folder=cache / "containers" / run,
+        mounts=tuple(mounts),
+        user=caller(),
+        env=env,
+        network=asked.network,
+        limits=limits(asked),
+        sandbox=asked.sandbox,
+        devices=asked.devices,
+        writable_root=bool(asked.commit),
+    )
+
+
+def caller() -> User:
+    """The user of this process, as the container shall know them."""
+    return User(uid=os.getuid(), gid=os.getgid(), groups=tuple(sorted({*os.getgroups()})))
+
+
+def _most(number: int) -> int:
+    """What this process may have of something: open files, processes."""
+    import resource
+
+    hard = resource.getrlimit(number)[1]
+    return MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
+
+
+def limits(executor: Executor) -> Limits:
+    """What the container may use: what was asked for, and never more than this process may."""
+    import resource
+
+    return Limits(
+        cpus=executor.cpus,
+        memory=executor.memory,
+        shm=executor.shm,
+        files=_most(resource.RLIMIT_NOFILE),
+        processes=_most(resource.RLIMIT_NPROC),
+    )

@@ -1,0 +1,192 @@
+"""Making a builder image: a context whose every file was checked, and one `build` of the engine."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.container.spec import LABEL
+from rocwheel.errors import CommandError, HostError
+from rocwheel.image.found import INPUTS, Found, inspect
+from rocwheel.image.recipe import DOCKERFILE, SCRIPT, tool_files
+from rocwheel.process import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rocwheel.console import Console
+    from rocwheel.container import Engine
+    from rocwheel.image.recipe import Inputs
+    from rocwheel.process import HostRunner
+
+PLATFORMS: Final = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+OCI: Final = "org.opencontainers.image"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """A builder image, and whether it had to be made."""
+
+    image: Found
+    inputs: Inputs
+    is_new: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ingredients:
+    """What goes into the context besides the checkout's files."""
+
+    checkout: Path
+    base: Found
+    bazel: Path | None = None  # a checked binary
+    rocm: Path | None = None  # a tree to bake in
+    labels: Mapping[str, str]
+    network: str = "default"
+
+
+def existing(inputs: Inputs, *, engine: Engine, runner: HostRunner) -> Found | None:
+    """The image of these inputs, if the engine has it.
+
+    Raises HostError when its tag is there with other contents.
+    """
+    found = inspect(inputs.reference, engine=engine, runner=runner)
+    if found and found.labels.get(INPUTS) != inputs.digest:
+        raise HostError(
+            f"{inputs.reference}: there is an image of this tag that was made from other inputs",
+            hint=f"nobody overwrites a tag: remove it yourself ({engine.program} rmi "
+            f"{inputs.reference}) if you know where it came from",
+        )
+    return found
+
+
+def build(
+    inputs: Inputs,
+    ingredients: Ingredients,
+    *,
+    engine: Engine,
+    runner: HostRunner,
+    console: Console,
+) -> Made:
+    """Make the image of these inputs, unless the engine has it.
+
+    Raises HostError for a base without its package manager or a disk that is full; CommandError
+    for whatever else fails. Nothing is tagged unless all of it succeeded.
+    """
+    there = existing(inputs, engine=engine, runner=runner)
+    if there:
+        return Made(image=there, inputs=inputs, is_new=False)
+    with (
+        console.step(f"Image {inputs.reference}", key="image"),
+        _context(inputs, ingredients, runner=runner, console=console) as context,
+    ):
+        base = f"localhost/rocwheel-base:{ingredients.base.config[7:23]}"
+        runner.run(engine.command("tag", ingredients.base.identity, base))
+        command = command_line(inputs, ingredients, engine=engine, base=base, context=context)
+        console.detail(str(command))
+        try:
+            runner.run(command, on_line=console.detail)
+        except CommandError as exc:
+            raise _explained(inputs, exc) from exc
+        finally:
+            runner.run(engine.command("rmi", "--no-prune", base), check=False)
+    made = existing(inputs, engine=engine, runner=runner)
+    if made is None:
+        raise HostError(f"{inputs.reference}: built, and not there", hint="ask the engine: images")
+    return Made(image=made, inputs=inputs, is_new=True)
+
+
+def command_line(
+    inputs: Inputs, ingredients: Ingredients, *, engine: Engine, base: str, context: Path
+) -> Command:
+    """The engine's `build`, with BuildKit where the engine is Docker."""
+    recipe = inputs.recipe
+    arguments = {
+        "BASE": base,
+        "INPUTS": inputs.digest,
+        "PACKAGES": " ".join(recipe.packages),
+        "CLANG": recipe.clang,
+        "TOOL_PYTHON": recipe.tool_python,
+    }
+    labels = {
+        INPUTS: inputs.digest,
+        f"{LABEL}.builder": recipe.name,
+        f"{LABEL}.glibc": recipe.glibc,
+        f"{LABEL}.base": inputs.base,
+        f"{LABEL}.tool": inputs.tool,
+        f"{LABEL}.rocm": inputs.rocm_version,
+        f"{OCI}.title": "rocwheel builder",
+        f"{OCI}.base.name": ingredients.base.reference,
+        f"{OCI}.base.digest": inputs.base,
+        **ingredients.labels,
+    }
+    made = engine.command(
+        "build",
+        f"--file={context / DOCKERFILE}",
+        f"--tag={inputs.reference}",
+        *([] if ingredients.network == "default" else [f"--network={ingredients.network}"]),
+        *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+        *(f"--label={name}={value}" for name, value in sorted(labels.items())),
+        str(context),
+    )
+    return Command(argv=made.argv, env={**made.env, "DOCKER_BUILDKIT": "1"})
+
+
+@contextmanager
+def _context(
+    inputs: Inputs, ingredients: Ingredients, *, runner: HostRunner, console: Console
+) -> Iterator[Path]:
+    """A folder with everything the Dockerfile reads."""
+    checkout = ingredients.checkout
+    with tempfile.TemporaryDirectory(prefix="rocwheel-image-") as name:
+        context = Path(name)
+        for file in (DOCKERFILE, SCRIPT):
+            shutil.copy(checkout / "docker" / file, context / file)
+        shutil.copy(checkout / "build" / "requirements.lock", context / "requirements.lock")
+        for relative in tool_files(checkout):
+            target = context / "tool" / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(checkout / relative, target)
+        if ingredients.bazel:
+            shutil.copy(ingredients.bazel, context / "bazel")
+        if ingredients.rocm:
+            shutil.copytree(ingredients.rocm, context / "rocm", symlinks=True)
+        else:
+            (context / "rocm").mkdir()
+        console.info("   rocwheel's own packages, by hash")
+        runner.run(_download(inputs, context))
+        yield context
+
+
+def _download(inputs: Inputs, context: Path) -> Command:
+    """Fetch the locked wheels for the image's Python: here, where the index is known."""
+    return Command(
+        argv=(
+            sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
+            "--require-hashes", "--no-deps", "--only-binary=:all:", "--implementation=cp",
+            f"--python-version={inputs.recipe.tool_version}",
+            *(f"--platform={platform}" for platform in PLATFORMS),
+            f"--requirement={context / 'requirements.lock'}", f"--dest={context / 'wheels'}",
+        )
+    )  # fmt: skip
+
+
+def _explained(inputs: Inputs, exc: CommandError) -> HostError | CommandError:
+    said = exc.detail.lower()
+    if "neither apt-get nor dnf" in said:
+        return HostError(
+            f"{inputs.recipe.base.reference}: a base without its package manager",
+            hint="use a base with apt-get or dnf",
+            detail=exc.detail,
+        )
+    if "no space left" in said:
+        return HostError(
+            f"{inputs.reference}: the disk of the engine is full",
+            hint="free some space: ci_build image prune",
+            detail=exc.detail,
+        )
+    return exc

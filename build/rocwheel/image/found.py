@@ -1,0 +1,175 @@
+"""Which image it is: references, digests and labels, asked of an engine that has it."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Any, Final
+
+from rocwheel.container.spec import LABEL
+from rocwheel.errors import CommandError, ConfigError, HostError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rocwheel.console import Console
+    from rocwheel.container import Engine
+    from rocwheel.process import Runner
+
+INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was made from
+UNTRACEABLE: Final = f"{LABEL}.untraceable"  # a container that somebody kept as an image
+DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """An image that an engine has."""
+
+    reference: str  # as it was asked for
+    identity: str  # what this engine calls it
+    config: str  # digest of its configuration: the same with every engine and registry
+    digests: tuple[str, ...] = ()  # repository@digest, of the registries it came from
+    architecture: str = ""
+    created: str = ""
+    size: int = 0
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def traceable(self) -> bool:
+        return UNTRACEABLE not in self.labels
+
+
+def inspect(reference: str, *, engine: Engine, runner: Runner) -> Found | None:
+    """What the engine knows of an image; None when it has none of that name."""
+    asked = engine.command("image", "inspect", reference)
+    try:
+        documents = json.loads(runner.capture(asked))
+    except CommandError:
+        return None
+    return _found(reference, documents[0], engine=engine, runner=runner)
+
+
+def _found(reference: str, document: Mapping[str, Any], *, engine: Engine, runner: Runner) -> Found:
+    identity = document["Id"]
+    identity = identity if identity.startswith("sha256:") else f"sha256:{identity}"
+    config = document.get("Config") or {}
+    # With containerd's image store an engine calls the *manifest's* digest the id.
+    config_digest = (
+        _saved_config(identity, engine=engine, runner=runner)
+        if document.get("Descriptor")
+        else identity
+    )
+    return Found(
+        reference=reference,
+        identity=identity,
+        config=config_digest,
+        digests=tuple(document.get("RepoDigests") or ()),
+        architecture=document.get("Architecture", ""),
+        created=document.get("Created", ""),
+        size=int(document.get("Size", 0)),
+        labels=dict(config.get("Labels") or {}),
+    )
+
+
+def _saved_config(identity: str, *, engine: Engine, runner: Runner) -> str:
+    import tempfile
+
+    with tempfile.TemporaryFile() as file:
+        process = runner.start(engine.command("image", "save", identity), output=file)
+        if process.wait(1800):
+            raise HostError(f"{identity}: cannot be read", hint="pull it again")
+        file.seek(0)
+        return config_of(file)
+
+
+def config_of(saved: IO[bytes]) -> str:
+    """The digest of the configuration of a saved image (`docker save`, an OCI layout)."""
+    with tarfile.open(fileobj=saved, mode="r|") as archive:
+        for member in archive:
+            if member.name == "manifest.json":
+                content = archive.extractfile(member)
+                name = json.loads(content.read() if content else b"[{}]")[0].get("Config", "")
+                match = re.search(r"[0-9a-f]{64}", name)
+                if match:
+                    return f"sha256:{match[0]}"
+    raise HostError("a saved image without manifest.json", hint="pull the image again")
+
+
+def obtain(
+    reference: str,
+    *,
+    engine: Engine,
+    locked: bool,
+    pull: bool = True,
+    runner: Runner,
+    console: Console,
+) -> Found:
+    """The image of a reference: what the engine has, else pulled.
+
+    Raises ConfigError for a tag where `locked` wants a digest; HostError for an image that is
+    nowhere, that a registry dropped, or that is for another architecture.
+    """
+    if locked and not DIGEST.search(reference):
+        raise ConfigError(
+            f"{reference}: a tag, and --locked takes digests only",
+            hint="write it as name@sha256:…; `image show` tells the digest",
+        )
+    found = inspect(reference, engine=engine, runner=runner)
+    if found is None and not pull:
+        raise HostError(
+            f"{reference}: {engine.kind.value} has no such image",
+            hint=f"{engine.program} pull {reference}, or build one: ci_build image build",
+        )
+    if found is None:
+        console.info(f"   pull {reference}")
+        try:
+            runner.run(engine.command("pull", reference), on_line=console.detail)
+        except CommandError as exc:
+            raise _not_pulled(reference, exc.detail) from exc
+        found = inspect(reference, engine=engine, runner=runner)
+    if found is None:
+        raise HostError(f"{reference}: pulled, and not there", hint="ask the engine: image ls")
+    if found.architecture != engine.architecture:
+        raise HostError(
+            f"{reference}: is for {found.architecture or 'an unknown architecture'}, "
+            f"this machine is {engine.architecture}",
+            hint="choose an image for this machine, or build one: ci_build image build",
+        )
+    return found
+
+
+def _not_pulled(reference: str, said: str) -> HostError:
+    lowered = said.lower()
+    last = said.strip().rpartition("\n")[2]
+    if "no space left" in lowered:
+        hint = "free some space where the engine keeps images: ci_build image prune"
+    elif "manifest unknown" in lowered or "not found" in lowered:
+        hint = "the registry has it no more: choose another, or build it: ci_build image build"
+    elif "denied" in lowered or "unauthorized" in lowered:
+        hint = "log in to its registry, or check the name"
+    else:
+        hint = "check the name and the network, or build it: ci_build image build"
+    return HostError(f"{reference}: cannot be pulled: {last}", hint=hint)
+
+
+def superseded(engine: Engine, *, runner: Runner) -> tuple[Found, ...]:
+    """Builder images of ours that a newer one of the same recipe replaces."""
+    listed = runner.capture(
+        engine.command("images", "--quiet", "--no-trunc", f"--filter=label={INPUTS}")
+    ).split()
+    newest: dict[str, Found] = {}
+    older: list[Found] = []
+    for identity in dict.fromkeys(listed):
+        item = inspect(identity, engine=engine, runner=runner)
+        if item is None or not item.traceable:
+            continue
+        key = item.labels.get(f"{LABEL}.builder", "") + item.labels.get(f"{LABEL}.rocm", "")
+        known = newest.get(key)
+        if known is None or item.created > known.created:
+            newest[key] = item
+            older += [known] if known else []
+        else:
+            older.append(item)
+    return tuple(older)

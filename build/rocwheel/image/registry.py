@@ -1,0 +1,234 @@
+"""Image registries: what lies under a tag, asked by HTTP, and pushing by the engine.
+
+The API is OCI's distribution specification; no referrers API is needed.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rocwheel.errors import CommandError, HostError, StoreError
+from rocwheel.image.found import INPUTS, Found, inspect
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    import requests
+
+    from rocwheel.console import Console
+    from rocwheel.container import Engine
+    from rocwheel.image.recipe import Inputs
+    from rocwheel.process import HostRunner
+
+MANIFESTS: Final = (
+    "application/vnd.oci.image.manifest.v1+json",
+    "application/vnd.docker.distribution.manifest.v2+json",
+)
+SECONDS: Final = 30.0
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Remote:
+    """An image in a registry."""
+
+    repository: str  # registry/name
+    digest: str  # of the manifest: what a pull by digest names
+    config: str  # of the configuration: what a manifest of wheels records
+    labels: Mapping[str, str]
+    layers: tuple[tuple[str, int], ...]  # digest and size, compressed
+
+    @property
+    def reference(self) -> str:
+        return f"{self.repository}@{self.digest}"
+
+
+def look(repository: str, tag: str, *, session: requests.Session, config: Path) -> Remote | None:
+    """What a registry has under a tag or digest; None when nothing.
+
+    `config` is the client's file of credentials. Raises StoreError when the registry does not
+    answer as one, or its bytes are not those of its digests.
+    """
+    host, _, name = repository.partition("/")
+    base = f"{'http' if host.partition(':')[0] in LOOPBACK else 'https'}://{host}/v2/{name}"
+    answer = _get(session, f"{base}/manifests/{tag}", host, config, accept=", ".join(MANIFESTS))
+    if answer is None:
+        return None
+    digest = f"sha256:{hashlib.sha256(answer).hexdigest()}"
+    if tag.startswith("sha256:") and tag != digest:
+        raise StoreError(f"{repository}@{tag}: the registry answers other bytes", hint="try again")
+    try:
+        manifest: dict[str, Any] = json.loads(answer)
+        described = manifest["config"]["digest"]
+        layers = tuple((item["digest"], int(item["size"])) for item in manifest["layers"])
+    except (ValueError, KeyError, TypeError) as exc:
+        raise StoreError(
+            f"{repository}:{tag}: no image manifest", hint="name an image, not an index of images"
+        ) from exc
+    content = _get(session, f"{base}/blobs/{described}", host, config)
+    if content is None or f"sha256:{hashlib.sha256(content).hexdigest()}" != described:
+        raise StoreError(
+            f"{repository}:{tag}: its configuration {described} is missing or damaged",
+            hint="push the image again under a new tag",
+        )
+    labels = (json.loads(content).get("config") or {}).get("Labels") or {}
+    return Remote(
+        repository=repository, digest=digest, config=described, labels=labels, layers=layers
+    )
+
+
+def find(
+    inputs: Inputs, registries: Sequence[str], *, session: requests.Session, config: Path
+) -> Remote | None:
+    """The image of these inputs in the first registry that has it, by its label too.
+
+    Raises StoreError for a registry that has the tag with other inputs.
+    """
+    for registry in registries:
+        found = look(
+            f"{registry}/{inputs.recipe.repository}", inputs.tag, session=session, config=config
+        )
+        if found is None:
+            continue
+        if found.labels.get(INPUTS) != inputs.digest:
+            raise StoreError(
+                f"{found.repository}:{inputs.tag}: made from other inputs than its tag says",
+                hint="nobody may overwrite a tag: ask who keeps this registry",
+            )
+        return found
+    return None
+
+
+def push(
+    image: Found,
+    repository: str,
+    tag: str,
+    *,
+    engine: Engine,
+    runner: HostRunner,
+    session: requests.Session,
+    config: Path,
+    console: Console,
+) -> tuple[Remote, bool]:
+    """Push an image under a tag that is written once; tell whether anything was pushed.
+
+    Raises StoreError when the tag is there with other bytes, or the push failed.
+    """
+    there = look(repository, tag, session=session, config=config)
+    if there is not None:
+        if there.config != image.config:
+            raise StoreError(
+                f"{repository}:{tag}: is there with other bytes ({there.config})",
+                hint="nobody overwrites a tag: push under another name",
+            )
+        return there, False
+    name = f"{repository}:{tag}"
+    runner.run(engine.command("tag", image.identity, name))
+    insecure = (
+        ("--tls-verify=false",)
+        if engine.kind.value == "podman" and repository.partition(":")[0] in LOOPBACK
+        else ()
+    )
+    try:
+        runner.run(engine.command("push", *insecure, name), on_line=console.detail)
+    except CommandError as exc:
+        raise StoreError(
+            f"{name}: not pushed: {exc.detail.strip().rpartition(chr(10))[2]}",
+            hint="run the same command again: layers that arrived are not sent again",
+        ) from exc
+    pushed = look(repository, tag, session=session, config=config)
+    if pushed is None or pushed.config != image.config:
+        raise StoreError(
+            f"{name}: pushed, and the registry has something else",
+            hint="somebody pushed at the same time: run the command again",
+        )
+    return pushed, True
+
+
+def pull(remote: Remote, *, engine: Engine, runner: HostRunner, console: Console) -> Found:
+    """Bring an image by digest. Raises HostError when it cannot be had."""
+    found = inspect(remote.reference, engine=engine, runner=runner)
+    if found is None:
+        try:
+            runner.run(engine.command("pull", remote.reference), on_line=console.detail)
+        except CommandError as exc:
+            raise HostError(
+                f"{remote.reference}: cannot be pulled", hint="see above", detail=exc.detail
+            ) from exc
+        found = inspect(remote.reference, engine=engine, runner=runner)
+    if found is None or found.config != remote.config:
+        raise HostError(
+            f"{remote.reference}: the engine has other bytes than the registry",
+            hint="remove it from the engine and try again",
+        )
+    return found
+
+
+def _get(
+    session: requests.Session, url: str, host: str, config: Path, *, accept: str = "*/*"
+) -> bytes | None:
+    """The bytes at a URL, None for 404; asks for a token where the registry wants one."""
+    import requests
+
+    headers = {"Accept": accept}
+    try:
+        answer = session.get(url, headers=headers, timeout=SECONDS)
+        if answer.status_code == requests.codes.unauthorized:
+            headers |= _authorization(session, answer, host, config)
+            answer = session.get(url, headers=headers, timeout=SECONDS)
+    except requests.RequestException as exc:
+        raise StoreError(
+            f"{url}: the registry does not answer: {exc}", hint="check its name and the network"
+        ) from exc
+    if answer.status_code == requests.codes.not_found:
+        return None
+    if not answer.ok:
+        raise StoreError(
+            f"{url}: {answer.status_code} {answer.reason}",
+            hint="log in to the registry" if answer.status_code in {401, 403} else "try again",
+        )
+    return answer.content
+
+
+def _authorization(
+    session: requests.Session, refused: requests.Response, host: str, config: Path
+) -> dict[str, str]:
+    """What a registry that answered 401 wants to see (its WWW-Authenticate)."""
+    wanted = refused.headers.get("WWW-Authenticate", "")
+    basic = _credentials(host, config)
+    if not wanted.lower().startswith("bearer "):
+        return {"Authorization": f"Basic {basic}"} if basic else {}
+    parameters = dict(re.findall(r'(\w+)="([^"]*)"', wanted))
+    realm = parameters.pop("realm", "")
+    if not realm.startswith("https://"):
+        return {}  # no credentials to somebody who cannot keep them
+    asked = session.get(
+        realm,
+        params=parameters,
+        headers={"Authorization": f"Basic {basic}"} if basic else {},
+        timeout=SECONDS,
+    )
+    document = asked.json() if asked.ok else {}
+    token = document.get("token") or document.get("access_token")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _credentials(host: str, config: Path) -> str:
+    """Base64 of user and password for a registry, as `docker login` keeps them; "" without."""
+    try:
+        auths = json.loads(config.read_text(encoding="utf-8")).get("auths", {})
+    except (OSError, ValueError):
+        return ""
+    entry = auths.get(host) or auths.get(f"https://{host}") or {}
+    text = entry.get("auth", "")
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return ""
+    return str(text)

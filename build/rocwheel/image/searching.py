@@ -1,0 +1,61 @@
+"""Finding the builder image of a recipe: by its label *and* by its inputs, computed anew."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rocwheel.container.spec import LABEL
+from rocwheel.image import recipe as recipes
+from rocwheel.image import registry
+from rocwheel.image.found import INPUTS, Found, inspect
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import requests
+
+    from rocwheel.container import Engine
+    from rocwheel.image.recipe import Recipe
+    from rocwheel.process import Runner
+
+
+def local(
+    wanted: Recipe, *, checkout: Path, bazel: str, engine: Engine, runner: Runner
+) -> Found | None:
+    """The newest image of the engine that this checkout would make again; None without one."""
+    asked = engine.command(
+        "images", "--quiet", "--no-trunc", f"--filter=label={LABEL}.builder={wanted.name}"
+    )
+    found = []
+    for identity in dict.fromkeys(runner.capture(asked).split()):
+        item = inspect(identity, engine=engine, runner=runner)
+        if item is None or not item.traceable or item.labels.get(f"{LABEL}.rocm"):
+            continue
+        base = item.labels.get(f"{LABEL}.base", "")
+        inputs = recipes.gather(wanted, checkout=checkout, base=base, bazel=bazel)
+        if item.labels.get(INPUTS) == inputs.digest:
+            found.append(item)
+    return max(found, key=lambda item: item.created, default=None)
+
+
+def remote(
+    wanted: Recipe,
+    registries: Sequence[str],
+    *,
+    checkout: Path,
+    bazel: str,
+    session: requests.Session,
+    config: Path,
+) -> registry.Remote | None:
+    """The image in the first registry that has it; None when the base has no digest to go by.
+
+    Raises StoreError for a registry that does not answer or has other inputs under the tag.
+    """
+    if not wanted.base.digest:
+        return None
+    base = registry.look(wanted.base.name, wanted.base.digest, session=session, config=config)
+    if base is None:
+        return None
+    inputs = recipes.gather(wanted, checkout=checkout, base=base.config, bazel=bazel)
+    return registry.find(inputs, registries, session=session, config=config)

@@ -1,0 +1,72 @@
+#!/bin/sh
+# Installs what a builder or runtime image holds, for dnf and apt.
+#
+#     install.sh packages NAME...            system packages
+#     install.sh bazel FILE                  a Bazel binary, checked before it came here
+#     install.sh tool DIRECTORY PYTHON       rocwheel itself, from locked wheels, in /opt/rocwheel
+#     install.sh compilers VERSION           plain names for clang-VERSION, where it has none
+#     install.sh clean                       what package managers leave behind
+#
+# Nothing is downloaded here but packages, which their repositories sign; everything else lies in
+# the build context, where its SHA-256 was compared.
+set -eu
+
+manager() {
+    if command -v apt-get > /dev/null; then
+        echo apt
+    elif command -v dnf > /dev/null; then
+        echo dnf
+    else
+        echo "install.sh: this base has neither apt-get nor dnf" >&2
+        exit 8
+    fi
+}
+
+packages() {
+    test $# -gt 0 || return 0
+    found=$(manager)
+    case "$found" in
+        apt)
+            export DEBIAN_FRONTEND=noninteractive
+            apt-get update
+            apt-get install --yes --no-install-recommends "$@"
+            ;;
+        dnf)
+            dnf install --assumeyes --setopt=install_weak_deps=False --setopt=tsflags=nodocs "$@"
+            ;;
+    esac
+}
+
+bazel() {
+    install -m 0755 "$1" /usr/local/bin/bazel
+}
+
+tool() {
+    context=$1 python=$2
+    "$python" -m venv /opt/rocwheel/venv
+    /opt/rocwheel/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-index \
+        --require-hashes --find-links "$context/wheels" --requirement "$context/requirements.lock"
+    cp -R "$context/tool/." /opt/rocwheel/
+    printf '#!/bin/sh\nexec /opt/rocwheel/venv/bin/python /opt/rocwheel/build/ci_build "$@"\n' \
+        > /usr/local/bin/rocwheel
+    chmod 0755 /usr/local/bin/rocwheel
+    /opt/rocwheel/venv/bin/python -m compileall -q /opt/rocwheel/build
+}
+
+compilers() {
+    for name in clang clang++; do
+        test -e "/usr/bin/$name" || ln -s "/usr/bin/$name-$1" "/usr/bin/$name"
+    done
+}
+
+clean() {
+    found=$(manager)
+    case "$found" in
+        apt) rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb /var/log/*.log /var/log/apt ;;
+        dnf) dnf clean all && rm -rf /var/cache/dnf /var/log/dnf* ;;
+    esac
+}
+
+step=$1
+shift
+"$step" "$@"

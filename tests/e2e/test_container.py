@@ -1,0 +1,358 @@
+"""The main job in a container: the same bytes as on the host, and nothing left behind.
+
+`ROCWHEEL_KILL_MOMENTS=30` runs all random moments; CI takes a spread of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from e2e.conftest import EXECUTABLE, ROOT, World
+from support import engines
+from support.engines import SYSTEM
+
+from rocwheel.host import machine
+
+pytestmark = [
+    pytest.mark.needs("bazel", "clang-19", "cc", "dockerd", "podman", "mmdebstrap"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("containers"),
+    pytest.mark.timeout(1200),
+]
+
+UID = 1234
+MOMENTS = int(os.environ.get("ROCWHEEL_KILL_MOMENTS", "3"))
+WORKSPACE = ROOT / "examples" / "miniature" / "workspace"
+# An ordinary user that can still read a checkout and a Python below root's home, as CI has them.
+AS_USER = (
+    "setpriv", f"--reuid={UID}", f"--regid={UID}", "--clear-groups",
+    "--inh-caps=-all,+dac_read_search", "--ambient-caps=+dac_read_search",
+    "--bounding-set=-all,+dac_read_search",
+)  # fmt: skip
+
+
+class Inside(World):
+    """A world whose builds run in a container, under Docker as an ordinary user."""
+
+    engine: engines.TestEngine
+    image: str
+    options: list[str]
+
+    def start(self, *arguments, **env):
+        user = AS_USER if self.engine.kind == "docker" else ()
+        return subprocess.Popen(
+            [*user, sys.executable, str(EXECUTABLE), *arguments],
+            cwd=self.folder,
+            env={
+                **os.environ,
+                **self.engine.env,
+                "PATH": f"{SYSTEM}:{os.environ['PATH']}",
+                "HOME": str(self.folder),
+                "XDG_CACHE_HOME": str(self.folder / "cache"),
+                "PYTHONDONTWRITEBYTECODE": "1",
+                **env,
+            },
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def demo(self, *more, **env):
+        return self.start(
+            "--json", "demo", f"--executor={self.engine.kind}", f"--builder-image={self.image}",
+            *self.options, *more, **env,
+        )  # fmt: skip
+
+    def owners(self) -> set[int]:
+        """Who owns what lies in the world's folder."""
+        return {path.lstat().st_uid for path in self.folder.rglob("*")}
+
+    @property
+    def uid(self) -> int:
+        return UID if self.engine.kind == "docker" else 0
+
+
+def finished(process, **wanted):
+    out, err = process.communicate(timeout=600)
+    assert process.returncode == wanted.get("status", 0), err[-4000:]
+    return json.loads(out) if out else {}
+
+
+@pytest.fixture(scope="module")
+def mounted(runner):
+    """The prefix of a CPython that the image has not; None on a machine with one CPython."""
+    found = machine.pythons(os.environ, runner=runner)
+    others = [
+        item for item in found if item.headers and str(item.version) not in {"3.11", "3.14-ft"}
+    ]
+    return Path(others[-1].executable).parents[1] if others else None
+
+
+@pytest.fixture(scope="module")
+def versions(mounted):
+    other = [mounted.name.rpartition(".")[0]] if mounted else []
+    return ",".join(["3.11", *other])
+
+
+@pytest.fixture(scope="module")
+def on_host(tmp_path_factory, versions):
+    """What the host builds, with the system's own CPython 3.11 first."""
+    world = World(tmp_path_factory.mktemp("host"), env={"PATH": f"{SYSTEM}:{os.environ['PATH']}"})
+    done = world.run("--json", "demo", f"--python-versions={versions}")
+    assert done.returncode == 0, done.stderr[-4000:]
+    return world
+
+
+@pytest.fixture(scope="module", params=["docker", "podman"])
+def inside(request, tmp_path_factory, on_host, mounted, versions):
+    with engines.ENGINES[request.param]() as engine:
+        world = Inside(tmp_path_factory.mktemp(request.param))
+        world.engine = engine
+        world.image = engines.with_builder(engine)
+        world.options = [f"--python-versions={versions}"]
+        if mounted:
+            world.options.append(f"--container-python={mounted}")
+        # the host's own disk cache, and what it fetched
+        shutil.copytree(on_host.cache / "bazel-disk", world.cache / "bazel-disk")
+        for path in (world.folder, *world.folder.rglob("*")):
+            os.chown(path, world.uid, world.uid, follow_symlinks=False)
+        world.first = finished(world.demo())
+        yield world
+        assert not [name for name in engine.containers() if name.startswith("rocwheel-")]
+
+
+def digests(house: Path) -> dict[str, str]:
+    return {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in (house / "current").glob("*.whl")
+    }
+
+
+def test_the_wheels_are_those_of_the_host(inside, on_host):
+    assert digests(inside.wheelhouse) == digests(on_host.wheelhouse)
+
+
+def test_the_manifest_differs_in_the_image_alone(inside, on_host):
+    ours, theirs = (
+        json.loads((world.wheelhouse / "current" / "manifest.json").read_bytes())
+        for world in (inside, on_host)
+    )
+    assert theirs.pop("builder_image") == ""
+    identity = engines.image_config(inside.engine, inside.image)["Id"].removeprefix("sha256:")
+    assert ours.pop("builder_image") == f"sha256:{identity}"
+    assert ours == theirs
+    build = json.loads((inside.wheelhouse / "current" / "build.json").read_bytes())
+    assert build["executor"] == inside.engine.kind
+    assert build["builder"]["config"] == f"sha256:{identity}"
+    assert build["builder"]["sandbox"] == "processwrapper-sandbox"
+    assert str(inside.folder) not in build["bazel"]["invocations"][0]["command"]
+
+
+def test_it_profits_from_the_hosts_disk_cache(inside):
+    assert inside.first["bazel"]["cache_hits"] > 0
+
+
+def test_everything_made_is_the_callers(inside):
+    assert inside.owners() == {inside.uid}
+    assert not list((inside.cache / "containers").iterdir())
+
+
+def test_a_fresh_container_without_change_runs_no_action(inside):
+    again = finished(inside.demo())
+    assert again["bazel"]["actions_executed"] == again["bazel"]["cache_hits"] == 0
+    assert again["new"] is False
+
+
+def test_a_wiped_output_base_comes_from_the_disk_cache(inside):
+    subprocess.run(["chmod", "-R", "u+w", str(inside.cache / "bazel-in-containers")], check=True)
+    shutil.rmtree(inside.cache / "bazel-in-containers")
+    again = finished(inside.demo())
+    assert again["bazel"]["actions_executed"] <= inside.first["bazel"]["actions_executed"]
+    assert again["bazel"]["cache_hits"] > 10
+    assert again["new"] is False
+
+
+def test_two_builds_at_once_share_the_caches(inside):
+    both = [inside.demo(), inside.demo("--wheelhouse=second")]
+    documents = [finished(process) for process in both]
+    assert len({item["manifest_sha256"] for item in documents}) == 1
+    assert sum(item["bazel"]["actions_executed"] for item in documents) == 0
+
+
+def test_the_dry_run_starts_nothing_and_can_be_pasted(inside):
+    shown = finished(inside.demo("--dry-run"))["plan"]
+    starts = [line for line in shown if f"{inside.engine.kind} run " in line]
+    commands = [line for line in shown if f"{inside.engine.kind} exec " in line]
+    assert len(starts) == 1
+    assert "--read-only" in starts[0]
+    assert "--network=none" in starts[0]
+    assert any("/usr/bin/bazel" in line for line in commands)
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL", "client"])
+def test_nothing_is_left_at_any_moment(how, inside):
+    """A container, a process, a file of root: none; the next run finishes the work."""
+    engine = inside.engine
+    stranger = f"stranger-{how.lower()}"
+    engine("run", "--detach", "--network=none", f"--name={stranger}", inside.image, "sleep", "900")
+    moments = max(1, MOMENTS // 4 if MOMENTS < 8 else MOMENTS)
+    try:
+        for _ in range(moments):
+            process = inside.demo()
+            time.sleep(random.uniform(0.3, 15.0))
+            if how == "client":
+                for pid in clients(engine.kind):
+                    os.kill(pid, signal.SIGKILL)
+            else:
+                process.send_signal(getattr(signal, how))
+            process.communicate(timeout=120)
+            until = time.monotonic() + 20
+            while left := [n for n in engine.containers() if n.startswith("rocwheel-")]:
+                assert time.monotonic() < until, left
+                time.sleep(0.2)
+            assert not [line for line in inside.processes() if "--output_base" in line]
+            assert inside.owners() == {inside.uid}
+            assert stranger in engine.containers()
+    finally:
+        engine.remove(stranger)
+    assert finished(inside.demo())["new"] is False
+
+
+def clients(kind: str) -> list[int]:
+    """Clients of our containers."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        named = any(b"rocwheel-" in word for word in words)
+        if words[0] == kind.encode() and named and words[1] in {b"run", b"exec"}:
+            found.append(int(entry.name))
+    return found
+
+
+def building(world) -> list[str]:
+    """The options of a build of the miniature by hand, for the image's own CPython."""
+    tarball = next((world.cache / "demo").glob("*/therock-dist-*.tar.gz"))
+    return [
+        f"--therock-path={tarball}",
+        "--gfx-targets=gfx90a,gfx942,gfx1100,gfx1201",
+        f"--jax-source-dir={WORKSPACE}",
+        "--jaxlib=built",
+        "--bazel-options=--config=debian_bazel",
+        "--bazel-options=--repo_env=MINIATURE_PYTHON_3_11=/usr/bin/python3.11",
+        f"--executor={world.engine.kind}",
+        f"--builder-image={world.image}",
+    ]
+
+
+def test_shell_is_the_container_of_a_build(inside):
+    """A person's Bazel finds everything done, and GPUs that the machine has would be there."""
+    script = "id -u; pwd; ls /rocwheel; ls /rocwheel/configure/*.bazelrc; cat /proc/1/comm"
+    shell = inside.start(
+        "shell", *building(inside), "--python-versions=3.11", "--", "sh", "-c", script
+    )
+    out, err = shell.communicate(timeout=300)
+    assert shell.returncode == 0, err[-3000:]
+    uid, where, *rest = out.split()
+    assert (int(uid), where) == (inside.uid, "/rocwheel/source")
+    assert {"bazel", "disk-cache", "rocm", "source"} <= set(rest)
+    assert any(word.endswith(".bazelrc") for word in rest)
+
+
+def test_the_status_of_a_shells_command_is_its_own(inside):
+    shell = inside.start(
+        "shell", *building(inside), "--python-versions=3.11", "--", "sh", "-c", "exit 7"
+    )
+    _, err = shell.communicate(timeout=300)
+    assert shell.returncode == 7, err[-3000:]
+
+
+def test_a_container_kept_as_an_image_gets_no_manifest(inside):
+    name = f"rocwheel-test/kept-{inside.engine.kind}:1"
+    shell = inside.start(
+        "shell",
+        *building(inside),
+        "--python-versions=3.11",
+        f"--commit={name}",
+        "--",
+        "touch",
+        "/tmp/x",
+    )
+    _, err = shell.communicate(timeout=300)
+    assert shell.returncode == 0, err[-3000:]
+    image, inside.image = inside.image, name
+    try:
+        refused = inside.demo()
+        _, err = refused.communicate(timeout=300)
+        assert refused.returncode == 3
+        assert "somebody kept a container as this image" in err
+    finally:
+        inside.image = image
+        inside.engine("rmi", "--force", name)
+
+
+def test_already_inside_the_image_the_manifest_is_the_same(inside, on_host):
+    """As a job container of a CI: no engine, only the digest of the image."""
+    if inside.engine.kind == "podman":
+        pytest.skip("the same image and the same code under Docker")
+    identity = engines.image_config(inside.engine, inside.image)["Id"]
+    build = json.loads((inside.wheelhouse / "current" / "manifest.json").read_bytes())
+    words = [
+        *("run", "--rm", "--network=none", f"--user={inside.uid}:{inside.uid}"),
+        f"--volume={ROOT}:{ROOT}:ro",
+        f"--volume={inside.folder}:/work",
+        *(f"--env={pair}" for pair in ("HOME=/work", "XDG_CACHE_HOME=/work/cache", "GIT_CONFIG_COUNT=1",
+                                       "GIT_CONFIG_KEY_0=safe.directory", "GIT_CONFIG_VALUE_0=*")),
+        *("--workdir=/work", inside.image, "/opt/rocwheel/venv/bin/python"),
+    ]  # fmt: skip
+    common = Path(subprocess.run(
+        ["git", "-C", str(ROOT), "rev-parse", "--path-format=absolute", "--git-common-dir"],
+        capture_output=True, text=True, check=True,
+    ).stdout.strip())  # fmt: skip
+    if not common.is_relative_to(ROOT):  # a linked worktree
+        words.insert(1, f"--volume={common}:{common}:ro")
+    tarball = next((inside.cache / "demo").glob("*/therock-dist-*.tar.gz"))
+    options = [
+        *(
+            item
+            for item in building(inside)
+            if not item.startswith(("--executor", "--builder-image"))
+        ),
+        f"--therock-path=/work/{tarball.relative_to(inside.folder)}",
+        "--python-versions=3.11",
+        "--wheelhouse=own",
+        "--allow-dirty",
+    ]
+    options.remove(f"--therock-path={tarball}")
+    program = [str(EXECUTABLE), "dist_wheels"]
+    unsaid = subprocess.run(
+        ["docker", *words, *program, *options],
+        env={**os.environ, **inside.engine.env}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert unsaid.returncode == 3, unsaid.stderr[-3000:]
+    assert "nobody says which" in unsaid.stderr
+    inside.engine(*words, *program, *options, f"--builder-image={identity}")
+    own = json.loads((inside.folder / "own" / "current" / "manifest.json").read_bytes())
+    ours = {item["filename"]: item["sha256"] for item in own["wheels"]}
+    theirs = {
+        item["filename"]: item["sha256"] for item in build["wheels"] if item["filename"] in ours
+    }
+    assert ours == theirs
+    for document in (own, build):
+        for key in ("wheels", "pythons", "rocm"):  # the demo serves its tarball under a URL
+            document.pop(key)
+    assert own == build

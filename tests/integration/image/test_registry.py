@@ -1,0 +1,261 @@
+"""Images in a real registry: written once, found by label and inputs, and every request may fail."""
+
+from __future__ import annotations
+
+import http.server
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import requests
+from support import engines
+from support.processes import DIES_WITH_US
+from support.s3 import free_port
+
+from rocwheel import container
+from rocwheel.container import Kind
+from rocwheel.errors import StoreError
+from rocwheel.image import found, recipe, registry
+from rocwheel.process import HostRunner
+
+pytestmark = [
+    pytest.mark.needs("dockerd", "docker-registry", "mmdebstrap", "skopeo"),
+    pytest.mark.xdist_group("containers"),
+]
+
+ROOT = Path(__file__).parents[3]
+NOBODY = Path("/nonexistent")
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with engines.docker() as running:
+        yield engines.with_image(running)
+
+
+@pytest.fixture(scope="module")
+def runner(engine):
+    return HostRunner({"PATH": engine.env["PATH"], "HOME": "/", **engine.env})
+
+
+@pytest.fixture(scope="module")
+def asked(engine, runner):
+    return container.ask(Kind.DOCKER, environ=engine.env, runner=runner)
+
+
+@pytest.fixture
+def address(tmp_path):
+    """A registry that dies with the test."""
+    port = free_port()
+    (tmp_path / "config.yml").write_text(
+        "version: 0.1\nlog: {level: error}\n"
+        f"storage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
+        f"http: {{addr: 127.0.0.1:{port}}}\n"
+    )
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [*DIES_WITH_US, "docker-registry", "serve", str(tmp_path / "config.yml")],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        until = time.monotonic() + 20
+        while True:
+            try:
+                requests.get(f"http://127.0.0.1:{port}/v2/", timeout=1)
+                break
+            except requests.ConnectionError:
+                assert time.monotonic() < until
+                time.sleep(0.1)
+        yield f"127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait()
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    chosen = recipe.load(ROOT / "ci" / "images.yaml").builder("debian_12")
+    return recipe.gather(chosen, checkout=ROOT, base="sha256:" + "1" * 64)
+
+
+@pytest.fixture(scope="module")
+def small(engine, asked, runner, tmp_path_factory):
+    """Makes an image of one small layer that says what it was made from."""
+    return partial(_small, engine, asked, runner, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def image(small, inputs):
+    return small(inputs.digest)
+
+
+def _small(engine, asked, runner, folders, /, digest, *, text="one"):
+    import tarfile
+
+    folder = folders.mktemp("image")
+    (folder / "file").write_text(text)
+    with tarfile.open(folder / "root.tar", "w") as archive:
+        archive.add(folder / "file", "file")
+    name = f"rocwheel-test/small:{text}"
+    engine(
+        "import", "--change", f"LABEL org.rocwheel.inputs={digest}", str(folder / "root.tar"), name
+    )
+    return found.inspect(name, engine=asked, runner=runner)
+
+
+@pytest.fixture
+def push(asked, runner, console):
+    def run(image, repository, tag):
+        return registry.push(
+            image, repository, tag, engine=asked, runner=runner, session=requests.Session(),
+            config=NOBODY, console=console,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture
+def puller(engine, asked, runner, console):
+    """Forgets a name and brings the image again, by digest."""
+
+    def run(remote, name):
+        engine("rmi", "--force", name)
+        return registry.pull(remote, engine=asked, runner=runner, console=console)
+
+    return run
+
+
+def test_a_pushed_image_is_found_by_its_inputs_and_pulled_by_digest(
+    image, inputs, address, push, puller
+):
+    remote, sent = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
+    assert sent
+    assert remote.config == image.config
+    again, sent = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
+    assert (again, sent) == (remote, False)
+    look = partial(registry.find, session=requests.Session(), config=NOBODY)
+    assert look(inputs, [address]) == remote
+    assert look(replace(inputs, tool="f" * 64), [address]) is None
+    pulled = puller(remote, f"{address}/{inputs.recipe.repository}:{inputs.tag}")
+    assert pulled.config == image.config
+    assert pulled.digests == (remote.reference,)
+
+
+def test_a_tag_that_is_there_with_other_bytes_is_never_overwritten(
+    image, inputs, address, push, small
+):
+    other = small(inputs.digest, text="two")
+    first, _ = push(image, f"{address}/builder", inputs.tag)
+    with pytest.raises(StoreError, match="with other bytes"):
+        push(other, f"{address}/builder", inputs.tag)
+    at = registry.look(f"{address}/builder", inputs.tag, session=requests.Session(), config=NOBODY)
+    assert at == first
+
+
+def test_a_tag_of_other_inputs_is_an_error_not_a_find(inputs, address, push, small):
+    liar = small("e" * 64, text="liar")
+    push(liar, f"{address}/{inputs.recipe.repository}", inputs.tag)
+    with pytest.raises(StoreError, match="other inputs"):
+        registry.find(inputs, [address], session=requests.Session(), config=NOBODY)
+
+
+def test_the_digest_of_a_saved_image_is_the_one_the_registry_has(
+    image, address, push, engine, tmp_path
+):
+    """Where an engine calls the manifest's digest the id, this is how the configuration's is had."""
+    remote, _ = push(image, f"{address}/builder", "one")
+    engine("save", "--output", str(tmp_path / "saved.tar"), image.identity)
+    with (tmp_path / "saved.tar").open("rb") as file:
+        assert found.config_of(file) == image.config == remote.config
+
+
+class Failing(http.server.BaseHTTPRequestHandler):
+    """Hands requests on to a registry; the k-th is answered with 500."""
+
+    protocol_version = "HTTP/1.1"
+    target = ""
+    left = 0
+
+    def body(self):
+        if self.headers.get("Transfer-Encoding") != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        data = b""
+        while size := int(self.rfile.readline(), 16):
+            data += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return data
+
+    def handle_one(self):
+        body = self.body()
+        type(self).left -= 1
+        if type(self).left == 0:
+            self.send_response(500)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+            return
+        answer = requests.request(
+            self.command, f"http://{self.target}{self.path}", data=body, allow_redirects=False,
+            headers={k: v for k, v in self.headers.items() if k.lower() not in {"content-length", "transfer-encoding"}}, timeout=30,
+        )  # fmt: skip
+        self.send_response(answer.status_code)
+        for name, value in answer.headers.items():
+            if name.lower() not in {"content-length", "transfer-encoding", "connection"}:
+                self.send_header(name, value)
+        length = (
+            answer.headers["Content-Length"]
+            if self.command == "HEAD" and "Content-Length" in answer.headers
+            else len(answer.content)
+        )
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(answer.content)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_PATCH = handle_one  # noqa: N815
+
+    def log_message(self, *_):
+        pass
+
+
+def test_whichever_request_the_look_up_loses_nothing_wrong_is_concluded(
+    inputs, image, address, push
+):
+    """For every k: what is there is found, or the failure is an error; never "nobody has it"."""
+    remote, _ = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
+    handler = type("Here", (Failing,), {"target": address})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        through = f"127.0.0.1:{server.server_port}"
+        outcomes = []
+        for k in range(1, 5):
+            handler.left = k
+            try:
+                answer = registry.find(inputs, [through], session=requests.Session(), config=NOBODY)
+                outcomes.append(answer.digest if answer else None)
+            except StoreError:
+                outcomes.append("error")
+        server.shutdown()
+    assert outcomes == ["error", "error", remote.digest, remote.digest]
+
+
+def test_whichever_request_a_push_loses_the_next_push_finishes(inputs, image, address, push):
+    handler = type("Here", (Failing,), {"target": address})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        through = f"127.0.0.1:{server.server_port}"
+        for k in range(1, 10):
+            handler.left = k
+            name = f"{through}/small-{k}"
+            with suppress(StoreError):
+                push(image, name, "one")
+            handler.left = 0
+            remote, _ = push(image, name, "one")
+            assert remote.config == image.config
+        server.shutdown()

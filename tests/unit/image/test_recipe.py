@@ -1,0 +1,107 @@
+"""What an image is made from decides its tag."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rocwheel.errors import ConfigError
+from rocwheel.image import recipe
+from rocwheel.values import replace
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def images():
+    return recipe.load(ROOT / "ci" / "images.yaml")
+
+
+@pytest.fixture(scope="module")
+def inputs(images):
+    return recipe.gather(images.builder("debian_12"), checkout=ROOT, base="sha256:" + "1" * 64)
+
+
+def test_every_base_has_a_dated_tag(images):
+    assert images.builders
+    for item in images.builders:
+        assert any(
+            (part.isdigit() and len(part) >= 8) or "." in part for part in item.base.tag.split("-")
+        )
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"base": "sha256:" + "2" * 64},
+        {"dockerfile": "a" * 64},
+        {"script": "a" * 64},
+        {"lock": "a" * 64},
+        {"tool": "a" * 64},
+        {"bazel": "a" * 64},
+        {"rocm": "a" * 64},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_every_input_changes_the_tag(change, inputs):
+    assert replace(inputs, **change).tag != inputs.tag
+
+
+def test_a_package_more_changes_the_tag_and_their_order_does_not(inputs):
+    packages = inputs.recipe.packages
+    more = replace(inputs.recipe, packages=(*packages, "zip"))
+    turned = replace(inputs.recipe, packages=tuple(reversed(packages)))
+    assert replace(inputs, recipe=more).tag != inputs.tag
+    assert replace(inputs, recipe=turned).tag == inputs.tag
+
+
+def test_rocm_7_1_1_and_7_11_never_share_a_tag_and_plus_never_appears(inputs):
+    tags = {
+        replace(inputs, rocm_version=version, rocm=digest * 64).tag
+        for version, digest in (
+            ("7.1.1", "a"),
+            ("7.11", "b"),
+            ("7.11.0+gabc", "c"),
+            ("7.11.0-gabc", "d"),
+        )
+    }
+    assert len(tags) == 4
+    assert all("+" not in tag for tag in tags)
+
+
+def test_a_changed_file_of_the_tool_changes_its_digest(tmp_path):
+    for part in ("build", "ci", "suites"):
+        (tmp_path / part).mkdir()
+    for name in ("amdgpu_family_matrix.py", "pyproject.toml", "build/one.py"):
+        (tmp_path / name).write_text("1")
+    first = recipe.tree_digest(tmp_path)
+    (tmp_path / "build" / "__pycache__").mkdir()
+    (tmp_path / "build" / "__pycache__" / "one.pyc").write_text("cached")
+    assert recipe.tree_digest(tmp_path) == first
+    (tmp_path / "build" / "one.py").write_text("2")
+    assert recipe.tree_digest(tmp_path) != first
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("tag: bookworm-20251103-slim", "tag: latest", "moves"),
+        ('digest: ""', "digest: sha256:123", "no digest"),
+        ("family: apt", "family: zypper", "unknown"),
+        ("glibc:", "glibcc:", "unknown key"),
+    ],
+)
+def test_a_recipe_that_cannot_be_right_is_refused_with_its_line(old, new, problem, tmp_path):
+    file = tmp_path / "images.yaml"
+    shutil.copy(ROOT / "ci" / "images.yaml", file)
+    file.write_text(file.read_text().replace(old, new))
+    with pytest.raises(ConfigError, match=rf"images\.yaml:\d+:\d+: .*{problem}"):
+        recipe.load(file)
+
+
+def test_an_unknown_recipe_names_the_nearest(images):
+    with pytest.raises(ConfigError) as refused:
+        images.builder("debian12")
+    assert "debian_12" in refused.value.hint
