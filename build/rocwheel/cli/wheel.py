@@ -9,13 +9,14 @@ from pathlib import Path
 
 import click
 
+from rocwheel import files
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, dry_run_option, group, option
 from rocwheel.cli.dist import CHECKOUT, listed
 from rocwheel.errors import WheelError
+from rocwheel.wheel import diff_page, rename, show, together
 from rocwheel.wheel import inspect as inspection
 from rocwheel.wheel import policy as policies
-from rocwheel.wheel import rename, show, together
 from rocwheel.wheel import repair as repairing
 from rocwheel.wheel import verify as judging
 from rocwheel.wheel.diff import diff as compare
@@ -236,12 +237,14 @@ class DiffOptions:
     first: Path
     second: Path
     exit_code: bool
+    html: Path | None
 
 
 @command("diff", DiffOptions, parent=wheel)
 @click.argument("first", metavar="A", type=_PATH)
 @click.argument("second", metavar="B", type=_PATH)
 @option("--exit-code", is_flag=True, help="End with status 6 when they differ.")
+@option("--html", metavar="FILE", type=_PATH, help="Write a page for people, too.")
 def diff(app: App, options: DiffOptions) -> int:
     """Show what differs, down to symbols and GPU code objects.
 
@@ -250,8 +253,11 @@ def diff(app: App, options: DiffOptions) -> int:
     differences = compare(app.cwd / options.first, app.cwd / options.second)
     app.emit(
         {"differences": [asdict(item) for item in differences]},
-        "\n".join(map(str, differences)) if differences else None,
+        "\n".join(diff_page.lines(differences)) if differences else None,
     )
+    if options.html:
+        page = diff_page.page(options.first, options.second, differences)
+        files.write(app.cwd / options.html, page.encode())
     return WheelError.exit_code if differences and options.exit_code else 0
 
 

@@ -7,14 +7,13 @@ member with the old one: `*.dist-info/` and `*.data/` count as the same folder i
 from __future__ import annotations
 
 import difflib
-import hashlib
 import itertools
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.wheel import hip
-from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
+from rocwheel.console import printable
+from rocwheel.wheel import diff_library
+from rocwheel.wheel.elf import MAGIC
 from rocwheel.wheel.inspect import LIBRARIES, graft_name
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.zip_reader import ZipArchive
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from rocwheel.wheel.zip_reader import ZipMember
 
 TEXT: Final = 1 << 20  # bytes up to which two texts are compared line by line
+MOST: Final = 20_000  # lines up to which they are compared
 LINES: Final = 200  # of one text's differences
 FOLDERS: Final = (".dist-info/", ".data/")  # named like the wheel, with its version
 
@@ -39,13 +39,15 @@ class Difference:
     aspect: str
     before: str
     after: str
+    sizes: tuple[int, int] | None = None  # bytes before and after, where sizes are compared
 
     def __str__(self) -> str:
         where = f"{self.member}: " if self.member else ""
-        if self.before and self.after:
-            return f"{where}{self.aspect}: {self.before} -> {self.after}"
         sign = "-" if self.before else "+"
-        return f"{where}{self.aspect}: {sign} {self.before or self.after}"
+        change = f"{sign} {self.before or self.after}"
+        if self.before and self.after:
+            change = f"{self.before} -> {self.after}"
+        return printable(f"{where}{self.aspect}: {change}")
 
 
 def diff(first: Path, second: Path) -> tuple[Difference, ...]:
@@ -55,7 +57,11 @@ def diff(first: Path, second: Path) -> tuple[Difference, ...]:
             same_name = first.name == second.name
             return () if same_name else tuple(_names(first.name, second.name))
         size = Difference(
-            member="", aspect="size in bytes", before=str(old.size), after=str(new.size)
+            member="",
+            aspect="size in bytes",
+            before=str(old.size),
+            after=str(new.size),
+            sizes=(old.size, new.size),
         )
         return (
             *_names(first.name, second.name),
@@ -153,22 +159,21 @@ def _contents(
             after=str(after.compressed),
         )
         return
-    olds, news = _facts(old, before), _facts(new, after)
     texts: list[Difference] = []
-    if olds and news:
-        yield from _elf(name, olds, news)
-        yield from _bundles(name, olds.bundles, news.bundles)
-        yield from _code_objects(
-            name,
-            _code_digests(olds.bundles, old.stream(before)),
-            _code_digests(news.bundles, new.stream(after)),
-        )
+    if _is_elf(old, before) and _is_elf(new, after):
+        libraries = diff_library.Library(old, before), diff_library.Library(new, after)
+        for aspect, was, is_now, sizes in diff_library.compare(*libraries):
+            yield Difference(member=name, aspect=aspect, before=was, after=is_now, sizes=sizes)
     elif max(before.size, after.size) <= TEXT:
         texts = list(_lines(name, _text(old, before), _text(new, after)))
     yield from texts
     if not texts:
         yield Difference(
-            member=name, aspect="bytes", before=_identity(before), after=_identity(after)
+            member=name,
+            aspect="bytes",
+            before=_identity(before),
+            after=_identity(after),
+            sizes=(before.size, after.size),
         )
 
 
@@ -176,13 +181,8 @@ def _identity(member: ZipMember) -> str:
     return f"{member.size} (CRC {member.crc:08x})"
 
 
-def _facts(archive: ZipArchive, member: ZipMember) -> ElfFacts | None:
-    if not next(archive.stream(member), b"").startswith(MAGIC):
-        return None
-    try:
-        return scan(member.name, member.size, lambda: archive.stream(member))
-    except ElfError as exc:
-        archive.refuse(f"{member.name}: a broken ELF file: {exc}")
+def _is_elf(archive: ZipArchive, member: ZipMember) -> bool:
+    return next(archive.stream(member), b"").startswith(MAGIC)
 
 
 def _text(archive: ZipArchive, member: ZipMember) -> bytes:
@@ -200,95 +200,14 @@ def _lines(name: str, old: bytes, new: bytes) -> Iterator[Difference]:
         texts = old.decode("utf-8").splitlines(), new.decode("utf-8").splitlines()
     except UnicodeDecodeError:
         return
+    if max(map(len, texts)) > MOST:  # difflib's time grows with the square
+        yield Difference(
+            member=name, aspect="lines", before=str(len(texts[0])), after=str(len(texts[1]))
+        )
+        return
     lines = difflib.unified_diff(texts[0], texts[1], n=0, lineterm="")
     changed = (line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
     for line in itertools.islice(changed, LINES):
         before, after = (line[1:], "") if line[0] == "-" else ("", line[1:])
         if before or after:
             yield Difference(member=name, aspect="line", before=before, after=after)
-
-
-def _elf(name: str, old: ElfFacts, new: ElfFacts) -> Iterator[Difference]:
-    for aspect, before, after in (
-        ("machine", old.machine, new.machine),
-        ("SONAME", old.soname, new.soname),
-        ("RPATH", ":".join(old.rpath), ":".join(new.rpath)),
-        ("RUNPATH", ":".join(old.runpath), ":".join(new.runpath)),
-    ):
-        if before != after:
-            yield Difference(member=name, aspect=aspect, before=before, after=after)
-    for aspect, befores, afters in (
-        ("NEEDED", set(old.needed), set(new.needed)),
-        ("symbol version", _versions(old), _versions(new)),
-        ("exported symbol", set(old.exports), set(new.exports)),
-        ("needed symbol", set(old.imports), set(new.imports)),
-        ("gfx target", _targets(old), _targets(new)),
-    ):
-        for item in sorted(befores - afters):
-            yield Difference(member=name, aspect=aspect, before=item, after="")
-        for item in sorted(afters - befores):
-            yield Difference(member=name, aspect=aspect, before="", after=item)
-
-
-def _versions(facts: ElfFacts) -> set[str]:
-    return {f"{library} {name}" for library, names in facts.versions.items() for name in names}
-
-
-def _targets(facts: ElfFacts) -> set[str]:
-    return {target for bundle in facts.bundles for target in bundle.targets}
-
-
-def _bundles(
-    name: str, olds: tuple[hip.Bundle, ...], news: tuple[hip.Bundle, ...]
-) -> Iterator[Difference]:
-    """Number and compression of bundles; those at the same place in the order belong together."""
-    if len(olds) != len(news):
-        yield Difference(
-            member=name, aspect="GPU code bundles", before=str(len(olds)), after=str(len(news))
-        )
-    for number, (old, new) in enumerate(zip(olds, news, strict=False)):
-        if old.compression != new.compression:
-            yield Difference(
-                member=name,
-                aspect=f"compression of bundle {number}",
-                before=old.compression or "none",
-                after=new.compression or "none",
-            )
-
-
-def _code_objects(
-    name: str, olds: list[dict[str, str]], news: list[dict[str, str]]
-) -> Iterator[Difference]:
-    for number, (old, new) in enumerate(zip(olds, news, strict=False)):
-        for target in sorted(old.keys() & new.keys()):
-            if old[target] != new[target]:
-                yield Difference(
-                    member=name,
-                    aspect=f"code object {target} of bundle {number}",
-                    before=old[target],
-                    after=new[target],
-                )
-
-
-def _code_digests(bundles: tuple[hip.Bundle, ...], stream: Iterator[bytes]) -> list[dict[str, str]]:
-    """Code object -> size and digest, bundle by bundle, from one pass over the file's bytes."""
-    source = hip.Forward(stream)
-    return [_bundle_digests(bundle, source) for bundle in bundles]
-
-
-def _bundle_digests(bundle: hip.Bundle, source: hip.Forward) -> dict[str, str]:
-    digests = [(item, hashlib.sha256()) for item in bundle.objects]
-    at = 0
-    with suppress(ValueError):  # damaged: then it is shorter than it says
-        if source.range(bundle.offset, bundle.size):
-            for piece in hip.unpacked(bundle, source):
-                view = memoryview(piece)
-                for item, digest in digests:
-                    start, end = item.offset - at, item.offset + item.size - at
-                    digest.update(view[max(start, 0) : max(end, 0)])
-                at += len(piece)
-    whole = at == bundle.unpacked
-    return {
-        str(item): f"{item.size} bytes" + (f", {digest.hexdigest()[:12]}" if whole else "")
-        for item, digest in digests
-    }

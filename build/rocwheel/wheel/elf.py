@@ -86,6 +86,7 @@ class ElfFacts:
     exports: tuple[str, ...] = ()
     imports: tuple[str, ...] = ()
     bundles: tuple[hip.Bundle, ...] = ()
+    sections: Mapping[str, int] = field(default_factory=dict)  # name -> bytes, where asked for
 
     def highest(self, prefix: str) -> tuple[int, ...]:
         """The highest version of `GLIBC`, `GLIBCXX`, `CXXABI` … that is needed; () for none."""
@@ -140,7 +141,9 @@ class Scan:
     then take `facts()`.
     """
 
-    def __init__(self, path: str, size: int, *, budget: Budget) -> None:
+    def __init__(self, path: str, size: int, *, budget: Budget, sections: bool = False) -> None:
+        """With `sections` their sizes are told too, which costs going through the file again."""
+        self._with_sections = sections
         self.path = path
         self.size = size
         self._budget = budget
@@ -179,6 +182,11 @@ class Scan:
         self._at = 0
         self._facts = self._decode()
         return max((window[1] for window in self._open), default=0)
+
+    @property
+    def bundles(self) -> tuple[hip.Bundle, ...]:
+        """Bundles of GPU code, in the order of the file; all of them after the last byte."""
+        return tuple(sorted(self._bundles, key=lambda bundle: bundle.offset))
 
     def facts(self) -> ElfFacts:
         if self._facts is None:
@@ -275,8 +283,22 @@ class Scan:
             versions=_versions(needs, strings),
             exports=exports,
             imports=imports,
-            bundles=tuple(sorted(self._bundles, key=lambda bundle: bundle.offset)),
+            bundles=self.bundles,
+            sections=self._sizes(sections, header.names) if self._with_sections else {},
         )
+
+    def _sizes(self, table: bytes, names: int) -> dict[str, int]:
+        """Section -> bytes; sections of one name are added up."""
+        rows = list(_SECTION.iter_unpack(table))
+        self._budget.take("entries", len(rows))
+        if not names < len(rows):
+            return {}
+        strings = _Strings(self._get(rows[names][4], rows[names][5]), self._budget)
+        sizes: dict[str, int] = {}
+        for row in rows[1:]:
+            name = strings.at(row[0])
+            sizes[name] = sizes.get(name, 0) + row[5]
+        return sizes
 
     def _dynamic(self, segments: list[tuple[int, ...]]) -> dict[int, list[int]]:
         values: dict[int, list[int]] = {}
@@ -317,7 +339,7 @@ class _Header:
             self.phnum,
             shsize,
             shnum,
-            _,
+            self.names,
         ) = _HEADER.unpack(raw)
         self.shnum = shnum
         self.supported = ident[4] == 2 and ident[5] == 1  # noqa: PLR2004  # 64 bits, little-endian

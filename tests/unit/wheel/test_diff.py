@@ -11,6 +11,7 @@ import pytest
 from support import wheels
 from support.wheels import File, Wheel, Zip, make_bundle, make_elf, pack_bundle
 
+from rocwheel.wheel import diff_page
 from rocwheel.wheel.diff import diff
 
 BASE = {
@@ -71,18 +72,23 @@ def test_two_writes_of_one_input_differ_in_nothing(tmp_path: Path) -> None:
         (
             {"bundles": (pack_bundle(make_bundle(("gfx942", "gfx90a"), code=b"longer code")),)},
             [
-                f"code object gfx90a of bundle 0: {CODE} -> {code(b'longer code')}",
-                f"code object gfx942 of bundle 0: {CODE} -> {code(b'longer code')}",
+                "code object gfx90a of bundle 0: 8 bytes -> 11 bytes",
+                "code object gfx942 of bundle 0: 8 bytes -> 11 bytes",
             ],
         ),
-        ({"bundles": BASE["bundles"] * 2}, ["GPU code bundles: 1 -> 2"]),
-        ({"bundles": ()}, ["gfx target: - gfx90a", "gfx target: - gfx942", "GPU code bundles: 1 -> 0"]),
+        ({"bundles": BASE["bundles"] * 2}, [
+            "GPU code bundles: 1 -> 2",
+            "GPU code for gfx90a: 1 code object, 8 B -> 2 code objects, 16 B",
+            "GPU code for gfx942: 1 code object, 8 B -> 2 code objects, 16 B",
+        ]),
+        ({"bundles": ()}, ["gfx target: - gfx90a", "gfx target: - gfx942", "GPU code bundles: 1 -> 0",
+         "GPU code for gfx90a: - 1 code object, 8 B", "GPU code for gfx942: - 1 code object, 8 B"]),
     ],
 )  # fmt: skip
 def test_a_shared_object_is_compared_by_what_it_means(changes, expected, tmp_path: Path) -> None:
     found = differences(tmp_path, module(), module(**changes))
     own = [line.removeprefix("demo/x.so: ") for line in found if line.startswith("demo/x.so")]
-    assert [line for line in own if not line.startswith("bytes: ")] == expected
+    assert [line for line in own if not line.startswith(("bytes: ", "size of "))] == expected
 
 
 @pytest.mark.parametrize("method", ["", "zlib", "zstd"])
@@ -182,3 +188,47 @@ def test_a_bumped_version_is_compared_member_by_member(tmp_path: Path) -> None:
         "- *.dist-info/METADATA", "+ *.dist-info/METADATA",
     ]  # fmt: skip
     assert not any(": bytes: " in line for line in found)  # the lines say it
+
+
+def test_many_code_objects_are_summed_up_by_target(tmp_path: Path) -> None:
+    """Of 13 bundles each, all with a code object of another content, one of another size."""
+
+    def many(code: bytes, first: bytes) -> Wheel:
+        bundles = [pack_bundle(make_bundle(("gfx942", "gfx90a"), code=code)) for _ in range(12)]
+        last = pack_bundle(make_bundle(("gfx942", "gfx90a"), code=first))
+        return module(bundles=(*bundles, last))
+
+    found = differences(tmp_path, many(b"abcd", b"abcd"), many(b"abce", b"abcde"))
+    assert [line.partition(": ")[2] for line in found if "GPU code" in line] == [
+        f"GPU code for {target}: 13 code objects, 52 B -> 13 code objects, 53 B, 13 changed"
+        for target in ("gfx90a", "gfx942")
+    ]
+    assert not any("code object gfx" in line for line in found)
+
+
+def test_sections_are_compared_by_size_the_largest_change_first(tmp_path: Path) -> None:
+    second = module(needed=("libamdhip64.so.7", "libhipblas.so.3"), bundles=())
+    found = differences(tmp_path, module(), second)
+    sizes = [line.partition(": size of ")[2] for line in found if "size of " in line]
+    assert sizes[0].startswith(".hip_fatbin: ")
+    assert {line.partition(":")[0] for line in sizes} == {".hip_fatbin", ".dynstr", ".dynamic"}
+
+
+def test_a_terminal_gets_blocks_and_counts_and_a_page_has_everything(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>\x1b[2J"
+    first = module(imports=tuple(f"old{number}" for number in range(20)), runpath=evil)
+    second = module(imports=tuple(f"new{number}" for number in range(30)), runpath="/opt")
+    (tmp_path / "a").mkdir()
+    paths = first.write(tmp_path / "a"), second.write(tmp_path)
+    found = diff(*paths)
+    shown = list(diff_page.lines(found))
+    assert "demo/x.so:" in shown
+    assert "  needed symbol: 20 gone, 30 new" in shown
+    assert any(line.startswith("  RUNPATH: <script>") for line in shown)
+    assert all(line.isprintable() for line in shown)
+    html = diff_page.page(*paths, found)
+    assert all(f"old{number}" in html for number in range(20))
+    assert "<script>" not in html
+    assert "\x1b" not in html
+    assert "http" not in html
+    assert "same, byte for byte" in diff_page.page(paths[0], paths[0], ())
