@@ -428,6 +428,7 @@ class Entry:
     before: bytes = b""  # bytes in front of the local header
     offset: int | None = None
     disk: int = 0
+    needed: int = 20  # version of the format, times ten
     member_comment: bytes = b""
 
 
@@ -506,7 +507,7 @@ def _entry(entry: Entry, offset: int) -> tuple[bytes, bytes]:
     if entry.local_size is not None:
         shown = (shown[0], shown[1], entry.local_size)
     local = struct.pack(
-        "<IHHHHHIIIHH", 0x04034B50, 20,
+        "<IHHHHHIIIHH", 0x04034B50, entry.needed,
         flags if entry.local_flags is None else entry.local_flags,
         entry.method if entry.local_method is None else entry.local_method,
         0x6000, 0x5C6C, *shown, len(local_name), len(local_extra),
@@ -518,7 +519,7 @@ def _entry(entry: Entry, offset: int) -> tuple[bytes, bytes]:
     if mode is None:
         mode = 0o40755 if entry.name.endswith(b"/") else 0o100644
     record = struct.pack(
-        "<IHHHHHHIIIHHHHHII", 0x02014B50, entry.made_by << 8 | 20, 20, flags, entry.method,
+        "<IHHHHHHIIIHHHHHII", 0x02014B50, entry.made_by << 8 | 20, entry.needed, flags, entry.method,
         0x6000, 0x5C6C, *central, len(entry.name), len(extra), len(entry.member_comment),
         entry.disk, 0, mode << 16 & 0xFFFFFFFF, offset if entry.offset is None else entry.offset,
     ) + entry.name + extra + entry.member_comment  # fmt: skip

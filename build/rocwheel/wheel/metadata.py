@@ -148,7 +148,12 @@ class KeyValueText:
         self._body = text[at:]
 
     def all(self, key: str) -> tuple[str, ...]:
+        """Values of a key, in whatever case it is written."""
         return tuple(value for name, value in self._fields() if name.lower() == key.lower())
+
+    def exactly(self, key: str) -> tuple[str, ...]:
+        """Values of a key as it is written: uv knows the keys of WHEEL in their own case only."""
+        return tuple(value for name, value in self._fields() if name == key)
 
     def get(self, key: str) -> str:
         """The value of a key that stands once, "" where it is absent. Raises WheelError."""

@@ -467,6 +467,7 @@ class ZipArchive:
         wide = self._zip64_fields(
             name, local[LOCAL.size + length :], [size2 == U32, compressed2 == U32]
         )
+        is_wide = wide[:2] != [None, None]
         size2 = size2 if wide[0] is None else wide[0]
         compressed2 = compressed2 if wide[1] is None else wide[1]
         agreed = (crc2, compressed2, size2) == (crc, record.compressed, record.size)
@@ -477,7 +478,9 @@ class ZipArchive:
         behind = self.bytes_at(end, min(bound - end, DESCRIPTOR + 1))
         if flags & FLAG_DESCRIPTOR and not behind:
             self.refuse(f"{name}: its data descriptor is missing")
-        if behind and not (flags & FLAG_DESCRIPTOR and self._is_descriptor(record, behind)):
+        # Readers of a stream take a descriptor for as wide as the local header's sizes are.
+        layout = "<IQQ" if is_wide else "<III"
+        if behind and not (flags & FLAG_DESCRIPTOR and _is_descriptor(record, behind, layout)):
             self.refuse(f"{name}: followed by bytes that belong to no member")
         return ZipMember(
             name=name,
@@ -495,15 +498,14 @@ class ZipArchive:
             local=local,
         )
 
-    def _is_descriptor(self, record: _Record, raw: bytes) -> bool:
-        sizes = (record.compressed, record.size)
-        known = set()
-        for layout in ("<III", "<IQQ"):
-            if layout == "<III" and max(sizes) > U32:
-                continue
-            body = struct.pack(layout, record.fields[7], *sizes)
-            known |= {body, struct.pack("<I", DESCRIPTOR_SIGNATURE) + body}
-        return raw in known
+
+def _is_descriptor(record: _Record, raw: bytes, layout: str) -> bool:
+    """Whether these bytes are a data descriptor of the member, signed or not."""
+    sizes = (record.compressed, record.size)
+    if layout == "<III" and max(sizes) > U32:
+        return False
+    body = struct.pack(layout, record.fields[7], *sizes)
+    return raw in (body, struct.pack("<I", DESCRIPTOR_SIGNATURE) + body)
 
 
 def path_conflict(names: Iterable[str]) -> str:

@@ -337,8 +337,13 @@ def _admits(requires: SpecifierSet, tag: str) -> bool:
 
 def _requirement(text: str) -> Requirement | None:
     from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.version import InvalidVersion, Version
 
     try:
-        return Requirement(text)
-    except InvalidRequirement:
+        requirement = Requirement(text)
+        for item in requirement.specifier:
+            if item.operator == "===":
+                Version(item.version)  # uv takes nothing else
+    except (InvalidRequirement, InvalidVersion):
         return None
+    return requirement
