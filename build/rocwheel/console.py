@@ -8,6 +8,8 @@ as plain lines now and then, on GitHub Actions with folded groups. Durations of 
 from __future__ import annotations
 
 import enum
+import json
+import re
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, Protocol
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from rocwheel.errors import RocwheelError
 
 PLAIN_SECONDS: Final = 10.0  # between two progress lines in a log
+_BREAKS: Final = frozenset("\n\t")
+_KEPT: Final = re.compile(r"([\n\t])")
 
 
 class Mode(enum.Enum):
@@ -74,9 +78,8 @@ class Console:
             self._print(text)
 
     def warn(self, text: str) -> None:
-        self._print(
-            _annotation("warning", text) if self.mode is Mode.GITHUB else f"warning: {text}"
-        )
+        is_github = self.mode is Mode.GITHUB  # where line breaks are escaped
+        self._print(_annotation("warning", text) if is_github else f"warning: {printable(text)}")
 
     def tell(self, detail: str) -> None:
         """Show at once what a failure will have as its detail; `fail` does not repeat it.
@@ -91,12 +94,13 @@ class Console:
         """Show a failure: what the failing part printed, what happened, what to do."""
         if error.detail and error.detail not in self._told:
             self._print(error.detail)
+        message, hint = printable(str(error)), printable(error.hint)
         if self.mode is Mode.GITHUB:
-            self._print(_annotation("error", f"{error}\n{error.hint}".strip()))
+            self._print(_annotation("error", f"{message}\n{hint}".strip()))
             return
-        self._print(f"error: {error}")
-        if error.hint:
-            self._print(f"hint:  {error.hint}")
+        self._print(f"error: {message}")
+        if hint:
+            self._print(f"hint:  {hint}")
 
     @contextmanager
     def step(self, title: str, *, key: str = "") -> Iterator[None]:
@@ -149,7 +153,7 @@ class Console:
             bars.TextColumn("{task.fields[text]}", markup=False),
         )
         with bars.Progress(*columns, console=rich, transient=True) as shown:
-            task = shown.add_task(title, total=total, text="")
+            task = shown.add_task(printable(title), total=total, text="")
             previous, self._above = (
                 self._above,
                 lambda line: rich.print(line, markup=False, soft_wrap=True),
@@ -186,6 +190,7 @@ class Console:
             self.info(line)
 
     def _print(self, line: str) -> None:
+        line = printable_lines(line)
         with self._lock:
             if self._above:
                 self._above(line)
@@ -206,6 +211,34 @@ def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     for row in (header, *rows):
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def printable(text: str) -> str:
+    """One line that a terminal shows and does not obey, whatever a wheel or a server put into it.
+
+    Control characters, escape sequences, line breaks and what changes the direction of text are
+    written as Python writes them in a string.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def printable_json(text: str) -> str:
+    """JSON of the same meaning that a terminal shows and does not obey."""
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() or char == "\n" else json.dumps(char)[1:-1] for char in text
+    )
+
+
+def printable_lines(text: str) -> str:
+    """Lines that a terminal shows and does not obey; line breaks and tabs stay."""
+    parts = _KEPT.split(text)
+    return "".join(part if part in _BREAKS else printable(part) for part in parts)
 
 
 def size(count: float) -> str:
@@ -250,7 +283,7 @@ class _Bar:
         self._shown, self._task = shown, task
 
     def update(self, done: int, *, total: int | None = None, text: str = "") -> None:
-        fields: dict[str, object] = {"completed": done, "text": text}
+        fields: dict[str, object] = {"completed": done, "text": printable(text)}
         if total is not None:
             fields["total"] = total
         self._shown.update(self._task, **fields)  # type: ignore[attr-defined]

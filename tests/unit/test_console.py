@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from io import StringIO
 
 import pytest
 
-from rocwheel.console import Console, Mode, Unit, columns, duration, size
+from rocwheel.console import (
+    Console,
+    Mode,
+    Unit,
+    columns,
+    duration,
+    printable_json,
+    printable_lines,
+    size,
+)
 from rocwheel.errors import ConfigError
 
 
@@ -98,3 +108,41 @@ def test_numbers_are_written_for_people():
     ]
     assert [duration(n) for n in (3.4, 75, 7384)] == ["3 s", "1 min 15 s", "2 h 3 min"]
     assert list(columns(("a", "bb"), [("ccc", "d")])) == ["a    bb", "ccc  d"]
+
+
+EVIL = "a\x1b[2J\x9b1m\u202eb\u2028c\rd\x7f\ud800"
+SHOWN = r"a\x1b[2J\x9b1m\u202eb\u2028c\rd\x7f\ud800"
+
+
+def test_nothing_that_a_terminal_obeys_is_printed():
+    console, stream, _ = make(verbosity=1)
+    console.info(EVIL)
+    console.detail(EVIL)
+    console.tell(EVIL)
+    console.warn(EVIL)
+    console.fail(ConfigError(EVIL, hint=EVIL, detail=f"{EVIL}\nthen"))
+    with console.step(EVIL):
+        pass
+    console.table(("x",), [(EVIL,)])
+    lines = stream.getvalue().splitlines()
+    assert all(line.isprintable() for line in lines)
+    assert sum(SHOWN in line for line in lines) >= 8
+
+
+def test_a_field_cannot_forge_a_line_of_an_error():
+    console, stream, _ = make()
+    console.fail(ConfigError("x\nhint:  all is well", hint="y\nerror: no"))
+    console.warn("x\nerror: no")
+    assert [line.partition(":")[0] for line in stream.getvalue().splitlines()] == [
+        "error", "hint", "warning",
+    ]  # fmt: skip
+
+
+def test_what_is_printable_stays_as_it_is():
+    for text in ("", "plain", "Größe 3 µm “x”", "ab\tc\nd"):
+        assert printable_lines(text) == text
+    document = {"a": EVIL[:-1], "ü": "ß"}
+    shown = printable_json(json.dumps(document, indent=2, ensure_ascii=False))
+    assert json.loads(shown) == document
+    assert all(line.isprintable() for line in shown.splitlines())
+    assert "ß" in shown

@@ -97,16 +97,21 @@ class App:
 
     def emit(self, document: Mapping[str, Any], text: str | None = None) -> None:
         """Print the result on stdout: the document with `--json`, otherwise the text."""
+        from rocwheel.console import printable_json, printable_lines
+
         if self.json:
             import json
 
-            click.echo(json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False))
+            text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
+            click.echo(printable_json(text))
         elif text is not None:
-            click.echo(text)
+            click.echo(printable_lines(text))
 
     def emit_plan(self, lines: Iterable[str]) -> None:
         """Print what a dry run found: it is the result."""
-        shown = list(lines)
+        from rocwheel.console import printable
+
+        shown = [printable(line) for line in lines]
         self.emit({"plan": shown}, "\n".join(shown))
 
     def github_outputs(self, values: Mapping[str, str]) -> None:

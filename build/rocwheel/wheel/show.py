@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel.console import columns, size
+from rocwheel.console import columns, printable, size
 from rocwheel.wheel.verify.rules import Severity
 
 if TYPE_CHECKING:
@@ -54,7 +54,14 @@ def document(report: WheelReport) -> dict[str, Any]:
 
 
 def lines(report: WheelReport, *, width: int) -> Iterator[str]:
-    """A report as a person reads it: what the wheel is, then members and libraries by size."""
+    """A report as a person reads it: what the wheel is, then members and libraries by size.
+
+    No field of a wheel can be more than the one line it stands in.
+    """
+    return map(printable, _lines(report, width))
+
+
+def _lines(report: WheelReport, width: int) -> Iterator[str]:
     unpacked = sum(item.size for item in report.members)
     points = report.entry_points.items()
     yield report.path.name
@@ -134,9 +141,9 @@ def verdict_document(found: Mapping[str, tuple[Finding, ...]]) -> dict[str, Any]
 def verdict_lines(found: Mapping[str, tuple[Finding, ...]]) -> Iterator[str]:
     """The same for a person: each finding with its remedy below."""
     for name, findings in found.items():
-        yield f"{name}: {_outcome(findings)}"
+        yield printable(f"{name}: {_outcome(findings)}")
         for item in findings:
-            yield f"  {item.severity.value} {item.rule}: {item.message}"
+            yield printable(f"  {item.severity.value} {item.rule}: {item.message}")
             yield f"    {item.remedy}"
 
 

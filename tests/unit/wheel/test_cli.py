@@ -238,3 +238,31 @@ def test_an_output_that_cannot_be_written_is_the_hosts_fault(plugin: str, tmp_pa
     (tmp_path / OUT).write_bytes(b"a file")
     run("retag", plugin, "--platform-tag", "linux_x86_64", "--output", OUT, status=8)
     assert "--output" in capsys.readouterr().err
+
+
+def test_no_field_of_a_wheel_reaches_a_terminal_raw_or_forges_a_line(tmp_path, capsys) -> None:
+    evil = "\x1b]0;x\x07\x9b2J\u202e\r"
+    library = make_elf(
+        needed=(f"lib{evil}.so",), soname=f"{evil}\nerror: x", rpath=f"/{evil}\nhint: x",
+        versions={f"lib{evil}": (f"X_{evil}",)}, exports=(f"f{evil}\ng",),
+    )  # fmt: skip
+    made = wheels.Wheel(
+        files={"demo/x.so": File(library), "demo/commit_info.py": File(b"a='" + b"0" * 40 + b"'")},
+        summary=f"(ROCm:{evil})", requires=(f"x{evil}==1", f"numpy; extra == '{evil}'"),
+        requires_python=f">=3{evil}", entry_points=f"[{evil}]\na{evil} = b{evil}\n",
+        tag="py3-none-any", tags=(f"py3{evil}-none-any",),
+    )  # fmt: skip
+    path = made.write(tmp_path)
+    other = wheels.Wheel(tag="py3-none-any", version="2.0").write(tmp_path)
+    commands = [
+        ("inspect", path), ("verify", path), ("diff", path, other), ("diff", other, path),
+        ("repair", path, "--output", "out"), ("reversion", path, "--version=3", "--output", "out"),
+        ("retag", path, "--platform-tag=win32", "--output", "out", "--dry-run"),
+    ]  # fmt: skip
+    for command in [(*item, *extra) for item in commands for extra in ((), ("--json",))]:
+        main(["wheel", *map(str, command)])
+        shown = "".join(capsys.readouterr())
+        assert shown
+        for line in shown.split("\n"):
+            assert line.isprintable(), command
+            assert not line.startswith(("hint: x", "error: x")), command
