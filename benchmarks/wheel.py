@@ -39,7 +39,7 @@ ROCM_LIBRARIES = (
 # Both read what `zipfile` lists; ISA-L inflates about as fast as this can be done.
 INFLATE = """
 import hashlib, sys, zipfile
-from zlib_ng import zlib_ng
+from isal import igzip_lib
 path, hashed = sys.argv[1], len(sys.argv) > 2
 whole, content = hashlib.sha256(), hashlib.sha256()
 with zipfile.ZipFile(path) as archive, open(path, "rb") as file:

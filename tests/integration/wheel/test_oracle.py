@@ -17,15 +17,17 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from support import wheels
 from support.wheels import Entry, File, Wheel, Zip
 
+from rocwheel.wheel import rename
 from rocwheel.wheel.install import LIBRARY, landings
 from rocwheel.wheel.policy import load as load_policy
+from rocwheel.wheel.rename import NewVersion, plan_reversion
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
 
@@ -322,3 +324,47 @@ def disagreements(installer: Installer, environment: Path, paths: list[Path]) ->
         middle = len(paths) // 2
         yield from disagreements(installer, environment, paths[:middle])
         yield from disagreements(installer, environment, paths[middle:])
+
+
+PINS = (
+    "{pjrt}=={old}", "{pjrt} == {old}", "{pjrt}(=={old})", "{pjrt}<={old},>=0.1", "{pjrt}>=0.1,<={old}",
+    "{pjrt}~={old}", "{pjrt}=={old}; python_version >= '3'",
+    "{pjrt}[x]=={old}", "{pjrt}=={base}.*", "{pjrt}>={old}",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("change", [{"post": 2}, {"local": "rocm7.10"}, {"version": "0.9.0"}])
+def test_pip_and_uv_resolve_a_set_that_was_given_another_version(
+    change: dict[str, str | int], tmp_path: Path, installers: list[Installer]
+) -> None:
+    """With any pin that held before; and every other line of METADATA is the same."""
+    old = "0.9.1"
+    for number, pin in enumerate(PINS):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        text = pin.format(pjrt="jax-rocm7-pjrt", old=old, base="0.9")
+        plugin = wheels.plugin(
+            version=old, tag="py3-none-any", requires=(text, "jax-rocm7-pjrt==0.1; extra == 'x'")
+        )
+        paths = [wheels.pjrt(version=old, tag="py3-none-any").write(folder), plugin.write(folder)]
+        made = rename.apply(plan_reversion(paths, NewVersion(**change)), folder / "out")
+        before, after = (metadata(path).splitlines() for path in (paths[1], made[1]))
+        differ = [new for was, new in zip(before, after, strict=True) if was != new]
+        assert all(
+            line.startswith(("Version: ", "Requires-Dist: jax-rocm7-pjrt")) for line in differ
+        )
+        # The newest pip for some, uv for all; the other wheel of the set lies in the same folder.
+        for installer in installers[1:3] if number < 3 else installers[2:3]:
+            argv = [part for part in installer.argv if part not in ("--no-deps", "--no-index")]
+            links = ("--no-index", "--find-links", str(folder / "out"))
+            resolving = replace(installer, argv=(*argv, *links))
+            environment = tmp_path / "environment"
+            assert not resolving.install(environment, [made[1]]), (pin, change)
+            found = {path.name for path in environment.glob("lib/*/site-packages/*.dist-info")}
+            assert found == {f"{path.name.partition('-py3')[0]}.dist-info" for path in made}
+
+
+def metadata(path: Path) -> str:
+    with zipfile.ZipFile(path) as archive:
+        (name,) = (item for item in archive.namelist() if item.endswith("dist-info/METADATA"))
+        return archive.read(name).decode()

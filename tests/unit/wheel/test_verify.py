@@ -224,6 +224,18 @@ BROKEN = {
         GENERAL.but(entry_points="[console_scripts]\nrun = demo\n"),
         None, "layout.entry-point", "program = module:function",
     ),
+    "a program whose function stands apart": (
+        GENERAL.but(entry_points="[console_scripts]\nrun = demo : main\n"),
+        None, "layout.entry-point", "not `name",
+    ),
+    "keys of WHEEL in another case": (
+        PLUGIN.but(wheel=WHEEL.replace(b"Wheel-Version", b"wheel-version")),
+        None, "metadata.field", "Wheel-Version stands 0 times",
+    ),
+    "an arbitrary version": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "x===odd")),
+        None, "metadata.field", "x===odd",
+    ),
     "a program in another folder": (
         GENERAL.but(entry_points="[gui_scripts]\n../run = demo:main\n"),
         None, "layout.entry-point", "program = module:function",

@@ -29,9 +29,10 @@ ENTRY_POINT_GROUP: Final = "jax_plugins"
 FOREIGN: Final = (".dist-info", ".egg-info")  # what makes a folder a distribution
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
 _MODULE: Final = re.compile(r"(.+?)(\.py|\.so|\.abi3\.so|\.cpython-[\w-]+\.so)\Z")
-_ENTRY_POINT: Final = re.compile(  # packaging.python.org, "Entry points specification"
+# packaging.python.org, "Entry points specification"; pip 22 takes no blanks around the colon.
+_ENTRY_POINT: Final = re.compile(
     r"(?P<name>[^\s=\[](?:[^=]*[^\s=])?)\s*=\s*(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
-    r"(?:\s*:\s*(?P<attr>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*))?\s*(?:\[[\w\s.,-]*\])?\Z",
+    r"(?::(?P<attr>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*))?\s*(?:\[[\w\s.,-]*\])?\Z",
     re.ASCII,
 )
 _PROGRAM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
