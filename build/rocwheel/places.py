@@ -71,6 +71,11 @@ class Place:
         """Key prefix of everything runners wrote about a manifest."""
         return self.key(f"{OURS}/verdicts/{manifest}/")
 
+    @property
+    def runners_probe(self) -> str:
+        """Where a runner may try what the store can do."""
+        return self.key(f"{OURS}/verdicts/probe")
+
     def verdict(self, manifest: str, python: str, suite: str, sha256: str) -> str:
         """Key of a verdict: its own digest names it."""
         return f"{self.verdicts(manifest)}{python}/{suite}/{sha256}.json"

@@ -142,6 +142,31 @@ def moto(folder: Path) -> Iterator[Server]:
         yield Server(name="moto", endpoint=endpoint, pid=pid)
 
 
+def login(server: Server, name: str, document: dict | None) -> dict[str, str]:
+    """The environment of a user of moto whose only rights are these; None is all rights."""
+    iam = boto3.session.Session(
+        aws_access_key_id=KEY, aws_secret_access_key=SECRET, region_name="us-east-2"
+    ).client("iam", endpoint_url=server.endpoint)
+    allowed = {"Effect": "Allow", "Action": ["s3:*"], "Resource": "*"}
+    document = document or {"Version": "2012-10-17", "Statement": [allowed]}
+    iam.create_user(UserName=name)
+    iam.put_user_policy(UserName=name, PolicyName="own", PolicyDocument=json.dumps(document))
+    made = iam.create_access_key(UserName=name)["AccessKey"]
+    return server.environ(made["AccessKeyId"], made["SecretAccessKey"])
+
+
+def enforce(server: Server, after: str = "0") -> None:
+    """Let moto enforce policies after so many requests; `inf` is never."""
+    request = urllib.request.Request(
+        f"{server.endpoint}/moto-api/reset-auth",
+        data=after.encode(),
+        method="POST",
+        headers={"Content-Type": "text/plain"},
+    )
+    with urllib.request.urlopen(request):
+        pass
+
+
 @contextlib.contextmanager
 def rclone(folder: Path) -> Iterator[Server]:
     port, kept = free_port(), folder / "rclone"

@@ -84,6 +84,10 @@ STAGES: Final = {
     },
     "Index": {
         "index": ("rocwheel.cli.index:index", "Check an index, repair it, take files over."),
+        "channels": (
+            "rocwheel.cli.channels:channels",
+            "Print what each role may do in a channel's bucket.",
+        ),
         "serve": (
             "rocwheel.cli.index:serve",
             "Serve a store over local HTTP as pip and uv see it.",

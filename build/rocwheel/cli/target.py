@@ -156,10 +156,14 @@ class Target:
         return manifest
 
     def staged(self, app: App, text: str) -> tuple[Place, Manifest]:
-        """Staging place and manifest that --manifest names."""
+        """Staging place and manifest that --manifest names, for a runner.
+
+        What the store can do is tried where runners may write.
+        """
         manifest = self.manifest(app, text)
-        major = wheelset.rocm_major(manifest)
-        return self.channel.staging(self.store, self.family.name, major), manifest
+        place = self.channel.staging(self.store, self.family.name, wheelset.rocm_major(manifest))
+        store = self.channel.open(probe_key=place.runners_probe)
+        return replace(place, store=store), manifest
 
     def release_of(self, app: App, text: str) -> tuple[Place, str]:
         """Release place and SHA-256 of the manifest that --manifest names."""

@@ -1,0 +1,43 @@
+"""`channels`: what each role may do in a channel's bucket."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import click
+
+from rocwheel.cli.app import App
+from rocwheel.cli.command import command, group, once
+from rocwheel.cli.target import TargetOptions, family_named, target_options
+from rocwheel.release import rights
+
+
+@group("channels")
+def channels() -> None:
+    """Print what each role may do in a channel's bucket."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RightsOptions(TargetOptions):
+    """Options of `channels rights`."""
+
+    role: str
+
+
+@command("rights", RightsOptions, parent=channels)
+@once(
+    "--role",
+    type=click.Choice(list(rights.ROLES)),
+    required=True,
+    help="What the machine does; docs/how-to/release.md has a table.",
+)
+@target_options
+def show_rights(app: App, options: RightsOptions) -> None:
+    """Print the S3 policy of a role: what it may do in the channel's bucket, and nothing more.
+
+    Without --family it is for all families; a runner should be given one.
+    """
+    family = family_named(options.family).name if options.family else "*"
+    document = rights.policy(options.open(app), rights.ROLES[options.role], family=family)
+    app.emit(document, json.dumps(document, indent=2))

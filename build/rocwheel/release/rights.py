@@ -1,0 +1,138 @@
+"""Who may do what in a channel's bucket: the rights of each role, as data and as S3 policies.
+
+One machine has one role. What a role may not do is refused by the store, not by this program: a
+runner that was taken over can store verdicts on one family and nothing else. The table in
+`docs/how-to/release.md` is derived from this, and tests run every command with exactly these rights
+against a server that enforces them. (Policies: AWS IAM, JSON policy element reference.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from rocwheel.errors import ConfigError
+from rocwheel.places import OURS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rocwheel.index.channels import Channel
+
+VERSION: Final = "2012-10-17"  # of the policy language
+READ: Final = ("s3:GetObject",)
+PUT: Final = ("s3:PutObject",)
+DELETE: Final = ("s3:DeleteObject",)
+PARTS: Final = ("s3:AbortMultipartUpload", "s3:ListMultipartUploadParts")
+LIST: Final = ("s3:ListBucket", "s3:GetBucketLocation")
+UPLOADS: Final = ("s3:ListBucketMultipartUploads",)
+
+# Below the channel's prefixes; {family} is one family, or `*`.
+STAGED: Final = "{staging}/{family}/*"
+RELEASED: Final = "{release}/{family}/*"
+VERDICTS: Final = f"{{staging}}/{{family}}/{OURS}/verdicts/*"
+WHEELS: Final = "{staging}/{family}/*.whl"
+METADATA: Final = "{staging}/{family}/*.whl.metadata"
+MANIFESTS: Final = f"{{staging}}/{{family}}/{OURS}/manifests/*"
+PROBE: Final = f"{OURS}/probe*"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Role:
+    """A kind of machine, and what it may do."""
+
+    name: str
+    about: str
+    bucket: tuple[str, ...]  # actions on the bucket itself
+    may: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...]  # actions, on keys
+    may_not: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()  # whatever is allowed
+
+
+ROLES: Final = {
+    role.name: role
+    for role in (
+        Role(
+            name="builder",
+            about="builds wheel sets; looks at both indexes",
+            bucket=LIST,
+            may=((READ, (STAGED, RELEASED)),),
+        ),
+        Role(
+            name="stager",
+            about="`stage`",
+            bucket=(*LIST, *UPLOADS),
+            may=((READ, (STAGED, RELEASED, PROBE)), ((*PUT, *PARTS), (STAGED, PROBE))),
+            may_not=((PUT, (VERDICTS,)),),
+        ),
+        Role(
+            name="runner",
+            about="`gate`, `gate merge` on one family: puts verdicts and reports, deletes nothing",
+            bucket=LIST,
+            may=((READ, (STAGED, RELEASED)), (PUT, (VERDICTS,))),
+        ),
+        Role(
+            name="promoter",
+            about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`",
+            bucket=(*LIST, *UPLOADS),
+            may=(
+                (READ, (STAGED, RELEASED, PROBE)),
+                ((*PUT, *PARTS), (STAGED, RELEASED, PROBE)),
+                (DELETE, (STAGED, RELEASED)),
+            ),
+            may_not=(
+                (PUT, (WHEELS, METADATA, MANIFESTS)),
+                ((*PUT, *DELETE), (VERDICTS,)),
+            ),
+        ),
+    )
+}
+
+
+def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]:
+    """The policy document of a role. Raises ConfigError for a store that has no policies."""
+    where = urlsplit(channel.store)
+    if where.scheme != "s3":
+        raise ConfigError(
+            f"{channel.store}: no bucket, so no policy", hint="a folder has file permissions"
+        )
+    bucket = f"arn:aws:s3:::{where.netloc}"
+    base = f"{where.path.strip('/')}/".lstrip("/")
+    statements = [_statement("Allow", role.bucket, [bucket])]
+    for effect, grants in (("Allow", role.may), ("Deny", role.may_not)):
+        for actions, keys in grants:
+            spelt = dict.fromkeys(item for key in keys for item in _spelt(channel, key, family))
+            statements.append(
+                _statement(effect, actions, [f"{bucket}/{base}{key}" for key in spelt])
+            )
+    return {"Version": VERSION, "Statement": statements}
+
+
+def table() -> Iterator[str]:
+    """The rights of all roles as a table in Markdown."""
+    yield "| role | does | reads | writes | deletes | never |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for role in ROLES.values():
+        cells = (
+            _keys(role.may, READ[0]),
+            _keys(role.may, PUT[0]),
+            _keys(role.may, DELETE[0]),
+            _keys(role.may_not, PUT[0]),
+        )
+        yield f"| {role.name} | {role.about} | {' | '.join(cells)} |"
+
+
+def _keys(grants: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...], action: str) -> str:
+    found = [key for actions, keys in grants if action in actions for key in keys]
+    spelt = (key.format(staging="<staging>", release="<release>", family="<family>")
+             for key in found)  # fmt: skip
+    return ", ".join(f"`{key}`" for key in spelt) or "-"
+
+
+def _spelt(channel: Channel, key: str, family: str) -> Iterator[str]:
+    for prefixes in channel.prefixes.values():
+        yield key.format(staging=prefixes.staging, release=prefixes.release, family=family)
+
+
+def _statement(effect: str, actions: tuple[str, ...], resources: list[str]) -> dict[str, Any]:
+    return {"Effect": effect, "Action": list(actions), "Resource": resources}

@@ -1,0 +1,194 @@
+"""Each role can do its work with exactly its rights, and nothing else.
+
+moto's server enforces IAM policies. Every command is run as each role, with the policy that
+`channels rights` prints for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import boto3
+import pytest
+from botocore.exceptions import ClientError
+from support.s3 import enforce, login, moto
+from support.wheelset import FAMILY, Shop, make_set, make_verdict, pass_gate
+
+from rocwheel.cli import main
+from rocwheel.index import channels
+from rocwheel.ledger import verdicts
+from rocwheel.places import OURS
+from rocwheel.release import rights
+from rocwheel.values import replace
+from rocwheel.verdict import State
+
+ROLES = tuple(rights.ROLES)
+OTHER = "gfx1151"
+FORBIDDEN = 7  # the exit status of a store that refuses
+
+
+class World:
+    """A bucket on a server that enforces policies, and a user for each role."""
+
+    def __init__(self, server, folder: Path, monkeypatch, console, capsys) -> None:
+        self.server, self.monkeypatch, self.console = server, monkeypatch, console
+        self.bucket = server.bucket(f"bucket-{folder.name.replace('_', '-')}"[:60].rstrip("-"))
+        self.url = f"s3://{self.bucket}"
+        self.folder = folder
+        self.logins = {}
+        for role in ROLES:
+            capsys.readouterr()
+            line = ["channels", "rights", "--role", role, "--family", FAMILY.name]
+            assert main([*line, "--store", self.url]) == 0
+            document = json.loads(capsys.readouterr().out)
+            self.logins[role] = login(server, f"{role}-{self.bucket}"[:60], document)
+        self.logins["admin"] = login(server, f"admin-{self.bucket}"[:60], None)
+        enforce(server)
+
+    def become(self, role: str) -> None:
+        for key, value in self.logins[role].items():
+            self.monkeypatch.setenv(key, value)
+
+    def shop(self, role: str, **options) -> Shop:
+        self.become(role)
+        return Shop(self.url, self.console, **options)
+
+    def runner(self):
+        """Staging, as the gate opens it on a runner."""
+        shop = self.shop("runner")
+        store = shop.channel.open(probe_key=shop.staging.runners_probe)
+        return replace(shop.staging, store=store)
+
+    def run(self, role: str, *line: str) -> int:
+        self.become(role)
+        return main([*line, "--store", self.url, "--family", FAMILY.name])
+
+    def client(self, role: str):
+        login = self.logins[role]
+        session = boto3.session.Session(
+            aws_access_key_id=login["AWS_ACCESS_KEY_ID"],
+            aws_secret_access_key=login["AWS_SECRET_ACCESS_KEY"],
+            region_name="us-east-2",
+        )
+        return session.client("s3", endpoint_url=self.server.endpoint)
+
+    def may(self, role: str, operation: str, key: str, **options) -> bool:
+        try:
+            getattr(self.client(role), operation)(Bucket=self.bucket, Key=key, **options)
+        except ClientError as exc:
+            if exc.response["ResponseMetadata"]["HTTPStatusCode"] != 403:
+                raise
+            return False
+        return True
+
+
+@pytest.fixture(scope="module")
+def enforcing(tmp_path_factory):
+    with moto(tmp_path_factory.mktemp("moto")) as server:
+        yield server
+
+
+@pytest.fixture
+def world(enforcing, tmp_path, monkeypatch, console, capsys):
+    for name in os.environ:
+        if name.startswith("AWS_"):
+            monkeypatch.delenv(name)
+    enforce(enforcing, "inf")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    yield World(enforcing, tmp_path, monkeypatch, console, capsys)
+    enforce(enforcing, "inf")
+
+
+def gate(manifest) -> tuple[str, ...]:
+    """A gate that ends at once, for want of a GPU; its verdict is stored all the same."""
+    return ("gate", "--manifest", manifest.sha256[:12], "--python", "3.12", "--suite", "smoke")
+
+
+def test_every_role_does_its_work_and_no_other_roles(world, tmp_path, capsys) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    tried = {
+        "stage": ("stage", str(tmp_path / "wh")),
+        "gate": gate(manifest),
+        "promote": ("promote", "--manifest", manifest.sha256),
+        "rollback": ("rollback", "--manifest", manifest.sha256, "--reason", "x"),
+        "restore": ("restore", "--manifest", manifest.sha256, "--reason", "x"),
+        "status": ("status",),
+    }
+    done = {"stage": 0, "gate": State.NO_RUNNER.exit_code, "promote": 0, "rollback": 0,
+            "restore": 0, "status": 0}  # fmt: skip
+    owner = {"stage": "stager", "gate": "runner", "promote": "promoter", "rollback": "promoter",
+             "restore": "promoter"}  # fmt: skip
+    for name, line in tried.items():
+        for role in sorted(ROLES, key=lambda role: role == owner.get(name)):
+            status = world.run(role, *line)
+            said = capsys.readouterr()
+            expected = done[name] if owner.get(name) in {role, None} else FORBIDDEN
+            assert status == expected, f"{role}: {name}: {status}: {said.err}"
+        if name == "gate":
+            pass_gate(world.runner(), manifest)
+    world.become("admin")
+    found = verdicts.find(world.shop("admin").staging, manifest.sha256)
+    assert State.NO_RUNNER in {item.verdict.state for item in found}, "stored by the runner"
+
+
+def test_a_runner_writes_verdicts_of_its_family_and_nothing_else(world, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    world.shop("stager").stage(tmp_path / "wh")
+    staging, release = f"v2-staging/{FAMILY.name}", f"v2/{FAMILY.name}"
+    mine = verdicts.add(world.runner(), make_verdict(manifest))
+    assert world.may("runner", "put_object", f"{staging}/{OURS}/verdicts/x", Body=b"x")
+    for key in (
+        f"v2-staging/{OTHER}/{OURS}/verdicts/x",
+        f"{release}/{OURS}/verdicts/x",
+        f"{staging}/{OURS}/manifests/{'0' * 64}.json",
+        f"{staging}/{OURS}/log/99.json",
+        f"{release}/{OURS}/log/1.json",
+        f"{staging}/{manifest.built[0].filename}",
+        f"{staging}/jaxlib/index.html",
+        f"{OURS}/probe",
+    ):
+        assert not world.may("runner", "put_object", key, Body=b"x"), key
+    for role in ROLES:
+        assert not world.may(role, "delete_object", mine), role
+
+
+def test_a_verdict_that_a_runner_overwrites_becomes_a_failure_and_never_a_pass(
+    world, tmp_path, capsys
+) -> None:
+    """Putting is enough to overwrite on a store; the name gives it away."""
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    world.shop("stager").stage(tmp_path / "wh")
+    place = world.runner()
+    pass_gate(place, manifest)
+    failed = verdicts.add(place, make_verdict(manifest, state=State.FAIL))
+    forged = make_verdict(manifest, host="node9").to_bytes()
+    assert world.may("runner", "put_object", failed, Body=forged)
+    capsys.readouterr()
+    assert world.run("promoter", "promote", "--manifest", manifest.sha256, "--json") == 9
+    (cell,) = json.loads(capsys.readouterr().out)["blocked_by"]
+    assert (cell["suite"], cell["state"]) == ("smoke", "flaky")
+    assert "its contents differ from its name" in cell["why"]
+
+
+def test_the_promoter_prunes_what_is_old_and_cannot_stage(world, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    world.shop("stager").stage(tmp_path / "wh")
+    wheel = f"v2-staging/{FAMILY.name}/{manifest.built[0].filename}"
+    assert not world.may("promoter", "put_object", wheel, Body=b"x")
+    assert world.may("promoter", "delete_object", wheel)
+    assert not world.may("stager", "delete_object", wheel)
+
+
+def test_the_table_in_the_documentation_is_the_data() -> None:
+    page = (Path(__file__).parents[3] / "docs/how-to/release.md").read_text()
+    assert "\n".join(rights.table()) in page
+
+
+def test_all_prefixes_of_a_channel_are_in_its_policies() -> None:
+    nightly = channels.channel(Path(__file__).parents[3] / "ci/channels.yaml", "nightly")
+    text = json.dumps(rights.policy(nightly, rights.ROLES["runner"], family="gfx942"))
+    for prefix in ("v2-staging", "v2-rocm10-staging"):
+        assert f"arn:aws:s3:::therock-nightly-python/{prefix}/gfx942/{OURS}/verdicts/*" in text
