@@ -13,6 +13,7 @@ from rocwheel.cli.dist import needed_rocm, request_from
 from rocwheel.cli.options import BuildOptions, build_options
 from rocwheel.console import columns
 from rocwheel.dist import readiness
+from rocwheel.dist.readiness import NOTE
 from rocwheel.errors import HostError
 from rocwheel.host import machine
 
@@ -48,8 +49,13 @@ def _show(
 ) -> int:
     rows = tuple(rows)
     bad = [row for row in rows if row.remedy]
-    table = [(row.name, row.found, row.remedy or "ok") for row in rows]
-    lines = [*columns(("what", "found", "state"), table), *(f"  {line}" for line in install)]
+    table = [(row.name, row.found, row.remedy or "ok") for row in rows if row.name != NOTE]
+    notes = (f"note: {row.found}" for row in rows if row.name == NOTE)
+    lines = [
+        *columns(("what", "found", "state"), table),
+        *notes,
+        *(f"  {line}" for line in install),
+    ]
     document = {"checks": [vars(row) for row in rows], "ok": not bad}
     app.emit({**document, **({"install": list(install)} if install else {})}, "\n".join(lines))
     return HostError.exit_code if bad else 0

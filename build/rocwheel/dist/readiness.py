@@ -30,6 +30,7 @@ GIB: Final = 1 << 30
 BAZEL_DISK: Final = 40 * GIB  # repositories unpacked, objects and the disk cache of one JAX
 ROCM_DISK: Final = 35 * GIB  # a tarball of 3 to 8 GB and its tree
 JOB_MEMORY: Final = 4 * GIB  # a compile takes about 2 GiB, the last links several
+NOTE: Final = "note"  # of a row that is no need, but worth knowing
 HOSTS: Final = ("github.com", "storage.googleapis.com", "files.pythonhosted.org")
 # Debian's and Fedora's package for a program that is missed.
 PACKAGES: Final = {
@@ -38,7 +39,6 @@ PACKAGES: Final = {
     "ld.gold": ("binutils", "binutils-gold"),
     "readelf": ("binutils", "binutils"),
     "git": ("git", "git"),
-    "patchelf": ("patchelf", "patchelf"),
 }
 
 
@@ -67,7 +67,7 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Need]
     yield Need(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
     yield from _compiler(spec)
     for note in notes:
-        yield Need(name="note", found=note)
+        yield Need(name=NOTE, found=note)
     yield from _programs(tree, request)
     yield from _rocm(planned, tree)
     yield from _disk(planned)
@@ -103,7 +103,7 @@ def _compiler(spec: bazel.BuildSpec) -> Iterator[Need]:
 
 
 def _programs(tree: source.SourceTree, request: Request) -> Iterator[Need]:
-    for name in ("git", "patchelf", *tree.version_class.needs.programs):
+    for name in ("git", *tree.version_class.needs.programs):
         where = shutil.which(name, path=request.environ.get("PATH", ""))
         remedy = "" if where else "install it"
         yield Need(name=name, found=where or "none", remedy=remedy, program="" if where else name)

@@ -23,7 +23,7 @@ def examined(tmp_path, runner):
     def run(version="0.11.0", *, memory=1 << 40, clang=True, **changes):
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
-        for name in ("clang", "clang++", "git", "patchelf", "readelf"):
+        for name in ("clang", "clang++", "git", "readelf"):
             if clang or not name.startswith("clang"):
                 program = folder / name
                 script = '#!/bin/sh\ncase "$1" in -dumpversion) echo 19.1;; *) echo "${1#*=}-nowhere";; esac\n'
