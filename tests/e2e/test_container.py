@@ -13,6 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -116,9 +117,12 @@ def on_host(tmp_path_factory, versions):
 
 
 @pytest.fixture(scope="module", params=["docker", "podman"])
-def inside(request, tmp_path_factory, on_host, mounted, versions):
+def inside(request, on_host, mounted, versions):
     with engines.ENGINES[request.param]() as engine:
-        world = Inside(tmp_path_factory.mktemp(request.param))
+        # access(2) asks for the real user, who may not pass through pytest's own folders
+        folder = Path(tempfile.mkdtemp(prefix="rocwheel-inside-"))
+        folder.chmod(0o755)
+        world = Inside(folder)
         world.engine = engine
         world.image = engines.with_builder(engine)
         world.options = [f"--python-versions={versions}"]
@@ -130,6 +134,7 @@ def inside(request, tmp_path_factory, on_host, mounted, versions):
             os.chown(path, world.uid, world.uid, follow_symlinks=False)
         world.first = finished(world.demo())
         yield world
+        shutil.rmtree(folder, ignore_errors=True)
         assert not [name for name in engine.containers() if name.startswith("rocwheel-")]
 
 

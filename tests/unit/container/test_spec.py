@@ -1,0 +1,117 @@
+"""What a container is started with, as an engine's command line."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from rocwheel.container import Engine, Kind, Limits, Mount, Spec, User, devices
+from rocwheel.process import Command, GuestPath
+
+
+@pytest.fixture
+def spec(tmp_path):
+    engine = Engine(
+        kind=Kind.DOCKER,
+        program="docker",
+        version="20.10.24",
+        architecture="amd64",
+        root=Path("/var/lib/docker"),
+        rootless=False,
+    )
+    return Spec(
+        engine=engine,
+        image="sha256:" + "1" * 64,
+        run="abc",
+        folder=tmp_path / "run",
+        user=User(uid=1000, gid=100, groups=(100, 27), name="me"),
+    )
+
+
+def words(spec):
+    return spec.start.argv
+
+
+def test_it_may_what_a_build_needs_and_no_more(spec):
+    given = words(spec)
+    for word in (
+        "--rm", "--read-only", "--init", "--cap-drop=ALL", "--security-opt=no-new-privileges",
+        "--network=none", "--user=1000:100", "--group-add=27", "--pull=never",
+    ):  # fmt: skip
+        assert word in given
+    assert not any("privileged" in word and "no-new" not in word for word in given)
+    assert not any("seccomp" in word for word in given)
+
+
+@pytest.mark.parametrize(
+    ("kind", "masked"), [(Kind.DOCKER, "systempaths=unconfined"), (Kind.PODMAN, "unmask=ALL")]
+)
+def test_the_sandbox_of_bazel_gets_what_it_needs_on_request(kind, masked, spec):
+    lifted = words(replace(spec, sandbox=True, engine=replace(spec.engine, kind=kind)))
+    assert "--security-opt=seccomp=unconfined" in lifted
+    assert f"--security-opt={masked}" in lifted
+    assert "--privileged" not in lifted
+
+
+def test_rootless_podman_keeps_the_callers_id(spec):
+    rootless = replace(spec.engine, kind=Kind.PODMAN, rootless=True)
+    assert "--userns=keep-id" in words(replace(spec, engine=rootless))
+    assert "--user=1000:100" in words(replace(spec, engine=rootless))
+
+
+def test_in_rootless_docker_root_is_the_caller(spec):
+    assert "--user=0:0" in words(replace(spec, engine=replace(spec.engine, rootless=True)))
+
+
+def test_limits_are_handed_on(spec):
+    given = words(replace(spec, limits=Limits(cpus="2", memory="4g", shm="2g", files=99)))
+    assert {"--cpus=2", "--memory=4g", "--shm-size=2g", "--ulimit=nofile=99:99"} <= set(given)
+
+
+def test_a_path_with_a_comma_survives_the_engines_csv(spec, tmp_path):
+    mount = Mount(host=tmp_path / "a,b", guest=GuestPath(PurePosixPath("/c,d")))
+    (fields,) = csv.reader([mount.option])
+    assert f"source={tmp_path}/a,b" in fields
+    assert "target=/c,d" in fields
+    assert "readonly" in fields
+
+
+def test_gpus_are_passed_with_the_numeric_groups_that_own_them(spec, tmp_path):
+    """A device tree of files: no GPU is at hand."""
+    (tmp_path / "dev" / "dri").mkdir(parents=True)
+    for name in ("kfd", "dri/card0", "dri/renderD128"):
+        (tmp_path / "dev" / name).touch()
+    (tmp_path / "dev" / "dri" / "by-path").mkdir()
+    found = devices(tmp_path)
+    assert [str(item.path) for item in found] == [
+        "/dev/kfd",
+        "/dev/dri/card0",
+        "/dev/dri/renderD128",
+    ]
+    given = words(replace(spec, devices=tuple(replace(item, gid=44) for item in found)))
+    assert "--device=/dev/kfd" in given
+    assert given.count("--group-add=44") == 1
+
+
+def test_the_same_folders_find_the_same_kept_container(spec, tmp_path):
+    other = replace(spec, run="def", folder=spec.folder.with_name("def"))
+    assert other.kept(30).name == spec.kept(30).name
+    more = Mount(host=tmp_path, guest=GuestPath(PurePosixPath("/x")))
+    assert replace(spec, mounts=(more,)).kept(30).name != spec.kept(30).name
+    assert "--detach" in words(spec.kept(30))
+    assert "--interactive" not in words(spec.kept(30))
+
+
+def test_a_command_in_it_is_one_line_that_can_be_pasted(spec):
+    command = Command(argv=("echo", "a b"), env={"X": "1"}, cwd=GuestPath(PurePosixPath("/w")))
+    line = str(spec.execute(command, 7))
+    assert line.startswith("docker exec --workdir=/w --env=X=1 rocwheel-abc /bin/sh -c ")
+    assert line.endswith("7 echo 'a b'")
+
+
+def test_files_of_the_run_know_the_caller(spec):
+    assert "me:x:1000:100::/rocwheel/home:/bin/sh" in spec.files["passwd"]
+    assert "g27:x:27:" in spec.files["group"]
