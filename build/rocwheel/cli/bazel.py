@@ -115,7 +115,7 @@ class DevOptions(BuildOptions, DryRun):
 @once(
     "--keep-container",
     metavar="MINUTES",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=0),
     default=0,
     help="Leave the container, with its warm Bazel server, for the next turn.",
 )
