@@ -23,11 +23,11 @@ import json
 import re
 import sys
 from dataclasses import dataclass
+from datetime import date  # noqa: TC003 - for whoever adds a bypass: its last day is a date
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import date
 
 
 class Trigger(enum.Enum):
@@ -340,10 +340,22 @@ def known_targets() -> tuple[str, ...]:
     return (*(name for item in FAMILIES.values() for name in item.targets), *GENERIC_TARGETS)
 
 
+# https://github.com/llvm/llvm-project/pull/126762: silicon that was never sold
+RETIRED_TARGETS = {
+    "gfx940": "MI300 is gfx942, of the family gfx94X-dcgpu",
+    "gfx941": "MI300 is gfx942, of the family gfx94X-dcgpu",
+}
+
+
 def family(name: str) -> Family:
     """Look up a family. Raises KeyError whose message names the nearest family."""
     if name in FAMILIES:
         return FAMILIES[name]
+    if name in RETIRED_TARGETS:
+        raise KeyError(f"{name!r}: a retired gfx target; {RETIRED_TARGETS[name]}")
+    having = [family.name for family in FAMILIES.values() if name in family.targets]
+    if having:
+        raise KeyError(f"{name!r}: a gfx target, not a family; did you mean {' or '.join(having)}?")
     close = difflib.get_close_matches(name, FAMILIES, n=1, cutoff=0.5)
     near = f"did you mean {close[0]}?" if close else f"choose from: {', '.join(FAMILIES)}"
     raise KeyError(f"{name!r}: unknown GPU family; {near}")

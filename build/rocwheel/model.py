@@ -10,6 +10,7 @@ import difflib
 import enum
 import re
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 from packaging.version import InvalidVersion, Version
@@ -202,8 +203,25 @@ def byte_count(text: str) -> int:
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
+def _nearest(name: str, valid: Collection[str]) -> str:
+    """The version nearest to one that is not known: of two as far away, the newer."""
+
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(map(int, re.findall(r"\d+", text.partition("-")[0])))[:3]
+
+    wanted = numbers(name)
+
+    def distance(text: str) -> tuple[int, ...]:
+        found = numbers(text)
+        return tuple(abs(a - b) for a, b in zip_longest(found, wanted, fillvalue=0))
+
+    return min(valid, key=lambda item: (distance(item), [-part for part in numbers(item)]))
+
+
 def suggest(name: str, valid: Collection[str]) -> str:
     """A hint that names the valid value nearest to `name`, or all of them; case does not count."""
+    if re.fullmatch(r"\d+(\.\d+)+", name) and all(item[:1].isdigit() for item in valid):
+        return f"did you mean {_nearest(name, valid)}? known: {', '.join(valid)}"
     spelt = {item.lower(): item for item in valid}
     wanted = name.strip().lower()
     close = [item for item in spelt if wanted and item.startswith(wanted)]

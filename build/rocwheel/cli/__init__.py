@@ -152,9 +152,10 @@ class Commands(Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             from rocwheel.model import suggest
 
-            raise click.UsageError(
-                f"{args[0]!r}: unknown command; {suggest(args[0], COMMANDS)}", ctx
-            )
+            if "--json" in args and ctx.obj:  # which no command is there to read
+                ctx.obj.json = True
+            near = "did you mean --help?" if args[0] == "help" else suggest(args[0], COMMANDS)
+            raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
         if command is None:
             return name, command, rest

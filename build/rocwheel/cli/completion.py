@@ -20,7 +20,7 @@ class CompletionOptions:
 
 @command("completion", CompletionOptions)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def completion(_app: App, options: CompletionOptions) -> None:
+def completion(app: App, options: CompletionOptions) -> None:
     """Print shell completion code.
 
     bash: eval "$(ci_build completion bash)" in ~/.bashrc, where ci_build is the path of this
@@ -31,4 +31,5 @@ def completion(_app: App, options: CompletionOptions) -> None:
     found = get_completion_class(options.shell)
     if found is None:
         raise click.UsageError(f"{options.shell}: no completion for this shell")
-    click.echo(found(ci_build, {}, "ci_build", "_CI_BUILD_COMPLETE").source())
+    code = found(ci_build, {}, "ci_build", "_CI_BUILD_COMPLETE").source()
+    app.emit({"shell": options.shell, "code": code}, code)

@@ -21,7 +21,7 @@ from rocwheel.cli.command import DryRun, Option, once, option, section, together
 from rocwheel.cli.dist import CHECKOUT
 from rocwheel.cli.target import Target, TargetOptions, family_named, target_options
 from rocwheel.console import Mode
-from rocwheel.errors import StoreError
+from rocwheel.errors import InterruptError, StoreError
 from rocwheel.gate import environment
 from rocwheel.gate import run as room
 from rocwheel.gate.engine.plan import Snapshot, Watcher
@@ -317,8 +317,14 @@ def run(app: App, asked: Asked) -> GateResult:
     """Gate, and show it as it goes."""
     storing.clear(asked.request.output)
     app.console.info(f"gate {asked.request.cell}")
-    with _watching(app) as watcher:
-        return room.run(asked.request, asked.host, app.console, watcher)
+    try:
+        with _watching(app) as watcher:
+            return room.run(asked.request, asked.host, app.console, watcher)
+    except KeyboardInterrupt:
+        raise InterruptError(
+            f"the gate of {asked.request.cell} was interrupted: no verdict was stored",
+            hint="run the same command again; its tests start anew",
+        ) from None
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel import bazel, wheelhouse
+from rocwheel import bazel, source, wheelhouse
 from rocwheel.wheel.verify import Expectation
 from rocwheel.wheel.verify.rules import Finding
 from rocwheel.wheel.verify.rules import Severity
@@ -21,6 +21,7 @@ from rocwheel.errors import ConfigError, WheelError
 from rocwheel.build_record import BazelRecord, BuildRecord, FindingRecord
 from rocwheel.manifest import Manifest, RocmSource, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -214,8 +215,8 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
             name=root.name,
         ),
         tool=inputs.tool,
-        jax=tree.jax,
-        xla=tree.xla,
+        jax=replace(tree.jax, repository=source.public(tree.jax.repository)),
+        xla=replace(tree.xla, repository=source.public(tree.xla.repository)),
         builder_image=inputs.place.builder_image,
         bazel_version=spec.bazel.version,
         gfx_targets=planned.gfx_targets,

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -63,13 +64,19 @@ def _candidates(environ: Mapping[str, str]) -> Iterable[Path]:
     versions = [PythonVersion.parse(text) for text in CPYTHONS]
     folders = [Path(part) for part in environ.get("PATH", "").split(":") if part]
     root = environ.get("PYENV_ROOT") or str(Path(environ.get("HOME", "/")) / ".pyenv")
-    folders += sorted(Path(root).glob("versions/3.*/bin"))
+    with suppress(OSError):  # inherited of another user, who keeps it to himself
+        folders += sorted(Path(root).glob("versions/3.*/bin"), key=_numbers)
     names = dict.fromkeys([*(version.executable for version in versions), "python3"])
     for folder in folders:
         for name in names:
             path = folder / name
-            if path.is_file():
+            if os.path.isfile(path):  # noqa: PTH113 - False, too, where we may not look
                 yield path
+
+
+def _numbers(folder: Path) -> tuple[int, ...]:
+    """What sorts pyenv's 3.9.18 before 3.10.2."""
+    return tuple(map(int, re.findall(r"\d+", folder.parent.name)))
 
 
 def ask(executable: GuestPath, *, runner: Runner) -> Interpreter | None:

@@ -1,7 +1,7 @@
 """Sources: which JAX and XLA are built, where they are, and what they really are."""
 
 from rocwheel.source.bazelrc import RcFiles, variables
-from rocwheel.source.git import identify
+from rocwheel.source.git import identify, public
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.layouts import load as load_layouts
 from rocwheel.source.pins import Pin, Pins
@@ -30,6 +30,7 @@ __all__ = [
     "load_pins",
     "plan",
     "preview",
+    "public",
     "resolve",
     "variables",
 ]

@@ -10,12 +10,12 @@ import hashlib
 import os
 import re
 import shutil
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from rocwheel.download import without_secrets
 from rocwheel.errors import CommandError, SourceError
 from rocwheel.files import locked
 from rocwheel.manifest import Source
@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 
 # The tree decides nothing here: no prompt, no monitor program of its configuration, and a folder
 # owned by somebody else is only read.
-_ENV: Final = {"GIT_TERMINAL_PROMPT": "0", "GIT_OPTIONAL_LOCKS": "0"}
+_ENV: Final = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+}
+# The user's configuration is for reaching servers (proxies, credentials): nothing else sees it.
+_OURS: Final = {**_ENV, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+_REMOTE: Final = frozenset({"fetch", "ls-remote"})
 _SAFE: Final = ("git", "-c", "safe.directory=*", "-c", "core.fsmonitor=false")
 _NOT_SOURCES: Final = re.compile(r"(\.git|__pycache__|bazel-[^/]*)\Z")
 
@@ -108,21 +115,112 @@ def identify(root: Path, *, runner: Runner) -> Source:
     """Say what the files below `root` are.
 
     The top of a git checkout is its commit; when files differ from it, it is dirty and has a
-    digest too. Any other folder is identified by its digest alone.
+    digest too. Any other folder is identified by its digest alone. The configuration of the user
+    and of the checkout decides nothing: what is compared is the commit's tree with the files.
     """
     if not (root / ".git").exists():
         return Source(repository="", commit="", digest=digest(root, _walk(root)))
     try:
         commit = runner.capture(_git(root, "rev-parse", "--verify", "HEAD")).strip()
     except CommandError:  # no commit yet
-        return Source(repository="", commit="", digest=digest(root, _listed(root, runner)))
-    dirty = bool(runner.capture(_git(root, "status", "--porcelain")).strip())
-    return Source(
-        repository=_remote(root, runner),
-        commit=commit,
-        dirty=dirty,
-        digest=digest(root, _listed(root, runner)) if dirty else "",
-    )
+        return Source(repository="", commit="", digest=digest(root, _walk(root)))
+    with tempfile.TemporaryDirectory(prefix="rocwheel-git-") as name:
+        bare = _Bare(root=root, folder=Path(name), runner=runner)
+        bare.read(commit)
+        dirty = bare.differs()
+        return Source(
+            repository=_remote(root, runner),
+            commit=commit,
+            dirty=dirty,
+            digest=digest(root, bare.listed()) if dirty else "",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bare:
+    """A checkout seen through a repository of our own, which has its objects and nothing else.
+
+    So nothing in its configuration counts: no filter or monitor program runs, no file is assumed
+    to be unchanged, nothing is ignored but by the tree's own .gitignore files (gitignore(5),
+    gitattributes(5), git-update-index(1)).
+    """
+
+    root: Path
+    folder: Path
+    runner: Runner
+
+    def read(self, commit: str) -> None:
+        """Make the repository, with an index that is the tree of `commit`."""
+        where = _git(self.root, "rev-parse", "--git-path", "objects")
+        objects = self.root / self.runner.capture(where).strip()
+        self.runner.capture(_git(None, "init", "--quiet", "--bare", str(self.folder)))
+        alternates = self.folder / "objects" / "info" / "alternates"
+        alternates.write_text(f"{objects.resolve()}\n", encoding="utf-8")
+        (self.folder / "HEAD").write_text(f"{commit}\n", encoding="ascii")
+        self._ask("read-tree", commit)
+
+    def differs(self) -> bool:
+        """Whether a tracked file is not as the commit has it, or another file is there.
+
+        A submodule counts as changed when its own checkout is.
+        """
+        if self._ask("status", "--porcelain", "-uno", "--ignore-submodules=dirty"):
+            return True
+        if self._others():
+            return True
+        modules = (self.root / name for name in self._modules())
+        return any(
+            identify(module, runner=self.runner).dirty
+            for module in modules
+            if (module / ".git").exists()
+        )
+
+    def listed(self) -> Iterator[str]:
+        """Tracked files and those that are neither tracked nor ignored."""
+        yield from _names_of(self._ask("ls-files", "-z", "--cached"))
+        yield from self._others()
+
+    def _others(self) -> tuple[str, ...]:
+        ignored = "--exclude-per-directory=.gitignore"
+        return _names_of(self._ask("ls-files", "-z", "--others", ignored))
+
+    def _modules(self) -> Iterator[str]:
+        for entry in _names_of(self._ask("ls-files", "-z", "--stage")):
+            about, _, name = entry.partition("\t")
+            if about.startswith("160000 "):
+                yield name
+
+    def _ask(self, *arguments: str) -> str:
+        tree = (f"--git-dir={self.folder}", f"--work-tree={self.root}", "-c", "core.bare=false")
+        return self.runner.capture(_git(self.root, *tree, *arguments))
+
+
+def _names_of(output: str) -> tuple[str, ...]:
+    return tuple(filter(None, output.split("\0")))
+
+
+def public(url: str) -> str:
+    """One spelling of a public repository, however it was cloned; "" for one that is none.
+
+    No credentials, query or `.git`; ssh and `host:path` (git-clone(1), "GIT URLS") become https.
+    """
+    scp = re.fullmatch(r"(?:[^/@:]+@)?([A-Za-z0-9][A-Za-z0-9.-]+):(?!//)/?(.+)", url)
+    if scp:
+        host, path, scheme, port = scp[1], scp[2], "https", None
+    else:
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:
+            return ""
+        if parts.scheme not in {"http", "https", "ssh", "git", "git+ssh"} or not parts.hostname:
+            return ""
+        host, path = parts.hostname, parts.path.lstrip("/")
+        scheme = "http" if parts.scheme == "http" else "https"
+        if parts.scheme not in {"http", "https"} or port in {80, 443}:
+            port = None
+    path = path.rstrip("/").removesuffix(".git").rstrip("/")
+    return f"{scheme}://{host.lower()}{f':{port}' if port else ''}/{path}" if path else ""
 
 
 def digest(root: Path, names: Iterator[str]) -> str:
@@ -165,12 +263,6 @@ def _fetch(wanted: Checkout, folder: Path, runner: Runner) -> None:
         )
 
 
-def _listed(root: Path, runner: Runner) -> Iterator[str]:
-    """Tracked files and those that are neither tracked nor ignored."""
-    command = _git(root, "ls-files", "-z", "--cached", "--others", "--exclude-standard")
-    yield from filter(None, runner.capture(command).split("\0"))
-
-
 def _walk(root: Path) -> Iterator[str]:
     for folder, names, files in os.walk(root):
         names[:] = [name for name in names if not _NOT_SOURCES.match(name)]
@@ -182,16 +274,17 @@ def _walk(root: Path) -> Iterator[str]:
 
 
 def _remote(root: Path, runner: Runner) -> str:
-    """The URL of `origin`, without a password that may be in it; "" when there is none."""
+    """The public name of `origin`; "" when there is none."""
     try:
-        url = runner.capture(_git(root, "config", "--get", "remote.origin.url")).strip()
+        url = runner.capture(_git(root, "config", "--local", "--get", "remote.origin.url"))
     except CommandError:
         return ""
-    return without_secrets(url) if urlsplit(url).scheme else url
+    return public(url.strip())
 
 
 def _git(folder: Path | None, *arguments: str) -> Command:
-    return Command(argv=(*_SAFE, *arguments), cwd=folder, env=_ENV)
+    env = _ENV if _REMOTE.intersection(arguments) else _OURS
+    return Command(argv=(*_SAFE, *arguments), cwd=folder, env=env)
 
 
 def _unreachable(repository: str, exc: CommandError) -> SourceError:

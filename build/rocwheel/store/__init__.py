@@ -197,7 +197,7 @@ def open_store(url: str, options: Options | None = None) -> Store:
     """Open a store by its URL; nothing is asked of it yet. Raises ConfigError."""
     options = options or Options()
     parts = urlsplit(url)
-    if parts.scheme == "file" and parts.netloc in {"", "localhost"} and parts.path:
+    if parts.scheme == "file" and parts.netloc in {"", "localhost"} and parts.path[:1] == "/":
         from rocwheel.store.file import FileStore
 
         return FileStore(Path(unquote(parts.path)))

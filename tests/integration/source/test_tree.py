@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import threading
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from support.git_server import commit, git, repository
 from rocwheel import source
 from rocwheel.errors import ConfigError, RocwheelError, SourceError
 from rocwheel.model import PythonVersion
+from rocwheel.process import HostRunner, base_env
 from rocwheel.source import SourceRequest
 from rocwheel.source.git import Checkout, checkout
 from rocwheel.values import replace
@@ -186,7 +188,7 @@ def test_a_checkout_with_changes_is_dirty_and_says_so_in_the_version(bench):
 def test_the_password_in_a_remote_url_stays_out_of_the_manifest(bench):
     git(bench.jax, "remote", "add", "origin", "https://me:secret@example.org:8443/jax.git?t=1")
     tree = bench.resolve(jax_dir=bench.jax)
-    assert tree.jax.repository == "https://example.org:8443/jax.git"
+    assert tree.jax.repository == "https://example.org:8443/jax"
 
 
 def test_a_folder_without_git_is_its_digest(bench, tmp_path):
@@ -329,3 +331,105 @@ def test_a_preview_fetches_nothing_also_of_an_xla_that_is_only_named(bench):
     assert ask.argv[5:7] == ("ls-remote", f"{bench.url}/xla")
     assert tree.xla_dir is not None
     assert not bench.cache.exists()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://github.com/jax-ml/jax",
+        "https://github.com/jax-ml/jax.git/",
+        "https://token@GitHub.com:443/jax-ml/jax.git",
+        "git@github.com:jax-ml/jax.git",
+        "ssh://git@github.com:22/jax-ml/jax",
+        "git://github.com/jax-ml/jax.git",
+    ],
+)
+def test_one_repository_has_one_name_however_it_was_cloned(bench, url):
+    git(bench.jax, "remote", "add", "origin", url)
+    assert bench.resolve(jax_dir=bench.jax).jax.repository == "https://github.com/jax-ml/jax"
+
+
+@pytest.mark.parametrize("url", ["/home/me/jax", "file:///home/me/jax", "../jax", "C:\\jax", "x:["])
+def test_a_repository_that_is_not_public_is_named_by_its_commit_alone(bench, url):
+    git(bench.jax, "remote", "add", "origin", url)
+    assert bench.resolve(jax_dir=bench.jax).jax.repository == ""
+
+
+def hide_untracked(bench, tmp_path):
+    git(bench.jax, "config", "status.showUntrackedFiles", "no")
+    (bench.jax / "new.txt").write_text("new")
+
+
+def exclude_for_oneself(bench, tmp_path):
+    (bench.jax / ".git" / "info").mkdir(exist_ok=True)
+    (bench.jax / ".git" / "info" / "exclude").write_text("*.txt\n")
+    (bench.jax / "new.txt").write_text("new")
+
+
+def exclude_for_all_trees(bench, tmp_path):
+    (tmp_path / "ignore").write_text("*.txt\n")
+    git(bench.jax, "config", "core.excludesFile", str(tmp_path / "ignore"))
+    (bench.jax / "new.txt").write_text("new")
+
+
+def tracked(bench):
+    return git(bench.jax, "ls-files").splitlines()[0]
+
+
+def assume_unchanged(bench, tmp_path):
+    git(bench.jax, "update-index", "--assume-unchanged", tracked(bench))
+    (bench.jax / tracked(bench)).write_text("changed")
+
+
+def skip_worktree(bench, tmp_path):
+    git(bench.jax, "update-index", "--skip-worktree", tracked(bench))
+    (bench.jax / tracked(bench)).write_text("changed")
+
+
+def filter_that_lies(bench, tmp_path):
+    name = tracked(bench)
+    original = (bench.jax / name).read_text()
+    (tmp_path / "original").write_text(original)
+    git(
+        bench.jax, "config", "filter.lie.clean", f"cat {tmp_path}/original; touch {tmp_path}/sprung"
+    )
+    (bench.jax / ".git" / "info").mkdir(exist_ok=True)
+    (bench.jax / ".git" / "info" / "attributes").write_text(f"{name} filter=lie\n")
+    (bench.jax / name).write_text("changed")
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        hide_untracked, exclude_for_oneself, exclude_for_all_trees, assume_unchanged,
+        skip_worktree, filter_that_lies,
+    ],
+)  # fmt: skip
+def test_no_configuration_makes_a_changed_tree_clean_or_runs_a_program(bench, tmp_path, how):
+    how(bench, tmp_path)
+    said = subprocess.run(
+        ["git", "status", "--porcelain"], cwd=bench.jax, check=True, capture_output=True
+    ).stdout
+    assert said == b"", "the configuration hides the change from git"
+    (tmp_path / "sprung").unlink(missing_ok=True)
+    tree = bench.resolve(jax_dir=bench.jax)
+    assert tree.jax.dirty
+    assert len(tree.jax.digest) == 64
+    assert not (tmp_path / "sprung").exists()
+
+
+def test_the_users_own_configuration_counts_as_little(bench, tmp_path, monkeypatch):
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / ".gitconfig").write_text("[status]\n\tshowUntrackedFiles = no\n")
+    monkeypatch.setenv("HOME", str(home))
+    (bench.jax / "new.txt").write_text("new")
+    assert source.identify(bench.jax, runner=HostRunner(base_env(os.environ))).dirty
+
+
+def test_an_ignored_file_leaves_a_tree_clean(bench):
+    (bench.jax / ".gitignore").write_text("*.log\n")
+    git(bench.jax, "add", ".gitignore")
+    git(bench.jax, "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "ignore")
+    (bench.jax / "a.log").write_text("said")
+    assert not bench.resolve(jax_dir=bench.jax).jax.dirty
