@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT)]
 
 from examples.miniature.make_therock import make_tarball  # noqa: E402
-from rocwheel import bazel, demo, dist  # noqa: E402
+from rocwheel import bazel, demo, dist, home  # noqa: E402
 from rocwheel.bazel import BuildSpec  # noqa: E402
 from rocwheel.console import silent  # noqa: E402
 from rocwheel.model import WheelKind  # noqa: E402
@@ -64,7 +64,7 @@ class Bench:
             therock="",
             wheelhouse=work / "wheelhouse",
             cache=work / "cache",
-            checkout=ROOT,
+            home=home.find(None),
             cwd=work,
             environ=os.environ,
         )

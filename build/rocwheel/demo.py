@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rocwheel.console import Console
+    from rocwheel.home import Home
     from rocwheel.process import GuestPath, HostRunner, Runner
 
 ROCM_VERSION: Final = "7.10.0a20251120"
@@ -59,14 +60,9 @@ class Result:
     installed: tuple[Installed, ...]
 
 
-def miniature(checkout: Path) -> Path:
-    """The folder of the miniature workspace. Raises HostError where rocwheel has no checkout."""
-    folder = checkout / "examples" / "miniature"
-    if not folder.is_dir():
-        raise HostError(
-            f"{folder}: not found", hint="run the demo from a checkout: python3 build/ci_build demo"
-        )
-    return folder
+def miniature(home: Home) -> Path:
+    """The folder of the miniature workspace."""
+    return home.root / "examples" / "miniature"
 
 
 def install_packages(*, runner: HostRunner, console: Console, root: bool) -> None:
@@ -112,7 +108,7 @@ def prepare(
         pythons=wanted,
         rocm_version=ROCM_VERSION,
         gfx_targets=base.gfx_targets or TARGETS,
-        jax_source_dir=miniature(base.checkout) / "workspace",
+        jax_source_dir=miniature(base.home) / "workspace",
         jaxlib="built",
         compiler="clang",
         compiler_path=base.compiler_path,
@@ -137,9 +133,7 @@ def run(base: dist.Request, *, runner: HostRunner, console: Console, root: bool)
     prepared = prepare(base, runner=runner, console=console)
     wanted = prepared.request
     with console.step("Make a ROCm tarball from this machine's packages", key="tarball"):
-        tarball = make_tarball(
-            miniature(base.checkout), wanted.cache, runner=runner, console=console
-        )
+        tarball = make_tarball(miniature(base.home), wanted.cache, runner=runner, console=console)
     with serve(tarball.parent) as url:
         console.info(f"serving {tarball.name} at {url}")
         ready = dataclasses.replace(
@@ -169,7 +163,7 @@ def dry_run(base: dist.Request, *, runner: HostRunner) -> Iterator[str]:
     prepared = prepare(base, runner=runner, console=silent(), pull=False)
     wanted = prepared.request
     tarball = wanted.cache / "demo" / TARBALL
-    yield str(_making(miniature(base.checkout), tarball))
+    yield str(_making(miniature(base.home), tarball))
     yield f"# serve {tarball.parent} on a free loopback port while dist_wheels runs:"
     served = dataclasses.replace(wanted, therock=f"http://localhost/{TARBALL}")
     yield from dist.dry_run(dist.plan(served), runner=runner, place=prepared.place)

@@ -9,20 +9,19 @@ SIGINT, then SIGTERM, then SIGKILL.
 
 from __future__ import annotations
 
-import codecs
 import os
 import shlex
 import signal
 import subprocess
-import threading
 import time
-from collections import deque
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final, NewType, Protocol
 
+from rocwheel import watch
 from rocwheel.errors import CommandError, HostError
+from rocwheel.watch import Pump
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
 GuestPath = NewType("GuestPath", PurePosixPath)
 
 TAIL_LINES: Final = 40
+CAPTURE_SECONDS: Final = 1800.0  # for a short command that says no other
 GRACE_SECONDS: Final = (10.0, 5.0)  # after SIGINT, after SIGTERM
 
 # What a child may see of the caller's environment; everything else is given explicitly, so that
@@ -167,9 +167,15 @@ class HostRunner:
 
     isolated = False
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        """`env` is the whole base environment of every command (see `base_env`)."""
+    def __init__(
+        self, env: Mapping[str, str], *, tell: Callable[[str], None] = lambda _text: None
+    ) -> None:
+        """`env` is the whole base environment of every command (see `base_env`).
+
+        `tell` is told of a command that seems to hang.
+        """
         self._env = dict(env)
+        self._tell = tell
 
     def path(self, host: Path, /) -> GuestPath:
         return GuestPath(PurePosixPath(host))
@@ -187,23 +193,23 @@ class HostRunner:
         check: bool = True,
     ) -> Completed:
         started = time.monotonic()
-        lines: deque[str] = deque(maxlen=TAIL_LINES if log else None)
         with (
             log.open("a", encoding="utf-8") if log else nullcontext() as sink,
             self._started(command, stderr=subprocess.STDOUT) as process,
         ):
-            reader = threading.Thread(
-                target=_pump, args=(process.stdout, lines, sink, on_line), daemon=True
-            )
-            reader.start()
-            returncode = _wait(process, command)
-            reader.join(timeout=5.0)  # a daemon the child left behind may keep the pipe open
+            keep = TAIL_LINES if log else None
+            pump = Pump(process.stdout, keep=keep, sink=sink, on_line=on_line)  # type: ignore[arg-type]
+            pump.start()
+            returncode = self._wait(process, command, lambda: pump.last)
+            pump.join(timeout=5.0)  # a daemon the child left behind may keep the pipe open
         done = Completed(
             command=command,
             returncode=returncode,
-            output="\n".join(lines),
+            output="\n".join(pump.lines),
             seconds=time.monotonic() - started,
         )
+        if pump.error is not None:
+            raise _unheard(command, pump.error, log) from pump.error
         if check and returncode:
             raise _failure(command, returncode, done.output, log)
         return done
@@ -211,9 +217,9 @@ class HostRunner:
     def capture(self, command: Command, /) -> str:
         with self._started(command, stderr=subprocess.PIPE) as process:
             try:
-                out, err = process.communicate(timeout=command.timeout)
+                out, err = process.communicate(timeout=command.timeout or CAPTURE_SECONDS)
             except subprocess.TimeoutExpired:
-                raise _timed_out(command) from None
+                raise _timed_out(command, command.timeout or CAPTURE_SECONDS) from None
         if process.returncode:
             tail = err.decode(errors="replace") or out.decode(errors="replace")
             raise _failure(command, process.returncode, tail.strip(), None)
@@ -280,6 +286,22 @@ class HostRunner:
                 f"{command.argv[0]}: may not be executed", hint="check its permissions"
             ) from exc
 
+    def _wait(
+        self, process: subprocess.Popen[bytes], command: Command, last: Callable[[], float]
+    ) -> int:
+        def quiet(seconds: float) -> None:
+            self._tell(
+                f"{command.argv[0]}: no output and no CPU time for {seconds / 60:.0f} min "
+                f"(process {process.pid}); it is waited for"
+            )
+
+        try:
+            return watch.wait(process, timeout=command.timeout, last=last, quiet=quiet)
+        except subprocess.TimeoutExpired:
+            raise _timed_out(command, command.timeout or 0.0) from None
+        except watch.StuckError:
+            raise _timed_out(command, watch.STUCK_SECONDS) from None
+
     @contextmanager
     def _started(self, command: Command, *, stderr: int) -> Iterator[subprocess.Popen[bytes]]:
         process = self._open(command, stdout=subprocess.PIPE, stderr=stderr)
@@ -310,17 +332,21 @@ def stop(process: subprocess.Popen[bytes]) -> None:
             process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], command: Command) -> int:
-    try:
-        return process.wait(command.timeout)
-    except subprocess.TimeoutExpired:
-        raise _timed_out(command) from None
-
-
-def _timed_out(command: Command) -> CommandError:
+def _timed_out(command: Command, seconds: float) -> CommandError:
     return CommandError(
-        f"{command.argv[0]}: no end after {command.timeout:g} s: {command}",
+        f"{command.argv[0]}: no end after {seconds:g} s: {command}",
         hint="run it by hand to see where it hangs",
+    )
+
+
+def _unheard(command: Command, error: Exception, log: Path | None) -> Exception:
+    """What to raise when the output of a command could not be passed on."""
+    if not isinstance(error, (OSError, ValueError)):
+        return error
+    where = log if log and not isinstance(error, BrokenPipeError) else "what it printed"
+    return HostError(
+        f"{where}: {getattr(error, 'strerror', None) or error}, while {command.argv[0]} ran",
+        hint="free some space or keep the terminal open, and run the same command again",
     )
 
 
@@ -331,31 +357,3 @@ def _failure(command: Command, returncode: int, tail: str, log: Path | None) -> 
         hint=f"the whole output is in {log}" if log else "run the command by hand",
         detail=tail,
     )
-
-
-def _pump(
-    stream: IO[bytes],
-    lines: deque[str],
-    sink: IO[str] | None,
-    on_line: Callable[[str], None] | None,
-) -> None:
-    """Copy a pipe line by line as it arrives; a carriage return ends a line too."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    pending = ""
-
-    def emit(line: str) -> None:
-        lines.append(line)
-        if on_line:
-            on_line(line)
-
-    with suppress(ValueError, OSError):  # closed under us: the command is being stopped
-        while chunk := os.read(stream.fileno(), 1 << 16):
-            text = decoder.decode(chunk)
-            if sink:
-                sink.write(text)
-                sink.flush()
-            *whole, pending = (pending + text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
-            for line in whole:
-                emit(line)
-    if pending:
-        emit(pending)

@@ -15,12 +15,12 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
-from typing_extensions import Self
 
 from rocwheel.errors import ConfigError
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Commit = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{40}\Z")]

@@ -177,7 +177,7 @@ class Verdict(Value, frozen=True, kw_only=True):
     """One suite's word on one (manifest, family, CPython)."""
 
     manifest: Sha256
-    family: Annotated[str, Meta(pattern=r"\Agfx[0-9][0-9a-zA-Z-]*\Z")]
+    family: Annotated[str, Meta(pattern=r"\A[a-z][0-9a-zA-Z-]*\Z")]
     python: Annotated[str, Meta(pattern=r"\A[0-9]+\.[0-9]+(-ft)?\Z")]  # "3.12", "3.14-ft"
     suite: Annotated[str, Meta(pattern=r"\A[a-z][a-z0-9_]*\Z")]
     state: State

@@ -11,7 +11,7 @@ import pytest
 from checkouts import JAX_FILES, Commit, downstream, upstream
 from support import tarballs
 
-from rocwheel import bazel, dist, source
+from rocwheel import bazel, dist, home, source
 from rocwheel.dist import checks, inputs
 from rocwheel.errors import HostError
 from rocwheel.process import HostRunner, base_env
@@ -50,7 +50,7 @@ def gathered(commit: Commit, tmp_path: Path, **changes: object) -> tuple:
         jax_source_dir=root,
         wheelhouse=tmp_path / "wheelhouse",
         cache=tmp_path / "cache",
-        checkout=ROOT,
+        home=home.find(None),
         cwd=tmp_path,
         environ={"PATH": f"{folder}:{os.environ['PATH']}"},
     )

@@ -12,6 +12,7 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import amdgpu_family_matrix as matrix
+from rocwheel import home
 from rocwheel.gate.suite import suites
 from rocwheel.index import channels
 from rocwheel.ledger import log, verdicts
@@ -36,7 +37,7 @@ PLATFORM = "manylinux_2_27_x86_64"
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
 WHO = Who(by="tester", now=NOW)
 # the suites of this checkout, which commands hold verdicts against
-SUITES = suites.load_known(Path(__file__).parents[2], today=NOW.date())
+SUITES = suites.load_known(home.find(None), today=NOW.date())
 
 
 def make_wheel(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import amdgpu_family_matrix as matrix
-from rocwheel import dist, source
+from rocwheel import dist, home, source
 from rocwheel.dist import assemble, inputs
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.manifest import Source, WheelEntry
@@ -24,7 +24,7 @@ def request(tmp_path, **changes):
         therock=f"https://example.com/{TARBALL}",
         wheelhouse=tmp_path / "wheelhouse",
         cache=tmp_path / "cache",
-        checkout=ROOT,
+        home=home.find(None),
         cwd=tmp_path,
     )
     return replace(plain, **changes)
@@ -96,7 +96,9 @@ def test_a_new_jax_is_a_few_lines_of_data(tmp_path, runner):
     old = layouts[start:end].replace(">=0.11.1", ">=0.11.1,<0.99")
     new = layouts[start:end].replace(">=0.11.1", ">=0.99").replace("rocm_release_wheel", "next")
     (ci / "layouts.yaml").write_text(layouts[:start] + old + new + layouts[end:])
-    asked = request(tmp_path, jax_version="0.99.0", compiler="hermetic", checkout=tmp_path)
+    asked = request(
+        tmp_path, jax_version="0.99.0", compiler="hermetic", home=home.find(tmp_path / "ci")
+    )
     shown = "\n".join(dist.dry_run(dist.plan(asked), runner=runner))
     assert " --config=next " in shown
     assert "rocm_release_wheel" not in shown

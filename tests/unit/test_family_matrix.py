@@ -90,7 +90,7 @@ def test_multi_gpu_needs_its_own_runner():
 def test_what_a_suite_needs_agrees_with_the_suite():
     from rocwheel.gate.suite import suites
 
-    for suite in suites.load_all(FILE.parent):
+    for suite in suites.load_all(FILE.parent / "ci"):
         need = next((need for need in matrix.NEEDS if need.suite == suite.name), None)
         if need:
             assert need.gpus == min(suite.gpus), suite.name

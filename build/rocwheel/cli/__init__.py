@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +15,7 @@ import click
 
 from rocwheel import __version__
 from rocwheel.cli.app import App, start
-from rocwheel.cli.command import Group, before_the_command, dry_run_option, talk_options
+from rocwheel.cli.command import Group, before_the_command, common_options, dry_run_option
 from rocwheel.errors import HostError, InterruptError, RocwheelError
 
 if TYPE_CHECKING:
@@ -110,6 +111,21 @@ STAGES: Final = {
 COMMANDS: Final = {name: what for stage in STAGES.values() for name, what in stage.items()}
 
 
+def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
+    if not value or ctx.resilient_parsing:
+        return
+    from functools import partial
+
+    from rocwheel import home
+    from rocwheel.source import identify
+
+    app = ctx.find_object(App) or start()
+    found = home.tool(home.find(None), partial(identify, runner=app.runner))
+    commit = found.commit or found.digest or "unknown"
+    click.echo(f"rocwheel {__version__} ({commit[:12]}{', changed' if found.dirty else ''})")
+    ctx.exit()
+
+
 class Commands(Group):
     """A group that imports a command when it is asked for, and moves options past it."""
 
@@ -182,8 +198,11 @@ class Commands(Group):
         "max_content_width": 100,
     },
 )
-@click.version_option(__version__, message="%(version)s")
-@talk_options
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version,
+    help="Show program, version and commit, and exit.",
+)  # fmt: skip
+@common_options
 @click.pass_context
 def ci_build(ctx: click.Context, /, **_given: Any) -> None:
     """Turn a ROCm tarball and a JAX source tree into tested, pip-installable ROCm JAX wheels.
@@ -194,6 +213,12 @@ def ci_build(ctx: click.Context, /, **_given: Any) -> None:
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())
+
+
+def program_name(started: str) -> str:
+    """What this program is called in its own words: as it was started."""
+    name = os.path.basename(started)  # noqa: PTH119 - pathlib is not loaded for help
+    return "python -m rocwheel" if name == "__main__.py" else name
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -211,9 +236,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return exc.exit_code
     except click.ClickException as exc:
         return _usage(app, exc)
-    except BrokenPipeError:
+    except BrokenPipeError:  # who was to read this has gone: it is not known what they missed
         sys.stderr.close()
-        return 0
+        return 128 + signal.SIGPIPE
     except RocwheelError as exc:
         return _fail(app, exc)
     except OSError as exc:
@@ -224,11 +249,13 @@ def _run(app: App, argv: Sequence[str] | None) -> int:
     try:
         status = ci_build.main(
             args=None if argv is None else list(argv),
-            prog_name="ci_build",
+            prog_name=program_name(sys.argv[0]),
             complete_var="_CI_BUILD_COMPLETE",
             standalone_mode=False,
             obj=app,
         )
+    except SystemExit:  # click's answer to EPIPE, which it takes for itself
+        raise BrokenPipeError from None
     except (KeyboardInterrupt, click.Abort):
         raise InterruptError(
             "interrupted", hint="run the same command again; it continues from what is complete"
@@ -239,7 +266,7 @@ def _run(app: App, argv: Sequence[str] | None) -> int:
 def _usage(app: App, exc: click.ClickException) -> int:
     """Show what click refuses in the two lines every error has."""
     ctx = getattr(exc, "ctx", None)
-    command = ctx.command_path if ctx else "ci_build"
+    command = ctx.command_path if ctx else program_name(sys.argv[0])
     error = RocwheelError(exc.format_message(), hint=f"see {command} --help")
     app.console.fail(error)
     if app.json:

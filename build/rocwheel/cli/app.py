@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rocwheel.console import Console
+    from rocwheel.home import Home
     from rocwheel.process import HostRunner
 
 
@@ -31,6 +32,7 @@ class App:
         self.environ = environ
         if cwd is not None:
             self.cwd = cwd
+        self.ci_dir = ""
         self.json = False
         self.debug = False
         self.verbosity = 0
@@ -65,7 +67,24 @@ class App:
     def runner(self) -> HostRunner:
         from rocwheel.process import HostRunner, base_env
 
-        return HostRunner(base_env(self.environ))
+        return HostRunner(base_env(self.environ), tell=self.console.warn)
+
+    @cached_property
+    def home(self) -> Home:
+        """The data in use: `--ci-dir`, else what rocwheel came with. Raises ConfigError."""
+        from rocwheel import home
+
+        return home.find(self.cwd / self.ci_dir if self.ci_dir else None)
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """How this program is started again."""
+        from rocwheel import home
+
+        ours = home.find(None)
+        if ours.is_checkout:
+            return (sys.executable, str(ours.root / "build" / "ci_build"))
+        return (sys.executable, "-m", "rocwheel")
 
     @property
     def cache(self) -> Path:
@@ -123,5 +142,13 @@ class App:
 
 
 def start() -> App:
-    """Read the environment: once, here."""
+    """Read the environment: once, here. Standard streams that were closed are nobody's."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # or the next file that is opened would be it
+            os.open(os.devnull, os.O_RDWR)
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
     return App(os.environ)

@@ -168,7 +168,7 @@ def command(
         entry = _entry(function, options)
         settings = {"ignore_unknown_options": passes_options_on}
         made = click.command(name, cls=Command, context_settings=settings)(
-            entry if passes_options_on else talk_options(entry)
+            entry if passes_options_on else common_options(entry)
         )
         _compare(made, options)
         if parent is not None:
@@ -182,7 +182,7 @@ def group_command(name: str, options: type[T]) -> Callable[[Function[T]], click.
     """Make a command that is a group too: its function runs when no command of it is named."""
 
     def decorate(function: Function[T]) -> click.Group:
-        made = click.group(name, cls=Group)(talk_options(_entry(function, options)))
+        made = click.group(name, cls=Group)(common_options(_entry(function, options)))
         _compare(made, options)
         return made
 
@@ -245,6 +245,17 @@ talk_options = section(
         about="Show every command as it starts, and the traceback of an error.",
     ),
 )  # fmt: skip
+
+
+data_option = section(
+    "Inputs",
+    _talk(
+        "--ci-dir", sets="ci_dir", metavar="DIR", envvar="ROCWHEEL_CI_DIR",
+        about="A team's own pins, layouts, policies, channels and suites in place of those that "
+        "rocwheel came with.",
+    ),
+)  # fmt: skip
+common_options = together(data_option, talk_options)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

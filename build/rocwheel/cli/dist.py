@@ -6,7 +6,6 @@ import platform
 import shlex
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import click
 
@@ -17,8 +16,6 @@ from rocwheel.cli.command import DryRun, command, dry_run_option
 from rocwheel.cli.options import BuildOptions, build_options
 from rocwheel.dist.executor import Executor
 from rocwheel.model import PythonVersion, byte_count
-
-CHECKOUT = Path(__file__).resolve().parents[3]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +59,7 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         rocm_cache=app.path(options.rocm_dir),
         cache_budget=byte_count(options.cache_budget) if options.cache_budget else None,
         allow_dirty=options.allow_dirty,
-        checkout=CHECKOUT,
+        home=app.home,
         cwd=app.cwd,
         environ=app.environ,
         command_line=shlex.join(sys.argv),
@@ -88,7 +85,7 @@ def _executor(app: App, options: BuildOptions) -> Executor:
 
 
 def _remote(app: App, options: BuildOptions) -> Remote:
-    trees = (app.path(options.jax_source_dir), app.path(options.xla_source_dir), CHECKOUT)
+    trees = (app.path(options.jax_source_dir), app.path(options.xla_source_dir), app.home.root)
     return read_remote(
         cache=options.remote_cache,
         executor=options.remote_executor,

@@ -22,7 +22,6 @@ from rocwheel.cli.command import (
     group_command,
     option,
 )
-from rocwheel.cli.dist import CHECKOUT
 from rocwheel.cli.gating import CellOptions, GateOptions, cell_options, run_options, slots_option
 from rocwheel.cli.target import TargetOptions, target_options
 from rocwheel.console import columns
@@ -64,8 +63,8 @@ def gate(app: App, options: GateOptions) -> int:
 @command("list", NoOptions, parent=gate)
 def list_suites(app: App, _options: NoOptions) -> None:
     """List the suites: what they need, what they demand, who requires them."""
-    found = suites.load_all(CHECKOUT)
-    skips.load(CHECKOUT, today=app.now().date())
+    found = suites.load_all(app.home.ci)
+    skips.load(app.home.ci, today=app.now().date())
     required = {
         suite.name: [f.name for f in matrix.FAMILIES.values() if f.requires(suite.name)]
         for suite in found
@@ -109,7 +108,9 @@ def merge(app: App, options: MergeOptions) -> int:
         found = [storing.shard_in(app.cwd / folder) for folder in options.folders]
     else:
         place, found = gating.stored_shards(app, options, options.shards)
-    merged = merge_shards(found, options.shards, lambda suite: suites.load(CHECKOUT, suite).demand)
+    merged = merge_shards(
+        found, options.shards, lambda suite: suites.load(app.home.ci, suite).demand
+    )
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
@@ -166,7 +167,7 @@ def _again(app: App, results: Results, words: list[str], options: RerunOptions) 
         of.write_bytes(results.to_bytes())
         arguments = [*words, f"--failed-of={of}", f"--output={target}", *("--dry-run",) * dry]
         if not dry:
-            again = shlex.join([*gating.program(), "gate", *arguments])
+            again = shlex.join([*app.program, "gate", *arguments])
             app.console.info(f"to run this again: {again}")
         result = gate.main(arguments, standalone_mode=False, obj=app)
     return result if isinstance(result, int) else None

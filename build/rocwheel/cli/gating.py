@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from click.core import ParameterSource
 from amdgpu_family_matrix import Family
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, Option, once, option, section, together
-from rocwheel.cli.dist import CHECKOUT
 from rocwheel.cli.target import Target, TargetOptions, family_named, target_options
 from rocwheel.console import Mode
 from rocwheel.errors import InterruptError, StoreError
@@ -34,7 +32,6 @@ from rocwheel.gate.verdict import storing
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
-from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render, summary
 from rocwheel.report.page import verdict_text
 from rocwheel.results import Attempt, Fault, Results
@@ -194,24 +191,24 @@ def request(app: App, options: GateOptions, *, choice: Choice) -> Asked:
         if not getattr(options, name):
             raise click.UsageError(f"give --{name}; `gate list` shows the suites")
     python = PythonVersion.parse(options.python or "")
-    suite = suites.load(CHECKOUT, options.suite or "")
+    suite = suites.load(app.home.ci, options.suite or "")
     host = this_host(app, options.slots, options.runner)
     family, manifest, place, wheels = _wheels(app, options, python)
     shard = Shard.parse(options.shard)
     suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
     output = options.output or f"gate-results/{suite.name}-{python}{suffix}"
-    listed = skips.load(CHECKOUT, today=app.now().date())
+    listed = skips.load(app.home.ci, today=app.now().date())
     request = GateRequest(
         suite=suite,
         family=family,
         python=python,
         wheels=wheels,
         manifest=manifest,
-        checkout=CHECKOUT,
+        home=app.home,
         output=app.cwd / output,
-        libraries=suites.libraries(CHECKOUT),
+        libraries=suites.libraries(app.home.ci),
         skips=listed,
-        known=suites.known(CHECKOUT, suite, listed),
+        known=suites.known(app.home, suite, listed),
         shard=shard,
         device=DeviceChoice(options.device),
         rocm=options.rocm or "",
@@ -255,7 +252,7 @@ def _wheels(
 def this_host(app: App, slots: Path, label: str) -> Host:
     """This machine, and the process's place on it."""
     return Host(
-        runner=HostRunner(base_env(app.environ)),
+        runner=app.runner,
         environ=app.environ,
         root=Path("/"),
         cwd=app.cwd,
@@ -293,11 +290,6 @@ def _command_line(app: App, options: GateOptions) -> str:
         values = value if isinstance(value, tuple) else (value,)
         words += [f"{spelt[name]}={app.cwd / str(item) if is_path else item}" for item in values]
     return shlex.join(words)
-
-
-def program() -> list[str]:
-    """How this program is started."""
-    return [sys.executable, str(CHECKOUT / "build" / "ci_build")]
 
 
 # --- running and telling -------------------------------------------------------------------------
@@ -359,7 +351,7 @@ def finish(
 ) -> int:
     """Write the reports, store them and the verdict, say the result; return its exit status."""
     results, found, verdict = judged
-    notes = {library.name: library.note for library in suites.libraries(CHECKOUT)}
+    notes = {library.name: library.note for library in suites.libraries(app.home.ci)}
     reports = render(results, found, notes)
     storing.write(output, reports, None)  # before anything can go wrong with the store
     key = ""
@@ -390,7 +382,7 @@ def _tell_github(app: App, results: Results, found: Fault) -> None:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(summary.markdown(results, found))
     if app.console.mode is Mode.GITHUB:
-        folder = suites.load(CHECKOUT, results.suite).source.folder
+        folder = suites.load(app.home.ci, results.suite).source.folder
         for line in summary.workflow_commands(results, found, folder):
             app.console.info(line)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import socket
-import sys
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -66,11 +64,6 @@ class NightTarget:
         return names[-1]
 
 
-def program() -> tuple[str, ...]:
-    """How this program is started."""
-    return (sys.executable, str(Path(sys.argv[0]).absolute()))
-
-
 def whole(app: App) -> HostRunner:
     """Starts what needs the caller's whole environment: our own commands, and Slurm's."""
     return HostRunner(dict(app.environ))
@@ -80,7 +73,7 @@ def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cel
     """This machine, for cells to run on."""
     return cells.Worker(
         runner=whole(app),
-        program=how or program(),
+        program=how or app.program,
         host=app.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         engine=engine,
         job=job,

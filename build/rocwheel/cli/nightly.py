@@ -15,7 +15,6 @@ import amdgpu_family_matrix as matrix
 from rocwheel.cli import night_care  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, dry_run_option, option
-from rocwheel.cli.dist import CHECKOUT
 from rocwheel.cli.night import (
     LATEST,
     NightOptions,
@@ -23,7 +22,6 @@ from rocwheel.cli.night import (
     document_of,
     night_argument,
     nightly,
-    program,
     whole,
     worker,
 )
@@ -129,18 +127,18 @@ def _plan(app: App, options: PlanOptions, target: NightTarget) -> Plan:
     if options.repeat:
         old, _ = target.nights.plan(options.repeat)
         return planning.again(old, night=night, by=by, now=app.now())
-    path = app.path(options.config) or CHECKOUT / settings_file.FILE
+    path = app.path(options.config) or app.home.ci / settings_file.FILE
     settings = settings_file.load(path, app.path(options.pools))
     families = {item.name: item for item in matrix.families(settings.trigger)}
     with Client(base_env(app.environ), retry=RETRY, note=app.console.detail) as client:
         world = resolving.World(
-            checkout=CHECKOUT,
+            ci=app.home.ci,
             cwd=path.parent,
             runner=app.runner,
             client=client,
             now=app.now(),
             note=app.console.warn,
-            tool=resolving.tool_of(CHECKOUT, app.runner),
+            tool=resolving.tool_of(app.home, app.runner),
         )
         recipes, absent = resolving.resolve(settings, families, world)
     setting = planning.Setting(
@@ -149,7 +147,7 @@ def _plan(app: App, options: PlanOptions, target: NightTarget) -> Plan:
         families=families,
         channel=judging(app, target.channel),
         target=target.words,
-        checkout=CHECKOUT,
+        ci=app.home.ci,
         by=by,
         now=app.now(),
     )
@@ -207,7 +205,7 @@ def run(app: App, options: RunOptions) -> int:
         )
     if options.engine == "github":
         return _github(app, book, options.only)
-    how = tuple(shlex.split(options.program)) or program()
+    how = tuple(shlex.split(options.program)) or app.program
     start = _run_there if options.engine == "slurm" else _run_here
     return start(app, options, target, book, how)
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import dry_run_option
-from rocwheel.cli.command import talk_options as common_options
+from rocwheel.cli.command import common_options, dry_run_option
 from rocwheel.cli.target import (
     PersonOptions,
     Target,

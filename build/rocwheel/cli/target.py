@@ -10,7 +10,6 @@ import click
 import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
 from rocwheel.cli.command import once, option, section, together
-from rocwheel.cli.dist import CHECKOUT
 from rocwheel.errors import ConfigError
 from rocwheel.index import channels
 from rocwheel.index.channels import Channel
@@ -37,7 +36,7 @@ class StoreOptions:
             raise click.UsageError("give --channel or --store, one of the two")
         return (
             channels.channel(
-                app.path(self.channels_file) or CHECKOUT / "ci" / "channels.yaml", self.channel
+                app.path(self.channels_file) or app.home.ci / "channels.yaml", self.channel
             )
             if self.channel
             else channels.of_store(self.store_url or "")
@@ -63,7 +62,7 @@ store_options = section(
     option(
         "--channels-file",
         type=click.Path(path_type=Path),
-        help="Where the channels are defined; default: ci/channels.yaml of this checkout.",
+        help="Where the channels are defined; default: channels.yaml of the data in use.",
     ),
 )
 target_options = together(
@@ -118,12 +117,12 @@ class Target:
         """Raises UsageError or ConfigError."""
         self.channel = options.open(app)
         if not options.family:
-            raise click.UsageError("give --family; `python amdgpu_family_matrix.py` lists them")
+            raise click.UsageError("give --family; `python -m amdgpu_family_matrix` lists them")
         self.family = family_named(options.family)
         self.store = self.channel.open()
 
     def judging(self, app: App) -> Channel:
-        """The channel with the suites of this checkout: verdicts of other suites do not count."""
+        """The channel with the suites of the data in use: verdicts of other suites do not count."""
         return judging(app, self.channel)
 
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
@@ -176,7 +175,7 @@ def judging(app: App, channel: Channel) -> Channel:
     """A channel with the suites of this checkout: verdicts of other suites do not count."""
     from rocwheel.gate.suite import suites
 
-    return replace(channel, suites=suites.load_known(CHECKOUT, today=app.now().date()))
+    return replace(channel, suites=suites.load_known(app.home, today=app.now().date()))
 
 
 def family_named(name: str) -> matrix.Family:

@@ -12,7 +12,7 @@ import click
 from rocwheel import files
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, dry_run_option, group, option
-from rocwheel.cli.dist import CHECKOUT, listed
+from rocwheel.cli.dist import listed
 from rocwheel.errors import WheelError
 from rocwheel.wheel import diff_page, rename, show, together
 from rocwheel.wheel import inspect as inspection
@@ -24,7 +24,7 @@ from rocwheel.wheel.diff import diff as compare
 _PATH = click.Path(path_type=Path)
 _wheels = click.argument("wheels", nargs=-1, required=True, metavar="WHEEL...", type=_PATH)
 _policy = option(
-    "--policy", type=_PATH, help="Policy file; default: ci/wheel_policy.yaml of this checkout."
+    "--policy", type=_PATH, help="Policy file; default: wheel_policy.yaml of the data in use."
 )
 _output = option(
     "--output",
@@ -61,7 +61,7 @@ class PolicyOptions:
 
     def load(self, app: App) -> policies.WheelPolicy:
         """Raises ConfigError."""
-        return policies.load(app.path(self.policy) or CHECKOUT / "ci" / "wheel_policy.yaml")
+        return policies.load(app.path(self.policy) or app.home.ci / "wheel_policy.yaml")
 
 
 @group("wheel")

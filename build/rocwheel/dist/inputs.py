@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from rocwheel import bazel, rocm, source
+from rocwheel import bazel, home, rocm, source
 from rocwheel.console import silent
 from rocwheel.container import Mount
 from rocwheel.dist import checks, executor
@@ -61,7 +61,7 @@ def gather(
             runner=runner,
             console=console,
         )
-        tool = source.identify(request.checkout, runner=runner)
+        tool = home.tool(request.home, partial(source.identify, runner=runner))
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
     executor.check(place, request, bazel_version=tree.bazel)
@@ -223,7 +223,7 @@ def find_bazel(
         workspace=tree.workspace,
         runner=runner,
         downloads=bazel.Downloads(
-            releases=bazel.load_releases(request.checkout / "ci" / "bazel_binaries.yaml"),
+            releases=bazel.load_releases(request.home.ci / "bazel_binaries.yaml"),
             folder=request.cache / "bazel-binaries",
             mirror=request.bazel_mirror,
             only_verified=request.locked,

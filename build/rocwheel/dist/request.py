@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from rocwheel.home import Home
+
 JAXLIB_ORIGINS: Final = ("built", "upstream")
 
 
@@ -59,7 +61,7 @@ class Request:
     rocm_cache: Path | None = None  # None: in `cache`, with all else
     cache_budget: int | None = None  # bytes
     allow_dirty: bool = False
-    checkout: Path  # rocwheel's own: where ci/ is
+    home: Home  # rocwheel's own data
     cwd: Path
     environ: Mapping[str, str] = field(default_factory=dict)
     command_line: str = ""
@@ -83,7 +85,7 @@ class Plan:
 
 def plan(request: Request) -> Plan:
     """Check the request and decide. Changes nothing. Raises ConfigError, RocmError, HostError."""
-    ci = request.checkout / "ci"
+    ci = request.home.ci
     layouts = source.load_layouts(ci / "layouts.yaml")
     pins = source.load_pins(ci / "pins.yaml", layouts=layouts)
     for what, value, valid in (

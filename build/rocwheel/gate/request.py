@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rocwheel.gate.suite.history import SuiteHistory
     from rocwheel.gate.suite.skips import Skip
     from rocwheel.gate.suite.suites import Library, Suite
+    from rocwheel.home import Home
     from rocwheel.manifest import Manifest
     from rocwheel.model import PythonVersion
     from rocwheel.process import HostRunner
@@ -53,7 +54,7 @@ class GateRequest:
     python: PythonVersion
     wheels: WheelsUnderTest
     manifest: Manifest | None  # None for wheels without one
-    checkout: Path  # ours, with ci/ and suites/
+    home: Home  # our data, or a team's
     output: Path
     libraries: tuple[Library, ...] = ()
     skips: tuple[Skip, ...] = ()

@@ -11,12 +11,13 @@ import tempfile
 from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from packaging.version import Version
 
-from rocwheel import __version__
+from rocwheel import __version__, home
 from rocwheel.errors import ConfigError, RocwheelError
 from rocwheel.gate import environment, provisioning
 from rocwheel.gate.engine.child import WorkerSpec
@@ -180,7 +181,7 @@ def _checkout(request: GateRequest, host: Host) -> git.Checkout | None:
 
 def _find(request: GateRequest, fetched: Path | None) -> SuiteFiles:
     source = request.suite.source
-    top = request.checkout / source.folder if source.folder else request.jax_tests or fetched
+    top = request.home.tests / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
         raise ConfigError(f"{request.cell}: no tests", hint="add --jax-tests with a JAX checkout")
     return discovery.find(source, top, request.shard)
@@ -207,10 +208,8 @@ def _identity(request: GateRequest, host: Host) -> str:
 
 
 def _tool(request: GateRequest, host: Host) -> str:
-    """Our own commit where this is a checkout, else our version."""
-    if not (request.checkout / ".git").exists():
-        return __version__
-    own = git.identify(request.checkout, runner=host.runner)
+    """Our own commit where it is known, else our version."""
+    own = home.tool(request.home, partial(git.identify, runner=host.runner))
     return f"{own.commit}{record.DIRTY if own.dirty else ''}" or __version__
 
 

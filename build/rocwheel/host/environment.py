@@ -41,7 +41,7 @@ def python(lock: Path, *, environ: Mapping[str, str]) -> Path:
     try:
         with files.locked(target.parent / f"{key[:16]}.lock"):
             if not marker.exists():
-                _make(target, lock, HostRunner(base_env(environ)))
+                _make(target, lock, HostRunner(_plain(environ)))
                 marker.touch()
     except OSError as exc:
         raise HostError(
@@ -49,6 +49,15 @@ def python(lock: Path, *, environ: Mapping[str, str]) -> Path:
             hint="free some space, or set XDG_CACHE_HOME to a folder that can be written",
         ) from exc
     return executable
+
+
+# pip's own settings that put packages elsewhere than into the environment that is being filled
+_ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON"})
+
+
+def _plain(environ: Mapping[str, str]) -> dict[str, str]:
+    base = base_env(environ)
+    return {name: value for name, value in base.items() if name not in _ELSEWHERE}
 
 
 def _make(target: Path, lock: Path, runner: HostRunner) -> None:

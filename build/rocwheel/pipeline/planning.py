@@ -72,7 +72,7 @@ class Setting:
     families: Mapping[str, Family]
     channel: Channel
     target: tuple[str, ...]
-    checkout: Path
+    ci: Path  # the folder of data in use
     by: str
     now: datetime
 
@@ -145,7 +145,7 @@ def _durations(
     def one(item: tuple[tuple[str, str], int]) -> tuple[tuple[str, str], int]:
         (name, suite), major = item
         place = setting.channel.staging(store, name, major)
-        past = history.read(place, suite, setting.checkout)
+        past = history.read(place, suite, setting.ci)
         return (name, suite), sum(test.milliseconds for test in past.tests.values())
 
     found = each(one, asked.items(), threads=store.connections)
@@ -207,7 +207,7 @@ class _Made:
 
     def __init__(self, setting: Setting, seen: Seen) -> None:
         self._setting, self._seen = setting, seen
-        self._suites = {item.name: item for item in suites.load_all(setting.checkout)}
+        self._suites = {item.name: item for item in suites.load_all(setting.ci)}
         self.cells: list[Cell] = []
         self.absent: list[Absent] = []
 

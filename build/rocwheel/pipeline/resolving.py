@@ -8,13 +8,14 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import partial
 from html import unescape
 from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote, urljoin
 
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import __version__, source
+from rocwheel import __version__, home, source
 from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
 from rocwheel.ledger.nights import Absent, Recipe
 from rocwheel.pipeline.settings import Branch
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from amdgpu_family_matrix import Family
     from rocwheel.download import Client
+    from rocwheel.home import Home
     from rocwheel.pipeline.settings import SetSettings, Settings
     from rocwheel.process import Runner
     from rocwheel.source.pins import Pin, Pins
@@ -43,7 +45,7 @@ HREF: Final = re.compile(r"""href\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
 class World:
     """What resolving asks: the network, git, this checkout."""
 
-    checkout: Path
+    ci: Path  # the folder of data in use
     cwd: Path
     runner: Runner
     client: Client
@@ -65,7 +67,7 @@ def resolve(
     settings: Settings, families: Mapping[str, Family], world: World
 ) -> tuple[tuple[Recipe, ...], tuple[Absent, ...]]:
     """Every recipe of the night, and the sets that are left out with the reason."""
-    ci = world.checkout / "ci"
+    ci = world.ci
     pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
     recipes: list[Recipe] = []
     absent: list[Absent] = []
@@ -261,7 +263,7 @@ def one_tarball(where: str, sha256: str, world: World) -> Tarball:
     return Tarball(source=where, version=version, sha256=digest.hexdigest())
 
 
-def tool_of(checkout: Path, runner: Runner) -> str:
+def tool_of(ours: Home, runner: Runner) -> str:
     """What of rocwheel itself is an input: its commit, and the digest of what differs from it."""
-    found = git.identify(checkout, runner=runner)
+    found = home.tool(ours, partial(git.identify, runner=runner))
     return " ".join(filter(None, (__version__, found.commit, found.digest)))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rocwheel.config import Field
 
-FILE: Final = "ci/nightly.yaml"
+FILE: Final = "nightly.yaml"
 EXAMPLE: Final = matrix.Runner("any", partition="any")
 ONE: Final = {"labels": "label", "partitions": "partition", "gres": "gres"}  # a runner's field
 

@@ -13,6 +13,7 @@ from support import gate, published
 from support.topology import machine, mi300x
 
 import amdgpu_family_matrix as matrix
+from rocwheel import home
 from rocwheel.cli import main
 from rocwheel.console import Console
 from rocwheel.gate import environment
@@ -49,14 +50,14 @@ def interpreter():
 
 def asked(interpreter, tmp_path, *, wheels, device, **more):
     return GateRequest(
-        suite=suites.load(ROOT, "smoke"),
+        suite=suites.load(ROOT / "ci", "smoke"),
         family=matrix.family("gfx94X-dcgpu"),
         python=interpreter.version,
         wheels=wheels,
         manifest=None,
-        checkout=ROOT,
+        home=home.find(None),
         output=tmp_path / "out",
-        libraries=suites.libraries(ROOT),
+        libraries=suites.libraries(ROOT / "ci"),
         device=device,
         lanes=2,
         rocm="pip:pytest==8.4.2",  # no ROCm is needed to be refused
@@ -92,7 +93,7 @@ def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke):
 
 def test_the_loss_of_small_models_falls_on_the_cpu(smoke, tmp_path):
     request, _, python = smoke
-    suite = suites.load(ROOT, "e2e")
+    suite = suites.load(ROOT / "ci", "e2e")
     tests = discovery.find(suite.source, ROOT / suite.source.folder, request.shard)
     worker = WorkerSpec(
         python=python, root=tests.root, arguments=tests.arguments, logs=tmp_path / "logs",

@@ -35,6 +35,7 @@ from rocwheel.gate.suite.suites import Deadlines, Suite, SuiteSource
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.judge import with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
+from rocwheel.home import Home
 from rocwheel.host import machine as machines
 from rocwheel.ledger import manifests, verdicts
 from rocwheel.process import HostRunner, base_env
@@ -127,9 +128,9 @@ def request_(staged, checkout, tmp_path, interpreter):
         python=interpreter.version,
         wheels=environment.of_manifest(manifest, interpreter.version, place.link),
         manifest=manifest,
-        checkout=checkout,
+        home=Home(root=checkout, ci=checkout / "ci", tests=checkout),
         output=tmp_path / "out",
-        skips=load(checkout, today=datetime.now(tz=timezone.utc).date()),
+        skips=load(checkout / "ci", today=datetime.now(tz=timezone.utc).date()),
         rocm=str(tmp_path / "no-such-rocm"),
         device=DeviceChoice.CPU,
         lanes=1,
@@ -322,7 +323,7 @@ def test_an_entry_of_the_skip_list_that_meets_nothing_fails_the_suite(
     file.write_text(
         file.read_text() + file.read_text().partition("\n")[2].replace("listed", "gone")
     )
-    entries = load(checkout, today=datetime.now(tz=timezone.utc).date())
+    entries = load(checkout / "ci", today=datetime.now(tz=timezone.utc).date())
     gated = gate(replace(request_, skips=entries), host, console)
     assert gated.found.state is State.FAIL
     assert "ci/skips/own.yaml:3: meets no test" in gated.found.message

@@ -10,7 +10,7 @@ import pytest
 from support import tarballs, toy
 from support.git_server import git, repository
 
-from rocwheel import bazel, dist
+from rocwheel import bazel, dist, home
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion
 
@@ -34,7 +34,7 @@ def request_(tmp_path):
         allow_dirty=True,
         wheelhouse=tmp_path / "wheelhouse",
         cache=tmp_path / "cache",
-        checkout=ROOT,
+        home=home.find(None),
         cwd=tmp_path,
         environ={"PATH": os.environ["PATH"]},
     )

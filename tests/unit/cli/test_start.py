@@ -233,3 +233,19 @@ def test_the_lock_file_holds_every_dependency():
     locked = (ROOT / "build" / "requirements.lock").read_text().lower()
     for line in filter(None, map(str.strip, block.splitlines())):
         assert f"\n{line.strip(' ,').strip(chr(34)).split('>')[0].lower()}==" in "\n" + locked
+
+
+def test_the_executable_never_starts_itself_twice(tmp_path):
+    """An environment that lacks something although it was just made is said, not made again."""
+    done = subprocess.run(
+        [sys.executable, "-S", str(ROOT / "build" / "ci_build"), "--version"],
+        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "ROCWHEEL_ENVIRONMENT_MADE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 8
+    assert "lacks " in done.stderr
+    assert "PYTHONPATH" in done.stderr
+    assert list(tmp_path.iterdir()) == []

@@ -15,6 +15,7 @@ import pytest
 from support import generations, tarballs
 from support.generations import GENERATIONS
 
+from rocwheel import home
 from rocwheel import bazel, dist, rocm, source
 from rocwheel.console import silent
 from rocwheel.dist import checks, inputs
@@ -68,7 +69,7 @@ def look(tmp_path, runner, clang):
             jaxlib="built",
             wheelhouse=tmp_path / "wheelhouse",
             cache=tmp_path / "cache",
-            checkout=ROOT,
+            home=home.find(None),
             cwd=tmp_path,
             environ={"PATH": f"{folder}:{os.environ['PATH']}"},
         )

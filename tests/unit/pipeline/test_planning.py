@@ -45,7 +45,7 @@ def setting():
         families=matrix.FAMILIES,
         channel=channels.of_store("file:///store"),
         target=("--store=file:///store",),
-        checkout=ROOT,
+        ci=ROOT / "ci",
         by="me",
         now=NOW,
     )
@@ -227,7 +227,7 @@ def test_the_newest_tarball_of_each_family_is_chosen_by_version(tmp_path):
     ):
         (tmp_path / name).touch()
     world = resolving.World(
-        checkout=ROOT, cwd=tmp_path, runner=None, client=None, now=NOW, note=print, tool=""
+        ci=ROOT / "ci", cwd=tmp_path, runner=None, client=None, now=NOW, note=print, tool=""
     )
     found = resolving.newest_tarballs(".", world)
     assert sorted(found) == ["gfx90a", "gfx94X-dcgpu"]

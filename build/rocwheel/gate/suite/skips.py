@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from rocwheel.config import Field
 
-FOLDER: Final = "ci/skips"
+FOLDER: Final = "skips"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,13 +92,13 @@ class Skip:
         return f"{self.reason} ({self.issue}, {self.owner}, until {self.expires.isoformat()})"
 
 
-def load(folder: Path, *, today: date) -> tuple[Skip, ...]:
-    """Read every list below our checkout. Raises ConfigError for expired and double entries."""
+def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
+    """Read every list of a `ci` folder. Raises ConfigError for expired and double entries."""
     entries = [
         entry
-        for path in sorted((folder / FOLDER).glob("*.yaml"))
+        for path in sorted((ci / FOLDER).glob("*.yaml"))
         for entry in _read(
-            config.parse(path.read_text(encoding="utf-8"), name=str(path.relative_to(folder)))
+            config.parse(path.read_text(encoding="utf-8"), name=str(path.relative_to(ci.parent)))
         )
     ]
     for entry in entries:

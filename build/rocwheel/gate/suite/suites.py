@@ -30,9 +30,10 @@ if TYPE_CHECKING:
 
     from rocwheel.config import Field
     from rocwheel.gate.suite.skips import Skip
+    from rocwheel.home import Home
 
-FOLDER: Final = "ci/suites"
-LIBRARIES: Final = "ci/rocm_libraries.yaml"
+FOLDER: Final = "suites"
+LIBRARIES: Final = "rocm_libraries.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,19 +88,19 @@ class Library:
     note: str = ""  # why it cannot be seen, where it cannot
 
 
-def load(folder: Path, name: str) -> Suite:
-    """Read one suite below our checkout. Raises ConfigError that names the nearest one."""
-    names = [path.stem for path in sorted((folder / FOLDER).glob("*.yaml"))]
+def load(ci: Path, name: str) -> Suite:
+    """Read one suite of a `ci` folder. Raises ConfigError that names the nearest one."""
+    names = [path.stem for path in sorted((ci / FOLDER).glob("*.yaml"))]
     if name not in names:
         raise ConfigError(
-            f"{name!r}: no such suite in {folder / FOLDER}", hint=suggest(name, tuple(names))
+            f"{name!r}: no such suite in {ci / FOLDER}", hint=suggest(name, tuple(names))
         )
-    return _suite(config.load(folder / FOLDER / f"{name}.yaml"), name)
+    return _suite(config.load(ci / FOLDER / f"{name}.yaml"), name)
 
 
-def load_all(folder: Path) -> tuple[Suite, ...]:
-    """Read every suite below our checkout. Raises ConfigError."""
-    paths = sorted((folder / FOLDER).glob("*.yaml"))
+def load_all(ci: Path) -> tuple[Suite, ...]:
+    """Read every suite of a `ci` folder. Raises ConfigError."""
+    paths = sorted((ci / FOLDER).glob("*.yaml"))
     return tuple(_suite(config.load(path), path.stem) for path in paths)
 
 
@@ -132,24 +133,24 @@ def document(suite: Suite, required_by: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def known(folder: Path, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
-    """A suite of our checkout as a verdict must name it to count."""
+def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
+    """A suite of ours as a verdict must name it to count."""
     listed = [entry.identity() for entry in entries if suite.name in entry.suites]
     pytest = next(item for item in map(Requirement, suite.requirements) if item.name == "pytest")
     return KnownSuite(
-        definition=sha256_of((folder / FOLDER / f"{suite.name}.yaml").read_bytes()),
+        definition=sha256_of((home.ci / FOLDER / f"{suite.name}.yaml").read_bytes()),
         skips=sha256_of(canonical_json(sorted(listed))),
-        tests=_tests(folder / suite.source.folder) if suite.source.folder else "",
+        tests=_tests(home.tests / suite.source.folder) if suite.source.folder else "",
         selection=suite.select,
         pytest=next(iter(pytest.specifier)).version,
         demand=suite.demand,
     )
 
 
-def load_known(folder: Path, *, today: date) -> dict[str, KnownSuite]:
-    """Every suite of our checkout as promotion knows it. Raises ConfigError."""
-    entries = skips.load(folder, today=today)
-    return {suite.name: known(folder, suite, entries) for suite in load_all(folder)}
+def load_known(home: Home, *, today: date) -> dict[str, KnownSuite]:
+    """Every suite of ours as promotion knows it. Raises ConfigError."""
+    entries = skips.load(home.ci, today=today)
+    return {suite.name: known(home, suite, entries) for suite in load_all(home.ci)}
 
 
 def _tests(folder: Path) -> str:
@@ -162,9 +163,9 @@ def _tests(folder: Path) -> str:
     return git.digest(folder, names)
 
 
-def libraries(folder: Path) -> tuple[Library, ...]:
+def libraries(ci: Path) -> tuple[Library, ...]:
     """Read how ROCm libraries are seen. Raises ConfigError."""
-    table = config.load(folder / LIBRARIES).record(required=("libraries",))["libraries"]
+    table = config.load(ci / LIBRARIES).record(required=("libraries",))["libraries"]
     return tuple(_library(name, entry) for name, entry in table.mapping().items())
 
 

@@ -34,7 +34,7 @@ def tree(tmp_path, text, name="own"):
     folder = tmp_path / "ci/suites"
     folder.mkdir(parents=True)
     (folder / f"{name}.yaml").write_text(text)
-    return tmp_path
+    return tmp_path / "ci"
 
 
 def test_a_suite_is_read_with_its_defaults(tmp_path):
@@ -83,24 +83,24 @@ def test_must_run_is_never_nothing(tmp_path):
 
 
 def test_the_projects_own_suites_are_what_the_families_policy_names():
-    found = {suite.name for suite in suites.load_all(ROOT)}
+    found = {suite.name for suite in suites.load_all(ROOT / "ci")}
     named = {suite for family in matrix.FAMILIES.values() for suite in family.suites}
     assert named <= found
     assert {"smoke", "unit", "multi_gpu", "e2e", "miniature"} == found
 
 
 def test_the_folders_of_our_suites_exist_and_bring_their_own_pytest_configuration():
-    for suite in suites.load_all(ROOT):
+    for suite in suites.load_all(ROOT / "ci"):
         if suite.source.folder:
             assert (ROOT / suite.source.folder / "pytest.ini").is_file(), suite.name
 
 
 def test_several_gpus_fall_to_what_the_machine_has():
-    assert suites.load(ROOT, "multi_gpu").gpus == (8, 4, 2)
+    assert suites.load(ROOT / "ci", "multi_gpu").gpus == (8, 4, 2)
 
 
 def test_every_library_of_the_page_says_how_it_is_seen():
-    found = {library.name: library for library in suites.libraries(ROOT)}
+    found = {library.name: library for library in suites.libraries(ROOT / "ci")}
     table = (ROOT / "suites/smoke/documented.py").read_text()
     listed = set(re.findall(r'^    "(\w+)": \(', table, re.MULTILINE))
     assert set(found) == listed
@@ -186,7 +186,7 @@ def listed(tmp_path, *entries, today=TODAY):
     folder = tmp_path / "ci/skips"
     folder.mkdir(parents=True)
     (folder / "unit.yaml").write_text("skips:\n" + "".join(entries))
-    return skips.load(tmp_path, today=today)
+    return skips.load(tmp_path / "ci", today=today)
 
 
 def entry(test="tests/lax_test.py::Lax::testConv", expires="2026-12-31", more=""):
@@ -288,4 +288,4 @@ def test_a_reason_names_issue_owner_and_end(tmp_path):
 
 
 def test_the_projects_own_lists_can_be_read():
-    skips.load(ROOT, today=date(2026, 1, 1))
+    skips.load(ROOT / "ci", today=date(2026, 1, 1))

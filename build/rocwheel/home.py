@@ -1,0 +1,59 @@
+"""Where rocwheel's own data lies, and which rocwheel this is.
+
+In a checkout the data is the checkout's (`ci/`, `suites/`, `examples/`); an installed rocwheel
+carries a copy in `rocwheel/share`, with the commit it was built from in `source.json`. A team can
+have its own `ci` folder in place of either.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rocwheel.errors import ConfigError
+from rocwheel.manifest import Source
+from rocwheel.values import decoded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PACKAGE: Final = Path(__file__).resolve().parent
+SHARE: Final = PACKAGE / "share"
+MARK: Final = "pins.yaml"  # is in every `ci` folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """Folders of data, each with what it holds below."""
+
+    root: Path  # the checkout, or what was packaged: examples/, suites/
+    ci: Path  # pins, layouts, policies, channels, suites, skips
+    tests: Path  # what the folders that suites name are relative to
+
+    @property
+    def is_checkout(self) -> bool:
+        """Whether rocwheel runs from its sources."""
+        return self.root != SHARE
+
+
+def find(ci: Path | None) -> Home:
+    """The data that is used; `ci` is a team's own folder. Raises ConfigError where it is none."""
+    checkout = PACKAGE.parents[1]
+    root = checkout if (checkout / "ci" / MARK).is_file() else SHARE
+    if ci is None:
+        return Home(root=root, ci=root / "ci", tests=root)
+    if not (ci / MARK).is_file():
+        raise ConfigError(
+            f"{ci}: has no {MARK}, so it is no folder of rocwheel's data",
+            hint=f"start from a copy of {root / 'ci'}",
+        )
+    return Home(root=root, ci=ci, tests=ci.parent if (ci.parent / "suites").is_dir() else root)
+
+
+def tool(home: Home, identify: Callable[[Path], Source]) -> Source:
+    """Which rocwheel this is: what its checkout is, or what it was built from."""
+    if home.is_checkout:
+        return identify(home.root)
+    file = SHARE / "source.json"
+    return decoded(file.read_bytes(), Source, name=str(file))

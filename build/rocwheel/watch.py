@@ -1,0 +1,129 @@
+"""Watch a child process: take its output as it comes, and notice when it does nothing any more.
+
+Standard library only: `build/ci_build` uses it before anything is installed.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import subprocess
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import IO
+
+POLL_SECONDS: Final = 2.0
+QUIET_SECONDS: Final = 300.0  # without output and CPU time: it is told
+STUCK_SECONDS: Final = 7200.0  # and after so long it is ended
+
+
+class Pump(threading.Thread):
+    """Takes everything a child prints, to the end, whatever becomes of those who want it.
+
+    A full disk or a terminal that went away must not stop the reading: the child would wait for
+    ever for room in its pipe. The first such error is kept (`error`), for who waits for the child.
+    """
+
+    def __init__(
+        self,
+        stream: IO[bytes],
+        *,
+        keep: int | None,
+        sink: IO[str] | None,
+        on_line: Callable[[str], None] | None,
+    ) -> None:
+        """`keep` is how many last lines `lines` holds, None for all."""
+        super().__init__(daemon=True)
+        self.lines: deque[str] = deque(maxlen=keep)
+        self.error: Exception | None = None
+        self.last = time.monotonic()  # when something was printed
+        self._stream, self._sink, self._on_line = stream, sink, on_line
+
+    def run(self) -> None:
+        """Read line by line as it arrives; a carriage return ends a line too."""
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        pending = ""
+        with suppress(ValueError, OSError):  # closed under us: the command is being stopped
+            while chunk := os.read(self._stream.fileno(), 1 << 16):
+                self.last = time.monotonic()
+                text = decoder.decode(chunk)
+                self._try(self._write, text)
+                parts = (pending + text).replace("\r\n", "\n").replace("\r", "\n").split("\n")
+                *whole, pending = parts
+                for line in whole:
+                    self._emit(line)
+        if pending:
+            self._emit(pending)
+
+    def _emit(self, line: str) -> None:
+        self.lines.append(line)
+        if self._on_line:
+            self._try(self._on_line, line)
+
+    def _write(self, text: str) -> None:
+        if self._sink:
+            self._sink.write(text)
+            self._sink.flush()
+
+    def _try(self, action: Callable[[str], None], text: str) -> None:
+        """Pass text on until that fails for the first time."""
+        if self.error is None:
+            try:
+                action(text)
+            except Exception as exc:  # noqa: BLE001 - raised again by who waits
+                self.error = exc
+
+
+class StuckError(Exception):
+    """A child did nothing for too long."""
+
+
+def wait(
+    process: subprocess.Popen[bytes],
+    *,
+    timeout: float | None,
+    last: Callable[[], float],
+    quiet: Callable[[float], None],
+    quiet_seconds: float = QUIET_SECONDS,
+    stuck_seconds: float = STUCK_SECONDS,
+) -> int:
+    """Wait for a child's end; `last` says when it last printed, `quiet` is told how long it rests.
+
+    Neither output nor CPU time is what counts as rest; it is told once for each rest. Raises
+    subprocess.TimeoutExpired after `timeout` seconds, StuckError after too long a rest.
+    """
+    end = None if timeout is None else time.monotonic() + timeout
+    used, since, told = _cpu_ticks(process.pid), time.monotonic(), False
+    while True:
+        left = POLL_SECONDS if end is None else min(POLL_SECONDS, max(0.0, end - time.monotonic()))
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(min(left, quiet_seconds))
+        now = time.monotonic()
+        if end is not None and now >= end:
+            raise subprocess.TimeoutExpired(process.args, timeout or 0.0)
+        ticks = _cpu_ticks(process.pid)
+        if ticks != used or last() > since:
+            used, since, told = ticks, now, False
+        elif now - since >= stuck_seconds:
+            raise StuckError
+        elif now - since >= quiet_seconds and not told:
+            told = True
+            quiet(now - since)
+
+
+def _cpu_ticks(group: int) -> int:
+    """CPU time of every process of a group that runs, as /proc counts it (proc_pid_stat(5))."""
+    total = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, ValueError, IndexError):
+            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+            if int(fields[2]) == group:
+                total += int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
+    return total

@@ -1,0 +1,29 @@
+"""Standard streams that are closed or end early: no hang, no traceback, no success."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = Path(__file__).parents[2] / "build" / "ci_build"
+
+
+def shell(line, cwd):
+    return subprocess.run(
+        ["/bin/bash", "-c", line.replace("PROGRAM", f"{sys.executable} {PROGRAM}")],
+        cwd=cwd, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_closed_streams_are_nobodys(tmp_path):
+    assert shell("PROGRAM gate list 2>&-", tmp_path).returncode == 0
+    assert shell("PROGRAM gate list >&-", tmp_path).returncode == 0
+    done = shell("PROGRAM fetch_rocm --therock-path nowhere 2>&- <&-", tmp_path)
+    assert done.returncode not in (0, 1), done
+
+
+def test_a_reader_that_leaves_is_no_success(tmp_path):
+    done = shell("PROGRAM --json gate list | exec sleep 0; exit ${PIPESTATUS[0]}", tmp_path)
+    assert "Traceback" not in done.stderr
+    assert done.returncode == 141

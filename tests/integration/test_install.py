@@ -1,0 +1,200 @@
+"""An installed rocwheel has every command and its data, however it was installed.
+
+Each environment is new and every command runs outside the checkout, with no PYTHONPATH.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rocwheel import __version__
+from rocwheel.cli import COMMANDS
+from rocwheel.host import machine
+from rocwheel.process import HostRunner, base_env
+
+ROOT = Path(__file__).parents[2]
+PYTHONS = {
+    str(item.version): item.executable
+    for item in machine.pythons(os.environ, runner=HostRunner(base_env(os.environ)))
+    if not item.version.free_threaded and (item.version.major, item.version.minor) >= (3, 10)
+}
+UV = (sys.executable, "-m", "uv", "--quiet")
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("install")]
+
+
+def as_uv_says_it():
+    """Where pip finds packages here, for uv, which does not read pip's configuration."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True, check=True
+    ).stdout
+    names = {"index-url": "UV_INDEX_URL", "extra-index-url": "UV_EXTRA_INDEX_URL",
+             "find-links": "UV_FIND_LINKS"}  # fmt: skip
+    found = {}
+    for line in listed.splitlines():
+        name, _, value = line.partition("=")
+        variable = names.get(name.rpartition(".")[2])
+        if variable and value:
+            found[variable] = value.strip("'")
+    if "UV_EXTRA_INDEX_URL" in found:
+        found["UV_INDEX_STRATEGY"] = "unsafe-best-match"  # as pip takes them: all alike
+    return found
+
+
+UV_SETTINGS = as_uv_says_it()
+
+
+def run(*argv, cwd, check=True, **env):
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "ROCWHEEL", "VIRTUAL_ENV"))
+    }
+    done = subprocess.run(
+        [*map(str, argv)],
+        cwd=cwd,
+        env={**UV_SETTINGS, **kept, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if check and done.returncode:
+        pytest.fail(f"{argv}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory):
+    """The wheel that `python -m build` makes out of the sdist it makes."""
+    folder = tmp_path_factory.mktemp("built")
+    tree = folder / "tree"
+    files = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split("\0")  # fmt: skip
+    for name in filter(None, files):
+        if (ROOT / name).is_file():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
+    run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", folder, tree, cwd=folder)
+    (wheel,) = folder.glob("*.whl")
+    (sdist,) = folder.glob("*.tar.gz")
+    return wheel, sdist, tree
+
+
+HELP = """
+import sys
+from rocwheel.cli import main
+for name in sys.argv[1:]:
+    assert main([name, "--help"]) == 0, name
+"""
+
+
+def environment(python, folder, *what):
+    """A new virtual environment with `what` in it; gives its bin folder."""
+    folder.mkdir(parents=True)
+    run(*UV, "venv", "--python", python, folder / "venv", cwd=folder)
+    run(*UV, "pip", "install", "--python", folder / "venv" / "bin" / "python", *what, cwd=folder)
+    return folder / "venv" / "bin"
+
+
+def try_everything(bin_folder, cwd, *start):
+    """Every command answers, and those that need data find it."""
+    program = start or (bin_folder / "rocwheel",)
+    said = run(*program, "--version", cwd=cwd).stdout
+    assert said.startswith(f"rocwheel {__version__} ("), said
+    run(bin_folder / "python", "-c", HELP, *COMMANDS, cwd=cwd)  # imports every command's module
+    listed = json.loads(run(*program, "gate", "list", "--json", cwd=cwd).stdout)
+    assert {"smoke", "unit"} <= {suite["suite"] for suite in listed["suites"]}
+    plan = run(
+        *program, "dist_wheels", "--dry-run", "--compiler=hermetic", "--family=gfx94X-dcgpu",
+        "--rocm-version=7.10.0", "--python-versions=3.12",
+        "--therock-path=https://example.com/therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz",
+        "--allow-dirty", cwd=cwd, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in plan.stderr, plan.stderr
+    assert plan.returncode == 0, plan.stderr
+    assert "//jaxlib/tools:" in plan.stdout
+    store = (cwd / "store").as_uri()
+    (cwd / "store").mkdir(exist_ok=True)
+    shown = run(
+        *program, "status", "--family=gfx94X-dcgpu", f"--store={store}", "--json", cwd=cwd
+    ).stdout
+    assert json.loads(shown) == {"sets": []}
+
+
+def test_all_promised_pythons_are_on_this_machine():
+    if os.environ.get("CI") != "true":
+        pytest.skip("only where everything is promised to be there")
+    assert PYTHONS, "no CPython found"
+
+
+@pytest.mark.parametrize("version", sorted(PYTHONS))
+def test_the_wheel_works_on_every_python_that_doctor_finds(built, tmp_path, version):
+    wheel, _, _ = built
+    folder = environment(PYTHONS[version], tmp_path / "env", wheel)
+    try_everything(folder, tmp_path)
+    assert run(folder / "python", "-m", "amdgpu_family_matrix", cwd=tmp_path).stdout
+
+
+def test_an_sdist_and_a_module_start_work_too(built, tmp_path):
+    _, sdist, _ = built
+    folder = environment(sys.executable, tmp_path / "env", sdist)
+    try_everything(folder, tmp_path, folder / "python", "-m", "rocwheel")
+    usage = run(folder / "python", "-m", "rocwheel", "wheel", cwd=tmp_path).stdout
+    assert usage.startswith("Usage: python -m rocwheel wheel ")
+
+
+def test_an_editable_install_uses_the_checkout(built, tmp_path):
+    _, _, tree = built
+    folder = environment(sys.executable, tmp_path / "env", "-e", tree)
+    try_everything(folder, tmp_path)
+    code = "import amdgpu_family_matrix, rocwheel.home as h; print(h.find(None).root)"
+    assert run(folder / "python", "-c", code, cwd=tmp_path).stdout.strip() == str(tree)
+
+
+def test_uvx_runs_it_from_a_folder(built, tmp_path):
+    _, _, tree = built
+    said = run(*UV, "tool", "run", "--from", tree, "rocwheel", "gate", "list", cwd=tmp_path).stdout
+    assert "smoke" in said
+
+
+@pytest.fixture(scope="module")
+def installed(built, tmp_path_factory):
+    """`rocwheel` of an environment that the wheel was installed into."""
+    wheel, _, _ = built
+    return environment(sys.executable, tmp_path_factory.mktemp("in") / "env", wheel) / "rocwheel"
+
+
+def test_the_demo_finds_its_workspace_when_installed(installed, tmp_path):
+    done = run(installed, "demo", "--dry-run", cwd=tmp_path, check=False)
+    assert "Traceback" not in done.stderr
+    if shutil.which("clang-19"):
+        assert "share/examples/miniature" in done.stdout
+
+
+def test_doctor_answers_when_installed(installed, tmp_path):
+    assert "checks" in json.loads(
+        run(installed, "doctor", "--json", cwd=tmp_path, check=False).stdout
+    )
+
+
+def test_a_teams_own_data_takes_the_place_of_the_packaged_one(installed, tmp_path):
+    ci = tmp_path / "team" / "data"
+    shutil.copytree(ROOT / "ci", ci)
+    (ci / "suites" / "smoke.yaml").rename(ci / "suites" / "ours.yaml")
+    text = (ci / "suites" / "ours.yaml").read_text().replace("suite: smoke", "suite: ours")
+    (ci / "suites" / "ours.yaml").write_text(text)
+    by_option = run(installed, "gate", "list", f"--ci-dir={ci}", cwd=tmp_path).stdout
+    by_environment = run(installed, "gate", "list", cwd=tmp_path, ROCWHEEL_CI_DIR=str(ci))
+    assert "ours" in by_option
+    assert by_option == by_environment.stdout
+    wrong = run(installed, "gate", "list", "--ci-dir=nowhere", cwd=tmp_path, check=False)
+    assert wrong.returncode == 3
+    assert "has no pins.yaml" in wrong.stderr
