@@ -162,7 +162,8 @@ class Family:
 
     def __post_init__(self) -> None:
         """Refuse a family that contradicts itself; the message names the field."""
-        if not re.fullmatch(r"gfx[0-9][0-9a-zA-Z-]*", self.name):
+        names = r"gfx[0-9][0-9a-zA-Z-]*" if self.proof.devices else r"[a-z][0-9a-z-]*"
+        if not re.fullmatch(names, self.name):
             raise ValueError(f"name: {self.name!r} is not a family name")
         if self.platform != "linux":
             raise ValueError(f"{self.name}: platform: {self.platform!r} is not linux")

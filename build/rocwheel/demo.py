@@ -1,9 +1,10 @@
 """The whole main job on the miniature workspace, from a tarball over HTTP to `import`.
 
 It makes a TheRock-like tarball from this machine's packages, serves it on loopback, lets
-`rocwheel.dist` build the wheel set as it would for JAX, installs the wheels into fresh
-environments with pip, and imports them. Nothing of it is special-cased below this module: the
-only differences to a real run are the options it passes.
+`rocwheel.dist` build the wheel set as it would for JAX, stages, gates and promotes it into a
+folder, installs it from there by hash with pip, and imports it. Nothing of it is special-cased
+below this module: the only differences to a real run are the options it passes, and the family,
+which is data (`examples/miniature/families.yaml`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import dataclasses
 import hashlib
 import http.server
 import json
+import shlex
 import shutil
 import sys
 import tempfile
@@ -22,24 +24,42 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel import dist
+from rocwheel import dist, families
 from rocwheel.console import silent
 from rocwheel.container import Mount
 from rocwheel.dist import executor
 from rocwheel.errors import HostError, WheelError
+from rocwheel.gate import environment
+from rocwheel.gate import run as gate
+from rocwheel.gate.engine.plan import Watcher
+from rocwheel.gate.request import GateRequest
+from rocwheel.gate.suite import skips, suites
+from rocwheel.gate.verdict import storing
 from rocwheel.host import debian, machine
-from rocwheel.model import WheelKind, module_name
+from rocwheel.index import channels
+from rocwheel.model import PythonVersion, WheelKind, module_name
 from rocwheel.process import Command
+from rocwheel.release import promote, stage, wheelset
+from rocwheel.report import render
 from rocwheel.store import sha256_of
+from rocwheel.values import replace
+from rocwheel.verdict import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from datetime import date
 
+    from amdgpu_family_matrix import Family
     from rocwheel.console import Console
+    from rocwheel.gate.request import Host
     from rocwheel.home import Home
+    from rocwheel.manifest import Manifest
+    from rocwheel.places import Place
     from rocwheel.process import GuestPath, HostRunner, Runner
+    from rocwheel.release.operations import Who
 
 ROCM_VERSION: Final = "7.10.0a20251120"
+FAMILY: Final = "miniature"  # the family's name, and its suite's
 TARGETS: Final = ("gfx90a", "gfx942", "gfx1100", "gfx1201")
 TARBALL: Final = f"therock-dist-linux-miniature-{ROCM_VERSION}.tar.gz"
 
@@ -53,10 +73,26 @@ class Installed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Released:
+    """Where the set can be installed from, and what can be looked at."""
+
+    index: str  # URL
+    requirements: Path  # of the set, with hashes, for every CPython
+    page: Path  # the gate's report for the first CPython
+
+    @property
+    def pip(self) -> str:
+        """The line that installs the set, by hash and from nowhere else."""
+        words = ("install", "--index-url", self.index, "--require-hashes", "-r")
+        return shlex.join(("python3", "-m", "pip", *words, str(self.requirements)))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """A finished demo."""
 
     built: dist.Result
+    released: Released | None  # None for a build in a container, which the host cannot gate
     installed: tuple[Installed, ...]
 
 
@@ -127,8 +163,9 @@ def prepare(
     return Prepared(request=filled, place=place, interpreters=interpreters)
 
 
-def run(base: dist.Request, *, runner: HostRunner, console: Console, root: bool) -> Result:
+def run(base: dist.Request, *, host: Host, who: Who, console: Console, root: bool) -> Result:
     """Do everything; raises what the stages raise."""
+    runner = host.runner
     install_packages(runner=runner, console=console, root=root)
     prepared = prepare(base, runner=runner, console=console)
     wanted = prepared.request
@@ -140,6 +177,9 @@ def run(base: dist.Request, *, runner: HostRunner, console: Console, root: bool)
             wanted, therock=f"{url}/{tarball.name}", therock_sha256=sha256_of(tarball)
         )
         built = dist.build(dist.plan(ready), runner=runner, console=console, place=prepared.place)
+    released = None
+    if prepared.place.spec is None:  # a gate needs the CPythons that built the wheels
+        released = release(built, tarball, base.home, host=host, who=who, console=console)
     with console.step("Install with pip and import, in fresh environments", key="install"):
         place = prepared.place.with_mounts(
             Mount(host=built.wheelhouse, guest=executor.WHEELHOUSE),
@@ -147,12 +187,102 @@ def run(base: dist.Request, *, runner: HostRunner, console: Console, root: bool)
         )
         with place.running(runner) as inside:
             installed = tuple(
-                install(built, interpreter, tool=place.tool, runner=inside)
+                install(built, released, interpreter, tool=place.tool, runner=inside)
                 for interpreter in prepared.interpreters
             )
         for item in installed:
             console.info(f"   CPython {item.python}: imported {', '.join(item.modules)}")
-    return Result(built=built, installed=installed)
+    return Result(built=built, released=released, installed=installed)
+
+
+def release(
+    built: dist.Result, tarball: Path, ours: Home, *, host: Host, who: Who, console: Console
+) -> Released:
+    """Stage, gate and promote the set: the same as for JAX, into a folder beside the wheelhouse.
+
+    Raises what the stages raise, and WheelError when the gate's verdict is no pass.
+    """
+    family = families.load(miniature(ours) / "families.yaml")[FAMILY]
+    folder = built.wheelhouse.with_name(f"{built.wheelhouse.name}-demo")
+    channel = replace(
+        channels.of_store((folder / "store").as_uri()),
+        suites=suites.load_known(ours, today=who.now.date()),
+    )
+    store = channel.open()
+    with console.step("Stage", key="stage"):
+        staged = stage.plan(built.wheelhouse, family, channel, store, who=who)
+        stage.apply(staged, console=console)
+    place = channel.staging(store, family.name, wheelset.rocm_major(built.manifest))
+    with console.step("Gate", key="gate"):
+        for python in built.manifest.pythons:
+            version = PythonVersion.parse(python)
+            asked = _gate(built, family, version, place, ours=ours, today=who.now.date())
+            asked = replace(asked, rocm=str(tarball), output=folder / "gate" / python)
+            _pass(asked, place, host, console)
+    with console.step("Promote", key="promote"):
+        planned = promote.plan(built.manifest, family, channel, store, who=who, approvals=())
+        promote.apply(planned, console=console)
+    requirements = folder / "requirements.txt"
+    requirements.write_text(_pinned(built.manifest), encoding="utf-8")
+    released = channel.release(store, family.name, wheelset.rocm_major(built.manifest))
+    return Released(
+        index=released.link(""),
+        requirements=requirements,
+        page=folder / "gate" / built.manifest.pythons[0] / "report.html",
+    )
+
+
+def _gate(
+    built: dist.Result,
+    family: Family,
+    python: PythonVersion,
+    place: Place,
+    *,
+    ours: Home,
+    today: date,
+) -> GateRequest:
+    suite = suites.load(ours.ci, FAMILY)
+    listed = skips.load(ours.ci, today=today)
+    return GateRequest(
+        suite=suite,
+        family=family,
+        python=python,
+        wheels=environment.of_manifest(built.manifest, python, place.link),
+        manifest=built.manifest,
+        home=ours,
+        output=built.wheelhouse,
+        libraries=suites.libraries(ours.ci),
+        skips=listed,
+        known=suites.known(ours, suite, listed),
+    )
+
+
+def _pass(asked: GateRequest, place: Place, host: Host, console: Console) -> None:
+    """Gate one CPython, write and store what came of it. Raises WheelError for what is no pass."""
+    gated = gate.run(asked, host, console, Watcher())
+    reports = render(gated.results, gated.found, {})
+    verdict = gated.verdict
+    if verdict:
+        _, verdict = storing.put(place, verdict, reports)
+    storing.write(asked.output, reports, verdict)
+    if gated.error:
+        raise gated.error
+    if gated.found.state is not State.PASS:
+        raise WheelError(
+            f"{asked.cell}: {gated.found.state.value}: {gated.found.message}",
+            hint=f"look at {asked.output / 'report.html'}",
+        )
+
+
+def _pinned(manifest: Manifest) -> str:
+    """A requirements file of the whole set, for every CPython: pip takes the wheel that fits."""
+    hashes: dict[tuple[str, str], list[str]] = {}
+    for wheel in manifest.wheels:
+        hashes.setdefault((wheel.project, wheel.version), []).append(wheel.sha256)
+    return "".join(
+        f"{project}=={version} {' '.join(f'--hash=sha256:{item}' for item in found)}\n"
+        for (project, version), found in sorted(hashes.items())
+    )
 
 
 def dry_run(base: dist.Request, *, runner: HostRunner) -> Iterator[str]:
@@ -167,7 +297,8 @@ def dry_run(base: dist.Request, *, runner: HostRunner) -> Iterator[str]:
     yield f"# serve {tarball.parent} on a free loopback port while dist_wheels runs:"
     served = dataclasses.replace(wanted, therock=f"http://localhost/{TARBALL}")
     yield from dist.dry_run(dist.plan(served), runner=runner, place=prepared.place)
-    yield "# install the wheels with pip into a fresh environment per CPython, import them"
+    yield "# stage, gate (suite miniature, every CPython) and promote into a folder beside it"
+    yield "# install from that index by hash into a fresh environment per CPython, and import"
 
 
 def make_tarball(folder: Path, cache: Path, *, runner: HostRunner, console: Console) -> Path:
@@ -238,6 +369,7 @@ print(json.dumps({
 
 def install(
     built: dist.Result,
+    released: Released | None,
     interpreter: machine.Interpreter,
     *,
     tool: GuestPath | None,
@@ -245,9 +377,10 @@ def install(
 ) -> Installed:
     """Install the set into a new environment of one CPython and import it there.
 
-    `tool` is a Python with pip where `runner` runs commands; None is our own. The ROCm tree is
-    linked to where the wheels' RUNPATH looks for it (`site-packages/rocm`), so that no
-    LD_LIBRARY_PATH hides a wrong RUNPATH. Raises CommandError or WheelError.
+    It comes from the index where it was released, by hash; else from the wheelhouse. `tool` is a
+    Python with pip where `runner` runs commands; None is our own. The ROCm tree is linked to where
+    the wheels' RUNPATH looks for it (`site-packages/rocm`), so that no LD_LIBRARY_PATH hides a
+    wrong RUNPATH. Raises CommandError or WheelError.
     """
     version = str(interpreter.version)
 
@@ -259,12 +392,7 @@ def install(
         venv = f"{folder}/venv"
         said(str(interpreter.executable), "-m", "venv", "--without-pip", venv)
         python = f"{venv}/bin/python"
-        wheels = [
-            str(runner.path(built.wheelhouse / wheel.filename))
-            for wheel in built.manifest.built
-            if wheel.python in ("", version)
-        ]
-        said(*pip(str(tool or sys.executable), python), "--no-index", *wheels)
+        said(*pip(str(tool or sys.executable), python), *_where(built, released, version, runner))
         site = said(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
         said("ln", "-s", str(runner.path(built.rocm_root)), f"{site}/rocm")
         modules = [module_name(kind, built.rocm_number) for kind in WheelKind]
@@ -279,12 +407,35 @@ def install(
     return Installed(python=version, modules=tuple(modules))
 
 
+def _where(
+    built: dist.Result, released: Released | None, version: str, runner: Runner
+) -> tuple[str, ...]:
+    """What tells pip where the wheels are; its configuration says nothing here."""
+    if released:
+        by_hash = ("--require-hashes", "--no-deps", "-r", str(released.requirements))
+        return ("--isolated", "--index-url", released.index, *by_hash)
+    wheels = [
+        str(runner.path(built.wheelhouse / wheel.filename))
+        for wheel in built.manifest.built
+        if wheel.python in ("", version)
+    ]
+    return ("--no-index", *wheels)
+
+
 def pip(tool: str, interpreter: str) -> tuple[str, ...]:
     """The start of a pip command that installs into another interpreter's environment."""
     return (
         tool, "-m", "pip", "--python", interpreter, "--disable-pip-version-check", "--quiet",
         "install",
     )  # fmt: skip
+
+
+def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
+    """What a person is told at the end."""
+    yield from dist.lines(result.built, seconds=seconds)
+    if result.released:
+        yield f"the gate's report: {result.released.page}"
+        yield f"to install the set: {result.released.pip}"
 
 
 def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
@@ -294,4 +445,7 @@ def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
         "installed": [
             {"python": item.python, "modules": list(item.modules)} for item in result.installed
         ],
+        "index": result.released.index if result.released else "",
+        "pip": result.released.pip if result.released else "",
+        "page": str(result.released.page) if result.released else "",
     }

@@ -221,7 +221,10 @@ def _nearest(name: str, valid: Collection[str]) -> str:
 def suggest(name: str, valid: Collection[str]) -> str:
     """A hint that names the valid value nearest to `name`, or all of them; case does not count."""
     if re.fullmatch(r"\d+(\.\d+)+", name) and all(item[:1].isdigit() for item in valid):
-        return f"did you mean {_nearest(name, valid)}? known: {', '.join(valid)}"
+        begun = max((item for item in valid if name.startswith(item)), key=len, default="")
+        if begun:
+            return f"did you mean {begun}?"
+        return f"did you mean {_nearest(name, valid)}?"
     spelt = {item.lower(): item for item in valid}
     wanted = name.strip().lower()
     close = [item for item in spelt if wanted and item.startswith(wanted)]

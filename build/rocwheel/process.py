@@ -194,7 +194,7 @@ class HostRunner:
     ) -> Completed:
         started = time.monotonic()
         with (
-            log.open("a", encoding="utf-8") if log else nullcontext() as sink,
+            log.open("ab", buffering=0) if log else nullcontext() as sink,
             self._started(command, stderr=subprocess.STDOUT) as process,
         ):
             keep = TAIL_LINES if log else None

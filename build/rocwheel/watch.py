@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import RawIOBase
     from typing import IO
 
 POLL_SECONDS: Final = 2.0
@@ -36,10 +37,13 @@ class Pump(threading.Thread):
         stream: IO[bytes],
         *,
         keep: int | None,
-        sink: IO[str] | None,
+        sink: RawIOBase | None,
         on_line: Callable[[str], None] | None,
     ) -> None:
-        """`keep` is how many last lines `lines` holds, None for all."""
+        """`keep` is how many last lines `lines` holds, None for all.
+
+        `sink` has no buffer, so that its end cannot fail too.
+        """
         super().__init__(daemon=True)
         self.lines: deque[str] = deque(maxlen=keep)
         self.error: Exception | None = None
@@ -68,9 +72,9 @@ class Pump(threading.Thread):
             self._try(self._on_line, line)
 
     def _write(self, text: str) -> None:
-        if self._sink:
-            self._sink.write(text)
-            self._sink.flush()
+        rest = memoryview(text.encode())
+        while self._sink and rest:
+            rest = rest[self._sink.write(rest) :]
 
     def _try(self, action: Callable[[str], None], text: str) -> None:
         """Pass text on until that fails for the first time."""

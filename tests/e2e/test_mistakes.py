@@ -37,7 +37,7 @@ def run(*arguments, cwd, env=None):
         (
             ("dist_wheels", "--therock-path=x", "--python-versions=3.9"),
             3,
-            "did you mean 3.10? known: 3.10, 3.11",
+            "did you mean 3.10?",
         ),
     ],
 )

@@ -98,7 +98,7 @@ def test_every_spelling_of_a_python_version_is_one_value(text):
 def test_an_unknown_python_names_the_nearest_one():
     with pytest.raises(ConfigError) as caught:
         PythonVersion.parse("3.12.1")
-    assert caught.value.hint.startswith("did you mean 3.12? known: 3.10, ")
+    assert caught.value.hint == "did you mean 3.12?"
 
 
 @pytest.mark.parametrize("text", ["gfx942", "gfx90a", "gfx9-4-generic", "gfx11-generic", "gfx1201"])

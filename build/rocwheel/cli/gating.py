@@ -17,7 +17,7 @@ from click.core import ParameterSource
 from amdgpu_family_matrix import Family
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, Option, once, option, section, together
-from rocwheel.cli.target import Target, TargetOptions, family_named, target_options
+from rocwheel.cli.target import Target, TargetOptions, family_of, target_options
 from rocwheel.console import Mode
 from rocwheel.errors import InterruptError, StoreError
 from rocwheel.gate import environment
@@ -236,7 +236,7 @@ def _wheels(
         if options.channel or options.store_url:
             raise click.UsageError("--wheels are local: give no --channel and no --store")
         folder = app.cwd / options.wheels
-        family = family_named(options.family or "")
+        family = family_of(app, options)
         if not (folder / MANIFEST).is_file():
             return family, None, None, environment.of_folder(folder, python)
         local = Manifest.load(folder)

@@ -14,7 +14,6 @@ from rocwheel.bazel import releases
 from rocwheel.bazel.releases import Downloads
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once, option, section
-from rocwheel.cli.dist import CHECKOUT
 from rocwheel.container import Kind
 from rocwheel.dist.executor import Executor, container_spec
 from rocwheel.errors import ConfigError, HostError, RocwheelError
@@ -149,7 +148,7 @@ def _made(
         app.console.info(f"unchanged inputs: {inputs.reference} is there, nothing was built")
         return building.Made(image=there, inputs=inputs, is_new=False)
     ingredients = building.Ingredients(
-        checkout=CHECKOUT,
+        checkout=app.home.root,
         base=base,
         bazel=_bazel(app, inputs.recipe.bazel, locked=options.locked),
         rocm=options.with_rocm,
@@ -201,7 +200,7 @@ def search(app: App, options: RecipeOptions) -> None:
 
 
 def _searched(app: App, inputs: recipe.Inputs, engine: container.Engine) -> registry.Remote:
-    registries = recipe.load(CHECKOUT / "ci" / "images.yaml").registries
+    registries = recipe.load(app.home.ci / "images.yaml").registries
     remote = registry.find(inputs, registries, session=_session(), config=_config(app))
     if remote is None:
         raise HostError(
@@ -280,7 +279,7 @@ def _inputs(
     app: App, options: RecipeOptions
 ) -> tuple[container.Engine, found.Found, recipe.Inputs]:
     """The engine, the base it has, and the digest of everything."""
-    chosen = recipe.load(CHECKOUT / "ci" / "images.yaml").builder(options.recipe)
+    chosen = recipe.load(app.home.ci / "images.yaml").builder(options.recipe)
     engine = container.ask(Kind(options.engine), environ=app.environ, runner=app.runner)
     if not options.base and not chosen.base.digest:
         raise ConfigError(
@@ -296,7 +295,7 @@ def _inputs(
     )
     bazel = ""
     if chosen.bazel:
-        table = releases.load_releases(CHECKOUT / "ci" / "bazel_binaries.yaml")
+        table = releases.load_releases(app.home.ci / "bazel_binaries.yaml")
         bazel = table.find(chosen.bazel).sha256
     rocm, version = "", ""
     if options.with_rocm:
@@ -308,7 +307,12 @@ def _inputs(
         held = trees.fetch(planned, console=app.console)
         rocm, version = held.sha256, str(held.version)
     inputs = recipe.gather(
-        chosen, checkout=CHECKOUT, base=base.config, bazel=bazel, rocm=rocm, rocm_version=version
+        chosen,
+        checkout=app.home.root,
+        base=base.config,
+        bazel=bazel,
+        rocm=rocm,
+        rocm_version=version,
     )
     return engine, base, inputs
 
@@ -318,7 +322,7 @@ def _bazel(app: App, version: str, *, locked: bool) -> Path | None:
     if not version:
         return None
     downloads = Downloads(
-        releases=releases.load_releases(CHECKOUT / "ci" / "bazel_binaries.yaml"),
+        releases=releases.load_releases(app.home.ci / "bazel_binaries.yaml"),
         folder=app.cache / "bazel-binaries",
         only_verified=locked,
         env=app.environ,
@@ -330,7 +334,7 @@ def _bazel(app: App, version: str, *, locked: bool) -> Path | None:
 
 def _labels(app: App) -> dict[str, str]:
     try:
-        commit = source.identify(CHECKOUT, runner=app.runner).commit
+        commit = source.identify(app.home.root, runner=app.runner).commit
     except RocwheelError:
         commit = ""
     return {

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 def target_of(app: App, options: dict[str, Any]) -> Target:
     """The target of options by name, which are taken out of them."""
-    names = ("family", "channel", "store_url", "channels_file")
+    names = ("family", "channel", "store_url", "channels_file", "families")
     return Target(app, TargetOptions(**{name: options.pop(name) for name in names}))
 
 

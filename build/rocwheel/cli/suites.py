@@ -9,7 +9,6 @@ import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, option
-from rocwheel.cli.dist import CHECKOUT
 from rocwheel.gate.suite import static
 
 _PATH = click.Path(path_type=Path)
@@ -53,6 +52,6 @@ def check(app: App, options: CheckOptions) -> None:
     mine = None
     if options.jax_tests and options.jax_wheel:
         mine = static.read(app.cwd / options.jax_tests, app.cwd / options.jax_wheel)
-    found = static.compare(CHECKOUT, options.jax or "", mine, record=options.record)
+    found = static.compare(app.home.root, options.jax or "", mine, record=options.record)
     text = f"{len(found)} JAX releases, {sum(map(len, found.values()))} files: ok"
     app.emit({"jax": sorted(found)}, text)

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 import amdgpu_family_matrix as matrix
+from rocwheel import families
 from rocwheel.cli.app import App
 from rocwheel.cli.command import once, option, section, together
 from rocwheel.errors import ConfigError
@@ -15,6 +16,7 @@ from rocwheel.index import channels
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import manifests
 from rocwheel.manifest import Manifest
+from rocwheel.model import suggest
 from rocwheel.places import Place
 from rocwheel.release import wheelset
 from rocwheel.release.operations import Who
@@ -48,6 +50,7 @@ class TargetOptions(StoreOptions):
     """Which index: a channel or a store, and the family."""
 
     family: str | None
+    families: Path | None
 
 
 store_options = section(
@@ -66,7 +69,16 @@ store_options = section(
     ),
 )
 target_options = together(
-    section("Target", once("--family", metavar="NAME", help="GPU family (required).")),
+    section(
+        "Target",
+        once("--family", metavar="NAME", help="GPU family (required)."),
+        option(
+            "--families",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Families of your own beside the matrix; only with a --store file:///folder.",
+        ),
+    ),
     store_options,
 )
 
@@ -118,7 +130,7 @@ class Target:
         self.channel = options.open(app)
         if not options.family:
             raise click.UsageError("give --family; `python -m amdgpu_family_matrix` lists them")
-        self.family = family_named(options.family)
+        self.family = family_of(app, options)
         self.store = self.channel.open()
 
     def judging(self, app: App) -> Channel:
@@ -178,10 +190,25 @@ def judging(app: App, channel: Channel) -> Channel:
     return replace(channel, suites=suites.load_known(app.home, today=app.now().date()))
 
 
-def family_named(name: str) -> matrix.Family:
+def family_of(app: App, options: TargetOptions) -> matrix.Family:
+    """The family of --family: one of --families, or of the matrix. Raises ConfigError."""
+    name = options.family or ""
+    own = families.load(app.cwd / options.families) if options.families else {}
+    if name not in own:
+        return family_named(name, tuple(own))
+    if options.channel or not (options.store_url or "file:").startswith("file:"):
+        raise ConfigError(
+            f"{name}: a family of {options.families} goes into a folder only",
+            hint="give --store file:///folder in place of a channel or another store",
+        )
+    return own[name]
+
+
+def family_named(name: str, others: tuple[str, ...] = ()) -> matrix.Family:
     """The GPU family of that name. Raises ConfigError that names the nearest one."""
     try:
         return matrix.family(name)
     except KeyError as exc:
         problem, _, hint = str(exc.args[0]).partition("; ")
+        hint = suggest(name, others) if others else hint
         raise ConfigError(problem, hint=hint) from exc

@@ -297,20 +297,20 @@ def _searched(
     """The builder image of a recipe and this checkout: with the engine, then in the registries."""
     import requests
 
-    ci = request.checkout / "ci"
+    ci = request.home.ci
     images = recipe.load(ci / "images.yaml")
     wanted = images.builder(request.executor.recipe)
     table = bazel.load_releases(ci / "bazel_binaries.yaml")
     digest = table.find(wanted.bazel).sha256 if wanted.bazel else ""
     found = searching.local(
-        wanted, checkout=request.checkout, bazel=digest, engine=engine, runner=runner
+        wanted, checkout=request.home.root, bazel=digest, engine=engine, runner=runner
     )
     if found:
         return found
     remote = searching.remote(
         wanted,
         images.registries,
-        checkout=request.checkout,
+        checkout=request.home.root,
         bazel=digest,
         session=requests.Session(),
         config=credentials(request.environ),

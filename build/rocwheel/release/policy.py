@@ -273,7 +273,8 @@ def _doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
     if verdict.backend != proof.backend:
         yield f"the suite ran on {verdict.backend or 'no backend'}, not on {proof.backend}"
     targets = {device.target for device in verdict.devices}
-    if (not targets and proof.devices) or targets - set(family.targets):
+    shown = set(family.targets) if proof.devices else {"cpu"}
+    if (not targets and proof.devices) or targets - shown:
         yield f"the suite ran on {', '.join(sorted(targets)) or 'no device'}, not {family.name}"
     counts = verdict.counts
     if not counts.passed or counts.failed or counts.crashed or counts.timed_out or counts.not_run:

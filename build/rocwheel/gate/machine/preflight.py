@@ -36,7 +36,7 @@ class EnvironmentFacts:
     """What an environment said of itself."""
 
     python: str
-    backend: str  # rocm, cuda, cpu; "" without JAX
+    backend: str  # rocm, cuda, cpu; "" without JAX on a GPU
     modules: tuple[str, ...]  # of the set, that JAX imported
 
 
@@ -98,9 +98,14 @@ def ask(
         raise error
     return EnvironmentFacts(
         python=facts["python"],
-        backend=facts.get("backend", ""),
+        backend=facts.get("backend", "") or _without_jax(lane),
         modules=tuple(names[0] for names in facts["loaded"].values() if names),
     )
+
+
+def _without_jax(lane: Lane) -> str:
+    """The backend of a suite that does without JAX: only the CPU needs nobody's word."""
+    return Maker.CPU.value if lane.devices[0].maker is Maker.CPU else ""
 
 
 def _wrong_install(facts: Mapping[str, Any], wheels: WheelsUnderTest) -> Iterator[SetupError]:

@@ -139,7 +139,7 @@ def compare(
         )
     if record:
         disk.write(path, Listings(jax={**known, **found}).to_bytes())
-    problems = check_all(suites.load_all(folder), found)
+    problems = check_all(suites.load_all(folder / "ci"), found)
     if problems:
         hint = "mend ci/suites, then try again"
         raise ConfigError(problems[0], hint=hint, detail="\n".join(problems))

@@ -26,7 +26,7 @@ def recorded() -> Listings:
 
 
 def test_the_suites_fit_every_recorded_release_of_jax():
-    assert static.check_all(suites.load_all(ROOT), recorded().jax) == ()
+    assert static.check_all(suites.load_all(ROOT / "ci"), recorded().jax) == ()
     assert len(recorded().jax) >= 12
 
 

@@ -1,0 +1,53 @@
+"""Families of a team's own: read strictly, and only ever into a folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.wheelset import FAMILY
+
+from rocwheel import families
+from rocwheel.cli import main
+from rocwheel.errors import ConfigError
+
+FILE = Path(__file__).parents[2] / "examples" / "miniature" / "families.yaml"
+
+
+def test_the_miniature_says_what_a_pass_must_show():
+    family = families.load(FILE)["miniature"]
+    assert (family.proof.backend, family.proof.devices) == ("cpu", False)
+    assert family.requires("miniature")
+    assert family.need("miniature").gpus == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("backend: cpu", "backend: cuda", "unknown value 'cuda'"),
+        ("devices: false", "devices: maybe", "expected true or false"),
+        ("required}", "requird}", "unknown value 'requird'"),
+        ("name: miniature", "name: gfx94X", "is not a family name"),
+        ("gfx90a", "mi210", "is not a gfx target"),
+    ],
+)
+def test_a_mistake_is_located(tmp_path, old, new, problem):
+    file = tmp_path / "families.yaml"
+    file.write_text(FILE.read_text().replace(old, new))
+    with pytest.raises(ConfigError, match=problem) as caught:
+        families.load(file)
+    assert f"{file}:" in str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["--store=s3://bucket/prefix", "--channel=nightly"])
+def test_no_channel_and_no_bucket_takes_such_a_family(where, capsys):
+    status = main(["status", f"--families={FILE}", "--family=miniature", where])
+    assert status == 3
+    assert "goes into a folder only" in capsys.readouterr().err
+
+
+def test_the_matrix_is_still_asked_for_its_own(capsys, tmp_path):
+    place = f"--store={tmp_path.as_uri()}"
+    assert main(["status", f"--families={FILE}", f"--family={FAMILY.name}", place]) == 0
+    assert main(["status", f"--families={FILE}", "--family=minature", place]) == 3
+    assert "did you mean miniature?" in capsys.readouterr().err
