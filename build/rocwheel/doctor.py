@@ -1,24 +1,26 @@
-"""What this machine has for building wheels, and what it lacks: the rows of `doctor`."""
+"""What this machine has for building, gating and releasing, and what it lacks."""
 
 from __future__ import annotations
 
+import enum
+import os
 import shutil
+import socket
 import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
 from rocwheel import container
 from rocwheel.console import size
-from rocwheel.errors import ConfigError, RocwheelError
+from rocwheel.errors import RocwheelError
 from rocwheel.host import machine
-from rocwheel.model import suggest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rocwheel.process import Runner
 
@@ -32,10 +34,13 @@ class Row:
     remedy: str = ""  # empty where nothing is wrong
 
 
-def known_purpose(name: str, known: tuple[str, ...]) -> None:
-    """Refuse a purpose nobody knows. Raises ConfigError with the nearest one."""
-    if name not in known:
-        raise ConfigError(f"--for {name}: unknown command", hint=suggest(name, known))
+class Purpose(enum.Enum):
+    """What a machine is wanted for; each looks at what it needs and at nothing else."""
+
+    BUILD = "build"
+    GATE = "gate"
+    RELEASE = "release"
+    ALL = "all"
 
 
 def _engines(environ: Mapping[str, str], runner: Runner) -> Iterator[Row]:
@@ -54,40 +59,130 @@ def _engines(environ: Mapping[str, str], runner: Runner) -> Iterator[Row]:
         yield Row(name=kind.value, found=f"{engine.version}{names}", remedy=remedy)
 
 
-def examine(*, environ: Mapping[str, str], cache: Path, runner: Runner) -> Iterator[Row]:
-    """Look at everything a build touches; starts short processes, changes nothing."""
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """The machine, as far as it is looked at; `root` is the file system, "/" but in tests."""
+
+    environ: Mapping[str, str]
+    cache: Path
+    runner: Runner
+    groups: frozenset[str]
+    hosts: tuple[str, ...] = ()  # network names that a release will need
+    root: Path = Path("/")
+
+
+def examine(place: Place, purpose: Purpose) -> Iterator[Row]:
+    """Look at everything a purpose touches; starts short processes, changes nothing."""
+    wanted = set(Purpose) if purpose is Purpose.ALL else {purpose}
     yield Row(name="rocwheel runs on", found=f"Python {sys.version.split()[0]}, {sys.executable}")
-    yield from _packages()
-    found = machine.pythons(environ, runner=runner)
+    yield from _pythons(place, headers=Purpose.BUILD in wanted)
+    if Purpose.BUILD in wanted:
+        yield from _build(place)
+    if Purpose.GATE in wanted:
+        yield from _gate(place)
+    if wanted & {Purpose.GATE, Purpose.RELEASE}:
+        yield _credentials()
+    if Purpose.RELEASE in wanted:
+        yield from _names(place.hosts)
+    yield _disk(place.cache, enough=(60 if Purpose.BUILD in wanted else 15) << 30)
+
+
+def _pythons(place: Place, *, headers: bool) -> Iterator[Row]:
+    found = machine.pythons(place.environ, runner=place.runner)
     for item in found:
-        remedy = "" if item.headers else "no Python.h: install its development package"
+        lacks = headers and not item.headers
+        remedy = "no Python.h: install its development package" if lacks else ""
         name = f"CPython {item.version}"
         yield Row(name=name, found=f"{item.full}, {item.executable}", remedy=remedy)
     if not found:
         yield Row(name="CPython", found="none", remedy="install python3 and python3-dev")
+
+
+def _build(place: Place) -> Iterator[Row]:
+    yield from _packages()
     for name in ("clang", "gcc"):
         try:
-            pair = machine.compiler(name, None, environ, runner=runner)
+            pair = machine.compiler(name, None, place.environ, runner=place.runner)
             yield Row(name=name, found=f"{pair.major}, {pair.cc}")
         except RocwheelError as exc:
             # one of the two is enough: gcc is needed by few layouts
             yield Row(name=name, found=str(exc), remedy=exc.hint if name == "clang" else "")
-    yield from _engines(environ, runner)
-    path = environ.get("PATH", "")
+    yield from _engines(place.environ, place.runner)
+    path = place.environ.get("PATH", "")
     for name, package in (("bazel", "bazel or bazelisk"), ("git", "git")):
         where = shutil.which(name, path=path) or (
             shutil.which("bazelisk", path=path) if name == "bazel" else None
         )
         yield Row(name=name, found=where or "none", remedy="" if where else f"install {package}")
+
+
+def _gate(place: Place) -> Iterator[Row]:
+    """Driver, device files, who may open them, and the locks that GPUs are shared by."""
+    version_file = place.root / "sys/module/amdgpu/version"
+    loaded = version_file.parent.is_dir()
+    driver = (
+        version_file.read_text(encoding="ascii").strip()
+        if version_file.is_file()
+        else "of the kernel"
+    )
+    yield Row(
+        name="amdgpu driver",
+        found=driver if loaded else "not loaded",
+        remedy="" if loaded else "load it: modprobe amdgpu",
+    )
+    nodes = [place.root / "dev/kfd", *sorted((place.root / "dev/dri").glob("renderD*"))]
+    for node in nodes:
+        name = f"/{node.relative_to(place.root)}"
+        if not node.exists():
+            yield Row(
+                name=name, found="none", remedy="the driver makes it; a container must be given it"
+            )
+            continue
+        may = os.access(node, os.R_OK | os.W_OK)
+        yield Row(
+            name=name,
+            found="open to this user" if may else f"groups: {', '.join(sorted(place.groups))}",
+            remedy="" if may else "add the user to the groups render and video, and log in again",
+        )
+    rocm = place.root / "opt/rocm"
+    yield Row(
+        name="ROCm",
+        found=str(rocm.resolve()) if rocm.exists() else "none: the gate brings the manifest's own",
+    )
+
+
+def _credentials() -> Row:
+    """Where boto3 finds credentials, and of whom; nothing is asked of a server."""
+    import boto3
+
+    found = boto3.session.Session().get_credentials()
+    if found is None:
+        return Row(
+            name="S3 credentials",
+            found="none",
+            remedy="only for s3:// stores: AWS_PROFILE, the environment, or an instance role",
+        )
+    return Row(name="S3 credentials", found=f"{found.access_key[:4]}…, by {found.method}")
+
+
+def _names(hosts: Sequence[str]) -> Iterator[Row]:
+    for host in hosts:
+        try:
+            socket.getaddrinfo(host, 443)
+            yield Row(name=host, found="resolves")
+        except OSError as exc:
+            yield Row(name=host, found=str(exc), remedy="name resolution, or a proxy, is missing")
+
+
+def _disk(cache: Path, *, enough: int) -> Row:
     folder = cache
     while not folder.exists():
         folder = folder.parent
     usage = shutil.disk_usage(folder)
-    enough = usage.free > 60 << 30
-    yield Row(
+    return Row(
         name="disk for the cache",
         found=f"{size(usage.free)} free at {cache}",
-        remedy="" if enough else "a real build takes about 60 GiB; choose --cache-dir",
+        remedy="" if usage.free > enough else f"it may take {size(enough)}; choose --cache-dir",
     )
 
 

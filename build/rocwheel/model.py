@@ -193,14 +193,20 @@ def canonical_version(version: str, suffix: str) -> str:
 
 
 def byte_count(text: str) -> int:
-    """Parse a size: `60G`, `512M`, `1.5 GiB`, `1000` (bytes); units are powers of 1024.
+    """Parse a size: `60G`, `512M`, `1.5 GiB`, `1000 B`; units are powers of 1024.
 
-    Raises ConfigError.
+    A number alone is refused: who writes `60` means gigabytes. Raises ConfigError.
     """
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(?:([KMGT])(?:i?B)?|B)\s*|0()", text, re.IGNORECASE)
     if match is None:
-        raise ConfigError(f"{text!r}: not a size", hint="write for example 60G or 512M")
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+        alone = text.strip().isdigit()
+        raise ConfigError(
+            f"{text!r}: {'a size without a unit' if alone else 'not a size'}",
+            hint=f"write for example {text.strip() if alone else 60}G",
+        )
+    if match[1] is None:
+        return 0
+    return int(float(match[1]) * 1024 ** " KMGT".index((match[2] or " ").upper()))
 
 
 def _nearest(name: str, valid: Collection[str]) -> str:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
+from support import pages
 
+import amdgpu_family_matrix as matrix
+from rocwheel.cli import ci_build
+from rocwheel.cli.app import App
 from rocwheel.errors import RocwheelError
 
 ROOT = Path(__file__).parents[2]
@@ -44,3 +51,73 @@ def test_no_package_name_with_a_fixed_rocm_major_outside_the_one_function():
     for path in (ROOT / "build" / "rocwheel").rglob("*.py"):
         code = comment.sub("", path.read_text())
         assert not pattern.search(code), f"{path}: {pattern.search(code)}"
+
+
+@pytest.mark.parametrize("block", pages.blocks(), ids=str)
+def test_every_shell_block_is_tried_or_says_what_it_lacks(block):
+    kind, _, what = block.marker.partition(" ")
+    if kind == "tried":
+        assert (ROOT / what.removeprefix("by ")).is_file(), block.marker
+    elif kind == "needs:":
+        assert what in pages.LACKS, block.marker
+    else:
+        assert (kind, what) in {("run:", world) for world in pages.WORLDS}, block.marker
+    checked = subprocess.run(
+        ["bash", "-n"], input="\n".join(block.commands), text=True, capture_output=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr
+
+
+def ours():
+    for block in pages.blocks():
+        for line in block.commands:
+            for part in re.split(r"\s(?:&&|\|\||;)\s", line):
+                found = re.match(r"(?:python3 build/ci_build|rocwheel) (.*)", part.strip())
+                if found and "…" not in part:
+                    yield pytest.param(found[1], id=f"{block}: {part[:60]}")
+
+
+@pytest.mark.parametrize("line", list(ours()))
+def test_every_command_line_of_ours_is_one_that_rocwheel_understands(line):
+    if line == "--version":
+        return
+    words = shlex.split(line.replace("$PWD", "/here"), comments=True)
+    context = ci_build.make_context("rocwheel", words, obj=App({}, Path("/here")))
+    if not context.args and not context._protected_args:
+        return
+    _, command, rest = ci_build.resolve_command(context, [*context._protected_args, *context.args])
+    while isinstance(command, click.Group):
+        inner = command.make_context(command.name, rest, parent=context)
+        left = [*inner._protected_args, *inner.args]
+        if not left:
+            return
+        _, command, rest = command.resolve_command(inner, left)
+        context = inner
+    command.make_context(command.name, rest, parent=context)
+
+
+def test_pages_spell_the_command_in_one_way():
+    for block in pages.blocks():
+        if block.page.name in {"README.md", "tutorial.md"} and "demo" in block.text:
+            continue  # where nothing is installed yet
+        assert "ci_build" not in block.text, block
+
+
+def test_products_and_families_are_those_of_the_matrix():
+    text = (ROOT / "docs" / "how-to" / "install-the-wheels.md").read_text()
+    listed = dict(re.findall(r"^\| ([^|]+?) \| (gfx\S+) \|$", text, re.MULTILINE))
+    known = {", ".join(f.products): f.name for f in matrix.FAMILIES.values() if f.products}
+    assert listed == known
+
+
+def test_the_site_is_built_strictly(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "-q", "-d", str(tmp_path / "site")],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site" / "how-to" / "first-release" / "index.html").is_file()

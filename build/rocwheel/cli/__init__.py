@@ -95,6 +95,10 @@ STAGES: Final = {
         ),
     },
     "This machine": {
+        "cache": (
+            "rocwheel.cli.cache:cache",
+            "Show what is kept between runs, and remove what nobody uses.",
+        ),
         "demo": ("rocwheel.cli.demo:demo", "Run the whole main job on the miniature workspace."),
         "shell": (
             "rocwheel.cli.bazel:shell",
@@ -103,7 +107,7 @@ STAGES: Final = {
         "image": ("rocwheel.cli.image:images", "Make, find and show images to build in."),
         "doctor": (
             "rocwheel.cli.doctor:doctor",
-            "Show what this machine has for building wheels and what it lacks.",
+            "Show what this machine has for building, gating or releasing, and what it lacks.",
         ),
         "completion": ("rocwheel.cli.completion:completion", "Print shell completion code."),
     },

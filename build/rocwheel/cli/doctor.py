@@ -1,9 +1,14 @@
-"""`doctor`: what this machine has for building wheels, and what it lacks."""
+"""`doctor`: what this machine has, and what it lacks, for a purpose."""
 
 from __future__ import annotations
 
+import grp
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import click
 
 from rocwheel import dist
 from rocwheel import doctor as room
@@ -16,32 +21,52 @@ from rocwheel.dist import readiness
 from rocwheel.dist.readiness import NOTE
 from rocwheel.errors import HostError
 from rocwheel.host import machine
+from rocwheel.index import channels
 
-PURPOSES = ("dist_wheels",)
+VERY_BUILD = "dist_wheels"
 
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions(BuildOptions):
     """Options of `doctor`: those of a build say which one is meant."""
 
-    purpose: str | None = None
+    purpose: str
 
 
 @command("doctor", DoctorOptions)
-@option("--for", "purpose", metavar="COMMAND", help="For this very build: dist_wheels.")
+@option(
+    "--for",
+    "purpose",
+    type=click.Choice([*(purpose.value for purpose in room.Purpose), VERY_BUILD]),
+    default="build",
+    show_default=True,
+    help="What the machine is wanted for; dist_wheels: the very build of its options.",
+)
 @build_options
 def doctor(app: App, options: DoctorOptions) -> int:
-    """Show what this machine has for building wheels and what it lacks.
+    """Show what this machine has for building, gating or releasing, and what it lacks.
 
     With --for dist_wheels and that command's options: for exactly that build. The exit status is 8
-    when something a build needs is missing.
+    when something that is needed is missing.
     """
-    if options.purpose is None:
-        return _show(app, room.examine(environ=app.environ, cache=app.cache, runner=app.runner))
-    room.known_purpose(options.purpose, PURPOSES)
+    if options.purpose != VERY_BUILD:
+        return _show(app, room.examine(_place(app), room.Purpose(options.purpose)))
     planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
     needs = tuple(readiness.examine(planned, runner=app.runner, memory=machine.memory()))
     return _show(app, needs, install=readiness.install_lines(needs))
+
+
+def _place(app: App) -> room.Place:
+    known = channels.load(app.home.ci / "channels.yaml").values()
+    hosts = {urlsplit(channel.public_url).hostname for channel in known if channel.public_url}
+    numbers = {os.getegid(), *os.getgroups()}
+    return room.Place(
+        environ=app.environ,
+        cache=app.cache,
+        runner=app.runner,
+        groups=frozenset(item.gr_name for item in grp.getgrall() if item.gr_gid in numbers),
+        hosts=tuple(sorted(filter(None, hosts))),
+    )
 
 
 def _show(

@@ -66,7 +66,9 @@ def _fetch_rocm(planned: Plan) -> str:
     """A line of ours that fetches ROCm and remembers where it is for the lines after it."""
     request = planned.request
     folder = request.rocm_cache or request.cache
-    words = ["python3", str(request.home.root / "build" / "ci_build"), "fetch_rocm"]
+    ours = request.home
+    start = ["python3", str(ours.root / "build" / "ci_build")] if ours.is_checkout else ["rocwheel"]
+    words = [*start, "fetch_rocm"]
     words += [f"--therock-path={planned.rocm.shown}", f"--cache-dir={folder}"]
     words += [f"--therock-sha256={planned.rocm.sha256}"] if planned.rocm.sha256 else []
     return f'{ROCM_VARIABLE}="$({shlex.join(words)})"'

@@ -11,6 +11,7 @@ import pytest
 from support import generations, tarballs
 from support.generations import GENERATIONS
 
+from rocwheel import home
 from rocwheel import dist
 from rocwheel.values import replace
 
@@ -43,7 +44,7 @@ def lines(tmp_path, runner, bazel):
             bazel_path=str(bazel),
             wheelhouse=tmp_path / "wheelhouse",
             cache=tmp_path / "cache",
-            checkout=ROOT,
+            home=home.find(None),
             cwd=tmp_path,
             environ={"PATH": "/usr/bin:/bin", "HOME": "/home/somebody"},
         )

@@ -1,0 +1,90 @@
+"""`cache`: what is kept between runs, and removing it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from rocwheel import housekeeping
+from rocwheel.cli.app import App
+from rocwheel.cli.command import DryRun, command, dry_run_option, group, option, section
+from rocwheel.console import columns, count, size
+from rocwheel.model import byte_count
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheOptions:
+    """Which cache."""
+
+    cache_dir: str | None
+
+
+cache_option = section(
+    "Inputs",
+    option("--cache-dir", metavar="DIR", help="Default: ROCWHEEL_CACHE_DIR, ~/.cache/rocwheel."),
+)
+
+
+@group("cache")
+def cache() -> None:
+    """Show what is kept between runs, and remove what nobody uses."""
+
+
+@command("list", CacheOptions, parent=cache)
+@cache_option
+def list_kept(app: App, options: CacheOptions) -> None:
+    """Show what is there, how big it is and when it was used."""
+    folder = app.cwd / options.cache_dir if options.cache_dir else app.cache
+    found = housekeeping.look(folder)
+    total = sum(item.bytes for item in found)
+    rows = [item.row(now=app.now().timestamp()) for item in found]
+    text = [*columns(housekeeping.HEADER, rows)] if rows else []
+    app.emit(
+        {"cache": str(folder), "bytes": total, "kept": [item.document() for item in found]},
+        "\n".join([*text, f"{size(total)} in {folder}"]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanOptions(CacheOptions, DryRun):
+    """Options of `cache clean`."""
+
+    older_than: float | None
+    to_size: str | None
+
+
+@command("clean", CleanOptions, parent=cache)
+@option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    metavar="DAYS",
+    help="Remove what was not used for so long.",
+)
+@option("--to-size", metavar="SIZE", help="Remove the longest unused until this is left: 60G.")
+@cache_option
+@dry_run_option
+def clean(app: App, options: CleanOptions) -> None:
+    """Remove what was not used for long, or down to a size; what is in use stays."""
+    if options.older_than is None and options.to_size is None:
+        raise click.UsageError("give --older-than DAYS or --to-size SIZE")
+    folder = app.cwd / options.cache_dir if options.cache_dir else app.cache
+    chosen = _chosen(app, folder, options)
+    done = chosen if options.dry_run else housekeeping.remove(folder, chosen)
+    freed = sum(item.bytes for item in done)
+    said = "would be removed" if options.dry_run else "removed"
+    lines = [f"{said}: {item.path} ({size(item.bytes)})" for item in done]
+    app.emit(
+        {"removed": [item.document() for item in done], "bytes": freed, "dry_run": options.dry_run},
+        "\n".join([*lines, f"{count(len(done), 'thing')}, {size(freed)}, {said}"]),
+    )
+
+
+def _chosen(app: App, folder: Path, options: CleanOptions) -> tuple[housekeeping.Kept, ...]:
+    return housekeeping.choose(
+        housekeeping.look(folder),
+        now=app.now().timestamp(),
+        older=None if options.older_than is None else options.older_than * housekeeping.DAY,
+        most=None if options.to_size is None else byte_count(options.to_size),
+    )

@@ -1,0 +1,165 @@
+"""What the cache holds, how big it is, when it was used; and removing what nobody uses any more.
+
+Everything in the cache can be made again. What is removed is whole: a tree, a checkout, an output
+base. What somebody uses now is left: ROCm trees under a lease, output bases whose Bazel server
+runs, the environment this program runs in.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rocwheel import files
+from rocwheel.console import size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# What lies in the cache, and how deep below it one thing of the kind is.
+KINDS: Final = {
+    "rocm/trees": 1,
+    "rocm/partial": 1,
+    "sources": 2,
+    "environments": 1,
+    "bazel": 1,
+    "bazel-binaries": 1,
+    "bazel-disk": 0,
+    "bazel-repositories": 0,
+    "dev": 1,
+    "demo": 1,
+    "gate": 1,
+    "logs": 0,
+}
+DAY: Final = 86400.0
+HEADER: Final = ("what", "size", "unused for", "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """One thing in the cache."""
+
+    kind: str
+    path: Path
+    bytes: int
+    used: float  # seconds since the epoch
+    in_use: bool
+
+    def row(self, *, now: float) -> tuple[str, ...]:
+        """It in a table below `HEADER`."""
+        days = max(0.0, now - self.used) / DAY
+        name = f"{self.kind}/{self.path.name}" if KINDS[self.kind] else self.kind
+        return name, size(self.bytes), f"{days:.1f} days", "in use" if self.in_use else ""
+
+    def document(self) -> dict[str, object]:
+        """The same for a program."""
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "bytes": self.bytes,
+            "used": int(self.used),
+            "in_use": self.in_use,
+        }
+
+
+def look(cache: Path) -> tuple[Kept, ...]:
+    """Everything in a cache, the longest unused first."""
+    found = [
+        _kept(cache, kind, path)
+        for kind, depth in KINDS.items()
+        for path in _at(cache, kind, depth)
+    ]
+    return tuple(sorted(found, key=lambda item: item.used))
+
+
+def choose(
+    found: Sequence[Kept], *, now: float, older: float | None, most: int | None
+) -> tuple[Kept, ...]:
+    """What to remove: unused for longer than `older` seconds, or the longest unused above `most`.
+
+    What is in use stays, also where the rest is then more than `most` bytes.
+    """
+    chosen = []
+    total = sum(item.bytes for item in found)
+    for item in sorted(found, key=lambda item: item.used):
+        too_old = older is not None and now - item.used > older
+        too_much = most is not None and total > most
+        if not item.in_use and (too_old or too_much):
+            chosen.append(item)
+            total -= item.bytes
+    return tuple(chosen)
+
+
+def remove(cache: Path, chosen: Sequence[Kept]) -> tuple[Kept, ...]:
+    """Remove what was chosen and is still unused; return what was removed. Raises OSError."""
+    removed = []
+    for item in chosen:
+        with ExitStack() as held:
+            if item.kind == "rocm/trees":
+                lease = files.try_locked(_lease(cache, item.path))
+                if lease is None:
+                    continue
+                held.enter_context(lease)
+            if _in_use(item.kind, item.path):
+                continue
+            aside = item.path.with_name(f".unfinished-{item.path.name}")
+            item.path.rename(aside)  # gone at once, whatever happens next
+            files.remove(aside)
+            removed.append(item)
+    return tuple(removed)
+
+
+def _lease(cache: Path, tree: Path) -> Path:
+    return cache / "rocm" / "locks" / f"{tree.name}.lock"
+
+
+def _at(cache: Path, kind: str, depth: int) -> Iterator[Path]:
+    folder = cache / kind
+    paths = [folder] if folder.is_dir() else []
+    for _ in range(depth):
+        paths = [item for path in paths if path.is_dir() for item in files.entries(path)]
+    for path in paths:
+        if not path.is_symlink() and not path.name.startswith(".") and path.suffix != ".lock":
+            yield path
+
+
+def _kept(cache: Path, kind: str, path: Path) -> Kept:
+    total, used = 0, 0.0
+    for about in _walk(path):
+        total += about.st_blocks * 512
+        used = max(used, about.st_mtime if kind != "rocm/trees" else 0.0)
+    for place in (path, *((_lease(cache, path),) if kind == "rocm/trees" else ())):
+        with suppress(OSError):
+            used = max(used, place.lstat().st_mtime)
+    return Kept(kind=kind, path=path, bytes=total, used=used, in_use=_in_use(kind, path))
+
+
+def _walk(path: Path) -> Iterator[os.stat_result]:
+    pending = [path]
+    while pending:
+        here = pending.pop()
+        with suppress(OSError):
+            about = here.lstat()
+            yield about
+            if stat.S_ISDIR(about.st_mode):
+                pending += [Path(item.path) for item in os.scandir(here)]
+
+
+def _in_use(kind: str, path: Path) -> bool:
+    if kind == "environments":
+        return Path(sys.prefix).resolve() == path.resolve()
+    if kind == "bazel":  # as Bazel's own clients find their server
+        pids = [*path.glob("*/server/server.pid.txt"), *path.glob("server/server.pid.txt")]
+        return any(_runs(pid) for pid in pids)
+    return False
+
+
+def _runs(file: Path) -> bool:
+    with suppress(OSError, ValueError):
+        return Path("/proc", str(int(file.read_text(encoding="ascii")))).exists()
+    return False

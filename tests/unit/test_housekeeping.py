@@ -1,0 +1,101 @@
+"""The cache: what is there, what goes, and what stays because somebody uses it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from rocwheel import files, housekeeping
+from rocwheel.cli import main
+from rocwheel.errors import ConfigError
+from rocwheel.model import byte_count
+
+DAY = 86400
+
+
+def put(cache: Path, name: str, *, mib: int, days: float) -> Path:
+    path = cache / name
+    path.mkdir(parents=True)
+    (path / "data").write_bytes(b"x" * (mib << 20))
+    for item in (path / "data", path):
+        os.utime(item, (time.time() - days * DAY,) * 2)
+    return path
+
+
+@pytest.fixture
+def cache(tmp_path):
+    put(tmp_path, "environments/old", mib=1, days=50)
+    put(tmp_path, "sources/jax/abc", mib=2, days=20)
+    tree = put(tmp_path, "rocm/trees/aaaa", mib=3, days=40)
+    (tree / "data").chmod(0o444)
+    tree.chmod(0o555)
+    (tmp_path / "not-ours").mkdir()
+    return tmp_path
+
+
+def names(found):
+    return [item.path.name for item in found]
+
+
+def test_everything_is_listed_with_size_and_last_use(cache):
+    found = housekeeping.look(cache)
+    assert names(found) == ["old", "aaaa", "abc"]
+    assert [round(item.bytes / (1 << 20)) for item in found] == [1, 3, 2]
+    assert [round((time.time() - item.used) / DAY) for item in found] == [50, 40, 20]
+
+
+def test_old_things_go_and_young_ones_stay(cache):
+    found = housekeeping.look(cache)
+    chosen = housekeeping.choose(found, now=time.time(), older=30 * DAY, most=None)
+    assert names(housekeeping.remove(cache, chosen)) == ["old", "aaaa"]
+    assert names(housekeeping.look(cache)) == ["abc"]
+    assert (cache / "not-ours").is_dir()
+
+
+def test_down_to_a_size_the_longest_unused_go_first(cache):
+    found = housekeeping.look(cache)
+    chosen = housekeeping.choose(found, now=time.time(), older=None, most=3 << 20)
+    assert names(chosen) == ["old", "aaaa"]
+
+
+def test_a_tree_under_a_lease_stays(cache):
+    with files.locked(cache / "rocm" / "locks" / "aaaa.lock", shared=True):
+        chosen = housekeeping.choose(housekeeping.look(cache), now=time.time(), older=0, most=None)
+        assert "aaaa" not in names(housekeeping.remove(cache, chosen))
+    assert (cache / "rocm/trees/aaaa").is_dir()
+
+
+def test_an_output_base_whose_server_runs_stays(cache):
+    server = cache / "bazel" / "base" / "server"
+    server.mkdir(parents=True)
+    (server / "server.pid.txt").write_text(str(os.getpid()))
+    found = {item.path.name: item for item in housekeeping.look(cache)}
+    assert found["base"].in_use
+    assert "base" not in names(
+        housekeeping.choose(list(found.values()), now=time.time() + DAY, older=0, most=None)
+    )
+
+
+def test_the_commands_say_what_they_did(cache, capsys):
+    where = f"--cache-dir={cache}"
+    assert main(["cache", "list", where]) == 0
+    assert "environments/old" in capsys.readouterr().out
+    assert main(["cache", "clean", "--older-than=30", "--dry-run", where]) == 0
+    assert "2 things" in capsys.readouterr().out
+    assert (cache / "environments/old").is_dir()
+    assert main(["cache", "clean", "--older-than=30", where]) == 0
+    assert not (cache / "environments/old").exists()
+    assert main(["cache", "clean", where]) == 2
+
+
+def test_a_size_without_a_unit_is_refused():
+    """`--cache-budget 60` once meant 60 bytes, and removed everything."""
+    with pytest.raises(ConfigError, match="a size without a unit") as caught:
+        byte_count("60")
+    assert caught.value.hint == "write for example 60G"
+    assert byte_count("1.5 GiB") == 3 << 29
+    assert byte_count("60 B") == 60
+    assert byte_count("0") == 0
