@@ -165,6 +165,18 @@ class Commands(Group):
         ctx.meta["rocwheel.given"] = given
         return super().parse_args(ctx, args)
 
+    def configure(self, ctx: click.Context, name: str, command: click.Command) -> None:
+        """Take defaults from the configuration file; say which variables set nothing."""
+        from rocwheel.cli import settings
+
+        app = ctx.find_object(App)
+        if app is None or ctx.resilient_parsing:
+            return
+        app.settings.check(COMMANDS)
+        ctx.default_map = {name: app.settings.defaults(command, name)}
+        for said in settings.misspelt(app.environ, command, name, COMMANDS):
+            app.console.warn(said)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -177,8 +189,9 @@ class Commands(Group):
             near = "did you mean --help?" if args[0] == "help" else suggest(args[0], COMMANDS)
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
-        if command is None:
+        if command is None or name is None:
             return name, command, rest
+        self.configure(ctx, name, command)
         known = {param.name for param in command.params}
         moved: list[str] = []
         for param in self.params:

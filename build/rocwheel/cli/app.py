@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from rocwheel.cli.settings import Settings
     from rocwheel.console import Console
     from rocwheel.home import Home
     from rocwheel.process import HostRunner
@@ -74,7 +75,14 @@ class App:
         """The data in use: `--ci-dir`, else what rocwheel came with. Raises ConfigError."""
         from rocwheel import home
 
-        return home.find(self.cwd / self.ci_dir if self.ci_dir else None)
+        return home.find(self.cwd / self.ci_dir if self.ci_dir else self.settings.folder("ci-dir"))
+
+    @cached_property
+    def settings(self) -> Settings:
+        """The configuration file in force. Raises ConfigError."""
+        from rocwheel.cli import settings
+
+        return settings.find(self.cwd, self.environ.get("ROCWHEEL_CONFIG", ""))
 
     @property
     def program(self) -> tuple[str, ...]:
@@ -88,9 +96,16 @@ class App:
 
     @property
     def cache(self) -> Path:
-        """The user's cache folder (XDG base directories): everything in it can be made again."""
+        """The cache folder: everything in it can be made again.
+
+        ROCWHEEL_CACHE_DIR, the configuration file, or the user's (XDG base directories).
+        """
         from pathlib import Path
 
+        named = self.environ.get("ROCWHEEL_CACHE_DIR")
+        chosen = self.cwd / named if named else self.settings.folder("cache-dir")
+        if chosen:
+            return chosen
         home = self.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         return Path(home) / "rocwheel"
 

@@ -50,10 +50,20 @@ def doctor(app: App, options: DoctorOptions) -> int:
     when something that is needed is missing.
     """
     if options.purpose != VERY_BUILD:
-        return _show(app, room.examine(_place(app), room.Purpose(options.purpose)))
+        rows = room.examine(_place(app), room.Purpose(options.purpose))
+        return _show(app, (*rows, *_settings(app)))
     planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
     needs = tuple(readiness.examine(planned, runner=app.runner, memory=machine.memory()))
     return _show(app, needs, install=readiness.install_lines(needs))
+
+
+def _settings(app: App) -> Iterable[room.Row]:
+    """Each value that is set outside of the command line, and where."""
+    for name, value, where in app.settings.lines():
+        yield room.Row(name=name, found=f"{value}, {where}")
+    for name, value in sorted(app.environ.items()):
+        if name.startswith("ROCWHEEL_"):
+            yield room.Row(name=name, found=f"{value}, the environment")
 
 
 def _place(app: App) -> room.Place:
