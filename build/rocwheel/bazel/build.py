@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawns
 from rocwheel.bazel.profile import Summary, read_profile
-from rocwheel.bazel.remote import LOCAL, ask, write_headers
+from rocwheel.bazel.remote import ask, write_headers
 from rocwheel.console import count, duration, size
 from rocwheel.errors import BazelError, CommandError, HostError
 from rocwheel.files import locked, write_json
@@ -121,16 +121,22 @@ def build(
         usable = ask(invocation.remote, invocation.bazel.release)
         notes = list(usable.notes)
         now = replace(invocation, remote=usable.remote)
+        if not now.remote.options:  # nobody is left who would need the headers
+            now = invocation.locally()
         write_headers(now.remote, base.parent)
         for note in notes:
             console.warn(note)
-        read, failure = _run(now, files, warnings, runner=runner, console=console)
+        once = partial(_run, files=files, warnings=warnings, runner=runner, console=console)
+        once = partial(once, secrets=invocation.remote.secrets)  # of what was asked for
+        read, failure = once(now)
         if failure and now.remote.options and not _own_fault(read):
             why = failure.detail.strip().rpartition("\n")[2]
             notes.append(f"built again without remote cache and executor: {failure}: {why}")
             console.warn(notes[-1])
-            now = replace(invocation, remote=LOCAL)
-            read, failure = _run(now, files, warnings, runner=runner, console=console)
+            now = invocation.locally()
+            read, failure = _run(
+                now, files, warnings, runner=runner, console=console, of=invocation
+            )
         if failure:
             raise failure
         if not read.last:
@@ -181,13 +187,14 @@ def shutdown(invocation: BazelInvocation, *, runner: Runner) -> None:
 
 def _run(
     invocation: BazelInvocation,
+    *,
     files: Files,
     warnings: _Warnings,
-    *,
     runner: Runner,
     console: Console,
+    secrets: Sequence[str],
 ) -> tuple[BuildEvents, BazelError | None]:
-    """Start Bazel once; what it said, and why it failed."""
+    """Start Bazel once; what it said without `secrets`, and why it failed."""
     for path in (files.log, files.events, files.profile, files.spawns):
         path.unlink(missing_ok=True)
     if invocation.output:
@@ -210,7 +217,7 @@ def _run(
         console.info(f"   last time: {last}")
     read = BuildEvents(to_host=runner.host)
     with console.progress("Bazel's actions") as bar:
-        shown = _Shown(read, bar, console, invocation.remote.secrets)
+        shown = _Shown(read, bar, console, secrets)
 
         def line(text: str) -> None:
             warnings.line(text)
@@ -223,11 +230,11 @@ def _run(
             shutdown(invocation, runner=runner)
             raise
         finally:
-            _redact((files.log, files.events), invocation.remote.secrets)
+            _redact((files.log, files.events), secrets)
     if done.returncode == 0:
         return read, None
     failure = _failure(invocation, read, done.output, files.log)
-    failure.detail = _hidden(failure.detail, invocation.remote.secrets)
+    failure.detail = _hidden(failure.detail, secrets)
     return read, failure
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.bazel.remote import LOCAL, Remote
@@ -199,6 +200,12 @@ class BazelInvocation:
             cwd=self.workspace,
             env=self.env,
         )
+
+    def locally(self) -> BazelInvocation:
+        """The same without remote cache and executor, and without the file of their headers."""
+        headers = self.remote.header_file(PurePath(self.output_base).parent)
+        startup = tuple(item for item in self.startup if item != f"--bazelrc={headers}")
+        return replace(self, remote=LOCAL, startup=startup)
 
     @property
     def shutdown(self) -> Command:

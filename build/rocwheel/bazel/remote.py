@@ -201,12 +201,12 @@ def _check_address(name: str, address: str, schemes: tuple[str, ...]) -> None:
     parts = urlsplit(address)
     if parts.scheme not in schemes or not parts.hostname:
         raise ConfigError(
-            f"{name} {address}: not an address of this kind",
+            f"{name} {parts.scheme}://{parts.hostname or ''}: not an address of this kind",
             hint=f"write {' or '.join(f'{scheme}://host' for scheme in schemes)}",
         )
-    if parts.password:
+    if parts.username is not None or parts.password is not None:
         raise ConfigError(
-            f"{name} {parts.scheme}://{parts.hostname}: has a password in it",
+            f"{name} {parts.scheme}://{parts.hostname}: has a password or token in it",
             hint="put an Authorization line into a file: --remote-header-file",
         )
 

@@ -15,6 +15,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, dry_run_option
 from rocwheel.cli.options import BuildOptions, build_options
 from rocwheel.dist.executor import Executor
+from rocwheel.download import shown
 from rocwheel.model import PythonVersion, byte_count
 
 
@@ -62,7 +63,7 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         home=app.home,
         cwd=app.cwd,
         environ=app.environ,
-        command_line=shlex.join(sys.argv),
+        command_line=shlex.join(shown(sys.argv)),
         started=app.now().isoformat(timespec="seconds"),
         host=platform.node(),
     )

@@ -11,6 +11,7 @@ from rocwheel.wheel.policy import WheelPolicy
 from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.bazel.remote import LOCAL
 from rocwheel.dist.executor import Executor
+from rocwheel.download import has_secret
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, gfx_target, suggest
 from rocwheel.wheel import policy as policy_file
@@ -96,6 +97,12 @@ def plan(request: Request) -> Plan:
     ):
         if value is not None and value not in valid:
             raise ConfigError(f"{value!r}: unknown {what}", hint=suggest(value, valid))
+    for option in (*request.bazel_options, *request.bazel_startup_options):
+        if has_secret(option):
+            raise ConfigError(
+                f"{option.partition('=')[0]}: credentials among Bazel's options",
+                hint="put them into a file: --remote-header-file",
+            )
     planned = rocm.plan(
         request.therock,
         sha256=request.therock_sha256,

@@ -15,7 +15,14 @@ from rocwheel.download.resume import (
     changing,
     save,
 )
-from rocwheel.download.urls import has_password, proxies, reason, without_secrets
+from rocwheel.download.urls import (
+    has_password,
+    has_secret,
+    proxies,
+    reason,
+    shown,
+    without_secrets,
+)
 
 __all__ = [
     "BLOCK",
@@ -30,8 +37,10 @@ __all__ = [
     "WrongBytesError",
     "changing",
     "has_password",
+    "has_secret",
     "proxies",
     "reason",
     "save",
+    "shown",
     "without_secrets",
 ]

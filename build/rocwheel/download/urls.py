@@ -5,11 +5,11 @@ from __future__ import annotations
 import ipaddress
 import re
 from http.client import IncompleteRead
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 
 def proxies(url: str, env: Mapping[str, str]) -> dict[str, str]:
@@ -57,6 +57,27 @@ def without_secrets(url: str) -> str:
 def has_password(url: str) -> bool:
     """Whether a URL carries credentials before its host."""
     return "@" in url.partition("://")[2].partition("/")[0]
+
+
+# Bazel's options whose value is a header: https://bazel.build/reference/command-line-reference
+_HEADER: Final = re.compile(r"(--(?:remote(?:_cache|_exec|_downloader)?|bes)_header)(?:=|\s+)\S.*")
+_USER: Final = re.compile(r"(\w[\w+.-]*://)[^/@\s'\"]+@")
+
+
+def has_secret(option: str) -> bool:
+    """Whether an option carries credentials: a header, or a URL with a user or token."""
+    return bool(_HEADER.search(option) or _USER.search(option))
+
+
+def shown(words: Iterable[str]) -> tuple[str, ...]:
+    """A command line as it may be kept: without credentials in URLs, queries and headers."""
+    kept = []
+    for word in words:
+        name, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
+        if "://" in value and not _HEADER.search(word):
+            value = without_secrets(value)
+        kept.append(_HEADER.sub(r"\1=[redacted]", f"{name}{equals}{value}"))
+    return tuple(kept)
 
 
 def reason(error: BaseException) -> str:

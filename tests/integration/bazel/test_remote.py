@@ -225,7 +225,10 @@ def test_wrong_credentials_are_told_as_such(bench, cache):
         ({"cache": "ftp://host"}, "not an address of this kind"),
         ({"cache": "http://"}, "not an address of this kind"),
         ({"executor": "http://host"}, "not an address of this kind"),
-        ({"cache": "https://me:secret@host"}, "has a password in it"),
+        ({"cache": "https://me:secret@host"}, "has a password or token in it"),
+        ({"cache": "https://secret@host"}, "has a password or token in it"),
+        ({"executor": "grpcs://secret@host"}, "has a password or token in it"),
+        ({"cache": "ftp://me:secret@host"}, "not an address of this kind"),
         ({"tls_key": Path("key")}, "no such file"),
     ],
 )
