@@ -134,9 +134,7 @@ def build(
             notes.append(f"built again without remote cache and executor: {failure}: {why}")
             console.warn(notes[-1])
             now = invocation.locally()
-            read, failure = _run(
-                now, files, warnings, runner=runner, console=console, of=invocation
-            )
+            read, failure = once(now)
         if failure:
             raise failure
         if not read.last:
