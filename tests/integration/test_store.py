@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 from support.s3 import READER, READER_SECRET
 
 from rocwheel.errors import (
@@ -17,7 +19,7 @@ from rocwheel.errors import (
     ObjectStaleError,
     StoreError,
 )
-from rocwheel.store import Headers, Info, Options, Store, each, open_store
+from rocwheel.store import Headers, Info, Options, Store, each, open_store, sha256_of
 
 HEADERS = Headers(content_type="text/plain", cache_control="max-age=60")
 LIMITS = {"put_limit": 6 << 20, "part_size": 5 << 20}  # S3's smallest part
@@ -265,15 +267,77 @@ def test_abilities_are_what_each_server_does_not_what_it_says(servers, monkeypat
     assert not able["moto"].copies
 
 
+@pytest.mark.skipif(not os.environ.get("ROCWHEEL_RGW"), reason="opt-in: ROCWHEEL_RGW=1")
+@pytest.mark.needs("ceph-mon", "ceph-osd", "radosgw")
+def test_ceph_takes_the_right_etag_in_its_own_spelling_and_keeps_conditions(
+    servers, monkeypatch
+) -> None:
+    store = s3_store(servers, monkeypatch, "rgw")
+    able = store.abilities()
+    assert (able.create_only, able.swap, able.upload_listing) == (True, True, True)
+    assert not able.copies
+    store.replace("page", b"one", previous=None, headers=HEADERS)
+    _, first = store.read("page")
+    store.replace("page", b"two", previous=first, headers=HEADERS)
+    with pytest.raises(ObjectStaleError):
+        store.replace("page", b"three", previous=first, headers=HEADERS)
+    assert store.read("page")[0] == b"two"
+    store.create("v2/a.whl", b"a" * 1000, headers=HEADERS)
+    with pytest.raises(ObjectDiffersError):
+        store.create("v2/a.whl", b"b", headers=HEADERS)
+    moved = store.copy(store.info("v2/a.whl"), "v2/b.whl", sha256=sha256_of(b"a" * 1000))
+    assert moved > 0, "its copies keep no condition, so the bytes pass through here"
+
+
+@pytest.mark.parametrize(
+    ("operation", "missing"),
+    [("PutObject", "swap"), ("CopyObject", "copy_source_match")],
+)
+def test_a_server_that_takes_no_etag_at_all_lacks_the_condition(
+    servers, monkeypatch, operation, missing
+) -> None:
+    store = s3_store(servers, monkeypatch, "seaweedfs")
+    header = {"PutObject": "If-Match", "CopyObject": "x-amz-copy-source-if-match"}[operation]
+
+    def spoil(request, **_):
+        if header in request.headers:
+            del request.headers[header]
+            request.headers[header] = '"another"'
+
+    store._bucket.client.meta.events.register_first(f"before-sign.s3.{operation}", spoil)
+    assert missing in store.abilities().missing
+    if missing == "swap":
+        with pytest.raises(StoreError, match=r"does not keep to the conditions of writes"):
+            store.replace("page", b"one", previous=None, headers=HEADERS)
+
+
+def test_a_server_that_does_not_list_unfinished_uploads_is_refused_before_the_first_write(
+    servers, monkeypatch
+) -> None:
+    store = s3_store(servers, monkeypatch, "seaweedfs")
+
+    def refused(params, **_):
+        raise ClientError(
+            {"Error": {"Code": "NotImplemented"}, "ResponseMetadata": {"HTTPStatusCode": 501}},
+            "ListMultipartUploads",
+        )
+
+    events = store._bucket.client.meta.events
+    events.register_first("before-parameter-build.s3.ListMultipartUploads", refused)
+    with pytest.raises(StoreError, match="does not list unfinished uploads"):
+        store.create("v2/a.whl", b"a", headers=HEADERS)
+    assert list(store.keys("v2/")) == []
+
+
 def test_a_server_that_ignores_conditions_is_not_written_to(
     servers,
     monkeypatch,
 ) -> None:
     store = s3_store(servers, monkeypatch, "rclone")
-    with pytest.raises(StoreError, match="ignores the condition") as caught:
+    with pytest.raises(StoreError, match="does not keep to the conditions") as caught:
         store.create("v2/a.whl", b"a", headers=HEADERS)
     assert "docs/how-to/release.md" in caught.value.hint
-    with pytest.raises(StoreError, match="ignores the condition"):
+    with pytest.raises(StoreError, match="does not keep to the conditions"):
         store.replace("v2/a.html", b"a", previous=None, headers=HEADERS)
     assert list(store.keys("v2/")) == []
 

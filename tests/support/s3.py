@@ -1,8 +1,9 @@
 """Real S3 servers on this machine, each started once per test session.
 
-Three, because they can do different things and the store has to notice: SeaweedFS keeps every
+Several, because they can do different things and the store has to notice: SeaweedFS keeps every
 condition and checksum, as AWS does; moto keeps conditions on puts but none on copies, and accepts
-wrong checksums; rclone ignores all conditions. Every one may be read without credentials.
+wrong checksums; rclone ignores all conditions; Ceph's RGW wants ETags without quotes. Every one may
+be read without credentials.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,10 +65,9 @@ class Server:
     def bucket(self, name: str) -> str:
         """Make a bucket that anybody can read."""
         client = self.client()
-        client.create_bucket(
-            Bucket=name, CreateBucketConfiguration={"LocationConstraint": "us-east-2"}
-        )
-        if self.name == "moto":
+        where = {"CreateBucketConfiguration": {"LocationConstraint": "us-east-2"}}
+        client.create_bucket(Bucket=name, **({} if self.name == "rgw" else where))
+        if self.name in {"moto", "rgw"}:
             statement = {
                 "Effect": "Allow",
                 "Principal": "*",
@@ -91,15 +92,10 @@ def program(name: str) -> str:
 
 
 @contextlib.contextmanager
-def running(
-    argv: list[str],
-    url: str,
-    log: Path,
-    env: dict[str, str] | None = None,
-    *,
-    cwd: Path | None = None,
-) -> Iterator[int]:
-    """A server process that answers at `url`; ended with everything it started."""
+def started(
+    argv: list[str], log: Path, env: dict[str, str] | None = None, *, cwd: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of its own, ended with everything it started."""
     with log.open("ab") as out:
         process = subprocess.Popen(
             [*DIES_WITH_US, *argv],
@@ -111,16 +107,30 @@ def running(
             start_new_session=True,
         )
     try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextlib.contextmanager
+def running(
+    argv: list[str],
+    url: str,
+    log: Path,
+    env: dict[str, str] | None = None,
+    *,
+    cwd: Path | None = None,
+) -> Iterator[int]:
+    """A server process that answers at `url`; ended with everything it started."""
+    with started(argv, log, env, cwd=cwd) as process:
         deadline = time.monotonic() + START_SECONDS
         while not answers(url):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{argv[0]} does not answer:\n{log.read_text()[-3000:]}")
             time.sleep(0.05)
         yield process.pid
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 def answers(url: str) -> bool:
@@ -230,7 +240,87 @@ def _wait_for_volumes(server: Server) -> None:
             return
 
 
-SERVERS = {"moto": moto, "rclone": rclone, "seaweedfs": seaweedfs}
+CEPH = """\
+[global]
+fsid = {fsid}
+mon host = v2:127.0.0.1:{mon}
+mon initial members = a
+public network = 127.0.0.0/8
+public addr = 127.0.0.1
+cluster addr = 127.0.0.1
+osd pool default size = 1
+osd pool default min size = 1
+osd pool default pg num = 4
+osd pool default pg autoscale mode = off
+mon allow pool size one = true
+mon max pg per osd = 1000
+osd crush chooseleaf type = 0
+osd objectstore = memstore
+memstore device bytes = 2147483648
+mon data = {folder}/mon
+osd data = {folder}/osd
+rgw data = {folder}/run
+run dir = {folder}/run
+admin socket = {folder}/run/$name.asok
+pid file = {folder}/run/$name.pid
+log file = {folder}/$name.log
+mon data avail crit = 0
+mon data avail warn = 0
+mon cluster log file = {folder}/cluster.log
+rgw frontends = beast endpoint=127.0.0.1:{rgw}
+[client]
+keyring = {folder}/admin.keyring
+[osd]
+keyring = {folder}/osd.keyring
+"""
+
+
+@contextlib.contextmanager
+def rgw(folder: Path) -> Iterator[Server]:
+    """One node of Ceph with its object gateway: Debian's ceph-mon, ceph-osd and radosgw."""
+    folder = folder / "ceph"
+    for name in ("mon", "osd", "run"):
+        (folder / name).mkdir(parents=True)
+    ports = {"mon": free_port(), "rgw": free_port()}
+    fsid, osd = str(uuid.uuid4()), str(uuid.uuid4())
+    (folder / "ceph.conf").write_text(CEPH.format(fsid=fsid, folder=folder, **ports))
+    conf = ("-c", f"{folder}/ceph.conf")
+
+    def call(*argv: str, stdin: str = "") -> str:
+        done = subprocess.run(
+            argv, input=stdin, text=True, capture_output=True, check=False, timeout=120
+        )
+        if done.returncode:
+            raise RuntimeError(f"{argv}: {done.stderr}")
+        return done.stdout.strip()
+
+    def keys(name: str, entity: str, *options: str) -> None:
+        call("ceph-authtool", f"{folder}/{name}.keyring", "-C", "-n", entity, *options)
+
+    keys("admin", "client.admin", "-g", "--cap", "mon", "allow *", "--cap", "osd", "allow *")
+    keys("mon", "mon.", "-g", "--cap", "mon", "allow *")
+    call("ceph-authtool", f"{folder}/mon.keyring", "--import-keyring", f"{folder}/admin.keyring")
+    address = f"[v2:127.0.0.1:{ports['mon']}]"
+    call("monmaptool", "--create", "--fsid", fsid, "--addv", "a", address, f"{folder}/monmap")
+    mon = ["ceph-mon", *conf, "-i", "a"]
+    call(*mon, "--mkfs", "--monmap", f"{folder}/monmap", "--keyring", f"{folder}/mon.keyring")
+    endpoint = f"http://127.0.0.1:{ports['rgw']}"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(started([*mon, "-f"], folder / "mon.out"))
+        secret = call("ceph-authtool", "--gen-print-key")
+        call("ceph", *conf, "osd", "new", osd, "-i", "-", stdin=f'{{"cephx_secret": "{secret}"}}')
+        keys("osd", "osd.0", "-a", secret)
+        daemon = ["ceph-osd", *conf, "-i", "0"]
+        call(*daemon, "--mkfs", "--osd-uuid", osd)
+        stack.enter_context(started([*daemon, "-f"], folder / "osd.out"))
+        create = ("user", "create", "--uid=owner", "--display-name=owner")
+        call("radosgw-admin", *conf, *create, f"--access-key={KEY}", f"--secret-key={SECRET}")
+        gateway = ["radosgw", *conf, "-n", "client.admin", "-f"]
+        pid = stack.enter_context(running(gateway, endpoint, folder / "rgw.out"))
+        yield Server(name="rgw", endpoint=endpoint, pid=pid)
+
+
+SERVERS = {"moto": moto, "rclone": rclone, "seaweedfs": seaweedfs, "rgw": rgw}
 
 
 class Servers:

@@ -69,12 +69,13 @@ class Abilities:
     """
 
     create_only: bool  # refuses `If-None-Match: *` where something is stored
-    swap: bool  # refuses `If-Match` with another ETag
+    swap: bool  # takes `If-Match` with the right ETag and refuses it with another
     checksums: bool  # refuses a body with another SHA-256, states the right one afterwards
     copy_create_only: bool
     copy_source_match: bool
     copy_checksums: bool  # a copy states its SHA-256
     folder_keys: bool  # keeps an object `a/` beside `a/b`: a page that answers for its folder
+    upload_listing: bool  # lists uploads in parts that were never finished
 
     @property
     def copies(self) -> bool:

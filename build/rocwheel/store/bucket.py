@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 ATTEMPTS: Final = 5
-BAD_REQUEST, FORBIDDEN, NOT_FOUND = 400, 403, 404
+BAD_REQUEST, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED = 400, 403, 404, 405
 CONFLICT, PRECONDITION_FAILED = 409, 412
 SERVER_ERROR, NOT_IMPLEMENTED = 500, 501
 PASSING: Final = frozenset({408, CONFLICT, 429})  # a retry may be answered otherwise
@@ -188,6 +188,19 @@ class Bucket:
                     sha256="",
                     modified=found["LastModified"],
                 )
+
+    def lists_uploads(self) -> bool:
+        """Whether the server lists unfinished uploads; where we may not ask, it is believed to."""
+        from botocore.exceptions import ClientError
+
+        with self.translated("", "ListMultipartUploads"):
+            try:
+                self.client.list_multipart_uploads(Bucket=self.name, MaxUploads=1)
+            except ClientError as exc:
+                if status(exc) not in {FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED, NOT_IMPLEMENTED}:
+                    raise
+                return status(exc) in {FORBIDDEN, NOT_FOUND}  # 404: one server's "there is none"
+        return True
 
     def sweep(self, prefix: str, before: datetime) -> tuple[str, ...]:
         """Abort uploads in parts that were begun before that time."""

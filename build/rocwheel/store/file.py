@@ -60,6 +60,7 @@ class FileStore:
             copy_source_match=True,
             copy_checksums=True,
             folder_keys=False,
+            upload_listing=True,
         )
 
     def info(self, key: str, /) -> Info | None:

@@ -28,6 +28,7 @@ class Parts:
     bucket: Bucket
     part_size: int
     checksums: bool
+    source_etag: str  # how the server wants the ETag of a copy's source spelt
     create_only: bool  # whether the last step honours `If-None-Match: *`; see `honours_condition`
 
     def put(self, key: str, path: Path, headers: Headers, count: Counter | None) -> bool:
@@ -61,7 +62,7 @@ class Parts:
                 UploadId=upload,
                 PartNumber=number,
                 CopySource=self.bucket.at(source.key),
-                CopySourceIfMatch=f'"{source.etag}"',
+                CopySourceIfMatch=self.source_etag.format(source.etag),
                 CopySourceRange=f"bytes={start}-{start + length - 1}",
             )
             return {"ETag": found["CopyPartResult"]["ETag"], "PartNumber": number}

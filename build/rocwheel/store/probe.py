@@ -7,6 +7,7 @@ try at once, and a runner may not delete.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.errors import ObjectMissingError
@@ -26,12 +27,23 @@ if TYPE_CHECKING:
 
 BODY: Final = b"rocwheel tries here what this store can do; see docs/layout.md\n"
 REFUSALS: Final = {BAD_REQUEST, PRECONDITION_FAILED, NOT_IMPLEMENTED}
-OTHER_ETAG: Final = f'"{"0" * 32}"'
+OTHER_ETAG: Final = "0" * 32
+QUOTED, BARE = '"{}"', "{}"  # RFC 9110, and what Ceph's RGW takes
+TRIES: Final = 3  # where others try at the same time, and each write gives another ETag
 
 
-def probe(bucket: Bucket, key: str) -> Abilities:
-    """Find the abilities, writing `key`, `key-copy` and `key-folder/` at most.
+@dataclass(frozen=True, kw_only=True)
+class Etags:
+    """How a server wants an ETag spelt in a condition."""
 
+    write: str = QUOTED  # of `If-Match` on a write
+    source: str = QUOTED  # of a copy's source
+
+
+def probe(bucket: Bucket, key: str) -> tuple[Abilities, Etags]:
+    """Find abilities and spellings, writing `key`, `key-copy` and `key-folder/` at most.
+
+    A condition is only trusted in a spelling in which the right ETag is taken and another refused.
     Raises StoreError when the server does not answer or these keys may not be written.
     """
     copied, folder = f"{key}-copy", f"{key}-folder/"
@@ -51,17 +63,35 @@ def probe(bucket: Bucket, key: str) -> Abilities:
     copy = bucket.head(copied)
     accepts(bucket.put, folder, BODY)
     listed = [(item.key, item.size) for item in bucket.keys(folder.rstrip("/"))]
-    return Abilities(
+    write = _spelling(bucket, key, lambda tag: accepts(bucket.put, key, BODY, IfMatch=tag))
+    source = _spelling(
+        bucket, key, lambda tag: accepts(bucket.copy, key, copied, CopySourceIfMatch=tag)
+    )
+    abilities = Abilities(
         create_only=create_only,
-        swap=not accepts(bucket.put, key, BODY, IfMatch=OTHER_ETAG),
+        swap=bool(write),
         checksums=stored is not None
         and stored[0].sha256 == sha256_of(BODY)
         and not accepts(bucket.put, key, BODY, ChecksumSHA256=wrong),
         copy_create_only=copy_create_only,
-        copy_source_match=not accepts(bucket.copy, key, copied, CopySourceIfMatch=OTHER_ETAG),
+        copy_source_match=bool(source),
         copy_checksums=copy is not None and copy[0].sha256 == sha256_of(BODY),
         folder_keys=(folder, len(BODY)) in listed,
+        upload_listing=bucket.lists_uploads(),
     )
+    return abilities, Etags(write=write or QUOTED, source=source or QUOTED)
+
+
+def _spelling(bucket: Bucket, key: str, accepted: Callable[[str], bool]) -> str:
+    """The spelling in which this condition is kept, "" when there is none."""
+    for spelling in (QUOTED, BARE):
+        if accepted(spelling.format(OTHER_ETAG)):
+            continue
+        for _ in range(TRIES):
+            found = bucket.head(key)
+            if found and accepted(spelling.format(found[0].etag)):
+                return spelling
+    return ""
 
 
 def _accepted(bucket: Bucket, call: Callable[..., object], *args: Any, **condition: str) -> bool:

@@ -18,7 +18,7 @@ from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import Headers, advance, differs, digest_of, pause, replaced, sha256_of, stale
 from rocwheel.store.bucket import BrokenError, Bucket, checksum
 from rocwheel.store.parts import Parts, honours_condition
-from rocwheel.store.probe import BODY, probe
+from rocwheel.store.probe import BODY, Etags, probe
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,6 +37,7 @@ class S3Store:
         self._options = options
         self._lock = threading.Lock()
         self._known: Abilities | None = None
+        self._etags = Etags()
 
     def locate(self, key: str, /) -> str:
         return self._bucket.locate(key)
@@ -47,7 +48,7 @@ class S3Store:
     def abilities(self) -> Abilities:
         with self._lock:
             if self._known is None:
-                self._known = probe(self._bucket, self._options.probe_key)
+                self._known, self._etags = probe(self._bucket, self._options.probe_key)
             return self._known
 
     # Reading
@@ -137,7 +138,11 @@ class S3Store:
         able = self._writable("swap", key)
         condition: dict[str, str] = {}
         if able.swap and able.create_only:
-            condition = {"IfMatch": f'"{previous.etag}"'} if previous else {"IfNoneMatch": "*"}
+            condition = (
+                {"IfMatch": self._etags.write.format(previous.etag)}
+                if previous
+                else {"IfNoneMatch": "*"}
+            )
         else:
             now = self.info(key)
             if (now.etag if now else "") != (previous.etag if previous else ""):
@@ -181,14 +186,20 @@ class S3Store:
 
     def _writable(self, ability: str, key: str) -> Abilities:
         able = self.abilities()
+        if not able.upload_listing:
+            raise RefusedError(
+                f"{self.locate(key)}: this server does not list unfinished uploads "
+                "(ListMultipartUploads), so what killed runs leave could never be removed",
+                hint="use another server",
+            )
         if not getattr(able, ability):
             self._refuse(key)
         return able
 
     def _refuse(self, key: str) -> NoReturn:
         raise RefusedError(
-            f"{self.locate(key)}: this server accepts conditional writes and ignores the "
-            "condition, so two writers could overwrite each other",
+            f"{self.locate(key)}: this server does not keep to the conditions of writes (it lacks "
+            f"{', '.join(self.abilities().missing)}): two writers could overwrite each other",
             hint="use another server: docs/how-to/release.md lists those that can",
         )
 
@@ -199,6 +210,7 @@ class S3Store:
             bucket=self._bucket,
             part_size=self._options.part_size,
             checksums=able.checksums,
+            source_etag=self._etags.source,
             create_only=honours_condition(self._bucket, self._options.probe_key, BODY),
         )
 
@@ -245,7 +257,10 @@ class S3Store:
         with self._bucket.translated(target, "CopyObject"):
             done = self._bucket.conditional(
                 lambda: self._bucket.copy(
-                    source.key, target, CopySourceIfMatch=f'"{source.etag}"', IfNoneMatch="*"
+                    source.key,
+                    target,
+                    CopySourceIfMatch=self._etags.source.format(source.etag),
+                    IfNoneMatch="*",
                 )
             )
         return done is not None
