@@ -52,15 +52,14 @@ class Prune(Operation):
         sets = [known.id for known, _ in self.expired(state)]
         return self.entry(state, Action.PRUNE, sets=sets) if sets else None
 
-    def leaving(self, state: State, known: Known) -> tuple[str, ...]:
-        """The files that go with a set, when all that are expired go."""
-        going = {item.id for item, _ in self.expired(state)}
-        return tuple(
-            file.entry.filename
-            for project in known.projects
-            for file in state.listing(project).files
-            if known.id in file.sets and set(file.sets) <= going
-        )
+    def leaving(self, state: State) -> dict[str, list[str]]:
+        """The files that go, by the set they go with: those that no staying set holds."""
+        gone: dict[str, list[str]] = {known.id: [] for known, _ in self.expired(state)}
+        for project in self.wanted(state):
+            for file in state.listing(project).files:
+                if all(item in gone for item in file.sets):
+                    gone[file.sets[0]].append(file.entry.filename)
+        return gone
 
     def _expired(self, state: State) -> Iterator[tuple[Known, str]]:
         kept = {*self.keep.pinned, FOREIGN, *_newest(state, self.keep_newest)}
@@ -106,10 +105,11 @@ class PrunePlan:
 
     def lines(self) -> list[str]:
         place = self.operation.place
+        leaving = self.operation.leaving(self.state)
         gone = [
             (name, why)
             for known, why in self.operation.expired(self.state)
-            for name in self.operation.leaving(self.state, known)
+            for name in leaving[known.id]
         ]
         gone += [(name, "no set holds it") for name in self.spend.free(self.state)]
         gone += [(name, "spent before") for name in self.state.doomed(since=self.state.swept)]
@@ -118,6 +118,7 @@ class PrunePlan:
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         done = "planned" if dry_run else "pruned"
         expired = self.operation.expired(self.state)
+        leaving = self.operation.leaving(self.state)
         orphans = self.spend.free(self.state)
         left = self.state.doomed(since=self.state.swept)
         return {
@@ -127,7 +128,7 @@ class PrunePlan:
                 {
                     "set": known.id,
                     "why": why,
-                    "files": list(self.operation.leaving(self.state, known)),
+                    "files": leaving[known.id],
                 }
                 for known, why in expired
             ],
@@ -223,4 +224,4 @@ def _newest(state: State, count: int) -> set[str]:
 
 def moment(text: str) -> datetime:
     """A record's time."""
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    return datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=timezone.utc)

@@ -40,7 +40,7 @@ from rocwheel.values import replace
 
 FULL = os.environ.get("ROCWHEEL_CAMPAIGN") == "full"
 SEED = int(os.environ.get("ROCWHEEL_SEED", "20261121"))
-FILES, OBJECTS = (120, 8) if not FULL else (10**9, 10**9)  # schedules of the spread
+FILES, OBJECTS = (100, 3) if not FULL else (10**9, 10**9)  # schedules of the spread
 PJRT, JAXLIB, PLUGIN = "jax-rocm7-pjrt", "jaxlib", "jax-rocm7-plugin"
 STOPS = ("stand", "kill", "lost", "late")
 
@@ -73,6 +73,13 @@ class Scene:
 
     def __init__(self, shop: Shop, manifests, wheelhouses: Path) -> None:
         self.shop, self.manifests, self.wheelhouses = shop, manifests, wheelhouses
+        self.every, self._requests = 1, 0
+
+    def watch(self) -> None:
+        """Look, after every request or every so many of them."""
+        self._requests += 1
+        if self._requests % self.every == 0:
+            self.look()
 
     def run(self, name: str, store) -> bool:
         """One operation, from its first request on; whether it says that it changed something."""
@@ -258,7 +265,7 @@ def length(worlds: Worlds, start: str, name: str) -> int:
 
 def play(scene: Scene, first: str, second: str, at: int, stop: str) -> list[str]:
     """`first` up to its request number `at`, where it is stopped; all of `second`; the rest."""
-    conductor = Conductor(scene.look)
+    conductor = Conductor(scene.watch)
     one = conductor.begin(first, scene.shop.store, lambda store: scene.run(first, store))
     while not one.is_over and len(one.requests) < at:
         conductor.go(one)
@@ -276,7 +283,7 @@ def play(scene: Scene, first: str, second: str, at: int, stop: str) -> list[str]
 
 def shuffled(scene: Scene, names, dice: random.Random) -> None:
     """All of them at once, each request in an order of chance."""
-    conductor = Conductor(scene.look)
+    conductor = Conductor(scene.watch)
     running = [
         conductor.begin(
             f"{name}", scene.shop.store, lambda store, name=name: scene.run(name, store)
@@ -352,6 +359,7 @@ def test_pairs_hold_on_object_storage_too(worlds, servers, monkeypatch, console)
         shop = Shop(servers.fresh_url("seaweedfs"), console)
         shop.store.abilities()
         scene = worlds.fill(shop, start)
+        scene.every = 1 if FULL else 10  # a look is some twenty requests
         try:
             play(scene, first, second, at, stop)
         except BaseException as exc:
@@ -440,8 +448,8 @@ def delete(place, names) -> None:
 
 def deletes_first(patch) -> None:
     def prepare(self, now) -> None:
-        for known, _ in self.expired(now):
-            delete(self.place, self.leaving(now, known))
+        for names in self.leaving(now).values():
+            delete(self.place, names)
 
     patch.setattr(retention.Prune, "prepare", prepare)
 
