@@ -14,7 +14,7 @@ PAGES = (
 )
 # what a block may lack here; it is parsed, and never executed
 LACKS = frozenset({
-    "bucket", "everything", "gpu", "jax-build", "network", "remote-cache", "root", "wheels",
+    "bucket", "container", "everything", "gpu", "jax-build", "machines", "network", "remote-cache", "root", "wheels",
 })  # fmt: skip
 WORLDS = frozenset({"anywhere", "demo"})
 

@@ -100,7 +100,6 @@ def before_the_command(*decorators: Decorator) -> list[click.Parameter]:
     taken = click.command("taken")(together(*decorators)(lambda: None)).params
     for param in taken:
         param.hidden = True  # type: ignore[attr-defined]
-        param.default = None
         param.allow_from_autoenv = False  # type: ignore[attr-defined]
     return taken
 
