@@ -377,8 +377,8 @@ def install(
 ) -> Installed:
     """Install the set into a new environment of one CPython and import it there.
 
-    It comes from the index where it was released, by hash; else from the wheelhouse. `tool` is a
-    Python with pip where `runner` runs commands; None is our own. The ROCm tree is linked to where
+    It comes from the index where it was released, by hash; else from the wheelhouse. `tool` is the
+    Python of rocwheel's own tools in an image; None is ours here. The ROCm tree is linked to where
     the wheels' RUNPATH looks for it (`site-packages/rocm`), so that no LD_LIBRARY_PATH hides a
     wrong RUNPATH. Raises CommandError or WheelError.
     """
@@ -390,9 +390,12 @@ def install(
     folder = said("mktemp", "--directory", "--tmpdir", "rocwheel-demo-XXXXXXXX")
     try:
         venv = f"{folder}/venv"
-        said(str(interpreter.executable), "-m", "venv", "--without-pip", venv)
+        # An image's pip may be too old for a mounted CPython, which brings its own.
+        bare = () if tool else ("--without-pip",)
+        said(str(interpreter.executable), "-m", "venv", *bare, venv)
         python = f"{venv}/bin/python"
-        said(*pip(str(tool or sys.executable), python), *_where(built, released, version, runner))
+        manager = pip(python if tool else sys.executable, python)
+        said(*manager, *_where(built, released, version, runner))
         site = said(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
         said("ln", "-s", str(runner.path(built.rocm_root)), f"{site}/rocm")
         modules = [module_name(kind, built.rocm_number) for kind in WheelKind]
