@@ -11,7 +11,6 @@ from rocwheel.wheel.verify import Expectation
 from rocwheel.wheel.verify.rules import Finding
 from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.inspect import WheelReport
-from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import Grafting, repair
 from rocwheel.wheel.verify import verify
 from rocwheel.container import Mount
@@ -126,7 +125,7 @@ def _wheels(
                 rocm_sonames=root.sonames if kind.needs_rocm else None,
                 siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
             )
-            report = inspect(repaired.path, hashes=True)
+            report = repaired.inspect()
             found = verify(report, policy=planned.policy, expected=expected)
             _refuse(repaired.path.name, found)
             findings += found

@@ -27,7 +27,7 @@ from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name, inspect, kind_of
 from rocwheel.wheel.install import sound_mode
 from rocwheel.wheel.metadata import KeyValueText, edit_record, read_record, record_line, row_of
-from rocwheel.wheel.zip_reader import ZipArchive
+from rocwheel.wheel.zip_reader import Stamp, ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, pieces
 
 if TYPE_CHECKING:
@@ -89,6 +89,11 @@ class RepairResult:
     grafted: tuple[str, ...]  # libraries that came in
     patched: tuple[str, ...]  # members whose RUNPATH was set
     changed: bool  # False: the same bytes under the same name
+    known: WheelReport | None  # of a wheel with the same bytes, which need not be read again
+
+    def inspect(self) -> WheelReport:
+        """Every byte of the repaired wheel, compared with RECORD. Raises WheelError."""
+        return self.known or inspect(self.path, hashes=True)
 
 
 def repair(
@@ -182,12 +187,15 @@ def apply(
         after = replace(report.filename, platforms=(platform,))
         parts, changed = bench.parts(after.tags)
         path = box.write(str(after), parts, archive)
+    changed = changed or after != report.filename
+    known = replace(report, path=path, stamp=Stamp.of(path.stat()))
     return RepairResult(
         path=path,
         platform=platform,
         grafted=grafted,
         patched=tuple(plan.runpaths),
-        changed=changed or after != report.filename,
+        changed=changed,
+        known=None if changed else known,
     )
 
 
