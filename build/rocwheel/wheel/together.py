@@ -1,7 +1,8 @@
 """Do one thing with each wheel of a set, on all cores, and have the results in order.
 
 Threads are enough: what takes time (reading, inflating, hashing, compressing, copying) happens
-outside Python's lock. A pool of processes was slower, since each starts with importing all of this.
+outside Python's lock. Processes would each start with
+importing all of this.
 """
 
 from __future__ import annotations
