@@ -89,7 +89,7 @@ def assert_consistent(place, manifest) -> None:
         for name, sha256 in shown.items():
             info = place.store.info(place.key(name))
             assert info is not None
-            assert info.sha256 == sha256
+            assert place.store.digest(info) == sha256
             assert place.store.info(place.metadata(name)) is not None
     assert not plugin or pjrt
 
