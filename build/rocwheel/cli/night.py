@@ -19,8 +19,11 @@ from rocwheel.pipeline import slurm
 from rocwheel.process import HostRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rocwheel.ledger.nights import Book
     from rocwheel.pipeline.standing import Standing
+    from rocwheel.verdict import State
 
 LATEST: Final = "latest"
 
@@ -69,6 +72,11 @@ def whole(app: App) -> HostRunner:
     return HostRunner(dict(app.environ))
 
 
+def _why_ended(app: App, job: str) -> Callable[[], tuple[State, str]]:
+    restarts = int(app.environ.get("SLURM_RESTART_COUNT", "0") or 0)
+    return slurm.why_ended(whole(app), job, restarts)
+
+
 def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cells.Worker:
     """This machine, for cells to run on."""
     return cells.Worker(
@@ -81,7 +89,7 @@ def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cel
         cache=app.cache,
         console=app.console,
         now=app.now,
-        why_ended=slurm.why_ended(whole(app), job) if engine == "slurm" else None,
+        why_ended=_why_ended(app, job) if engine == "slurm" else None,
         collect=partial(slurm.collect, runner=whole(app)) if engine == "slurm" else None,
     )
 

@@ -347,20 +347,26 @@ def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, str] | None
     return found
 
 
-def why_ended(runner: Runner, job: str) -> Callable[[], tuple[State, str]]:
-    """What a cell that got a signal asks Slurm: why."""
+def why_ended(runner: Runner, job: str, restarts: int) -> Callable[[], tuple[State, str]]:
+    """What a cell that got a signal asks Slurm: why. `restarts` is how often it was requeued.
+
+    While a job is being ended its state is COMPLETING whatever the cause; a requeue has counted
+    it as restarted by then, and a preemption has set its time.
+    """
 
     def ask() -> tuple[State, str]:
-        state = _state_of(runner, job)
+        said = _ask(runner, ("scontrol", "show", "job", job, "--oneliner"))
+        facts = dict(re.findall(r"\b(JobState|Restarts|PreemptTime)=(\S+)", said))
+        state = facts.get("JobState", "")
+        if facts.get("PreemptTime", "None") not in {"None", "N/A"}:
+            return ENDS["PREEMPTED"]
+        if int(facts.get("Restarts", "0")) > restarts:
+            return ENDS["REQUEUED"]
+        if state == "COMPLETING":
+            return ENDS["CANCELLED"]
         return ENDS.get(state, (State.INFRA, f"ended from outside while {state or 'unknown'}"))
 
     return ask
-
-
-def _state_of(runner: Runner, job: str) -> str:
-    said = _ask(runner, ("scontrol", "show", "job", job, "--oneliner"))
-    match = re.search(r"\bJobState=([A-Z_]+)", said)
-    return match[1] if match else ""
 
 
 def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> int:
