@@ -125,9 +125,12 @@ def wait(
 def _cpu_ticks(group: int) -> int:
     """CPU time of every process of a group that runs, as /proc counts it (proc_pid_stat(5))."""
     total = 0
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, ValueError, IndexError):
-            fields = stat.read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit():
+            continue
+        with suppress(OSError, ValueError, IndexError):  # it ended meanwhile
+            stat = (process / "stat").read_text(encoding="utf-8", errors="replace")
+            fields = stat.rpartition(")")[2].split()
             if int(fields[2]) == group:
                 total += int(fields[11]) + int(fields[12]) + int(fields[13]) + int(fields[14])
     return total

@@ -96,3 +96,13 @@ def test_a_runner_says_which_command_rests(monkeypatch):
         runner.run(python("import time; time.sleep(60)"))
     assert "no output and no CPU time" in told[0]
     assert sys.executable in told[0]
+
+
+def test_processes_that_end_while_they_are_counted_do_no_harm(started):
+    """Looking for a pattern below /proc raises ESRCH when one ends in between."""
+    busy = "import subprocess, sys\nwhile True: subprocess.run(['/bin/true'])"
+    children = [started(busy) for _ in range(2)]
+    end = time.monotonic() + 2
+    while time.monotonic() < end:
+        for child in children:
+            assert watch._cpu_ticks(child.pid) >= 0
