@@ -10,7 +10,7 @@ import pytest
 from support import generations, tarballs
 from support.generations import GENERATIONS
 
-from rocwheel import dist
+from rocwheel import dist, home
 from rocwheel.dist import readiness
 from rocwheel.dist.readiness import GIB
 from rocwheel.host import machine
@@ -43,7 +43,7 @@ def examined(tmp_path, runner):
             "jaxlib": "built",
             "wheelhouse": tmp_path / "wheelhouse",
             "cache": tmp_path / "cache",
-            "checkout": ROOT,
+            "home": home.find(None),
             "cwd": tmp_path,
             "environ": {"PATH": str(folder), "HOME": "/root"},
             **changes,
