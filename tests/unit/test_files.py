@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
 import threading
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from rocwheel import files
 
-if TYPE_CHECKING:
-    from pathlib import Path
+NOBODY = 65534
 
 
 def test_a_lock_is_held_by_one_and_let_go_of_with_its_value(tmp_path: Path) -> None:
@@ -44,13 +44,19 @@ def test_who_has_to_wait_says_so_once(tmp_path: Path) -> None:
     assert told == [1]
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_shared_lock_works_where_nothing_can_be_written(tmp_path: Path) -> None:
-    path = tmp_path / "lock"
-    path.touch()
-    path.chmod(0o444)
-    with files.locked(path, shared=True):
-        pass
+def test_a_shared_lock_works_where_nothing_can_be_written() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "lock"
+        path.touch()
+        path.chmod(0o444)
+        user = os.geteuid()
+        os.seteuid(user or NOBODY)  # root may write everywhere
+        try:
+            with files.locked(path, shared=True), pytest.raises(PermissionError):
+                path.write_bytes(b"")
+        finally:
+            os.seteuid(user)
 
 
 def test_a_write_that_fails_leaves_the_old_bytes_and_nothing_beside_them(tmp_path: Path) -> None:
