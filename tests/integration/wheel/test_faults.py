@@ -103,7 +103,7 @@ def test_a_full_disk_is_the_hosts_fault_and_leaves_nothing(large, tmp_path) -> N
         resource.setrlimit(resource.RLIMIT_FSIZE, (LIMIT, LIMIT))
 
     out = tmp_path / "out"
-    for command in (("repair", large), ("retag", large, "--platform-tag", "x_1")):
+    for command in (("repair", large), ("retag", large, "--platform-tag", "linux_x86_64")):
         status, error = finished(start(*command, "--output", out, preexec_fn=limit))
         assert status == 8
         assert [line.partition(":")[0] for line in error.splitlines()] == ["error", "hint"]
