@@ -126,7 +126,7 @@ def try_everything(bin_folder, cwd, *start):
     shown = run(
         *program, "status", "--family=gfx94X-dcgpu", f"--store={store}", "--json", cwd=cwd
     ).stdout
-    assert json.loads(shown) == {"sets": []}
+    assert json.loads(shown) == {"sets": [], "problems": []}
 
 
 def test_all_promised_pythons_are_on_this_machine():
