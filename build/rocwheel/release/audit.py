@@ -7,7 +7,7 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urljoin, urlsplit
 
 from rocwheel.errors import ObjectMissingError, RocwheelError, WheelError
@@ -20,7 +20,7 @@ from rocwheel.release import operations, status, wheelset
 from rocwheel.store import advance, each
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from rocwheel.entry import Entry
     from rocwheel.ledger.state import State
@@ -35,6 +35,13 @@ class Checked:
 
     files: int
     problems: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """The problems, or that there is none."""
+        return list(self.problems) or [f"{self.files} files, no problem"]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"files": self.files, "problems": list(self.problems)}
 
 
 def check(place: Place, *, count: Counter | None = None) -> Checked:
@@ -59,6 +66,27 @@ def check(place: Place, *, count: Counter | None = None) -> Checked:
         problems += found
     problems += _check_sets(place, state, metadata)
     return Checked(files=len(listed), problems=tuple(problems))
+
+
+def check_all(
+    places: Iterable[Place],
+    *,
+    nothing: str,
+    count: Counter | None = None,
+    further: Callable[[Place], list[str]] | None = None,
+) -> Checked:
+    """Check places as one; `further` finds other problems of a place.
+
+    `nothing` is the problem of places that list no file.
+    """
+    files, problems = 0, []
+    for place in places:
+        checked = check(place, count=count)
+        files += checked.files
+        problems += [*checked.problems, *(further(place) if further else ())]
+    if not files and not problems:
+        problems.append(nothing)
+    return Checked(files=files, problems=tuple(problems))
 
 
 def check_pages(place: Place) -> list[str]:

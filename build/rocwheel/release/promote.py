@@ -182,6 +182,10 @@ class PromotePlan:
             **self.decision.evidence(),
         }
 
+    def published(self, moved: int) -> dict[str, Any]:
+        """The document of a plan that was applied; `moved` is what `apply` returned."""
+        return {**self.to_json(state="published"), "bytes_through_client": moved}
+
     def refusal(self) -> PromotionError:
         """The error of a blocked plan: its first cell, and what to do about it."""
         cells = self.decision.blocking

@@ -23,7 +23,7 @@ from rocwheel.store import each
 from rocwheel.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from rocwheel.index.channels import Channel, Retention
     from rocwheel.ledger.state import Known, State, Transition
@@ -115,7 +115,8 @@ class PrunePlan:
         gone += [(name, "spent before") for name in self.state.doomed(since=self.state.swept)]
         return [f"prune    {place.store.locate(place.key(name))} ({why})" for name, why in gone]
 
-    def to_json(self, *, dry_run: bool) -> dict[str, Any]:
+    def to_json(self, *, dry_run: bool, leftovers: Sequence[str] = ()) -> dict[str, Any]:
+        """The plan as a document; `leftovers` is what `apply` returned."""
         done = "planned" if dry_run else "pruned"
         expired = self.operation.expired(self.state)
         leaving = self.operation.leaving(self.state)
@@ -133,6 +134,7 @@ class PrunePlan:
                 for known, why in expired
             ],
             "orphans": list(orphans),
+            "leftovers": list(leftovers),
         }
 
 
@@ -153,6 +155,15 @@ def plan(
     left = state.projects if state.spent > state.swept else ()
     state = log.load(place, state, {*left, *spend.wanted(state)})
     return PrunePlan(operation=operation, spend=spend, state=state)
+
+
+def plans(
+    pairs: Iterable[tuple[Place, Place]], channel: Channel, *, who: Who, orphans: bool
+) -> Iterator[PrunePlan]:
+    """Plans for staging and release of each pair; each looks at its place when it is asked for."""
+    for staging, release in pairs:
+        yield plan(staging, channel, who=who, is_staging=True, orphans=orphans)
+        yield plan(release, channel, who=who, is_staging=False, orphans=orphans)
 
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:

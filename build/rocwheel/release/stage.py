@@ -122,9 +122,12 @@ class StagePlan:
             lines.append(f"{act:9}METADATA -> {where}.metadata")
         return [*lines, *operations.page_lines(place, (item.entry for item in self.uploads))]
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self, *, dry_run: bool) -> dict[str, Any]:
+        """The plan as a document; without `dry_run` it was applied where that was needed."""
         place = self.operation.place
+        done = "nothing-to-do" if self.is_done else "staged"
         return {
+            "state": "planned" if dry_run else done,
             "manifest": self.manifest.sha256,
             "family": place.family,
             "index_url": place.url,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from rocwheel.console import duration
+from rocwheel.console import columns, duration
 from rocwheel.errors import ConfigError, ObjectDiffersError
 from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import Standing
@@ -107,6 +107,17 @@ class Overview:
     sets: tuple[SetStatus, ...]
     problems: tuple[str, ...]
 
+    def lines(self) -> list[str]:
+        """A table for people."""
+        rows = [item.row() for item in self.sets]
+        return list(columns(HEADER, rows)) if rows else ["no set"]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "sets": [item.to_json() for item in self.sets],
+            "problems": list(self.problems),
+        }
+
 
 def read(
     staging: Place, release: Place, family: Family, channel: Channel, *, now: datetime
@@ -125,6 +136,23 @@ def read(
     return Overview(
         sets=tuple(sorted(found, key=lambda item: (item.age, item.set_id))),
         problems=(*problems(staging, staged), *problems(release, released)),
+    )
+
+
+def overview(
+    pairs: Iterable[tuple[Place, Place]],
+    family: Family,
+    channel: Channel,
+    *,
+    now: datetime,
+    hours: float | None = None,
+) -> Overview:
+    """Read each pair of staging and release; with `hours` only the sets that wait for longer."""
+    found = [read(staging, release, family, channel, now=now) for staging, release in pairs]
+    sets = [item for one in found for item in one.sets]
+    return Overview(
+        sets=tuple(sets if hours is None else waiting(sets, hours=hours)),
+        problems=tuple(text for one in found for text in one.problems),
     )
 
 

@@ -20,7 +20,7 @@ from rocwheel.store import each, replaced
 from rocwheel.values import replace
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
 
     from rocwheel.entry import Entry
     from rocwheel.ledger.state import Known, State, Transition
@@ -149,6 +149,7 @@ class ChangePlan:
             "set": self.operation.set_id,
             "family": self.operation.place.family,
             "files": [item.filename for item in self.files],
+            "reason": self.operation.who.reason,
         }
 
     def _staying(self) -> set[str]:
@@ -186,10 +187,17 @@ def apply(plan: ChangePlan) -> None:
     operations.perform(plan.operation, plan.state)
 
 
-def lists(place: Place, filename: str) -> bool:
-    """Whether a place lists a file of this name."""
+def place_of(places: Sequence[Place], filename: str) -> Place:
+    """The place that lists a file; the last one, where none does."""
     project, _ = version_of(filename)
-    return any(item.filename == filename for item in log.read(place, [project]).shown(project))
+    return next(
+        (
+            place
+            for place in places
+            if any(item.filename == filename for item in log.read(place, [project]).shown(project))
+        ),
+        places[-1],
+    )
 
 
 def with_reason(who: Who, reason: str) -> Who:

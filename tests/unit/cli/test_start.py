@@ -184,6 +184,15 @@ def test_debug_shows_the_traceback():
     assert done.returncode == 3
 
 
+@pytest.mark.parametrize("port", ["-1", "65536", "99999"])
+def test_a_port_that_no_machine_has_is_a_usage_error(port):
+    done = run("serve", "--store=file:///nonexistent", "--family=gfx90a", f"--port={port}")
+    assert done.returncode == 2
+    assert "--port" in done.stderr
+    assert "0<=x<=65535" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_code_is_printed(shell):
     done = run("completion", shell)
