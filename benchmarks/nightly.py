@@ -29,9 +29,9 @@ from support.states import summary  # noqa: E402
 
 from rocwheel import __version__  # noqa: E402
 from rocwheel.console import silent  # noqa: E402
-from rocwheel.ledger.nights import Cell, Index, Nights, Plan, now_text  # noqa: E402
+from rocwheel.ledger.nights import Cell, Index, NightPlan, Nights, now_text  # noqa: E402
 from rocwheel.pipeline.cell import Worker  # noqa: E402
-from rocwheel.pipeline.local import Capacity, Ending, Engine, critical_paths  # noqa: E402
+from rocwheel.pipeline.local import Capacity, Ending, LocalEngine, critical_paths  # noqa: E402
 from rocwheel.process import HostRunner  # noqa: E402
 from rocwheel.store import JSON, Headers, open_store  # noqa: E402
 
@@ -73,7 +73,7 @@ def engine(folder: Path) -> dict[str, float]:
     now = lambda: datetime.now(tz=timezone.utc)  # noqa: E731
     target = (f"--store={(folder / 'store').as_uri()}",)
     nights.add(
-        Plan(
+        NightPlan(
             night="n", made=now_text(now()), by="me", tool=__version__, target=target, recipes=(),
             cells=cells,
         )
@@ -88,7 +88,7 @@ def engine(folder: Path) -> dict[str, float]:
     capacity = Capacity(workers=WORKERS, cpus=64, memory_mib=1 << 20, gpus=0, disk=folder)
     started = time.monotonic()
     with (folder / "out").open("wb") as output:
-        found = Engine(
+        found = LocalEngine(
             nights=nights, night="n", worker=worker, target=target, capacity=capacity,
             ending=Ending(), output=output,
         ).run()  # fmt: skip
@@ -138,7 +138,7 @@ def page(folder: Path) -> dict[str, float]:
         "from rocwheel.report import state\n"
         "t = time.monotonic(); nights = Nights(open_store(sys.argv[1]))\n"
         "shown = nights.names()[-30:]\n"
-        "found = [state.Summary.from_bytes(nights.summary(n), name=n) for n in shown]\n"
+        "found = [state.NightSummary.from_bytes(nights.summary(n), name=n) for n in shown]\n"
         "body = state.render(found, now=datetime.now(tz=timezone.utc), title='x', root='../')\n"
         "print(json.dumps({'seconds': time.monotonic() - t, 'bytes': len(body),"
         " 'mib': resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}))\n"

@@ -40,7 +40,7 @@ from rocwheel import model  # noqa: E402
 from rocwheel.console import Console  # noqa: E402
 from rocwheel.entry import Entry  # noqa: E402
 from rocwheel.index.serve import Site  # noqa: E402
-from rocwheel.ledger.state import Action, File, Holding, Known, Listing, Standing, State  # noqa: E402
+from rocwheel.ledger.state import Action, File, Holding, IndexState, Known, Listing, Standing  # noqa: E402
 from rocwheel.manifest import Manifest  # noqa: E402
 from rocwheel.release import operations, wheelset  # noqa: E402
 from rocwheel.store import Options, each  # noqa: E402
@@ -303,7 +303,7 @@ def fill(bench: Bench, shop: Shop, *, wheels: int, projects: int) -> None:
         by="somebody", reason="", first="2026-01-01T00:00:00Z", jax="0.1", rocm="7.9.0",
         pythons=("3.12",), projects=tuple(listings), files=wheels, yanked=0,
     )  # fmt: skip
-    state = State(number=1, sets={old: known}, listings=listings, touched=frozenset(listings))
+    state = IndexState(number=1, sets={old: known}, listings=listings, touched=frozenset(listings))
     operations.repair(place, state, tuple(listings))
     bench.bare(bodies)
 
@@ -314,10 +314,10 @@ class Release(operations.Operation):
 
     brings: Holding
 
-    def wanted(self, state: State) -> set[str]:  # noqa: ARG002
+    def wanted(self, state: IndexState) -> set[str]:  # noqa: ARG002
         return {item.project for item in self.brings.files}
 
-    def decide(self, state: State):
+    def decide(self, state: IndexState):
         for project in self.wanted(state):
             wheelset.check_order(state.shown(project), self.brings.files)
         return self.entry(state, Action.PROMOTE, brings=[self.brings])

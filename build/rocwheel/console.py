@@ -25,7 +25,7 @@ _BREAKS: Final = frozenset("\n\t")
 _KEPT: Final = re.compile(r"([\n\t])")
 
 
-class Mode(enum.Enum):
+class ConsoleMode(enum.Enum):
     """How the stream is read."""
 
     TERMINAL = "terminal"
@@ -54,7 +54,7 @@ class Console:
         stream: TextIO,
         *,
         clock: Callable[[], float],
-        mode: Mode = Mode.PLAIN,
+        mode: ConsoleMode = ConsoleMode.PLAIN,
         verbosity: int = 0,
     ) -> None:
         """`clock` returns monotonic seconds; verbosity -1 is quiet, 1 shows details, 2 debugs."""
@@ -78,7 +78,7 @@ class Console:
             self._print(text)
 
     def warn(self, text: str) -> None:
-        is_github = self.mode is Mode.GITHUB  # where line breaks are escaped
+        is_github = self.mode is ConsoleMode.GITHUB  # where line breaks are escaped
         self._print(_annotation("warning", text) if is_github else f"warning: {printable(text)}")
 
     def tell(self, detail: str) -> None:
@@ -87,7 +87,7 @@ class Console:
         On GitHub it does: what is told within a step is folded away there.
         """
         self._print(detail)
-        if self.mode is not Mode.GITHUB:
+        if self.mode is not ConsoleMode.GITHUB:
             self._told.add(detail)
 
     def fail(self, error: RocwheelError) -> None:
@@ -95,7 +95,7 @@ class Console:
         if error.detail and error.detail not in self._told:
             self._print(error.detail)
         message, hint = printable(str(error)), printable(error.hint)
-        if self.mode is Mode.GITHUB:
+        if self.mode is ConsoleMode.GITHUB:
             self._print(_annotation("error", f"{message}\n{hint}".strip()))
             return
         self._print(f"error: {message}")
@@ -105,7 +105,7 @@ class Console:
     @contextmanager
     def step(self, title: str, *, key: str = "") -> Iterator[None]:
         """Group a stage's output; its duration is added to `seconds[key]`."""
-        fold = self.mode is Mode.GITHUB and self._depth == 0
+        fold = self.mode is ConsoleMode.GITHUB and self._depth == 0
         self.info(f"::group::{_escape(title)}" if fold else f"── {title}")
         started, outcome = self._clock(), "failed"
         self._depth += 1
@@ -128,7 +128,7 @@ class Console:
         """Show how far a long task is: a live bar, or a plain line every ten seconds."""
         if self.verbosity < 0:
             yield _Silent()
-        elif self.mode is Mode.TERMINAL:
+        elif self.mode is ConsoleMode.TERMINAL:
             with self._bar(title, total, unit) as bar:
                 yield bar
         else:
@@ -166,7 +166,7 @@ class Console:
     @contextmanager
     def live(self) -> Iterator[Callable[[Sequence[str]], None]]:
         """Keep some lines up to date at the bottom of a terminal; in a log they are not shown."""
-        if self.mode is not Mode.TERMINAL or self.verbosity < 0:
+        if self.mode is not ConsoleMode.TERMINAL or self.verbosity < 0:
             yield lambda _lines: None
             return
         from rich.console import Console as RichConsole

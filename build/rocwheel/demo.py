@@ -88,7 +88,7 @@ class Released:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Result:
+class DemoResult:
     """A finished demo."""
 
     built: dist.Result
@@ -114,7 +114,7 @@ class Prepared:
     """What a demo asks of `dist`, except for where the tarball is; where it builds, with what."""
 
     request: dist.Request
-    place: executor.Place
+    place: executor.BuildEnvironment
     interpreters: tuple[machine.Interpreter, ...]
 
 
@@ -163,7 +163,7 @@ def prepare(
     return Prepared(request=filled, place=place, interpreters=interpreters)
 
 
-def run(base: dist.Request, *, host: Host, who: Who, console: Console, root: bool) -> Result:
+def run(base: dist.Request, *, host: Host, who: Who, console: Console, root: bool) -> DemoResult:
     """Do everything; raises what the stages raise."""
     runner = host.runner
     install_packages(runner=runner, console=console, root=root)
@@ -192,7 +192,7 @@ def run(base: dist.Request, *, host: Host, who: Who, console: Console, root: boo
             )
         for item in installed:
             console.info(f"   CPython {item.python}: imported {', '.join(item.modules)}")
-    return Result(built=built, released=released, installed=installed)
+    return DemoResult(built=built, released=released, installed=installed)
 
 
 def release(
@@ -433,7 +433,7 @@ def pip(tool: str, interpreter: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
+def lines(result: DemoResult, *, seconds: Mapping[str, float]) -> Iterator[str]:
     """What a person is told at the end."""
     yield from dist.lines(result.built, seconds=seconds)
     if result.released:
@@ -441,7 +441,7 @@ def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
         yield f"to install the set: {result.released.pip}"
 
 
-def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
+def document(result: DemoResult, *, seconds: Mapping[str, float]) -> dict[str, Any]:
     """The same for a program."""
     return {
         **dist.document(result.built, seconds=seconds),

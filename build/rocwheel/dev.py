@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from rocwheel.bazel import BazelInvocation
     from rocwheel.console import Console
-    from rocwheel.dist.executor import Place
+    from rocwheel.dist.executor import BuildEnvironment
     from rocwheel.process import GuestPath, HostRunner, Runner
 
 # What a test may need of the caller's environment; everything else a child sees is fixed.
@@ -214,7 +214,7 @@ def shell(
 
 
 def _lines_by_hand(
-    place: Place, planned: Sequence[BazelInvocation], rc_file: Path
+    place: BuildEnvironment, planned: Sequence[BazelInvocation], rc_file: Path
 ) -> Iterator[str]:
     """The lines that start Bazel with an rc file, where it runs."""
     place = place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))

@@ -45,7 +45,7 @@ class Purpose(enum.Enum):
 
 def _engines(environ: Mapping[str, str], runner: Runner) -> Iterator[Row]:
     """Container engines, which no build on the host needs, and what is left in them."""
-    for kind in container.Kind:
+    for kind in container.EngineKind:
         if shutil.which(kind.value, path=environ.get("PATH", "")) is None:
             continue
         try:
@@ -60,7 +60,7 @@ def _engines(environ: Mapping[str, str], runner: Runner) -> Iterator[Row]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class Machine:
     """The machine, as far as it is looked at; `root` is the file system, "/" but in tests."""
 
     environ: Mapping[str, str]
@@ -71,7 +71,7 @@ class Place:
     root: Path = Path("/")
 
 
-def examine(place: Place, purpose: Purpose) -> Iterator[Row]:
+def examine(place: Machine, purpose: Purpose) -> Iterator[Row]:
     """Look at everything a purpose touches; starts short processes, changes nothing."""
     wanted = set(Purpose) if purpose is Purpose.ALL else {purpose}
     yield Row(name="rocwheel runs on", found=f"Python {sys.version.split()[0]}, {sys.executable}")
@@ -87,7 +87,7 @@ def examine(place: Place, purpose: Purpose) -> Iterator[Row]:
     yield _disk(place.cache, enough=(60 if Purpose.BUILD in wanted else 15) << 30)
 
 
-def _pythons(place: Place, *, headers: bool) -> Iterator[Row]:
+def _pythons(place: Machine, *, headers: bool) -> Iterator[Row]:
     found = machine.pythons(place.environ, runner=place.runner)
     for item in found:
         lacks = headers and not item.headers
@@ -98,7 +98,7 @@ def _pythons(place: Place, *, headers: bool) -> Iterator[Row]:
         yield Row(name="CPython", found="none", remedy="install python3 and python3-dev")
 
 
-def _build(place: Place) -> Iterator[Row]:
+def _build(place: Machine) -> Iterator[Row]:
     yield from _packages()
     for name in ("clang", "gcc"):
         try:
@@ -116,7 +116,7 @@ def _build(place: Place) -> Iterator[Row]:
         yield Row(name=name, found=where or "none", remedy="" if where else f"install {package}")
 
 
-def _gate(place: Place) -> Iterator[Row]:
+def _gate(place: Machine) -> Iterator[Row]:
     """Driver, device files, who may open them, and the locks that GPUs are shared by."""
     version_file = place.root / "sys/module/amdgpu/version"
     loaded = version_file.parent.is_dir()

@@ -41,7 +41,7 @@ HEADER: Final = ("what", "size", "unused for", "")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Kept:
+class CacheItem:
     """One thing in the cache."""
 
     kind: str
@@ -67,7 +67,7 @@ class Kept:
         }
 
 
-def look(cache: Path) -> tuple[Kept, ...]:
+def look(cache: Path) -> tuple[CacheItem, ...]:
     """Everything in a cache, the longest unused first."""
     found = [
         _kept(cache, kind, path)
@@ -78,8 +78,8 @@ def look(cache: Path) -> tuple[Kept, ...]:
 
 
 def choose(
-    found: Sequence[Kept], *, now: float, older: float | None, most: int | None
-) -> tuple[Kept, ...]:
+    found: Sequence[CacheItem], *, now: float, older: float | None, most: int | None
+) -> tuple[CacheItem, ...]:
     """What to remove: unused for longer than `older` seconds, or the longest unused above `most`.
 
     What is in use stays, also where the rest is then more than `most` bytes.
@@ -95,7 +95,7 @@ def choose(
     return tuple(chosen)
 
 
-def remove(cache: Path, chosen: Sequence[Kept]) -> tuple[Kept, ...]:
+def remove(cache: Path, chosen: Sequence[CacheItem]) -> tuple[CacheItem, ...]:
     """Remove what was chosen and is still unused; return what was removed. Raises OSError."""
     removed = []
     for item in chosen:
@@ -128,7 +128,7 @@ def _at(cache: Path, kind: str, depth: int) -> Iterator[Path]:
             yield path
 
 
-def _kept(cache: Path, kind: str, path: Path) -> Kept:
+def _kept(cache: Path, kind: str, path: Path) -> CacheItem:
     total, used = 0, 0.0
     for about in _walk(path):
         total += about.st_blocks * 512
@@ -136,7 +136,7 @@ def _kept(cache: Path, kind: str, path: Path) -> Kept:
     for place in (path, *((_lease(cache, path),) if kind == "rocm/trees" else ())):
         with suppress(OSError):
             used = max(used, place.lstat().st_mtime)
-    return Kept(kind=kind, path=path, bytes=total, used=used, in_use=_in_use(kind, path))
+    return CacheItem(kind=kind, path=path, bytes=total, used=used, in_use=_in_use(kind, path))
 
 
 def _walk(path: Path) -> Iterator[os.stat_result]:

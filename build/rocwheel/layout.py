@@ -62,7 +62,7 @@ PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class ConditionalOptions:
     """Options (or environment variables) that a build gets when all of `when` holds."""
 
     when: frozenset[str]
@@ -174,9 +174,9 @@ class Layout:
     compilers: tuple[str, ...]
     targets: Mapping[WheelKind, str]
     editable: Mapping[WheelKind, str]
-    recipe: tuple[Step, ...]
-    arguments: tuple[Step, ...]  # of the program, for `run`
-    environment: tuple[Step, ...]  # of the program, for `run`
+    recipe: tuple[ConditionalOptions, ...]
+    arguments: tuple[ConditionalOptions, ...]  # of the program, for `run`
+    environment: tuple[ConditionalOptions, ...]  # of the program, for `run`
     classes: tuple[VersionClass, ...]
 
     def version_class(self, jax: Version) -> VersionClass | None:
@@ -188,7 +188,7 @@ class Layout:
 
 
 def expand(
-    steps: tuple[Step, ...],
+    steps: tuple[ConditionalOptions, ...],
     *,
     conditions: frozenset[str],
     values: Mapping[str, str | tuple[str, ...]],
@@ -207,7 +207,7 @@ def expand(
 
 
 def expand_env(
-    steps: tuple[Step, ...], *, conditions: frozenset[str], values: Mapping[str, str]
+    steps: tuple[ConditionalOptions, ...], *, conditions: frozenset[str], values: Mapping[str, str]
 ) -> dict[str, str]:
     """Give the environment variables of every step whose conditions hold; later steps win."""
     return {

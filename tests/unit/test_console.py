@@ -9,7 +9,7 @@ import pytest
 
 from rocwheel.console import (
     Console,
-    Mode,
+    ConsoleMode,
     Unit,
     columns,
     duration,
@@ -27,7 +27,7 @@ class Clock:
         return self.now
 
 
-def make(mode=Mode.PLAIN, verbosity=0):
+def make(mode=ConsoleMode.PLAIN, verbosity=0):
     stream, clock = StringIO(), Clock()
     return Console(stream, clock=clock, mode=mode, verbosity=verbosity), stream, clock
 
@@ -50,7 +50,7 @@ def test_a_failed_step_is_called_failed():
 
 
 def test_github_gets_folded_groups_one_level_deep_and_escaped_annotations():
-    console, stream, _ = make(Mode.GITHUB)
+    console, stream, _ = make(ConsoleMode.GITHUB)
     with console.step("Outer"), console.step("Inner"):
         console.warn("100 %\nof it")
     console.fail(ConfigError("bad", hint="mend it"))
@@ -91,7 +91,7 @@ def test_quiet_shows_warnings_and_errors_only():
 
 
 def test_a_terminal_shows_messages_above_a_live_bar():
-    console, stream, _ = make(Mode.TERMINAL)
+    console, stream, _ = make(ConsoleMode.TERMINAL)
     with console.progress("fetch", total=10, unit=Unit.ITEMS) as bar:
         bar.update(5, text="[half]")
         console.info("between [the] bars")

@@ -13,7 +13,7 @@ from rocwheel import doctor
 @pytest.fixture
 def machine(tmp_path, runner):
     def make(**kwargs):
-        return doctor.Place(
+        return doctor.Machine(
             environ={"PATH": os.environ["PATH"]},
             cache=tmp_path / "cache",
             runner=runner,

@@ -11,7 +11,7 @@ from support.states import FIRST, summary
 
 from rocwheel.pipeline.summing import seconds
 from rocwheel.report import state
-from rocwheel.report.state import Change, Summary, changes
+from rocwheel.report.state import CellChange, NightSummary, changes
 
 
 def render(nights: int = 5, **kwargs) -> str:
@@ -20,7 +20,7 @@ def render(nights: int = 5, **kwargs) -> str:
     return state.render(found, now=now, title="nightly wheels", root="../").decode()
 
 
-def with_state(base: Summary, **states: str) -> Summary:
+def with_state(base: NightSummary, **states: str) -> NightSummary:
     cells = tuple(
         msgspec.structs.replace(cell, state=states.get(cell.suite, "pass")) for cell in base.cells
     )
@@ -62,13 +62,13 @@ def test_without_any_night_there_is_a_page_that_says_so():
 @pytest.mark.parametrize(
     ("before", "here", "change"),
     [
-        ("pass", "fail", Change.NEW),
-        ("fail", "pass", Change.FIXED),
-        ("fail", "crash", Change.STILL),
-        ("pass", "flaky", Change.FLAKY),
-        ("fail", "infra", Change.INFRA),
-        ("pass", "pass", Change.SAME),
-        ("infra", "pass", Change.SAME),
+        ("pass", "fail", CellChange.NEW),
+        ("fail", "pass", CellChange.FIXED),
+        ("fail", "crash", CellChange.STILL),
+        ("pass", "flaky", CellChange.FLAKY),
+        ("fail", "infra", CellChange.INFRA),
+        ("pass", "pass", CellChange.SAME),
+        ("infra", "pass", CellChange.SAME),
     ],
 )
 def test_a_cell_is_compared_with_the_same_cell_of_the_night_before(before, here, change):
@@ -86,7 +86,7 @@ def test_new_failures_come_first():
 
 def test_a_summary_reads_back_and_tells_the_next_plan_how_long_cells_took():
     made = summary(3)
-    assert Summary.from_bytes(made.to_bytes(), name="s") == made
+    assert NightSummary.from_bytes(made.to_bytes(), name="s") == made
     assert seconds(made.to_bytes())["build.jax"] == 3060
     assert seconds(b"{}") == {}
 

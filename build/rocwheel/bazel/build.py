@@ -29,7 +29,7 @@ from rocwheel.files import locked, write_json
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from rocwheel.bazel.invocation import BazelInvocation, Target
+    from rocwheel.bazel.invocation import BazelInvocation, WheelTarget
     from rocwheel.console import Console, Progress
     from rocwheel.model import WheelKind
     from rocwheel.process import Runner
@@ -378,14 +378,14 @@ def _take(
 
 
 def _wheels(
-    invocation: BazelInvocation, target: Target, read: BuildEvents, runner: Runner
+    invocation: BazelInvocation, target: WheelTarget, read: BuildEvents, runner: Runner
 ) -> Sequence[Path]:
     if invocation.output:  # a folder that was empty before the program of `bazel run` wrote into it
         return sorted(runner.host(invocation.output).glob("*.whl"))
     return [path for path in read.files(target.label) if path.suffix == ".whl"]
 
 
-def _project(target: Target, read: BuildEvents) -> Path:
+def _project(target: WheelTarget, read: BuildEvents) -> Path:
     """The folder of an editable target: the one that pip can install."""
     places = {
         place
@@ -402,7 +402,7 @@ def _project(target: Target, read: BuildEvents) -> Path:
     return top[0]
 
 
-def _one(target: Target, wheels: Sequence[Path]) -> Path:
+def _one(target: WheelTarget, wheels: Sequence[Path]) -> Path:
     if len(wheels) != 1:
         found = ", ".join(wheel.name for wheel in wheels) or "none"
         raise BazelError(

@@ -140,7 +140,7 @@ class BuildSpec:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Target:
+class WheelTarget:
     """A label and the wheel it makes."""
 
     kind: WheelKind
@@ -156,7 +156,7 @@ class BazelInvocation:
     startup: tuple[str, ...]
     command: str  # "build" or "run"
     recipe: tuple[str, ...]  # options by the layout
-    targets: tuple[Target, ...]
+    targets: tuple[WheelTarget, ...]
     python: PythonVersion
     output_base: GuestPath
     remote: Remote = LOCAL
@@ -343,7 +343,7 @@ def _invocation(
         startup=_startup(spec),
         command=spec.layout.command,
         recipe=recipe,
-        targets=tuple(Target(kind=kind, label=labels[kind]) for kind in kinds),
+        targets=tuple(WheelTarget(kind=kind, label=labels[kind]) for kind in kinds),
         python=python,
         output_base=spec.output_base,
         remote=spec.remote,

@@ -15,7 +15,7 @@ import click
 
 from rocwheel import __version__
 from rocwheel.cli.app import App, start
-from rocwheel.cli.command import Group, before_the_command, common_options, dry_run_option
+from rocwheel.cli.command import SectionedGroup, before_the_command, common_options, dry_run_option
 from rocwheel.errors import HostError, InterruptError, RocwheelError
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     ctx.exit()
 
 
-class Commands(Group):
+class Commands(SectionedGroup):
     """A group that imports a command when it is asked for, and moves options past it."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -54,13 +54,13 @@ class App:
 
     @cached_property
     def console(self) -> Console:
-        from rocwheel.console import Console, Mode
+        from rocwheel.console import Console, ConsoleMode
 
-        mode = Mode.PLAIN
+        mode = ConsoleMode.PLAIN
         if self.environ.get("GITHUB_ACTIONS") == "true":
-            mode = Mode.GITHUB
+            mode = ConsoleMode.GITHUB
         elif sys.stderr.isatty() and self.environ.get("TERM", "dumb") != "dumb":
-            mode = Mode.TERMINAL
+            mode = ConsoleMode.TERMINAL
         verbosity = 2 if self.debug else self.verbosity
         return Console(sys.stderr, clock=time.monotonic, mode=mode, verbosity=verbosity)
 

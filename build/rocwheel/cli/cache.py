@@ -81,7 +81,7 @@ def clean(app: App, options: CleanOptions) -> None:
     )
 
 
-def _chosen(app: App, folder: Path, options: CleanOptions) -> tuple[housekeeping.Kept, ...]:
+def _chosen(app: App, folder: Path, options: CleanOptions) -> tuple[housekeeping.CacheItem, ...]:
     return housekeeping.choose(
         housekeeping.look(folder),
         now=app.now().timestamp(),

@@ -121,11 +121,11 @@ class Sections:
                     formatter.write_dl(found)
 
 
-class Command(Sections, click.Command):
+class SectionedCommand(Sections, click.Command):
     """A command whose help has sections."""
 
 
-class Group(Sections, click.Group):
+class SectionedGroup(Sections, click.Group):
     """A group of commands; called without one, it shows its help."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -142,7 +142,7 @@ def group(name: str) -> Callable[[Callable[[], None]], click.Group]:
             if ctx.invoked_subcommand is None:
                 click.echo(ctx.get_help())
 
-        return click.group(name, cls=Group)(click.pass_context(run))
+        return click.group(name, cls=SectionedGroup)(click.pass_context(run))
 
     return decorate
 
@@ -166,7 +166,7 @@ def command(
     def decorate(function: Function[T]) -> click.Command:
         entry = _entry(function, options)
         settings = {"ignore_unknown_options": passes_options_on}
-        made = click.command(name, cls=Command, context_settings=settings)(
+        made = click.command(name, cls=SectionedCommand, context_settings=settings)(
             entry if passes_options_on else common_options(entry)
         )
         _compare(made, options)
@@ -181,7 +181,7 @@ def group_command(name: str, options: type[T]) -> Callable[[Function[T]], click.
     """Make a command that is a group too: its function runs when no command of it is named."""
 
     def decorate(function: Function[T]) -> click.Group:
-        made = click.group(name, cls=Group)(common_options(_entry(function, options)))
+        made = click.group(name, cls=SectionedGroup)(common_options(_entry(function, options)))
         _compare(made, options)
         return made
 

@@ -66,11 +66,11 @@ def _settings(app: App) -> Iterable[room.Row]:
             yield room.Row(name=name, found=f"{value}, the environment")
 
 
-def _place(app: App) -> room.Place:
+def _place(app: App) -> room.Machine:
     known = channels.load(app.home.ci / "channels.yaml").values()
     hosts = {urlsplit(channel.public_url).hostname for channel in known if channel.public_url}
     numbers = {os.getegid(), *os.getgroups()}
-    return room.Place(
+    return room.Machine(
         environ=app.environ,
         cache=app.cache,
         runner=app.runner,

@@ -231,6 +231,6 @@ def verify(app: App, options: GateOptions) -> int:
     if options.dry_run:
         return gating.dry_run(app, asked)
     gated = gating.run(app, asked)
-    found = skips.Rerun.of(gated.results)
+    found = skips.SkipAudit.of(gated.results)
     app.emit(found.document(), "\n".join(found.lines()))
     return gated.error.exit_code if gated.error else 0

@@ -18,7 +18,7 @@ from amdgpu_family_matrix import Family
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, Option, once, option, section, together
 from rocwheel.cli.target import Target, TargetOptions, family_of, target_options
-from rocwheel.console import Mode
+from rocwheel.console import ConsoleMode
 from rocwheel.errors import InterruptError, StoreError
 from rocwheel.gate import environment
 from rocwheel.gate import run as room
@@ -381,7 +381,7 @@ def _tell_github(app: App, results: Results, found: Fault) -> None:
     if path:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(summary.markdown(results, found))
-    if app.console.mode is Mode.GITHUB:
+    if app.console.mode is ConsoleMode.GITHUB:
         folder = suites.load(app.home.ci, results.suite).source.folder
         for line in summary.workflow_commands(results, found, folder):
             app.console.info(line)

@@ -14,7 +14,7 @@ from rocwheel.bazel import releases
 from rocwheel.bazel.releases import Downloads
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once, option, section
-from rocwheel.container import Kind
+from rocwheel.container import EngineKind
 from rocwheel.dist.executor import Executor, container_spec
 from rocwheel.errors import ConfigError, HostError, RocwheelError
 from rocwheel.image import building, facts, found, recipe, registry
@@ -44,7 +44,7 @@ class RecipeOptions(EngineOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class BuildOptions(RecipeOptions):
+class ImageBuildOptions(RecipeOptions):
     """Options of `image build`."""
 
     push: str | None = None
@@ -105,7 +105,7 @@ def images() -> None:
     """Make, find and show images to build in."""
 
 
-@command("build", BuildOptions, parent=images)
+@command("build", ImageBuildOptions, parent=images)
 @recipe_options
 @engine_options
 @once("--push", metavar="REGISTRY", help="Push it there, unless its tag is there already.")
@@ -116,7 +116,7 @@ def images() -> None:
     show_default=True,
     help="Network of the steps that install packages: default, host.",
 )
-def build(app: App, options: BuildOptions) -> None:
+def build(app: App, options: ImageBuildOptions) -> None:
     """Make the builder image of a recipe, unless there is one of the same inputs.
 
     Its tag is made from the digest of all inputs, so unchanged inputs build and push nothing, and
@@ -137,11 +137,11 @@ def build(app: App, options: BuildOptions) -> None:
 
 def _made(
     app: App,
-    options: BuildOptions,
+    options: ImageBuildOptions,
     *,
-    engine: container.Engine,
+    engine: container.ContainerEngine,
     base: found.Found,
-    inputs: recipe.Inputs,
+    inputs: recipe.ImageInputs,
 ) -> building.Made:
     there = building.existing(inputs, engine=engine, runner=app.runner)
     if there:
@@ -161,7 +161,7 @@ def _made(
 
 
 def _pushed(
-    app: App, options: BuildOptions, made: building.Made, *, engine: container.Engine
+    app: App, options: ImageBuildOptions, made: building.Made, *, engine: container.ContainerEngine
 ) -> dict[str, object]:
     if not options.push:
         return {}
@@ -199,7 +199,9 @@ def search(app: App, options: RecipeOptions) -> None:
     app.emit({"reference": reference, "config": config, "where": where}, reference)
 
 
-def _searched(app: App, inputs: recipe.Inputs, engine: container.Engine) -> registry.Remote:
+def _searched(
+    app: App, inputs: recipe.ImageInputs, engine: container.ContainerEngine
+) -> registry.RemoteImage:
     registries = recipe.load(app.home.ci / "images.yaml").registries
     remote = registry.find(inputs, registries, session=_session(), config=_config(app))
     if remote is None:
@@ -217,7 +219,7 @@ def show(app: App, options: ShowOptions) -> None:
     """Show what an image is and what it has for building wheels."""
     from rocwheel.console import columns
 
-    engine = container.ask(Kind(options.engine), environ=app.environ, runner=app.runner)
+    engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     there = found.inspect(options.reference, engine=engine, runner=app.runner)
     if there is None:
         raise HostError(
@@ -264,7 +266,7 @@ def _rows(there: found.Found, has: facts.ImageFacts) -> list[tuple[str, str]]:
 @option("--images", is_flag=True, help="Remove builder images of older inputs, too.")
 def prune(app: App, options: PruneOptions) -> None:
     """Remove what runs that were cut short left behind; never anything of others."""
-    engine = container.ask(Kind(options.engine), environ=app.environ, runner=app.runner)
+    engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     left = container.leftovers(engine, runner=app.runner)
     old = image.superseded(engine, runner=app.runner) if options.images else ()
     names = [*(item.name for item in left), *(item.reference for item in old)]
@@ -277,10 +279,10 @@ def prune(app: App, options: PruneOptions) -> None:
 
 def _inputs(
     app: App, options: RecipeOptions
-) -> tuple[container.Engine, found.Found, recipe.Inputs]:
+) -> tuple[container.ContainerEngine, found.Found, recipe.ImageInputs]:
     """The engine, the base it has, and the digest of everything."""
     chosen = recipe.load(app.home.ci / "images.yaml").builder(options.recipe)
-    engine = container.ask(Kind(options.engine), environ=app.environ, runner=app.runner)
+    engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     if not options.base and not chosen.base.digest:
         raise ConfigError(
             f"{chosen.base.reference}: a tag where a digest must be",

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, Group, command, dry_run_option, option, section
+from rocwheel.cli.command import DryRun, command, dry_run_option, group, option, section
 from rocwheel.cli.target import (
     PersonOptions,
     Target,
@@ -52,7 +52,7 @@ where_option = section(
 )
 
 
-@click.group("index", cls=Group, invoke_without_command=False)
+@group("index")
 def index() -> None:
     """Check an index, repair it, take files over."""
 

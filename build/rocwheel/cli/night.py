@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rocwheel.ledger.nights import Book
-    from rocwheel.pipeline.standing import Standing
+    from rocwheel.pipeline.standing import CellStanding
     from rocwheel.verdict import State
 
 LATEST: Final = "latest"
@@ -99,7 +99,7 @@ def nightly() -> None:
     """Plan a night, run it here, on Slurm or on GitHub Actions, and look after it."""
 
 
-def document_of(book: Book, found: dict[str, Standing]) -> dict[str, Any]:
+def document_of(book: Book, found: dict[str, CellStanding]) -> dict[str, Any]:
     """Where every cell stands, for a program."""
     return {
         "night": book.plan.night,

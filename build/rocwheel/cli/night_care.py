@@ -34,7 +34,7 @@ from rocwheel.release import retention
 
 if TYPE_CHECKING:
     from rocwheel.ledger.nights import Book
-    from rocwheel.pipeline.standing import Standing
+    from rocwheel.pipeline.standing import CellStanding
     from rocwheel.release.operations import Who
 
 
@@ -79,7 +79,7 @@ def status(app: App, options: StatusOptions) -> int:
         time.sleep(options.every)
 
 
-def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, Standing], str]:
+def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, CellStanding], str]:
     book = target.nights.book(night)
     waits = slurm.waiting(target.nights, night, whole(app))
     if waits is None:  # nothing of this night is in Slurm
@@ -92,7 +92,7 @@ def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, St
     return book, found, "\n".join(_rows(book, found, waits))
 
 
-def _rows(book: Book, found: dict[str, Standing], waits: dict[str, str]) -> list[str]:
+def _rows(book: Book, found: dict[str, CellStanding], waits: dict[str, str]) -> list[str]:
     rows = [
         (
             name,
@@ -116,16 +116,16 @@ def _rows(book: Book, found: dict[str, Standing], waits: dict[str, str]) -> list
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions(StoreOptions):
+class NightCheckOptions(StoreOptions):
     """Options of `nightly check`."""
 
     max_age: str
 
 
-@command("check", CheckOptions, parent=nightly)
+@command("check", NightCheckOptions, parent=nightly)
 @option("--max-age", default="36h", show_default=True, metavar="AGE", help="90m, 36h or 2d.")
 @store_options
-def check(app: App, options: CheckOptions) -> int:
+def check(app: App, options: NightCheckOptions) -> int:
     """Fail when the newest night is older than it may be: it never started.
 
     Also fails while a night is planned and nothing of it has run.

@@ -39,8 +39,8 @@ from rocwheel.process import Command, base_env
 from rocwheel.verdict import State
 
 if TYPE_CHECKING:
-    from rocwheel.ledger.nights import Book, Ended, Plan
-    from rocwheel.pipeline.standing import Standing
+    from rocwheel.ledger.nights import Book, Ended, NightPlan
+    from rocwheel.pipeline.standing import CellStanding
 
 ENGINES: Final = ("local", "slurm", "github")
 RETRY: Final = Retry(attempts=4)
@@ -110,7 +110,7 @@ def plan(app: App, options: PlanOptions) -> None:
     _say_planned(app, made, state, explain=options.explain or options.dry_run)
 
 
-def _say_planned(app: App, made: Plan, state: str, *, explain: bool) -> None:
+def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> None:
     rows = list(planning.explain(made))
     runs = sum(not cell.kept for cell in made.cells)
     kept = len(made.cells) - runs
@@ -121,7 +121,7 @@ def _say_planned(app: App, made: Plan, state: str, *, explain: bool) -> None:
     app.emit(document, "\n".join(lines))
 
 
-def _plan(app: App, options: PlanOptions, target: NightTarget) -> Plan:
+def _plan(app: App, options: PlanOptions, target: NightTarget) -> NightPlan:
     night = options.night or app.now().strftime("%Y-%m-%d")
     by = options.who.who(app).by
     if options.repeat:
@@ -213,7 +213,7 @@ def run(app: App, options: RunOptions) -> int:
 def _run_there(
     app: App, options: RunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
-    engine = slurm.Engine(
+    engine = slurm.SlurmEngine(
         nights=target.nights,
         night=book.plan.night,
         worker=worker(app, engine="slurm", job="", how=how),
@@ -258,7 +258,7 @@ def _run_here(
         app.console.info(f"another engine of {night} runs here, or its cells do: waiting")
 
     with locked(lock, waiting=waiting) as held, (logs / "cells.log").open("ab") as output:
-        engine = local.Engine(
+        engine = local.LocalEngine(
             nights=target.nights,
             night=night,
             worker=here,
@@ -291,7 +291,7 @@ def _say_submitted(app: App, night: str, jobs: list[slurm.Submitted]) -> int:
     return 0
 
 
-def _say(app: App, book: Book, found: dict[str, Standing]) -> int:
+def _say(app: App, book: Book, found: dict[str, CellStanding]) -> int:
     """What became of a night; 0 when everything passed."""
     bad = [item for item in found.values() if not item.passed]
     kept = sum(item.phase is standing.Phase.KEPT for item in found.values())
@@ -308,7 +308,7 @@ def _say(app: App, book: Book, found: dict[str, Standing]) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellOptions(NightOptions, DryRun):
+class NightCellOptions(NightOptions, DryRun):
     """Options of `nightly cell`."""
 
     cell: str
@@ -318,7 +318,7 @@ class CellOptions(NightOptions, DryRun):
     program: str
 
 
-@command("cell", CellOptions, parent=nightly)
+@command("cell", NightCellOptions, parent=nightly)
 @click.argument("night")
 @click.argument("cell")
 @option("--engine", default="local", show_default=True, metavar="NAME", help="Who runs it.")
@@ -327,7 +327,7 @@ class CellOptions(NightOptions, DryRun):
 @option("--program", default="", metavar="COMMAND", help="How the cell's command is started.")
 @store_options
 @dry_run_option
-def cell(app: App, options: CellOptions) -> int:
+def cell(app: App, options: NightCellOptions) -> int:
     """Run one cell here and record how it ended: what every engine calls.
 
     The exit status is 0 for a pass and otherwise the one of the state, as of `gate`.

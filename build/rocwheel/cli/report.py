@@ -65,13 +65,13 @@ def _sum_up(app: App, target: NightTarget, night: str) -> None:
     target.nights.put_summary(night, made.to_bytes())
 
 
-def _summaries(app: App, target: NightTarget, nights: tuple[str, ...]) -> list[page.Summary]:
+def _summaries(app: App, target: NightTarget, nights: tuple[str, ...]) -> list[page.NightSummary]:
     """What nights left; one of another version is left out with a warning."""
 
-    def one(night: str) -> page.Summary | None:
+    def one(night: str) -> page.NightSummary | None:
         data = target.nights.summary(night)
         try:
-            return page.Summary.from_bytes(data, name=night) if data else None
+            return page.NightSummary.from_bytes(data, name=night) if data else None
         except ConfigError as exc:
             app.console.warn(str(exc))
             return None
@@ -79,7 +79,7 @@ def _summaries(app: App, target: NightTarget, nights: tuple[str, ...]) -> list[p
     return [item for item in each(one, nights, threads=target.store.connections) if item]
 
 
-def _publish(app: App, target: NightTarget, found: list[page.Summary]) -> bytes:
+def _publish(app: App, target: NightTarget, found: list[page.NightSummary]) -> bytes:
     """Render the page and put it beside the index; return it."""
     public = target.channel.public_url
     body = page.render(

@@ -4,16 +4,16 @@ A running container is a `rocwheel.process.Runner`. It ends with the process tha
 however that ends, and every object made here has labels by which leftovers are found.
 """
 
-from rocwheel.container.engine import Engine, Kind, ask
+from rocwheel.container.engine import ContainerEngine, EngineKind, ask
 from rocwheel.container.leftovers import Leftover, leftovers, remove
 from rocwheel.container.running import Container, kept, running
-from rocwheel.container.spec import Device, Limits, Mount, Spec, User, devices
+from rocwheel.container.spec import DeviceNode, Limits, Mount, Spec, User, devices
 
 __all__ = [
     "Container",
-    "Device",
-    "Engine",
-    "Kind",
+    "ContainerEngine",
+    "DeviceNode",
+    "EngineKind",
     "Leftover",
     "Limits",
     "Mount",

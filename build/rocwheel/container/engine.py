@@ -28,7 +28,7 @@ INSTALL: Final = {
 }
 
 
-class Kind(Enum):
+class EngineKind(Enum):
     """The engines rocwheel knows."""
 
     DOCKER = "docker"
@@ -37,14 +37,14 @@ class Kind(Enum):
     @property
     def oldest(self) -> tuple[int, int]:
         """The oldest release that has what is used here: `--mount`, `--init`, BuildKit."""
-        return (20, 10) if self is Kind.DOCKER else (4, 0)
+        return (20, 10) if self is EngineKind.DOCKER else (4, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class ContainerEngine:
     """An engine that answered, and what it said about itself."""
 
-    kind: Kind
+    kind: EngineKind
     program: str
     version: str
     architecture: str  # as images name it: amd64
@@ -58,7 +58,7 @@ class Engine:
 
     def remove(self, container: str) -> Command:
         """End a container at once and remove it."""
-        now = ("--time=0",) if self.kind is Kind.PODMAN else ()
+        now = ("--time=0",) if self.kind is EngineKind.PODMAN else ()
         return self.command("rm", "--force", "--volumes", *now, container, timeout=60)
 
     def __str__(self) -> str:
@@ -70,7 +70,7 @@ def client_env(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name.startswith(CLIENT_ENV)}
 
 
-def ask(kind: Kind, *, environ: Mapping[str, str], runner: Runner) -> Engine:
+def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> ContainerEngine:
     """Ask an engine who it is, and refuse one that cannot be used.
 
     Raises HostError: no client, no answer, no permission, too old, another machine, another
@@ -96,15 +96,15 @@ def ask(kind: Kind, *, environ: Mapping[str, str], runner: Runner) -> Engine:
         ) from exc
     if errors := document.get("ServerErrors"):  # newer clients answer for themselves, status 0
         raise _unusable(kind, "; ".join(errors))
-    engine = _docker(document, env) if kind is Kind.DOCKER else _podman(document, env)
+    engine = _docker(document, env) if kind is EngineKind.DOCKER else _podman(document, env)
     _check(engine)
     return engine
 
 
-def _docker(document: Mapping[str, Any], env: Mapping[str, str]) -> Engine:
+def _docker(document: Mapping[str, Any], env: Mapping[str, str]) -> ContainerEngine:
     security = " ".join(document.get("SecurityOptions") or ())
-    return Engine(
-        kind=Kind.DOCKER,
+    return ContainerEngine(
+        kind=EngineKind.DOCKER,
         program="docker",
         version=document.get("ServerVersion", ""),
         architecture=_architecture(document.get("Architecture", "")),
@@ -114,12 +114,12 @@ def _docker(document: Mapping[str, Any], env: Mapping[str, str]) -> Engine:
     )
 
 
-def _podman(document: Mapping[str, Any], env: Mapping[str, str]) -> Engine:
+def _podman(document: Mapping[str, Any], env: Mapping[str, str]) -> ContainerEngine:
     host = document.get("host", {})
     if host.get("serviceIsRemote"):
         raise _elsewhere("podman", "a remote service")
-    return Engine(
-        kind=Kind.PODMAN,
+    return ContainerEngine(
+        kind=EngineKind.PODMAN,
         program="podman",
         version=document.get("version", {}).get("Version", ""),
         architecture=_architecture(host.get("arch", "")),
@@ -133,7 +133,7 @@ def _architecture(name: str) -> str:
     return ARCHITECTURES.get(name, name)
 
 
-def _check(engine: Engine) -> None:
+def _check(engine: ContainerEngine) -> None:
     match = re.match(r"(\d+)\.(\d+)", engine.version)
     oldest = ".".join(map(str, engine.kind.oldest))
     if match is None or (int(match[1]), int(match[2])) < engine.kind.oldest:
@@ -149,9 +149,9 @@ def _check(engine: Engine) -> None:
         )
 
 
-def _refuse_elsewhere(kind: Kind, env: Mapping[str, str]) -> None:
+def _refuse_elsewhere(kind: EngineKind, env: Mapping[str, str]) -> None:
     """Folders of this machine can only be mounted by an engine on this machine."""
-    name = "DOCKER_HOST" if kind is Kind.DOCKER else "CONTAINER_HOST"
+    name = "DOCKER_HOST" if kind is EngineKind.DOCKER else "CONTAINER_HOST"
     address = env.get(name, "")
     if address and not address.startswith(("unix://", "fd://")):
         raise _elsewhere(kind.value, f"{name}={address}")
@@ -164,7 +164,7 @@ def _elsewhere(program: str, where: str) -> HostError:
     )
 
 
-def _unusable(kind: Kind, said: str) -> HostError:
+def _unusable(kind: EngineKind, said: str) -> HostError:
     """Say why an engine did not answer."""
     program, lowered = kind.value, said.lower()
     last = said.strip().rpartition("\n")[2]
@@ -172,7 +172,7 @@ def _unusable(kind: Kind, said: str) -> HostError:
         return HostError(
             f"{program}: this user may not use it: {last}",
             hint=f"ask for membership in the group {program}, or use --executor=podman or host"
-            if kind is Kind.DOCKER
+            if kind is EngineKind.DOCKER
             else "check the permissions of its storage, or use --executor=host",
         )
     if "cannot connect" in lowered or "is the docker daemon running" in lowered:

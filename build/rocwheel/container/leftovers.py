@@ -14,7 +14,7 @@ from rocwheel.errors import CommandError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from rocwheel.container.engine import Engine
+    from rocwheel.container.engine import ContainerEngine
     from rocwheel.process import Runner
 
 
@@ -46,7 +46,7 @@ def is_alive(mark: str) -> bool:
         return False
 
 
-def ours(engine: Engine, *, runner: Runner) -> tuple[Mapping[str, Any], ...]:
+def ours(engine: ContainerEngine, *, runner: Runner) -> tuple[Mapping[str, Any], ...]:
     """Every container with our label, as the engine describes it."""
     listed = runner.capture(
         engine.command("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}.run")
@@ -60,7 +60,7 @@ def ours(engine: Engine, *, runner: Runner) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def leftovers(engine: Engine, *, runner: Runner) -> tuple[Leftover, ...]:
+def leftovers(engine: ContainerEngine, *, runner: Runner) -> tuple[Leftover, ...]:
     """Containers of ours that nobody waits for. A kept one that still runs is none."""
     found = []
     for item in ours(engine, runner=runner):
@@ -81,7 +81,7 @@ def leftovers(engine: Engine, *, runner: Runner) -> tuple[Leftover, ...]:
     return tuple(found)
 
 
-def remove(engine: Engine, found: Sequence[Leftover], *, runner: Runner) -> None:
+def remove(engine: ContainerEngine, found: Sequence[Leftover], *, runner: Runner) -> None:
     """Remove leftovers, and nothing else."""
     for item in found:
         runner.run(engine.remove(item.identity), check=False)

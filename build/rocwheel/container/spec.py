@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.container.engine import Engine, Kind
+from rocwheel.container.engine import ContainerEngine, EngineKind
 from rocwheel.errors import HostError
 from rocwheel.process import Command, GuestPath
 
@@ -80,7 +80,7 @@ class Limits:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Device:
+class DeviceNode:
     """A device node passed through, and the group that owns it here, by number."""
 
     path: Path
@@ -91,7 +91,7 @@ class Device:
 class Spec:
     """One container: image, folders, user, limits. `run` names it and everything about it."""
 
-    engine: Engine
+    engine: ContainerEngine
     image: str  # what the engine is asked for: an id or a reference by digest
     run: str
     folder: Path  # of this run, on this machine: token, passwd and group lie there
@@ -100,7 +100,7 @@ class Spec:
     env: Mapping[str, str] = field(default_factory=dict)
     network: str = "none"
     limits: Limits = Limits()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
     sandbox: bool = False  # lift what Bazel's linux-sandbox needs
     owner: str = ""  # by which leftovers are told from containers at work
     purpose: str = "build"
@@ -230,9 +230,9 @@ class Spec:
             yield f"--label={LABEL}.owner={self.owner}"
         yield "--pull=never"
         yield f"--network={self.network}"
-        if engine.kind is Kind.PODMAN and engine.rootless:
+        if engine.kind is EngineKind.PODMAN and engine.rootless:
             yield "--userns=keep-id"
-        inside = 0 if engine.kind is Kind.DOCKER and engine.rootless else user.uid
+        inside = 0 if engine.kind is EngineKind.DOCKER and engine.rootless else user.uid
         yield f"--user={inside}:{user.gid if inside == user.uid else 0}"
         devices = (item.gid for item in self.devices)
         yield from (f"--group-add={gid}" for gid in dict.fromkeys((*user.groups, *devices)))
@@ -240,7 +240,7 @@ class Spec:
         yield "--security-opt=no-new-privileges"
         yield "--security-opt=label=disable"
         if self.sandbox:
-            masked = "systempaths=unconfined" if engine.kind is Kind.DOCKER else "unmask=ALL"
+            masked = "systempaths=unconfined" if engine.kind is EngineKind.DOCKER else "unmask=ALL"
             yield from ("--security-opt=seccomp=unconfined", f"--security-opt={masked}")
         yield from (f"--tmpfs={path}:rw,exec,nosuid,mode=1777" for path in TEMPORARY)
         limits = self.limits
@@ -265,11 +265,11 @@ class Spec:
         return ("-c", KEPT, token, f"{RUN}/alive", str(self.keep_minutes))
 
 
-def devices(root: Path = Path("/")) -> tuple[Device, ...]:
+def devices(root: Path = Path("/")) -> tuple[DeviceNode, ...]:
     """The AMD GPU nodes of this machine (kfd, dri), with the groups that own them here."""
     nodes = [root / "dev" / "kfd", *sorted((root / "dev" / "dri").glob("[cr]*"))]
     return tuple(
-        Device(path=Path("/") / node.relative_to(root), gid=node.stat().st_gid)
+        DeviceNode(path=Path("/") / node.relative_to(root), gid=node.stat().st_gid)
         for node in nodes
         if node.exists()
     )

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from rocwheel import source
     from rocwheel.console import Console
-    from rocwheel.dist.executor import Place
+    from rocwheel.dist.executor import BuildEnvironment
     from rocwheel.dist.request import Plan
     from rocwheel.process import HostRunner, Runner
 
@@ -49,7 +49,7 @@ class Result:
 
 
 def build(
-    planned: Plan, *, runner: HostRunner, console: Console, place: Place | None = None
+    planned: Plan, *, runner: HostRunner, console: Console, place: BuildEnvironment | None = None
 ) -> Result:
     """Do what the plan says; the wheelhouse appears whole or not at all.
 

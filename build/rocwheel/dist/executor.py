@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from rocwheel import bazel, container
 from rocwheel.build_record import BuilderRecord
-from rocwheel.container import Device, Kind, Limits, Mount, Spec, User
+from rocwheel.container import DeviceNode, EngineKind, Limits, Mount, Spec, User
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.host import machine
 from rocwheel.image import facts, obtain, recipe, registry, searching
@@ -80,7 +80,7 @@ class Executor:
     keep_minutes: int = 0  # how long the container stays for the next turn
     commit: str = ""  # keep the container as an image of this name
     traceable: bool = True  # False: nothing comes of it that has a manifest
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
 
     @property
     def strategy(self) -> str:
@@ -89,7 +89,7 @@ class Executor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class BuildEnvironment:
     """Where commands run, before they run: paths are translated, programs are found."""
 
     executor: Executor
@@ -182,7 +182,7 @@ class Place:
             return self.facts.compiler("clang").cc
         return self.path(machine.newest("clang", environ))
 
-    def with_tree(self, tree: SourceTree) -> Place:
+    def with_tree(self, tree: SourceTree) -> BuildEnvironment:
         """The same with the sources mounted."""
         if self.spec is None:
             return self
@@ -191,7 +191,7 @@ class Place:
             mounts.append(Mount(host=tree.xla_dir, guest=XLA))
         return self.with_mounts(*mounts)
 
-    def with_mounts(self, *mounts: Mount) -> Place:
+    def with_mounts(self, *mounts: Mount) -> BuildEnvironment:
         if self.spec is None:
             return self
         return replace(self, spec=replace(self.spec, mounts=(*self.spec.mounts, *mounts)))
@@ -243,7 +243,7 @@ def cache_folders(request: Request) -> CacheFolders:
 
 def choose(
     request: Request, *, runner: HostRunner, console: Console, pull: bool = True
-) -> Place:
+) -> BuildEnvironment:
     """Ask the engine and the image, once, before anything long begins.
 
     Raises ConfigError for an executor that is none, HostError for an engine or image that cannot
@@ -251,14 +251,14 @@ def choose(
     """
     asked = request.executor
     if asked.kind == "host":
-        return Place(executor=asked, already_inside=_own_image(request))
+        return BuildEnvironment(executor=asked, already_inside=_own_image(request))
     if not asked.image:
         raise ConfigError(
             f"--executor={asked.kind} needs an image",
             hint="name one: --builder-image NAME@sha256:…, or let it be found: search",
         )
     with console.step(f"Container: {asked.kind}", key="container"):
-        engine = container.ask(Kind(asked.kind), environ=request.environ, runner=runner)
+        engine = container.ask(EngineKind(asked.kind), environ=request.environ, runner=runner)
         if asked.image == SEARCH:
             found = _searched(request, engine, runner=runner, console=console, pull=pull)
         else:
@@ -279,7 +279,7 @@ def choose(
         known = facts.ask(
             spec, found.config, cache=request.cache, runner=runner
         )
-        place = Place(executor=asked, spec=spec, image=found, facts=known)
+        place = BuildEnvironment(executor=asked, spec=spec, image=found, facts=known)
         place = _with_caches(place, request, runner)
         console.info(f"   {engine}, image {found.reference} ({found.config[:19]})")
         console.info(f"   Bazel's sandbox there: {asked.strategy}")
@@ -288,7 +288,7 @@ def choose(
 
 def _searched(
     request: Request,
-    engine: container.Engine,
+    engine: container.ContainerEngine,
     *,
     runner: HostRunner,
     console: Console,
@@ -362,7 +362,7 @@ def _own_image(request: Request) -> str:
     return remote.config
 
 
-def check(place: Place, request: Request, *, bazel_version: str) -> None:
+def check(place: BuildEnvironment, request: Request, *, bazel_version: str) -> None:
     """Refuse an image that lacks something, with all that it lacks. Raises HostError."""
     if place.facts is None or place.image is None:
         return
@@ -375,7 +375,7 @@ def check(place: Place, request: Request, *, bazel_version: str) -> None:
         )
 
 
-def _with_caches(place: Place, request: Request, runner: HostRunner) -> Place:
+def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) -> BuildEnvironment:
     """The caches, and CPythons of this machine, mounted; the latter asked who they are."""
     folders = cache_folders(request)
     place = place.with_mounts(
@@ -415,7 +415,7 @@ def _with_caches(place: Place, request: Request, runner: HostRunner) -> Place:
 
 def container_spec(
     asked: Executor,
-    engine: container.Engine,
+    engine: container.ContainerEngine,
     found: Found,
     *,
     cache: Path,

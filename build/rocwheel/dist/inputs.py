@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from packaging.version import Version
 
     from rocwheel.console import Console
-    from rocwheel.dist.executor import Place
+    from rocwheel.dist.executor import BuildEnvironment
     from rocwheel.dist.request import Plan, Request
     from rocwheel.layout import VersionClass
     from rocwheel.manifest import Source
@@ -44,11 +44,11 @@ class Inputs:
     tool: Source  # rocwheel itself
     root: rocm.RocmRoot
     spec: bazel.BuildSpec
-    place: Place  # where Bazel will run
+    place: BuildEnvironment  # where Bazel will run
 
 
 def gather(
-    planned: Plan, *, runner: HostRunner, console: Console, place: Place | None = None
+    planned: Plan, *, runner: HostRunner, console: Console, place: BuildEnvironment | None = None
 ) -> Inputs:
     """Get and check everything a build is made from; Bazel has not been started yet."""
     request = planned.request
@@ -98,7 +98,7 @@ def gather(
 def _check(
     tree: source.SourceTree,
     spec: bazel.BuildSpec,
-    place: Place,
+    place: BuildEnvironment,
     *,
     runner: HostRunner,
     request: Request,
@@ -121,7 +121,7 @@ class Preview:
 
     tree: source.SourceTree
     spec: bazel.BuildSpec
-    place: Place
+    place: BuildEnvironment
     rocm_root: Path
     notes: tuple[str, ...]  # what is missing
 
@@ -135,7 +135,7 @@ class Preview:
             yield f"Bazel: {invocation.title}", self.place.command(command, number)
 
 
-def preview(planned: Plan, *, runner: HostRunner, place: Place | None = None) -> Preview:
+def preview(planned: Plan, *, runner: HostRunner, place: BuildEnvironment | None = None) -> Preview:
     """What `gather` would give, fetching nothing; engine and image are asked."""
     request, notes = planned.request, []
     place = place or executor.choose(request, runner=runner, console=silent(), pull=False)
@@ -203,7 +203,7 @@ def find_bazel(
     request: Request,
     tree: source.SourceTree,
     *,
-    place: Place,
+    place: BuildEnvironment,
     runner: Runner,
     console: Console | None = None,
 ) -> bazel.BazelBinary:
@@ -239,7 +239,7 @@ def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
 
 
 def find_compiler(
-    request: Request, version_class: VersionClass, *, place: Place, runner: Runner
+    request: Request, version_class: VersionClass, *, place: BuildEnvironment, runner: Runner
 ) -> tuple[bazel.Compiler, tuple[str, ...]]:
     """The host compiler that `--compiler` means for these JAX versions, and what to say about it.
 
@@ -277,7 +277,7 @@ def specification(
     rocm_root: GuestPath,
     binary: bazel.BazelBinary,
     compiler: bazel.Compiler,
-    place: Place,
+    place: BuildEnvironment,
 ) -> bazel.BuildSpec:
     """Everything Bazel's command lines follow from."""
     request = planned.request

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rocwheel.dist.assemble import Result
-    from rocwheel.dist.executor import Place
+    from rocwheel.dist.executor import BuildEnvironment
     from rocwheel.dist.request import Plan
     from rocwheel.process import Command, HostRunner
 
@@ -26,7 +26,7 @@ ROCM_VARIABLE: Final = "ROCM_ROOT"  # of the shell that dry-run lines are pasted
 
 
 def dry_run(
-    planned: Plan, *, runner: HostRunner, place: Place | None = None
+    planned: Plan, *, runner: HostRunner, place: BuildEnvironment | None = None
 ) -> Iterator[str]:
     """Every command `build` would run and every file it would write, as lines to read or paste.
 

@@ -36,7 +36,7 @@ BUSY: Final = frozenset({408, 425, 429})
 GONE: Final = frozenset({404, 410})
 
 
-class Outcome(enum.Enum):
+class FetchOutcome(enum.Enum):
     """What came of asking a server for a file."""
 
     THERE = "there"
@@ -49,14 +49,14 @@ class Outcome(enum.Enum):
 class DownloadError(FetchError):
     """A file that did not come; `outcome` is why."""
 
-    def __init__(self, message: str, *, outcome: Outcome, hint: str) -> None:
+    def __init__(self, message: str, *, outcome: FetchOutcome, hint: str) -> None:
         super().__init__(message, hint=hint)
         self.outcome = outcome
 
     @property
     def temporary(self) -> bool:
         """Whether the same request may work later; what has come is good."""
-        return self.outcome in (Outcome.BUSY, Outcome.BROKEN)
+        return self.outcome in (FetchOutcome.BUSY, FetchOutcome.BROKEN)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class LostError(Exception):
     def __init__(self, problem: str, *, after: float = 0.0, busy: bool = False) -> None:
         super().__init__(problem)
         self.after = after  # seconds the server asked for
-        self.outcome = Outcome.BUSY if busy else Outcome.BROKEN
+        self.outcome = FetchOutcome.BUSY if busy else FetchOutcome.BROKEN
 
 
 class Answer:
@@ -224,7 +224,7 @@ class Client:
             try:
                 answer = self._ask(url, {}, named=beside)
             except DownloadError as exc:
-                if exc.outcome is Outcome.ABSENT:
+                if exc.outcome is FetchOutcome.ABSENT:
                     return None
                 raise
             data = b""
@@ -282,7 +282,7 @@ class Client:
             url = _redirected(first, url, location, secure=secure)
         raise DownloadError(
             f"{without_secrets(first)}: redirected more than {REDIRECTS} times",
-            outcome=Outcome.BROKEN,
+            outcome=FetchOutcome.BROKEN,
             hint="check the address",
         )
 
@@ -309,7 +309,7 @@ class Client:
                 raise LostError(reason(exc)) from exc
             raise DownloadError(
                 f"{_led(first, url)}: its TLS certificate is not trusted: {reason(exc)}",
-                outcome=Outcome.REFUSED,
+                outcome=FetchOutcome.REFUSED,
                 hint="check the address; name your own CA with REQUESTS_CA_BUNDLE",
             ) from exc
         except (
@@ -321,7 +321,7 @@ class Client:
         except (requests.RequestException, ValueError) as exc:
             raise DownloadError(
                 f"{_led(first, url)}: {reason(exc)}",
-                outcome=Outcome.BROKEN,
+                outcome=FetchOutcome.BROKEN,
                 hint="check the address",
             ) from exc
         except OSError as exc:  # so says requests of a CA bundle that is not there
@@ -343,7 +343,7 @@ class Client:
         absent = status in GONE or (status == 403 and s3)  # noqa: PLR2004
         raise DownloadError(
             f"{_led(first, url)}: {problem}",
-            outcome=Outcome.ABSENT if absent else Outcome.REFUSED,
+            outcome=FetchOutcome.ABSENT if absent else FetchOutcome.REFUSED,
             hint=self._hint,
         )
 
@@ -362,13 +362,13 @@ def _redirected(first: str, url: str, location: str, *, secure: bool) -> str:
     except ValueError as exc:
         raise DownloadError(
             f"{without_secrets(first)}: redirects to {without_secrets(location)!r}: not a URL",
-            outcome=Outcome.BROKEN,
+            outcome=FetchOutcome.BROKEN,
             hint="the server is broken; try another mirror",
         ) from exc
     if scheme not in ("http", "https") or (secure and scheme != "https"):
         raise DownloadError(
             f"{without_secrets(first)}: redirects from https to {without_secrets(url)}",
-            outcome=Outcome.REFUSED,
+            outcome=FetchOutcome.REFUSED,
             hint="that would be unprotected: give an address that stays on https",
         )
     return url

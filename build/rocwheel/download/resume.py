@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocwheel import files
 from rocwheel.console import size
-from rocwheel.download.client import BLOCK, DownloadError, Fingerprint, LostError, Outcome
+from rocwheel.download.client import BLOCK, DownloadError, FetchOutcome, Fingerprint, LostError
 from rocwheel.download.urls import without_secrets
 from rocwheel.errors import FetchError
 
@@ -117,7 +117,7 @@ class Download:
                 answer.close()
                 raise DownloadError(
                     f"{without_secrets(self._url)}: {answer.status} where a file should come",
-                    outcome=Outcome.BROKEN,
+                    outcome=FetchOutcome.BROKEN,
                     hint="the server is broken; try another mirror",
                 )
             self._part.begin(answer.fingerprint)
@@ -241,6 +241,6 @@ def changing(url: str) -> DownloadError:
     """The error for a file that never stays the same for as long as its download takes."""
     return DownloadError(
         f"{without_secrets(url)}: changes faster than it can be fetched",
-        outcome=Outcome.BROKEN,
+        outcome=FetchOutcome.BROKEN,
         hint="give the address of a file that stays as it is",
     )

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rocwheel.console import Console
-    from rocwheel.container import Engine
-    from rocwheel.image.recipe import Inputs
+    from rocwheel.container import ContainerEngine
+    from rocwheel.image.recipe import ImageInputs
     from rocwheel.process import HostRunner
 
 PLATFORMS: Final = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
@@ -33,7 +33,7 @@ class Made:
     """A builder image, and whether it had to be made."""
 
     image: Found
-    inputs: Inputs
+    inputs: ImageInputs
     is_new: bool
 
 
@@ -49,7 +49,7 @@ class Ingredients:
     network: str = "default"
 
 
-def existing(inputs: Inputs, *, engine: Engine, runner: HostRunner) -> Found | None:
+def existing(inputs: ImageInputs, *, engine: ContainerEngine, runner: HostRunner) -> Found | None:
     """The image of these inputs, if the engine has it.
 
     Raises HostError when its tag is there with other contents.
@@ -65,10 +65,10 @@ def existing(inputs: Inputs, *, engine: Engine, runner: HostRunner) -> Found | N
 
 
 def build(
-    inputs: Inputs,
+    inputs: ImageInputs,
     ingredients: Ingredients,
     *,
-    engine: Engine,
+    engine: ContainerEngine,
     runner: HostRunner,
     console: Console,
 ) -> Made:
@@ -101,7 +101,12 @@ def build(
 
 
 def command_line(
-    inputs: Inputs, ingredients: Ingredients, *, engine: Engine, base: str, context: Path
+    inputs: ImageInputs,
+    ingredients: Ingredients,
+    *,
+    engine: ContainerEngine,
+    base: str,
+    context: Path,
 ) -> Command:
     """The engine's `build`, with BuildKit where the engine is Docker."""
     recipe = inputs.recipe
@@ -138,7 +143,7 @@ def command_line(
 
 @contextmanager
 def _context(
-    inputs: Inputs, ingredients: Ingredients, *, runner: HostRunner, console: Console
+    inputs: ImageInputs, ingredients: Ingredients, *, runner: HostRunner, console: Console
 ) -> Iterator[Path]:
     """A folder with everything the Dockerfile reads."""
     checkout = ingredients.checkout
@@ -162,7 +167,7 @@ def _context(
         yield context
 
 
-def _download(inputs: Inputs, context: Path) -> Command:
+def _download(inputs: ImageInputs, context: Path) -> Command:
     """Fetch the locked wheels for the image's Python: here, where the index is known."""
     return Command(
         argv=(
@@ -175,7 +180,7 @@ def _download(inputs: Inputs, context: Path) -> Command:
     )  # fmt: skip
 
 
-def _explained(inputs: Inputs, exc: CommandError) -> HostError | CommandError:
+def _explained(inputs: ImageInputs, exc: CommandError) -> HostError | CommandError:
     said = exc.detail.lower()
     if "neither apt-get nor dnf" in said:
         return HostError(

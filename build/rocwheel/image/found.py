@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from rocwheel.console import Console
-    from rocwheel.container import Engine
+    from rocwheel.container import ContainerEngine
     from rocwheel.process import Runner
 
 INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was made from
@@ -41,7 +41,7 @@ class Found:
         return UNTRACEABLE not in self.labels
 
 
-def inspect(reference: str, *, engine: Engine, runner: Runner) -> Found | None:
+def inspect(reference: str, *, engine: ContainerEngine, runner: Runner) -> Found | None:
     """What the engine knows of an image; None when it has none of that name."""
     asked = engine.command("image", "inspect", reference)
     try:
@@ -51,7 +51,9 @@ def inspect(reference: str, *, engine: Engine, runner: Runner) -> Found | None:
     return _found(reference, documents[0], engine=engine, runner=runner)
 
 
-def _found(reference: str, document: Mapping[str, Any], *, engine: Engine, runner: Runner) -> Found:
+def _found(
+    reference: str, document: Mapping[str, Any], *, engine: ContainerEngine, runner: Runner
+) -> Found:
     identity = document["Id"]
     identity = identity if identity.startswith("sha256:") else f"sha256:{identity}"
     config = document.get("Config") or {}
@@ -73,7 +75,7 @@ def _found(reference: str, document: Mapping[str, Any], *, engine: Engine, runne
     )
 
 
-def _saved_config(identity: str, *, engine: Engine, runner: Runner) -> str:
+def _saved_config(identity: str, *, engine: ContainerEngine, runner: Runner) -> str:
     import tempfile
 
     with tempfile.TemporaryFile() as file:
@@ -100,7 +102,7 @@ def config_of(saved: IO[bytes]) -> str:
 def obtain(
     reference: str,
     *,
-    engine: Engine,
+    engine: ContainerEngine,
     locked: bool,
     pull: bool = True,
     runner: Runner,
@@ -154,7 +156,7 @@ def _not_pulled(reference: str, said: str) -> HostError:
     return HostError(f"{reference}: cannot be pulled: {last}", hint=hint)
 
 
-def superseded(engine: Engine, *, runner: Runner) -> tuple[Found, ...]:
+def superseded(engine: ContainerEngine, *, runner: Runner) -> tuple[Found, ...]:
     """Builder images of ours that a newer one of the same recipe replaces."""
     listed = runner.capture(
         engine.command("images", "--quiet", "--no-trunc", f"--filter=label={INPUTS}")

@@ -130,7 +130,7 @@ def base(entry: Field) -> Base:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Inputs:
+class ImageInputs:
     """Everything a builder image is made from."""
 
     recipe: Recipe
@@ -182,9 +182,9 @@ def gather(
     bazel: str = "",
     rocm: str = "",
     rocm_version: str = "",
-) -> Inputs:
+) -> ImageInputs:
     """Digest what an image is made from; nothing is fetched. Raises OSError."""
-    return Inputs(
+    return ImageInputs(
         recipe=recipe,
         base=base,
         dockerfile=files.sha256(checkout / "docker" / DOCKERFILE),

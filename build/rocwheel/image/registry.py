@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import requests
 
     from rocwheel.console import Console
-    from rocwheel.container import Engine
-    from rocwheel.image.recipe import Inputs
+    from rocwheel.container import ContainerEngine
+    from rocwheel.image.recipe import ImageInputs
     from rocwheel.process import HostRunner
 
 MANIFESTS: Final = (
@@ -35,7 +35,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Remote:
+class RemoteImage:
     """An image in a registry."""
 
     repository: str  # registry/name
@@ -49,7 +49,9 @@ class Remote:
         return f"{self.repository}@{self.digest}"
 
 
-def look(repository: str, tag: str, *, session: requests.Session, config: Path) -> Remote | None:
+def look(
+    repository: str, tag: str, *, session: requests.Session, config: Path
+) -> RemoteImage | None:
     """What a registry has under a tag or digest; None when nothing.
 
     `config` is the client's file of credentials. Raises StoreError when the registry does not
@@ -78,14 +80,14 @@ def look(repository: str, tag: str, *, session: requests.Session, config: Path) 
             hint="push the image again under a new tag",
         )
     labels = (json.loads(content).get("config") or {}).get("Labels") or {}
-    return Remote(
+    return RemoteImage(
         repository=repository, digest=digest, config=described, labels=labels, layers=layers
     )
 
 
 def find(
-    inputs: Inputs, registries: Sequence[str], *, session: requests.Session, config: Path
-) -> Remote | None:
+    inputs: ImageInputs, registries: Sequence[str], *, session: requests.Session, config: Path
+) -> RemoteImage | None:
     """The image of these inputs in the first registry that has it, by its label too.
 
     Raises StoreError for a registry that has the tag with other inputs.
@@ -110,12 +112,12 @@ def push(
     repository: str,
     tag: str,
     *,
-    engine: Engine,
+    engine: ContainerEngine,
     runner: HostRunner,
     session: requests.Session,
     config: Path,
     console: Console,
-) -> tuple[Remote, bool]:
+) -> tuple[RemoteImage, bool]:
     """Push an image under a tag that is written once; tell whether anything was pushed.
 
     Raises StoreError when the tag is there with other bytes, or the push failed.
@@ -151,7 +153,9 @@ def push(
     return pushed, True
 
 
-def pull(remote: Remote, *, engine: Engine, runner: HostRunner, console: Console) -> Found:
+def pull(
+    remote: RemoteImage, *, engine: ContainerEngine, runner: HostRunner, console: Console
+) -> Found:
     """Bring an image by digest. Raises HostError when it cannot be had."""
     found = inspect(remote.reference, engine=engine, runner=runner)
     if found is None:

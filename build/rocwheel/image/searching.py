@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
     import requests
 
-    from rocwheel.container import Engine
+    from rocwheel.container import ContainerEngine
     from rocwheel.image.recipe import Recipe
     from rocwheel.process import Runner
 
 
 def local(
-    wanted: Recipe, *, checkout: Path, bazel: str, engine: Engine, runner: Runner
+    wanted: Recipe, *, checkout: Path, bazel: str, engine: ContainerEngine, runner: Runner
 ) -> Found | None:
     """The newest image of the engine that this checkout would make again; None without one."""
     asked = engine.command(
@@ -47,7 +47,7 @@ def remote(
     bazel: str,
     session: requests.Session,
     config: Path,
-) -> registry.Remote | None:
+) -> registry.RemoteImage | None:
     """The image in the first registry that has it; None when the base has no digest to go by.
 
     Raises StoreError for a registry that does not answer or has other inputs under the tag.

@@ -21,7 +21,16 @@ from rocwheel.errors import (
     RefusedError,
     StoreError,
 )
-from rocwheel.ledger.state import FORMAT, Known, Listing, State, Transition, apply, skipped, touched
+from rocwheel.ledger.state import (
+    FORMAT,
+    IndexState,
+    Known,
+    Listing,
+    Transition,
+    apply,
+    skipped,
+    touched,
+)
 from rocwheel.store import each, pause
 from rocwheel.values import Value, decoded
 
@@ -58,7 +67,7 @@ class _Format(msgspec.Struct):
     format: int = FORMAT
 
 
-def read(place: Place, projects: Iterable[str] = (), *, afresh: bool = False) -> State:
+def read(place: Place, projects: Iterable[str] = (), *, afresh: bool = False) -> IndexState:
     """The state as the log has it now, with the listings of these projects (and those touched).
 
     `afresh` folds the whole log, without the snapshot. Raises StoreError where the log is a newer
@@ -73,7 +82,7 @@ def read(place: Place, projects: Iterable[str] = (), *, afresh: bool = False) ->
         return load(place, state, projects)
 
 
-def load(place: Place, state: State, projects: Iterable[str] | None) -> State:
+def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> IndexState:
     """The same state with the listings of these projects (None: of all) at hand."""
     wanted = state.digests if projects is None else projects
     missing = sorted({p for p in wanted if p in state.digests and p not in state.listings})
@@ -123,7 +132,7 @@ def commit(place: Place, entry: Transition) -> str:
     ) from problem
 
 
-def save(place: Place, state: State) -> State:
+def save(place: Place, state: IndexState) -> IndexState:
     """Write the snapshot of a state that the pages show; a newer one stays.
 
     Nothing depends on it but time: what fails here is no failure of the operation.
@@ -176,22 +185,22 @@ class _LostListingError(Exception):
     """The snapshot names a listing that is not there, or is another."""
 
 
-def _start(place: Place) -> State:
+def _start(place: Place) -> IndexState:
     """The state before the first entry that is there: numbers may begin above 1."""
     pattern = re.compile(re.escape(place.logs) + r"([1-9]\d{0,17})\.json")
     found = (pattern.fullmatch(info.key) for info in place.store.keys(place.logs))
     first = min((int(match[1]) for match in found if match), default=0)
     if first:
-        return State(number=first - 1, saved=first - 1)
+        return IndexState(number=first - 1, saved=first - 1)
     if next(iter(place.store.keys(place.before("intents"))), None):
         raise StoreError(
             f"{place.location}: written by a version before the log",
             hint="take it over once, with `index migrate`; that version then writes no more",
         )
-    return State()
+    return IndexState()
 
 
-def _snapshot(place: Place) -> State | None:
+def _snapshot(place: Place) -> IndexState | None:
     """The stored snapshot; None where none can be used."""
     try:
         data = small(place, place.state)
@@ -203,7 +212,7 @@ def _snapshot(place: Place) -> State | None:
         found = decoded(data, _Snapshot, name=where)
     except ConfigError:
         return None
-    return State(
+    return IndexState(
         number=found.number,
         head=found.head,
         sets={item.id: item for item in found.sets},
@@ -214,7 +223,7 @@ def _snapshot(place: Place) -> State | None:
     )
 
 
-def _put_snapshot(place: Place, state: State) -> None:
+def _put_snapshot(place: Place, state: IndexState) -> None:
     snapshot = _Snapshot(
         number=state.number,
         head=state.head,
@@ -249,7 +258,7 @@ def _snapshot_number(data: bytes) -> int:
         return 0
 
 
-def _folded(place: Place, state: State) -> State:
+def _folded(place: Place, state: IndexState) -> IndexState:
     """Apply every entry after the state's number."""
     while True:
         key = place.log(state.number + 1)

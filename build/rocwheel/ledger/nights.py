@@ -81,7 +81,7 @@ class Absent(Value, frozen=True, kw_only=True):
     why: str
 
 
-class Recipe(Value, frozen=True, kw_only=True):
+class WheelRecipe(Value, frozen=True, kw_only=True):
     """What one wheel set is made from, resolved: nothing in it moves any more."""
 
     name: str
@@ -99,7 +99,7 @@ class Recipe(Value, frozen=True, kw_only=True):
     manifest: str = ""  # SHA-256, where it was built before
 
 
-class Plan(Value, frozen=True, kw_only=True):
+class NightPlan(Value, frozen=True, kw_only=True):
     """A night, decided. Whoever has it can run the night again."""
 
     night: str
@@ -107,7 +107,7 @@ class Plan(Value, frozen=True, kw_only=True):
     by: str
     tool: str  # version of rocwheel
     target: tuple[str, ...]  # options that name the store
-    recipes: tuple[Recipe, ...]
+    recipes: tuple[WheelRecipe, ...]
     cells: tuple[Cell, ...]
     absent: tuple[Absent, ...] = ()
     repeats: str = ""  # the night it was made from
@@ -190,7 +190,7 @@ class Index(Value, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Attempt:
+class CellAttempt:
     """One attempt at a cell: its number, and what is known of it."""
 
     number: int
@@ -202,9 +202,9 @@ class Attempt:
 class Book:
     """Everything that happened in a night so far."""
 
-    plan: Plan
+    plan: NightPlan
     sha256: str  # of the plan
-    attempts: Mapping[str, tuple[Attempt, ...]]
+    attempts: Mapping[str, tuple[CellAttempt, ...]]
     orders: tuple[Order, ...]
     quarantined: Mapping[str, HostMark]
 
@@ -241,7 +241,7 @@ class Nights:
                 hint="set the clock: times of a night, its age and bypasses depend on it",
             )
 
-    def add(self, plan: Plan) -> bool:
+    def add(self, plan: NightPlan) -> bool:
         """Store a plan, once; False when exactly this one was there. Raises ConfigError."""
         check_name(plan.night)
         try:
@@ -257,7 +257,7 @@ class Nights:
         self._remember(plan.night)
         return fresh
 
-    def plan(self, night: str) -> tuple[Plan, str]:
+    def plan(self, night: str) -> tuple[NightPlan, str]:
         """A night's plan and its SHA-256. Raises ConfigError for an unknown or an edited one."""
         check_name(night)
         key = self._key(night, "plan.json")
@@ -269,7 +269,7 @@ class Nights:
             raise ConfigError(
                 f"{night}: no such night in {self.store.url}", hint=suggest(night, self.names())
             ) from exc
-        plan = Plan.from_bytes(data, name=self.store.locate(key))
+        plan = NightPlan.from_bytes(data, name=self.store.locate(key))
         return plan, hashlib.sha256(data).hexdigest()
 
     # --- what happened -------------------------------------------------------------------------
@@ -294,7 +294,7 @@ class Nights:
                 ended[name][_number(file)] = Ended.from_bytes(read[key], name=where)
         attempts = {
             name: tuple(
-                Attempt(number=n, begun=begun[name].get(n), ended=ended[name].get(n))
+                CellAttempt(number=n, begun=begun[name].get(n), ended=ended[name].get(n))
                 for n in sorted({*begun[name], *ended[name]})
             )
             for name in {*begun, *ended}

@@ -143,7 +143,7 @@ class Listing(Value, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class IndexState:
     """The fold of a log up to one number; only listings that somebody asked for are loaded."""
 
     number: int = 0
@@ -229,7 +229,7 @@ class State:
         return msgspec.structs.replace(file.entry, yanked=reasons[0] if reasons else None)
 
 
-def touched(state: State, entry: Transition) -> tuple[str, ...]:
+def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
     """The projects an entry changes: their listings must be loaded before it is applied.
 
     Raises ConfigError for a name that is no wheel's.
@@ -246,7 +246,7 @@ def in_order(projects: Iterable[str], *, removing: bool) -> tuple[str, ...]:
     return tuple(sorted(projects, key=lambda item: (rank(item), item), reverse=removing))
 
 
-def apply(state: State, entry: Transition, *, digest: str) -> State:
+def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
     """The next state; where the entry does not fit, the same one with its number and a problem."""
     try:
         if entry.number != state.number + 1:
@@ -269,7 +269,7 @@ def apply(state: State, entry: Transition, *, digest: str) -> State:
     )
 
 
-def skipped(state: State, *, digest: str, problem: str) -> State:
+def skipped(state: IndexState, *, digest: str, problem: str) -> IndexState:
     """The state after an entry that changes nothing."""
     return replace(state, number=state.number + 1, head=digest, problems=(*state.problems, problem))
 
@@ -277,7 +277,7 @@ def skipped(state: State, *, digest: str, problem: str) -> State:
 # What each action does
 
 
-def _bring(state: State, entry: Transition) -> State:
+def _bring(state: IndexState, entry: Transition) -> IndexState:
     for holding in entry.brings:
         state = _brought(state, entry, holding)
     if entry.names:  # a migration knows of spent ones
@@ -285,7 +285,7 @@ def _bring(state: State, entry: Transition) -> State:
     return state
 
 
-def _brought(state: State, entry: Transition, holding: Holding) -> State:
+def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexState:
     known = state.sets.get(holding.set)
     if known and not (known.standing is Standing.LISTED and entry.action is Action.ADOPT):
         raise ValueError(f"{holding.set[:12]} is {known.standing.value} already")
@@ -331,15 +331,15 @@ def _brought(state: State, entry: Transition, holding: Holding) -> State:
 
 def _stand(
     standing: Standing, *, only: frozenset[Standing]
-) -> Callable[[State, Transition], State]:
-    def change(state: State, entry: Transition) -> State:
+) -> Callable[[IndexState, Transition], IndexState]:
+    def change(state: IndexState, entry: Transition) -> IndexState:
         return replace(state, sets={**state.sets, **dict(_stood(state, entry, standing, only))})
 
     return change
 
 
 def _stood(
-    state: State, entry: Transition, standing: Standing, only: Collection[Standing]
+    state: IndexState, entry: Transition, standing: Standing, only: Collection[Standing]
 ) -> Iterator[tuple[str, Known]]:
     if not entry.sets:
         raise ValueError(f"{entry.action.value} of nothing")
@@ -358,7 +358,7 @@ def _stood(
         yield set_id, msgspec.structs.replace(known, **changes)
 
 
-def _prune(state: State, entry: Transition) -> State:
+def _prune(state: IndexState, entry: Transition) -> IndexState:
     """The sets let go of their files; what nobody holds then is spent."""
     leaving = set(entry.sets)
     sets = {
@@ -381,7 +381,7 @@ def _prune(state: State, entry: Transition) -> State:
     return replace(state, sets=sets, listings=listings)
 
 
-def _spend(state: State, entry: Transition) -> State:
+def _spend(state: IndexState, entry: Transition) -> IndexState:
     listings = dict(state.listings)
     for name in entry.names:
         project = _project(name)
@@ -393,7 +393,7 @@ def _spend(state: State, entry: Transition) -> State:
     return replace(state, listings=listings)
 
 
-def _mark(state: State, entry: Transition) -> State:
+def _mark(state: IndexState, entry: Transition) -> IndexState:
     """Yank or unyank: all files of the sets, or those named, in every listed set or the given."""
     wanted, count = set(entry.names), 0
     listings, sets = dict(state.listings), dict(state.sets)
@@ -427,7 +427,7 @@ def _mark(state: State, entry: Transition) -> State:
     return replace(state, listings=listings, sets=sets)
 
 
-_CHANGES: Final[Mapping[Action, Callable[[State, Transition], State]]] = {
+_CHANGES: Final[Mapping[Action, Callable[[IndexState, Transition], IndexState]]] = {
     Action.STAGE: _bring,
     Action.PROMOTE: _bring,
     Action.ADOPT: _bring,

@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from rocwheel.console import Console
-    from rocwheel.ledger.nights import Attempt, Book, Cell, Nights
-    from rocwheel.pipeline.standing import Standing
+    from rocwheel.ledger.nights import Book, Cell, CellAttempt, Nights
+    from rocwheel.pipeline.standing import CellStanding
     from rocwheel.process import HostRunner
     from rocwheel.store import Store
 
@@ -188,7 +188,12 @@ def check_tool(book: Book) -> None:
 
 
 def command(
-    cell: Cell, found: dict[str, Standing], worker: Worker, folder: Path, *, checkout: Path | None
+    cell: Cell,
+    found: dict[str, CellStanding],
+    worker: Worker,
+    folder: Path,
+    *,
+    checkout: Path | None,
 ) -> tuple[str, ...]:
     """The argv of a cell with every place filled in. Raises ConfigError."""
     filled = {
@@ -240,7 +245,7 @@ class _Attempt:
     """One attempt: where it is made, and at what."""
 
     nights: Nights
-    found: dict[str, Standing]
+    found: dict[str, CellStanding]
     cell: Cell
     worker: Worker
     signals: Signals
@@ -342,7 +347,7 @@ def _report_of(nights: Nights, key: str) -> str:
     return verdict.reports.get("html", key)
 
 
-def _end_requeued(nights: Nights, book: Book, where: Standing, worker: Worker) -> None:
+def _end_requeued(nights: Nights, book: Book, where: CellStanding, worker: Worker) -> None:
     """Say of attempts of this very job that they ended: an engine that requeues says nothing."""
     for item in where.attempts:
         if item.begun and not item.ended and worker.job and item.begun.job == worker.job:
@@ -352,7 +357,7 @@ def _end_requeued(nights: Nights, book: Book, where: Standing, worker: Worker) -
 def lost(
     nights: Nights,
     book: Book,
-    attempt: Attempt,
+    attempt: CellAttempt,
     worker: Worker,
     *,
     state: State = State.INFRA,

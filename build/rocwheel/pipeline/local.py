@@ -20,7 +20,7 @@ from rocwheel.console import columns, duration
 from rocwheel.errors import InterruptError
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import check_tool, lost
-from rocwheel.pipeline.standing import Phase, Standing
+from rocwheel.pipeline.standing import CellStanding, Phase
 from rocwheel.process import Command
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class _Running:
 
 
 @dataclass
-class Engine:
+class LocalEngine:
     """Runs the cells of one night here until nothing more can be done."""
 
     nights: Nights
@@ -105,7 +105,7 @@ class Engine:
     _stopped: Order | None = None
     _barred: bool = False
 
-    def run(self) -> dict[str, Standing]:
+    def run(self) -> dict[str, CellStanding]:
         """Run what can be run. Raises InterruptError when it was asked to end."""
         book = self.nights.book(self.night)
         check_tool(book)
@@ -145,7 +145,7 @@ class Engine:
             )
         return found
 
-    def _look(self) -> dict[str, Standing]:
+    def _look(self) -> dict[str, CellStanding]:
         book = self.nights.book(self.night)
         self._stopped = standing.stopped(book.orders)
         self._barred = self.worker.host in book.quarantined
@@ -159,7 +159,7 @@ class Engine:
                 if here and item.begun and item.begun.engine == "local":
                     lost(self.nights, book, item, self.worker, why="the engine was killed")
 
-    def _start(self, found: Mapping[str, Standing]) -> None:
+    def _start(self, found: Mapping[str, CellStanding]) -> None:
         if self._stopped:
             return
         waiting = [
@@ -234,7 +234,7 @@ class Engine:
             item.process.wait()
             del self._running[name]
 
-    def _table(self, found: Mapping[str, Standing]) -> list[str]:
+    def _table(self, found: Mapping[str, CellStanding]) -> list[str]:
         counts: dict[str, int] = {}
         for item in found.values():
             word = "running" if item.cell.name in self._running else item.word

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocwheel import __version__
 from rocwheel.errors import FetchError
-from rocwheel.report.state import Change, Summary, changes
+from rocwheel.report.state import CellChange, NightSummary, changes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rocwheel.ledger.nights import Nights
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-TOLD: Final = {Change.NEW, Change.FIXED, Change.FLAKY, Change.INFRA}
+TOLD: Final = {CellChange.NEW, CellChange.FIXED, CellChange.FLAKY, CellChange.INFRA}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +68,9 @@ def message(nights: Nights, night: str) -> Message | None:
     )
 
 
-def _summary(nights: Nights, night: str) -> Summary | None:
+def _summary(nights: Nights, night: str) -> NightSummary | None:
     data = nights.summary(night)
-    return Summary.from_bytes(data, name=night) if data else None
+    return NightSummary.from_bytes(data, name=night) if data else None
 
 
 def post(

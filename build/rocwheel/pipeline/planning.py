@@ -16,7 +16,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel import __version__
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import history, suites
-from rocwheel.ledger.nights import Absent, Cell, Needs, Plan, now_text
+from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, now_text
 from rocwheel.pipeline import artifacts
 from rocwheel.pipeline.settings import overlaid
 from rocwheel.pipeline.standing import SILENT
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from amdgpu_family_matrix import Family
     from rocwheel.index.channels import Channel
-    from rocwheel.ledger.nights import Recipe
+    from rocwheel.ledger.nights import WheelRecipe
     from rocwheel.manifest import Manifest
-    from rocwheel.pipeline.settings import Settings
+    from rocwheel.pipeline.settings import NightSettings
     from rocwheel.store import Store
     from rocwheel.verdict import State
 
@@ -68,7 +68,7 @@ class Setting:
     """Everything a plan is made of besides what was seen."""
 
     night: str
-    settings: Settings
+    settings: NightSettings
     families: Mapping[str, Family]
     channel: Channel
     target: tuple[str, ...]
@@ -78,11 +78,11 @@ class Setting:
 
 
 def look(
-    setting: Setting, recipes: Sequence[Recipe], store: Store, seconds: Mapping[str, int]
+    setting: Setting, recipes: Sequence[WheelRecipe], store: Store, seconds: Mapping[str, int]
 ) -> Seen:
     """Ask the store; every family and build once."""
 
-    def built(recipe: Recipe) -> Manifest | None:
+    def built(recipe: WheelRecipe) -> Manifest | None:
         return artifacts.find(store, recipe.inputs)
 
     found = each(built, recipes, threads=store.connections)
@@ -121,7 +121,7 @@ def _seen(row: status.SetStatus) -> SetSeen:
 
 def _durations(
     setting: Setting,
-    recipes: Sequence[Recipe],
+    recipes: Sequence[WheelRecipe],
     manifests: Mapping[str, Manifest],
     sets: Mapping[tuple[str, str], SetSeen],
     store: Store,
@@ -152,18 +152,20 @@ def _durations(
     return {key: took for key, took in found if took}
 
 
-def _major(recipe: Recipe) -> int:
+def _major(recipe: WheelRecipe) -> int:
     match = re.match(r"\d+", recipe.rocm_version)
     return int(match[0]) if match else 0
 
 
-def plan(setting: Setting, recipes: Sequence[Recipe], absent: Sequence[Absent], seen: Seen) -> Plan:
+def plan(
+    setting: Setting, recipes: Sequence[WheelRecipe], absent: Sequence[Absent], seen: Seen
+) -> NightPlan:
     """Make the plan; nothing is asked and nothing written."""
     made = _Made(setting, seen)
     for recipe in recipes:
         made.recipe(recipe)
     made.end()
-    return Plan(
+    return NightPlan(
         night=setting.night,
         made=now_text(setting.now),
         by=setting.by,
@@ -179,7 +181,7 @@ def plan(setting: Setting, recipes: Sequence[Recipe], absent: Sequence[Absent], 
     )
 
 
-def again(old: Plan, *, night: str, by: str, now: datetime) -> Plan:
+def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
     """The plan of another night, to be run anew: the same inputs, and every cell of it."""
     cells = tuple(
         replace(
@@ -211,7 +213,7 @@ class _Made:
         self.cells: list[Cell] = []
         self.absent: list[Absent] = []
 
-    def recipe(self, recipe: Recipe) -> None:
+    def recipe(self, recipe: WheelRecipe) -> None:
         """Build, and what follows for each family."""
         cost = self._setting.settings.build
         manifest = self._seen.manifests.get(recipe.inputs, "")
@@ -234,7 +236,7 @@ class _Made:
         for name in recipe.families:
             self._family(recipe, self._setting.families[name], build, manifest)
 
-    def _family(self, recipe: Recipe, family: Family, build: Cell, manifest: str) -> None:
+    def _family(self, recipe: WheelRecipe, family: Family, build: Cell, manifest: str) -> None:
         seen = self._seen.sets.get((family.name, manifest), SetSeen())
         words = (f"--family={family.name}", *self._setting.target)
         chosen = f"--manifest={manifest or '{' + build.name + '}'}"
@@ -273,7 +275,7 @@ class _Made:
 
     def _gate(
         self,
-        recipe: Recipe,
+        recipe: WheelRecipe,
         family: Family,
         python: str,
         suite: str,
@@ -384,7 +386,7 @@ class _Made:
         return cell
 
 
-def github_outputs(plan: Plan, family: str = "") -> dict[str, str]:
+def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     """What a workflow's jobs take from a plan: the night, its families, a matrix per kind.
 
     Without a family only what is not a family's own: each family has a limit of jobs of its own.
@@ -400,7 +402,7 @@ def github_outputs(plan: Plan, family: str = "") -> dict[str, str]:
     return values
 
 
-def explain(plan: Plan) -> Iterator[tuple[str, str, str]]:
+def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
     """Cell, what is done with it, and why; first those that run, then kept, then absent."""
     for cell in plan.cells:
         if not cell.kept:
@@ -412,7 +414,7 @@ def explain(plan: Plan) -> Iterator[tuple[str, str, str]]:
         yield item.name, "absent", item.why
 
 
-def github_matrix(plan: Plan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
+def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
     """The cells of one kind, of one family, for `strategy.matrix`.
 
     Raises ConfigError above GitHub's limit.

@@ -17,7 +17,7 @@ from packaging.version import InvalidVersion, Version
 
 from rocwheel import __version__, home, source
 from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
-from rocwheel.ledger.nights import Absent, Recipe
+from rocwheel.ledger.nights import Absent, WheelRecipe
 from rocwheel.pipeline.settings import Branch
 from rocwheel.source import git
 from rocwheel.store import sha256_of
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from amdgpu_family_matrix import Family
     from rocwheel.download import Client
     from rocwheel.home import Home
-    from rocwheel.pipeline.settings import SetSettings, Settings
+    from rocwheel.pipeline.settings import NightSettings, SetSettings
     from rocwheel.process import Runner
     from rocwheel.source.pins import Pin, Pins
 
@@ -64,12 +64,12 @@ class Tarball:
 
 
 def resolve(
-    settings: Settings, families: Mapping[str, Family], world: World
-) -> tuple[tuple[Recipe, ...], tuple[Absent, ...]]:
+    settings: NightSettings, families: Mapping[str, Family], world: World
+) -> tuple[tuple[WheelRecipe, ...], tuple[Absent, ...]]:
     """Every recipe of the night, and the sets that are left out with the reason."""
     ci = world.ci
     pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
-    recipes: list[Recipe] = []
+    recipes: list[WheelRecipe] = []
     absent: list[Absent] = []
     for item in settings.sets:
         unknown = [name for name in item.families if name not in families]
@@ -82,7 +82,7 @@ def resolve(
             )
         try:
             for found in _set(item, families, pins, world):
-                (recipes if isinstance(found, Recipe) else absent).append(found)  # type: ignore[arg-type]
+                (recipes if isinstance(found, WheelRecipe) else absent).append(found)  # type: ignore[arg-type]
         except RocwheelError as exc:
             if isinstance(exc, ConfigError):
                 raise
@@ -93,7 +93,7 @@ def resolve(
 
 def _set(
     item: SetSettings, families: Mapping[str, Family], pins: Pins, world: World
-) -> Iterator[Recipe | Absent]:
+) -> Iterator[WheelRecipe | Absent]:
     wanted = item.families or tuple(families)
     if not item.rocm.tarballs:
         rocm = one_tarball(item.rocm.source, item.rocm.sha256, world)
@@ -132,7 +132,7 @@ def _recipe(
     families: Mapping[str, Family],
     pins: Pins,
     world: World,
-) -> Recipe:
+) -> WheelRecipe:
     jax, repository, commit, argv = _jax(item, pins, world)
     pin = _pin(item, pins)
     pythons = item.pythons or (tuple(map(str, pin.pythons)) if pin else ())
@@ -164,7 +164,7 @@ def _recipe(
         "gfx": list(targets),
         "argv": [word for word in words if not word.startswith("--therock-path=")],
     }
-    return Recipe(
+    return WheelRecipe(
         name=name,
         inputs=hashlib.sha256(canonical_json(inputs)).hexdigest(),
         jax=jax,

@@ -81,8 +81,8 @@ class Notify:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The whole file."""
+class NightSettings:
+    """Everything that `ci/nightly.yaml` says: sets, costs, attempts, what is kept and shown."""
 
     trigger: matrix.Trigger
     sets: tuple[SetSettings, ...]
@@ -97,7 +97,7 @@ class Settings:
     pools: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
-def load(path: Path, pools: Path | None = None) -> Settings:
+def load(path: Path, pools: Path | None = None) -> NightSettings:
     """Read it. Raises ConfigError with file, line and key."""
     fields = config.load(path).record(
         required=("sets",),
@@ -120,7 +120,7 @@ def load(path: Path, pools: Path | None = None) -> Settings:
         if "trigger" in fields
         else "nightly"
     )
-    return Settings(
+    return NightSettings(
         trigger=matrix.Trigger(trigger),
         sets=sets,
         build=_cost(
@@ -248,6 +248,6 @@ def _rename(runner: matrix.Runner, pools: Mapping[str, Mapping[str, str]]) -> ma
     )
 
 
-def overlaid(runner: matrix.Runner, settings: Settings) -> matrix.Runner:
+def overlaid(runner: matrix.Runner, settings: NightSettings) -> matrix.Runner:
     """The runner under the names this place has for it."""
     return _rename(runner, settings.pools)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import CommandError, ConfigError, HostError, ObjectMissingError
-from rocwheel.ledger.nights import AS_JSON, Attempt, Begun, moment, now_text
+from rocwheel.ledger.nights import AS_JSON, Begun, CellAttempt, moment, now_text
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import lost
 from rocwheel.pipeline.standing import Phase
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from rocwheel.ledger.nights import Book, Cell, Needs, Nights
     from rocwheel.pipeline.cell import Worker
-    from rocwheel.pipeline.standing import Standing
+    from rocwheel.pipeline.standing import CellStanding
     from rocwheel.process import Runner
 
 GRACE: Final = 120  # seconds between a cell's own limit and the job's
@@ -80,7 +80,7 @@ class Submitted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Engine:
+class SlurmEngine:
     """Submits a night."""
 
     nights: Nights
@@ -108,14 +108,14 @@ class Engine:
             new.append(one)
         return new
 
-    def lines(self, book: Book, found: Mapping[str, Standing]) -> Iterator[str]:
+    def lines(self, book: Book, found: Mapping[str, CellStanding]) -> Iterator[str]:
         """What would be submitted."""
         for group in self._groups(found):
             token = self._token(group, book)
             yield shlex.join(self._argv(token, group, {}, book))
             yield from (f"  {number}: {cell.name}" for number, cell in enumerate(group))
 
-    def _groups(self, found: Mapping[str, Standing]) -> list[list[Cell]]:
+    def _groups(self, found: Mapping[str, CellStanding]) -> list[list[Cell]]:
         """Open cells that need the same and wait for the same, in the order of the plan."""
         live = queued(self.nights, self.night, self.runner)
         groups: dict[tuple[object, ...], list[Cell]] = {}
@@ -422,6 +422,6 @@ def _tell(
             time=now_text(worker.now()),
         )
         number = nights.begin(book.plan.night, begun)
-        never = Attempt(number=number, begun=begun, ended=None)
+        never = CellAttempt(number=number, begun=begun, ended=None)
         told += lost(nights, book, never, worker, state=found, why=reason)
     return told

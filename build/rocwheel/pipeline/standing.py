@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-    from rocwheel.ledger.nights import Attempt, Book, Cell, Ended, Order
+    from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order
 
 TESTS: Final = frozenset({"gate", "merge"})
 SILENT: Final = frozenset({State.NO_RUNNER, State.INFRA, State.NOT_RUN})
@@ -38,14 +38,14 @@ class Phase(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class CellStanding:
     """Where a cell stands."""
 
     cell: Cell
     phase: Phase
     state: State | None  # of all attempts together; None before the first ended
     reason: str
-    attempts: tuple[Attempt, ...]
+    attempts: tuple[CellAttempt, ...]
 
     @property
     def last(self) -> Ended | None:
@@ -87,26 +87,26 @@ def stopped(orders: tuple[Order, ...]) -> Order | None:
     return last
 
 
-def stand(book: Book, now: datetime) -> dict[str, Standing]:
+def stand(book: Book, now: datetime) -> dict[str, CellStanding]:
     """Every cell of the plan, in its order; a cell comes after what it depends on."""
-    found: dict[str, Standing] = {}
+    found: dict[str, CellStanding] = {}
     for cell in book.plan.cells:
         found[cell.name] = _one(book, cell, found, now)
     return found
 
 
-def ready(found: Mapping[str, Standing], cell: Cell) -> bool:
+def ready(found: Mapping[str, CellStanding], cell: Cell) -> bool:
     """Whether a cell may start now."""
     return all(found[name].passed for name in cell.after) and all(
         found[name].settled for name in cell.settled
     )
 
 
-def _one(book: Book, cell: Cell, found: Mapping[str, Standing], now: datetime) -> Standing:
+def _one(book: Book, cell: Cell, found: Mapping[str, CellStanding], now: datetime) -> CellStanding:
     attempts = book.attempts.get(cell.name, ())
 
-    def standing(phase: Phase, state: State | None, reason: str) -> Standing:
-        return Standing(cell=cell, phase=phase, state=state, reason=reason, attempts=attempts)
+    def standing(phase: Phase, state: State | None, reason: str) -> CellStanding:
+        return CellStanding(cell=cell, phase=phase, state=state, reason=reason, attempts=attempts)
 
     if cell.kept:
         return standing(Phase.KEPT, State.PASS, cell.why)
@@ -126,21 +126,21 @@ def _one(book: Book, cell: Cell, found: Mapping[str, Standing], now: datetime) -
     return standing(Phase.ENDED, state, reason)
 
 
-def _barred_by(other: Standing) -> str:
+def _barred_by(other: CellStanding) -> str:
     """Why a cell cannot run: what failed first, however far before it."""
     if other.phase is Phase.BARRED:
         return other.reason
     return f"{other.cell.name}: {other.word}"
 
 
-def is_lost(attempt: Attempt, cell: Cell, now: datetime) -> bool:
+def is_lost(attempt: CellAttempt, cell: Cell, now: datetime) -> bool:
     """Whether an attempt without an end is too old to be running still."""
     if attempt.begun is None:
         return True
     return (now - moment(attempt.begun.time)).total_seconds() > cell.limit + GRACE
 
 
-def _together(cell: Cell, attempts: tuple[Attempt, ...], plan: str) -> tuple[State | None, str]:
+def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple[State | None, str]:
     """What all attempts amount to."""
     state: State | None = None
     reason = ""

@@ -11,7 +11,7 @@ from rocwheel.model import WheelKind
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.standing import Phase
 from rocwheel.release import status
-from rocwheel.report.state import CellSummary, FamilySummary, Summary, WheelSize
+from rocwheel.report.state import CellSummary, FamilySummary, NightSummary, WheelSize
 from rocwheel.store import each
 from rocwheel.values import replace
 from rocwheel.verdict import State
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from rocwheel.index.channels import Channel
     from rocwheel.ledger.nights import Book
     from rocwheel.manifest import Manifest
-    from rocwheel.pipeline.standing import Standing
+    from rocwheel.pipeline.standing import CellStanding
     from rocwheel.store import Store
 
 
@@ -33,7 +33,7 @@ def seconds(data: bytes | None) -> dict[str, int]:
     if not data:
         return {}
     try:
-        last = Summary.from_bytes(data, name="summary")
+        last = NightSummary.from_bytes(data, name="summary")
     except ConfigError:  # of another version: without it a plan is slower, never different
         return {}
     return {
@@ -45,14 +45,14 @@ def seconds(data: bytes | None) -> dict[str, int]:
 
 def summary(
     book: Book, families: Mapping[str, Family], channel: Channel, store: Store, *, now: datetime
-) -> Summary:
+) -> NightSummary:
     """Sum a night up. Raises StoreError."""
     found = standing.stand(book, now)
     wanted = dict.fromkeys(name for recipe in book.plan.recipes for name in recipe.families)
     known = [families[name] for name in wanted if name in families]
     ends = [item.last.time for item in found.values() if item.last]
     held = standing.stopped(book.orders)
-    return Summary(
+    return NightSummary(
         night=book.plan.night,
         made=book.plan.made,
         written=now_text(now),
@@ -67,7 +67,7 @@ def summary(
     )
 
 
-def _cell(item: Standing) -> CellSummary:
+def _cell(item: CellStanding) -> CellSummary:
     last, cell = item.last, item.cell
     kept = item.phase is Phase.KEPT
     state = _kept(cell.kept) if kept else item.word

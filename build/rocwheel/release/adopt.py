@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from rocwheel.index.page import Link
-    from rocwheel.ledger.state import State, Transition
+    from rocwheel.ledger.state import IndexState, Transition
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
     from rocwheel.store import Counter
@@ -40,10 +40,10 @@ class Adopt(Operation):
     entries: tuple[Entry, ...]
     metadata: Mapping[str, bytes] = field(default_factory=dict)
 
-    def wanted(self, state: State) -> Collection[str]:  # noqa: ARG002
+    def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
         return {entry.project for entry in self.entries}
 
-    def decide(self, state: State) -> Transition | None:
+    def decide(self, state: IndexState) -> Transition | None:
         new = tuple(
             entry
             for entry in self.entries
@@ -54,7 +54,7 @@ class Adopt(Operation):
             return None
         return self.entry(state, Action.ADOPT, brings=[Holding(set=FOREIGN, files=new)])
 
-    def prepare(self, state: State) -> None:  # noqa: ARG002
+    def prepare(self, state: IndexState) -> None:  # noqa: ARG002
         each(self._put, self.entries, threads=self.place.store.connections)
 
     def _put(self, entry: Entry) -> None:
@@ -71,7 +71,7 @@ class Adoption:
     """Files that came before us, as they will be listed."""
 
     operation: Adopt
-    state: State
+    state: IndexState
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from rocwheel.entry import Entry
-    from rocwheel.ledger.state import State
+    from rocwheel.ledger.state import IndexState
     from rocwheel.manifest import Manifest
     from rocwheel.places import Place
     from rocwheel.store import Counter
@@ -94,7 +94,7 @@ def check_pages(place: Place) -> list[str]:
     return _check_pages(place, log.load(place, log.read(place), None))
 
 
-def _check_pages(place: Place, state: State) -> list[str]:
+def _check_pages(place: Place, state: IndexState) -> list[str]:
     pages: list[Page | Root] = [
         Page(project=project, files=state.shown(project), number=state.number)
         for project in sorted(state.projects)
@@ -110,7 +110,7 @@ def _check_pages(place: Place, state: State) -> list[str]:
     return [problem for problems in found for problem in problems]
 
 
-def _check_log(place: Place, state: State) -> Iterator[str]:
+def _check_log(place: Place, state: IndexState) -> Iterator[str]:
     """The snapshot is the fold of the log, whatever somebody made of one of the two."""
     if not state.number:
         return
@@ -174,7 +174,7 @@ def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list
     return problems, inside
 
 
-def _check_sets(place: Place, state: State, metadata: Mapping[str, bytes]) -> Iterator[str]:
+def _check_sets(place: Place, state: IndexState, metadata: Mapping[str, bytes]) -> Iterator[str]:
     """Every listed set is complete and closed, for each of its CPythons."""
     for known in state.sets.values():
         if known.id == FOREIGN or known.standing is not Standing.LISTED:

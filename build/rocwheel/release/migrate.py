@@ -18,7 +18,7 @@ import msgspec
 from rocwheel.entry import Entry
 from rocwheel.errors import ConfigError, StoreError
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, Holding, Standing, State
+from rocwheel.ledger.state import Action, Holding, IndexState, Standing
 from rocwheel.places import FOREIGN
 from rocwheel.release import operations
 from rocwheel.release.operations import Operation
@@ -45,10 +45,10 @@ class Migrate(Operation):
     brings: tuple[Holding, ...]
     spent: tuple[str, ...]
 
-    def wanted(self, state: State) -> Collection[str]:  # noqa: ARG002
+    def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
         return ()
 
-    def decide(self, state: State) -> Transition | None:
+    def decide(self, state: IndexState) -> Transition | None:
         if state.number:
             return None
         return self.entry(state, Action.MIGRATE, names=self.spent, brings=self.brings)
@@ -120,7 +120,7 @@ def apply(migration: Migration, *, who: Who) -> None:
     place = migration.operation.place
     for key in migration.stops:
         place.store.create(key, STOP, headers=place.record_headers)
-    state = operations.perform(plan(place, who=who).operation, State())
+    state = operations.perform(plan(place, who=who).operation, IndexState())
     operations.repair(place, log.load(place, state, None), sorted(state.projects))
 
 

@@ -17,7 +17,7 @@ from rocwheel.errors import PromotionError, StoreError
 from rocwheel.index.page import Page, Root
 from rocwheel.index.publish import await_public, claimed, settle
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, State, Transition, apply, in_order, touched
+from rocwheel.ledger.state import Action, IndexState, Transition, apply, in_order, touched
 from rocwheel.store import each
 from rocwheel.wheel.metadata import WheelName
 
@@ -58,23 +58,23 @@ class Operation(abc.ABC):
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @abc.abstractmethod
-    def wanted(self, state: State) -> Collection[str]:
+    def wanted(self, state: IndexState) -> Collection[str]:
         """The projects whose listings are needed to decide."""
 
     @abc.abstractmethod
-    def decide(self, state: State) -> Transition | None:
+    def decide(self, state: IndexState) -> Transition | None:
         """The next entry of the log; None where the state is as it should be.
 
         A function of the state alone: nothing is read or written. Raises PromotionError or
         ObjectDiffersError where it may not be.
         """
 
-    def prepare(self, state: State) -> None:  # noqa: B027 (most need nothing)
+    def prepare(self, state: IndexState) -> None:  # noqa: B027 (most need nothing)
         """Put and verify the bytes that must be there before the commit; may be repeated."""
 
     def entry(
         self,
-        state: State,
+        state: IndexState,
         action: Action,
         *,
         sets: Sequence[str] = (),
@@ -99,13 +99,13 @@ class Operation(abc.ABC):
         )
 
 
-def read(operation: Operation) -> State:
+def read(operation: Operation) -> IndexState:
     """The state an operation decides on."""
     state = log.read(operation.place)
     return log.load(operation.place, state, operation.wanted(state))
 
 
-def perform(operation: Operation, state: State | None = None) -> State:
+def perform(operation: Operation, state: IndexState | None = None) -> IndexState:
     """Carry an operation out, from this state (or the log's) on; return the state it left.
 
     Raises what `decide` and `prepare` raise, having changed nothing; UnknownError where nobody can
@@ -132,14 +132,14 @@ def perform(operation: Operation, state: State | None = None) -> State:
     )
 
 
-def complete(place: Place, state: State) -> State:
+def complete(place: Place, state: IndexState) -> IndexState:
     """Let the pages show a state where they do not, whoever was stopped before that."""
     if is_settled(state):
         return state
     return repair(place, state, in_order(state.touched, removing=False))
 
 
-def repair(place: Place, state: State, projects: Collection[str]) -> State:
+def repair(place: Place, state: IndexState, projects: Collection[str]) -> IndexState:
     """Let these pages, and with them the list of projects, show a state; then save it."""
     state = log.load(place, state, projects)
     pages: list[Page | Root] = [
@@ -168,7 +168,7 @@ def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, Inf
     return {info.key.removeprefix(base): info for infos in found for info in infos}
 
 
-def is_settled(state: State) -> bool:
+def is_settled(state: IndexState) -> bool:
     """Whether the pages show a state: nobody was stopped after a commit."""
     return state.number == state.saved
 
@@ -197,7 +197,7 @@ def short(set_id: str) -> str:
     return set_id[:12]
 
 
-def _shown(operation: Operation, entry: Transition, state: State) -> State:
+def _shown(operation: Operation, entry: Transition, state: IndexState) -> IndexState:
     """Step 6: the pages show what was committed."""
     place = operation.place
     projects = touched(state, entry)
@@ -223,7 +223,7 @@ def _shown(operation: Operation, entry: Transition, state: State) -> State:
     return after
 
 
-def _check_claims(place: Place, state: State, entry: Transition) -> None:
+def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
     """Refuse to write over pages that no entry of the log knows. Raises StoreError."""
     if entry.action in {Action.ADOPT, Action.MIGRATE}:
         return
@@ -240,6 +240,6 @@ def _check_claims(place: Place, state: State, entry: Transition) -> None:
         )
 
 
-def with_number(state: State, number: int) -> State:
+def with_number(state: IndexState, number: int) -> IndexState:
     """The same state, its log continuing above a number that pages show already."""
     return replace(state, number=number, saved=number)

@@ -42,7 +42,7 @@ class Approval:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cell:
+class SuiteCell:
     """One (suite, CPython): its state, and why it does or does not hold a release up."""
 
     suite: str
@@ -74,12 +74,12 @@ class Cell:
 class Decision:
     """All cells of a manifest on one family."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[SuiteCell, ...]
     bypass: Bypass | None = None  # only when a cell needed it
     approvals: tuple[Approval, ...] = ()  # only those a cell needed
 
     @property
-    def blocking(self) -> tuple[Cell, ...]:
+    def blocking(self) -> tuple[SuiteCell, ...]:
         return tuple(cell for cell in self.cells if cell.is_blocking)
 
     def evidence(self) -> dict[str, Any]:
@@ -144,9 +144,9 @@ def decide(
     )
 
 
-def _demands_nothing(family: Family, python: str) -> Cell:
+def _demands_nothing(family: Family, python: str) -> SuiteCell:
     """A CPython that no rule asks anything of would be released untested."""
-    return Cell(
+    return SuiteCell(
         suite="any",
         python=python,
         level=Level.REQUIRED,
@@ -169,7 +169,7 @@ class _Case:
     known: KnownSuite | None  # None where this checkout has no such suite
 
 
-def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> Cell:
+def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCell:
     """The state of one cell, before level, bypass and approvals are looked at."""
     unreadable = [item for item in found if not item.verdict]
     aside = [(item, item.verdict) for item in found if item.verdict and _unofficial(item, case)]
@@ -198,7 +198,7 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> Cell:
         sha256, _, why = (doubts or failures)[0]
     else:
         sha256, state, why = _silent(case, told)
-    return Cell(
+    return SuiteCell(
         suite=case.suite,
         python=case.python,
         level=level,
@@ -231,7 +231,7 @@ def _failure(verdict: Verdict, case: _Case) -> State | None:
     return verdict.failure or (State.FLAKY if over else None)
 
 
-def _without(cell: Cell, lost: tuple[str, ...], case: _Case) -> Cell:
+def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:
     """Tell which tests are gone; more than the suite may lose are too many to pass without."""
     if not lost:
         return cell
@@ -317,11 +317,11 @@ def _time_doubts(verdict: Verdict, now: datetime) -> Iterator[str]:
 
 
 def _weigh(
-    cell: Cell,
+    cell: SuiteCell,
     bypass: Bypass | None,
     approved: Mapping[tuple[str, str], Approval],
     today: date,
-) -> Cell:
+) -> SuiteCell:
     """Apply level, bypass and approvals to a cell that is not a pass."""
     if not cell.is_blocking:
         return cell

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rocwheel.console import Console
     from rocwheel.entry import Entry
     from rocwheel.index.channels import Channel
-    from rocwheel.ledger.state import Known, State, Transition
+    from rocwheel.ledger.state import IndexState, Known, Transition
     from rocwheel.ledger.verdicts import FoundVerdict
     from rocwheel.manifest import Manifest, WheelEntry
     from rocwheel.places import Place
@@ -62,10 +62,10 @@ class Promote(Operation):
     count: Callable[[int], None] | None = None
     moved: list[int] = field(default_factory=list)  # bytes of wheels that passed through here
 
-    def wanted(self, state: State) -> Collection[str]:  # noqa: ARG002
+    def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
         return {wheel.project for wheel in self.manifest.built}
 
-    def decide(self, state: State) -> Transition | None:
+    def decide(self, state: IndexState) -> Transition | None:
         known = state.sets.get(self.manifest.sha256)
         if known and known.standing is Standing.LISTED:
             return None
@@ -78,7 +78,7 @@ class Promote(Operation):
         brings = [holding(self.manifest, entries)]
         return self.entry(state, Action.PROMOTE, brings=brings, evidence=self.decision.evidence())
 
-    def prepare(self, state: State) -> None:  # noqa: ARG002
+    def prepare(self, state: IndexState) -> None:  # noqa: ARG002
         manifests.put(self.place, self.manifest)
         threads = self.place.store.connections
         each(self._keep, self.found, threads=threads)
@@ -107,7 +107,7 @@ class PromotePlan:
 
     operation: Promote
     channel: Channel
-    before: State  # of the release
+    before: IndexState  # of the release
     is_done: bool
 
     @property

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from rocwheel.index.channels import Channel, Retention
-    from rocwheel.ledger.state import Known, State, Transition
+    from rocwheel.ledger.state import IndexState, Known, Transition
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
 
@@ -41,18 +41,18 @@ class Prune(Operation):
     keep: Retention
     keep_newest: int  # listed sets of each JAX version
 
-    def wanted(self, state: State) -> Collection[str]:
+    def wanted(self, state: IndexState) -> Collection[str]:
         return {project for known, _ in self.expired(state) for project in known.projects}
 
-    def expired(self, state: State) -> tuple[tuple[Known, str], ...]:
+    def expired(self, state: IndexState) -> tuple[tuple[Known, str], ...]:
         """The sets that go, and why."""
         return tuple(self._expired(state))
 
-    def decide(self, state: State) -> Transition | None:
+    def decide(self, state: IndexState) -> Transition | None:
         sets = [known.id for known, _ in self.expired(state)]
         return self.entry(state, Action.PRUNE, sets=sets) if sets else None
 
-    def leaving(self, state: State) -> dict[str, list[str]]:
+    def leaving(self, state: IndexState) -> dict[str, list[str]]:
         """The files that go, by the set they go with: those that no staying set holds."""
         gone: dict[str, list[str]] = {known.id: [] for known, _ in self.expired(state)}
         for project in self.wanted(state):
@@ -61,7 +61,7 @@ class Prune(Operation):
                     gone[file.sets[0]].append(file.entry.filename)
         return gone
 
-    def _expired(self, state: State) -> Iterator[tuple[Known, str]]:
+    def _expired(self, state: IndexState) -> Iterator[tuple[Known, str]]:
         kept = {*self.keep.pinned, FOREIGN, *_newest(state, self.keep_newest)}
         for known in state.sets.values():
             # A set counts from what was last done to it: what was restored yesterday is young.
@@ -77,14 +77,14 @@ class Spend(Operation):
 
     filenames: tuple[str, ...]
 
-    def wanted(self, state: State) -> Collection[str]:  # noqa: ARG002
+    def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
         return {version_of(name)[0] for name in self.filenames}
 
-    def decide(self, state: State) -> Transition | None:
+    def decide(self, state: IndexState) -> Transition | None:
         free = self.free(state)
         return self.entry(state, Action.SPEND, names=free) if free else None
 
-    def free(self, state: State) -> tuple[str, ...]:
+    def free(self, state: IndexState) -> tuple[str, ...]:
         """Those that no set holds now and that are not spent yet."""
         held = {
             name
@@ -101,7 +101,7 @@ class PrunePlan:
 
     operation: Prune
     spend: Spend
-    state: State
+    state: IndexState
 
     def lines(self) -> list[str]:
         place = self.operation.place
@@ -176,7 +176,7 @@ def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
     return tuple(place.store.sweep(place.key(""), who.now - LEFTOVER_AGE))
 
 
-def sweep(place: Place, state: State, *, afresh: bool = False) -> tuple[str, ...]:
+def sweep(place: Place, state: IndexState, *, afresh: bool = False) -> tuple[str, ...]:
     """Delete what spent names still hold; the pages show no such name any more.
 
     `afresh` looks at every spent name, not only at those that were not deleted yet.
@@ -220,7 +220,7 @@ def _unheld(place: Place, who: Who) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _newest(state: State, count: int) -> set[str]:
+def _newest(state: IndexState, count: int) -> set[str]:
     """The newest listed sets of each JAX version, by their first release."""
     by_jax: dict[str, list[Known]] = {}
     for known in state.sets.values():

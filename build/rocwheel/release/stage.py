@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rocwheel.console import Console
     from rocwheel.entry import Entry
     from rocwheel.index.channels import Channel
-    from rocwheel.ledger.state import State, Transition
+    from rocwheel.ledger.state import IndexState, Transition
     from rocwheel.manifest import Manifest
     from rocwheel.release.operations import Who
     from rocwheel.store import Store
@@ -50,10 +50,10 @@ class Stage(Operation):
     uploads: tuple[Upload, ...]
     count: Callable[[int], None] | None = None
 
-    def wanted(self, state: State) -> Collection[str]:  # noqa: ARG002
+    def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
         return {item.entry.project for item in self.uploads}
 
-    def decide(self, state: State) -> Transition | None:
+    def decide(self, state: IndexState) -> Transition | None:
         known = state.sets.get(self.manifest.sha256)
         if known and known.standing is Standing.LISTED:
             return None
@@ -66,7 +66,7 @@ class Stage(Operation):
             )
         return self.entry(state, Action.STAGE, brings=[holding(self.manifest, entries)])
 
-    def prepare(self, state: State) -> None:  # noqa: ARG002
+    def prepare(self, state: IndexState) -> None:  # noqa: ARG002
         manifests.put(self.place, self.manifest)
         each(self._upload, self.uploads, threads=self.place.store.connections)
 
@@ -92,7 +92,7 @@ class StagePlan:
     """What `stage` is going to do."""
 
     operation: Stage
-    state: State
+    state: IndexState
     is_done: bool
 
     @property
@@ -205,7 +205,7 @@ def holding(manifest: Manifest, entries: tuple[Entry, ...]) -> Holding:
     )
 
 
-def _before(state: State, entry: Entry) -> Entry | None:
+def _before(state: IndexState, entry: Entry) -> Entry | None:
     """The newest other version's wheel of the same CPython."""
     others = [
         item

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from amdgpu_family_matrix import Family
     from rocwheel.index.channels import Channel
-    from rocwheel.ledger.state import Known, State
+    from rocwheel.ledger.state import IndexState, Known
     from rocwheel.places import Place
     from rocwheel.release.policy import Decision
 
@@ -156,7 +156,7 @@ def overview(
     )
 
 
-def problems(place: Place, state: State) -> tuple[str, ...]:
+def problems(place: Place, state: IndexState) -> tuple[str, ...]:
     """What is wrong with a log, and what was stopped before the pages showed it."""
     found = [f"{place.location}: {text}" for text in state.problems]
     if not operations.is_settled(state):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from rocwheel.entry import Entry
-    from rocwheel.ledger.state import Known, State, Transition
+    from rocwheel.ledger.state import IndexState, Known, Transition
     from rocwheel.places import Place
     from rocwheel.release.operations import Who
 
@@ -49,11 +49,11 @@ class Change(Operation):
     set_id: str = ""
     filenames: tuple[str, ...] = ()
 
-    def wanted(self, state: State) -> Collection[str]:
+    def wanted(self, state: IndexState) -> Collection[str]:
         known = state.sets.get(self.set_id)
         return {*(known.projects if known else ()), *(version_of(n)[0] for n in self.filenames)}
 
-    def files(self, state: State) -> tuple[Entry, ...]:
+    def files(self, state: IndexState) -> tuple[Entry, ...]:
         """What it is about: files of the set, or listed ones by name."""
         if not self.set_id:
             projects = sorted({version_of(name)[0] for name in self.filenames})
@@ -62,7 +62,7 @@ class Change(Operation):
         chosen = set(self.filenames)
         return tuple(f for f in state.files(self.set_id) if not chosen or f.filename in chosen)
 
-    def decide(self, state: State) -> Transition | None:
+    def decide(self, state: IndexState) -> Transition | None:
         known = state.sets.get(self.set_id)
         standing = known.standing if known else None
         files = self.files(state)
@@ -83,7 +83,7 @@ class Change(Operation):
         sets = [self.set_id] if self.set_id else []
         return self.entry(state, self.action, sets=sets, names=self.filenames)
 
-    def prepare(self, state: State) -> None:
+    def prepare(self, state: IndexState) -> None:
         """A set that comes back has the bytes that were released."""
         if self.action is Action.RESTORE:
             store = self.place.store
@@ -100,7 +100,7 @@ class Change(Operation):
         if (digest := store.digest(info)) != entry.sha256:
             raise replaced(store.locate(key), digest, entry.sha256)
 
-    def _check_order(self, state: State, files: tuple[Entry, ...]) -> None:
+    def _check_order(self, state: IndexState, files: tuple[Entry, ...]) -> None:
         """What installers choose from again must not sort below what is released."""
         names = {item.filename for item in files}
         coming = [replace(item, yanked=None) for item in files]
@@ -127,7 +127,7 @@ class ChangePlan:
     """What a change is going to do."""
 
     operation: Change
-    state: State
+    state: IndexState
     is_done: bool
 
     @property

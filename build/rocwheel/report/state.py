@@ -100,7 +100,7 @@ class FamilySummary(Value, frozen=True, kw_only=True):
         return f"uv pip install --index {self.index} {wanted}"
 
 
-class Summary(Value, frozen=True, kw_only=True):
+class NightSummary(Value, frozen=True, kw_only=True):
     """One night, as pages read it."""
 
     night: str
@@ -116,7 +116,7 @@ class Summary(Value, frozen=True, kw_only=True):
     seconds: int = 0  # from plan to the last end
 
 
-class Change(enum.Enum):
+class CellChange(enum.Enum):
     """A cell against the same cell of the night before."""
 
     NEW = "new failure"
@@ -127,7 +127,7 @@ class Change(enum.Enum):
     SAME = ""
 
 
-def changes(here: Summary, before: Summary | None) -> dict[str, Change]:
+def changes(here: NightSummary, before: NightSummary | None) -> dict[str, CellChange]:
     """How each cell differs from the night before, by its name without the shard."""
     old = {_identity(cell): cell.state for cell in before.cells} if before else {}
     return {cell.name: _change(cell.state, old.get(_identity(cell), "")) for cell in here.cells}
@@ -138,15 +138,15 @@ def _identity(cell: CellSummary) -> tuple[str, ...]:
     return kind, cell.wheels, cell.family, cell.python, cell.suite, cell.shard
 
 
-def _change(state: str, old: str) -> Change:
+def _change(state: str, old: str) -> CellChange:
     bad = {item.value for item in BAD}
     if state == State.FLAKY.value:
-        return Change.FLAKY
+        return CellChange.FLAKY
     if state in {State.INFRA.value, State.NO_RUNNER.value}:
-        return Change.INFRA
+        return CellChange.INFRA
     if state in bad:
-        return Change.STILL if old in bad else Change.NEW
-    return Change.FIXED if state == State.PASS.value and old in bad else Change.SAME
+        return CellChange.STILL if old in bad else CellChange.NEW
+    return CellChange.FIXED if state == State.PASS.value and old in bad else CellChange.SAME
 
 
 def colour(state: str) -> str:
@@ -161,7 +161,7 @@ def colour(state: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class CellRow:
     """One (family, CPython, suite) with its past."""
 
     family: str
@@ -169,7 +169,7 @@ class Row:
     suite: str
     state: str
     reason: str
-    change: Change
+    change: CellChange
     link: str
     log: str
     since: str  # the night since which it has this state
@@ -191,7 +191,12 @@ class Plot:
 
 
 def render(
-    summaries: Sequence[Summary], *, now: datetime, title: str, root: str, max_age_hours: int = 36
+    summaries: Sequence[NightSummary],
+    *,
+    now: datetime,
+    title: str,
+    root: str,
+    max_age_hours: int = 36,
 ) -> bytes:
     """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
     newest = summaries[-1] if summaries else None
@@ -225,8 +230,8 @@ def render(
             groups=_groups(rows, newest),
             counts=Counter(row.state for row in rows),
             changed=sorted(
-                (row for row in rows if row.change is not Change.SAME),
-                key=lambda row: list(Change).index(row.change),
+                (row for row in rows if row.change is not CellChange.SAME),
+                key=lambda row: list(CellChange).index(row.change),
             ),
             other=other,
             queue=sorted(queue.items()),
@@ -242,7 +247,7 @@ def render(
     return page.encode()
 
 
-def _tests(summary: Summary) -> dict[tuple[str, str, str], CellSummary]:
+def _tests(summary: NightSummary) -> dict[tuple[str, str, str], CellSummary]:
     """The cell that speaks for each (family, CPython, suite): the merge, or the worst gate."""
     found: dict[tuple[str, str, str], CellSummary] = {}
     order = ["", *(state.value for state in State)]
@@ -262,8 +267,8 @@ def _rank(order: list[str], cell: CellSummary) -> int:
 
 
 def _rows(
-    summaries: Sequence[Summary], newest: Summary, before: Summary | None, root: str
-) -> list[Row]:
+    summaries: Sequence[NightSummary], newest: NightSummary, before: NightSummary | None, root: str
+) -> list[CellRow]:
     past = [_tests(summary) for summary in summaries]
     change = changes(newest, before)
     keys = sorted({key for tests in past[-1:] for key in tests})
@@ -275,13 +280,13 @@ def _rows(
         while since > 0 and states[since - 1] == cell.state:
             since -= 1
         rows.append(
-            Row(
+            CellRow(
                 family=key[0],
                 python=key[1],
                 suite=key[2],
                 state=cell.state,
                 reason=cell.reason,
-                change=change.get(cell.name, Change.SAME),
+                change=change.get(cell.name, CellChange.SAME),
                 link=f"{root}{quote(cell.link)}" if cell.link else "",
                 log=f"{root}{quote(cell.log)}" if cell.log else "",
                 since=summaries[since].night,
@@ -300,13 +305,13 @@ def _strip(states: Sequence[str]) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class FamilyTable:
     """The rows of one family, as a table of CPythons."""
 
     family: FamilySummary
     pythons: tuple[str, ...]
     suites: tuple[str, ...]
-    rows: Mapping[tuple[str, str], Row]
+    rows: Mapping[tuple[str, str], CellRow]
     absent: tuple[tuple[str, str], ...]
 
     @property
@@ -316,7 +321,7 @@ class Group:
         return next((name for name in ("bad", "warn", "idle", "good") if name in seen), "none")
 
 
-def _groups(rows: Sequence[Row], newest: Summary | None) -> list[Group]:
+def _groups(rows: Sequence[CellRow], newest: NightSummary | None) -> list[FamilyTable]:
     found = []
     for family in newest.families if newest else ():
         own = [row for row in rows if row.family == family.family]
@@ -327,7 +332,7 @@ def _groups(rows: Sequence[Row], newest: Summary | None) -> list[Group]:
             or name.endswith((f"-{family.family}", f".{family.family}"))
         )
         found.append(
-            Group(
+            FamilyTable(
                 family=family,
                 pythons=tuple(sorted({row.python for row in own}, key=_version)),
                 suites=tuple(dict.fromkeys(row.suite for row in own)),
@@ -342,12 +347,12 @@ def _version(python: str) -> tuple[int, ...]:
     return tuple(int(part) for part in python.partition("-")[0].split(".") if part.isdigit())
 
 
-def _night_colour(summary: Summary) -> str:
+def _night_colour(summary: NightSummary) -> str:
     seen = {colour(cell.state) for cell in summary.cells}
     return next((name for name in ("bad", "warn", "idle", "good") if name in seen), "none")
 
 
-def _plots(summaries: Sequence[Summary]) -> list[Plot]:
+def _plots(summaries: Sequence[NightSummary]) -> list[Plot]:
     """Sizes of wheels, and minutes of building and testing, night by night."""
     found = []
     for kind in ("jaxlib", "plugin", "pjrt"):

@@ -34,7 +34,7 @@ TREE: Final = "tree"  # the folder with the unpacked tarball, beside entry.json
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class FetchedSource:
     """What a source was when it was last fetched."""
 
     remote: Fingerprint
@@ -42,7 +42,7 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class CachedTree:
     """What `entry.json` says about a cached tree."""
 
     sha256: str
@@ -75,7 +75,7 @@ class Cache:
         path = self.trees / sha256 / TREE
         return path if path.is_dir() else None
 
-    def lease(self, sha256: str) -> tuple[Entry, Path, files.Lock] | None:
+    def lease(self, sha256: str) -> tuple[CachedTree, Path, files.Lock] | None:
         """Take hold of a cached tree and mark it used now; None when it is not there."""
         if self.tree(sha256) is None:
             return None
@@ -86,15 +86,17 @@ class Cache:
             return None
         return entry, self.trees / sha256 / TREE, lease
 
-    def recall(self, key: str) -> Seen | None:
+    def recall(self, key: str) -> FetchedSource | None:
         """What the source with this key was; None when it was never fetched."""
         document = _read(self._sources / f"{key}.json")
         try:
-            return Seen(remote=Fingerprint(**document["remote"]), sha256=document["sha256"])
+            return FetchedSource(
+                remote=Fingerprint(**document["remote"]), sha256=document["sha256"]
+            )
         except (KeyError, TypeError):
             return None
 
-    def remember(self, key: str, seen: Seen, *, source: str) -> None:
+    def remember(self, key: str, seen: FetchedSource, *, source: str) -> None:
         files.write_json(
             self._sources / f"{key}.json", {**dataclasses.asdict(seen), "source": source}
         )
@@ -107,13 +109,13 @@ class Cache:
         status = files.status(self.partial(key))
         return status.st_size if status else 0
 
-    def _entry(self, sha256: str) -> Entry | None:
+    def _entry(self, sha256: str) -> CachedTree | None:
         document = _read(self.trees / sha256 / "entry.json")
         if document.pop("schema", None) != SCHEMA:
             return None
         try:
             facts = Facts.from_json(document.pop("facts"))
-            return Entry(facts=facts, **document)
+            return CachedTree(facts=facts, **document)
         except (KeyError, TypeError):
             return None
 
@@ -135,7 +137,7 @@ class Cache:
             finally:
                 files.remove(staging)
 
-    def publish(self, staging: Path, entry: Entry) -> tuple[Entry, Path, files.Lock]:
+    def publish(self, staging: Path, entry: CachedTree) -> tuple[CachedTree, Path, files.Lock]:
         """Make `staging/tree` the tree of its digest, by one rename; an equal one may be there."""
         files.write_json(
             staging / "entry.json",

@@ -32,9 +32,9 @@ from rocwheel.download import (
 )
 from rocwheel.errors import FetchError, HostError, RocmError
 from rocwheel.rocm import tree
-from rocwheel.rocm.cache import TREE, Cache, Entry, Seen
+from rocwheel.rocm.cache import TREE, Cache, CachedTree, FetchedSource
 from rocwheel.rocm.origin import Origin, RocmPlan
-from rocwheel.rocm.stage import Stage
+from rocwheel.rocm.stage import ReadAhead
 from rocwheel.rocm.tarball import inflate
 from rocwheel.rocm.tree import RocmRoot
 from rocwheel.rocm.unpack import UnpackLimits, unpack
@@ -197,7 +197,7 @@ class _Job:
                 return found
             return self._download(client, staging, expected)
 
-    def _unchanged(self, client: Client, seen: Seen) -> RocmRoot | None:
+    def _unchanged(self, client: Client, seen: FetchedSource) -> RocmRoot | None:
         """The tree of an earlier run, when the server says that the file is the same."""
         found = self._cached(seen.sha256)
         if found is None:
@@ -272,8 +272,12 @@ class _Job:
             self._console.progress(
                 f"{verb} {plan.name}", total=known.size, unit=Unit.BYTES
             ) as progress,
-            Stage(self._hashed(blocks, digest, progress), name="fetch", cancel=cancel) as packed,
-            Stage(inflate(packed, name=plan.shown), name="inflate", cancel=packed.stop) as inflated,
+            ReadAhead(
+                self._hashed(blocks, digest, progress), name="fetch", cancel=cancel
+            ) as packed,
+            ReadAhead(
+                inflate(packed, name=plan.shown), name="inflate", cancel=packed.stop
+            ) as inflated,
         ):
             unpacked = unpack(
                 inflated,
@@ -293,7 +297,7 @@ class _Job:
         facts = tree.inspect(folder, name=plan.shown)
         entry, root, lease = self._cache.publish(
             staging,
-            Entry(
+            CachedTree(
                 sha256=sha256,
                 source=plan.shown,
                 files=unpacked.files,
@@ -301,7 +305,9 @@ class _Job:
                 facts=facts,
             ),
         )
-        self._cache.remember(plan.key, Seen(remote=known, sha256=sha256), source=plan.shown)
+        self._cache.remember(
+            plan.key, FetchedSource(remote=known, sha256=sha256), source=plan.shown
+        )
         self._console.info(f"   {unpacked.files} files, {size(unpacked.bytes)}, in {root}")
         return self._root(entry, root, lease, cached=False)
 
@@ -318,7 +324,9 @@ class _Job:
             return None
         return self._root(*held, cached=True)
 
-    def _root(self, entry: Entry, folder: Path, lease: files.Lock, *, cached: bool) -> RocmRoot:
+    def _root(
+        self, entry: CachedTree, folder: Path, lease: files.Lock, *, cached: bool
+    ) -> RocmRoot:
         return _root(
             self._plan,
             entry.facts,

@@ -1,7 +1,7 @@
 """Stages of a stream, each in a thread of its own, with a bounded number of blocks between them.
 
-A stage is a generator. `Stage(blocks)` runs it ahead of whoever iterates the stage; what it raises
-is raised there. Leaving the `with` block stops it wherever it is, so that an error or Ctrl-C in
+A stage is a generator. `ReadAhead(blocks)` runs it ahead of whoever iterates it; what it raises is
+raised there. Leaving the `with` block stops it wherever it is, so that an error or Ctrl-C in
 the last stage ends all of them.
 """
 
@@ -20,7 +20,7 @@ STOP_SECONDS: Final = 5.0
 
 
 @final
-class Stage:
+class ReadAhead:
     """A generator that runs ahead in a thread."""
 
     def __init__(
@@ -40,7 +40,7 @@ class Stage:
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def __enter__(self) -> Stage:
+    def __enter__(self) -> ReadAhead:
         self._thread.start()
         return self
 

@@ -179,7 +179,7 @@ def damaged(name: str, problem: str) -> WrongBytesError:
     return WrongBytesError(f"{name}: damaged: {problem}", hint="fetch it again, or mend the mirror")
 
 
-class Kind(enum.Enum):
+class MemberKind(enum.Enum):
     """What a member is."""
 
     FILE = "file"
@@ -189,13 +189,13 @@ class Kind(enum.Enum):
 
 
 _KINDS: Final = {
-    tarfile.REGTYPE: Kind.FILE,
-    tarfile.AREGTYPE: Kind.FILE,
-    tarfile.CONTTYPE: Kind.FILE,  # "contiguous": a plain file everywhere but on long-gone systems
-    tarfile.GNUTYPE_SPARSE: Kind.FILE,
-    tarfile.LNKTYPE: Kind.HARDLINK,
-    tarfile.SYMTYPE: Kind.SYMLINK,
-    tarfile.DIRTYPE: Kind.DIRECTORY,
+    tarfile.REGTYPE: MemberKind.FILE,
+    tarfile.AREGTYPE: MemberKind.FILE,
+    tarfile.CONTTYPE: MemberKind.FILE,  # "contiguous": a plain file but on long-gone systems
+    tarfile.GNUTYPE_SPARSE: MemberKind.FILE,
+    tarfile.LNKTYPE: MemberKind.HARDLINK,
+    tarfile.SYMTYPE: MemberKind.SYMLINK,
+    tarfile.DIRTYPE: MemberKind.DIRECTORY,
 }
 _REFUSED: Final = {
     tarfile.CHRTYPE: "a character device",
@@ -213,7 +213,7 @@ class TarMember:
     """One member; names are the archive's bytes, not yet checked."""
 
     name: bytes
-    kind: Kind
+    kind: MemberKind
     mode: int
     mtime_ns: int
     packed: int  # bytes of data in the archive
@@ -281,11 +281,11 @@ class TarReader:
         kind = _KINDS.get(info.type)
         if kind is None:
             raise refused(self._name, name, f"is of the unknown type {info.type!r}")
-        if kind is Kind.FILE and name.endswith(b"/"):
-            kind = Kind.DIRECTORY  # as archives of before 1988 say it
+        if kind is MemberKind.FILE and name.endswith(b"/"):
+            kind = MemberKind.DIRECTORY  # as archives of before 1988 say it
         if info.size < 0:
             raise damaged(self._name, f"{shown(name)} has a negative size")
-        size = info.size if kind is Kind.FILE else 0
+        size = info.size if kind is MemberKind.FILE else 0
         pieces = None
         packed = size
         if info.sparse is not None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.download import WrongBytesError
-from rocwheel.rocm.tarball import Kind, TarMember, TarReader, refused, shown
+from rocwheel.rocm.tarball import MemberKind, TarMember, TarReader, refused, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -98,10 +98,10 @@ class _Writer:
         self._bytes = 0
         self._name_bytes = 0
         self._write = {
-            Kind.FILE: self._file,
-            Kind.DIRECTORY: self._directory,
-            Kind.SYMLINK: self._symlink,
-            Kind.HARDLINK: self._hardlink,
+            MemberKind.FILE: self._file,
+            MemberKind.DIRECTORY: self._directory,
+            MemberKind.SYMLINK: self._symlink,
+            MemberKind.HARDLINK: self._hardlink,
         }
 
     def run(self) -> Unpacked:

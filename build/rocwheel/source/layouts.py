@@ -13,12 +13,12 @@ from rocwheel.layout import (
     PLACEHOLDER,
     VALUES,
     Assignment,
+    ConditionalOptions,
     FileText,
     Layout,
     LockFiles,
     Marks,
     RocmNeeds,
-    Step,
     VersionClass,
     XlaPin,
 )
@@ -79,7 +79,7 @@ def _layout(name: str, entry: Field) -> Layout:
     features = frozenset[str]().union(*(found.features for found in classes))
     values = frozenset(value for found in classes for value in found.values)
 
-    def steps(key: str) -> tuple[Step, ...]:
+    def steps(key: str) -> tuple[ConditionalOptions, ...]:
         if key not in fields:
             return ()
         return tuple(
@@ -163,7 +163,7 @@ def _file_text(field: Field) -> FileText:
         fields["pattern"].fail(f"{text!r}: {exc}", hint="write a regular expression")
 
 
-def _step(field: Field, conditions: frozenset[str], values: frozenset[str]) -> Step:
+def _step(field: Field, conditions: frozenset[str], values: frozenset[str]) -> ConditionalOptions:
     fields = field.record(required=(), optional=("when", "options", "set"))
     when = frozenset(
         item.choice(sorted(conditions))
@@ -177,7 +177,7 @@ def _step(field: Field, conditions: frozenset[str], values: frozenset[str]) -> S
         for name in PLACEHOLDER.findall(template.string()):
             if name not in values:
                 template.fail(f"unknown value {{{name}}}", hint=suggest(name, values))
-    return Step(
+    return ConditionalOptions(
         when=when,
         options=tuple(option.string() for option in options),
         env={name: value.string() for name, value in variables.items()},

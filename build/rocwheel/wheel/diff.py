@@ -161,7 +161,7 @@ def _contents(
         return
     texts: list[Difference] = []
     if _is_elf(old, before) and _is_elf(new, after):
-        libraries = diff_library.Library(old, before), diff_library.Library(new, after)
+        libraries = diff_library.SharedObject(old, before), diff_library.SharedObject(new, after)
         for aspect, was, is_now, sizes in diff_library.compare(*libraries):
             yield Difference(member=name, aspect=aspect, before=was, after=is_now, sizes=sizes)
     elif max(before.size, after.size) <= TEXT:

@@ -24,8 +24,8 @@ FEW: Final = 24  # code objects that are named one by one; of more, sums by targ
 Row: TypeAlias = tuple[str, str, str, "tuple[int, int] | None"]  # aspect, before, after, sizes
 
 
-class Library(NamedTuple):
-    """One of the two shared objects."""
+class SharedObject(NamedTuple):
+    """One of the two shared objects that are compared, as a member of its wheel."""
 
     archive: ZipArchive
     member: ZipMember
@@ -41,7 +41,7 @@ class _Read(NamedTuple):
     digests: tuple[str, ...]
 
 
-def compare(old: Library, new: Library) -> Iterator[Row]:
+def compare(old: SharedObject, new: SharedObject) -> Iterator[Row]:
     """What differs, by aspect. Raises WheelError for a broken ELF file."""
     olds, news = together.each(_read, (old, new))
     yield from _tables(olds.facts, news.facts)
@@ -50,7 +50,7 @@ def compare(old: Library, new: Library) -> Iterator[Row]:
     yield from _code(old, olds, new, news)
 
 
-def _read(library: Library) -> _Read:
+def _read(library: SharedObject) -> _Read:
     member = library.member
     found = Scan(member.name, member.size, budget=Budget(), sections=True)
     try:
@@ -154,7 +154,7 @@ def _bundles(olds: tuple[hip.Bundle, ...], news: tuple[hip.Bundle, ...]) -> Iter
             yield aspect, old.compression or "none", new.compression or "none", None
 
 
-def _code(old: Library, olds: _Read, new: Library, news: _Read) -> Iterator[Row]:
+def _code(old: SharedObject, olds: _Read, new: SharedObject, news: _Read) -> Iterator[Row]:
     """Code objects that changed, one by one where they are few, by target where they are many."""
     pairs = list(zip(olds.facts.bundles, news.facts.bundles, strict=False))
     maybe = [
@@ -210,7 +210,7 @@ def _sums(old: ElfFacts, new: ElfFacts, changed: Counter[str]) -> Iterator[Row]:
 
 
 def _digests(
-    library: Library, bundles: tuple[hip.Bundle, ...], numbers: list[int]
+    library: SharedObject, bundles: tuple[hip.Bundle, ...], numbers: list[int]
 ) -> dict[tuple[int, str], str]:
     """(bundle, code object) -> the beginning of its digest, from one pass over the file."""
     found: dict[tuple[int, str], str] = {}

@@ -20,7 +20,7 @@ LINE: Final = "line"  # the aspect of lines of texts, which are all shown
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group:
+class MemberDifferences:
     """What differs in one member, or in the wheel as a whole."""
 
     member: str
@@ -35,7 +35,7 @@ class Group:
         return max(1, *found) if self.sizes else 1
 
 
-def groups(differences: Sequence[Difference]) -> tuple[Group, ...]:
+def groups(differences: Sequence[Difference]) -> tuple[MemberDifferences, ...]:
     """Differences by member, in the order in which they were found."""
     found = []
     for member, items in itertools.groupby(differences, key=lambda item: item.member):
@@ -45,7 +45,7 @@ def groups(differences: Sequence[Difference]) -> tuple[Group, ...]:
             if not item.sizes and not (item.before and item.after):
                 lists.setdefault(item.aspect, []).append(item)
         found.append(
-            Group(
+            MemberDifferences(
                 member=member,
                 plain=tuple(
                     item for item in known if not item.sizes and item.before and item.after

@@ -17,7 +17,7 @@ import pytest
 from support.engines import BASE
 
 from rocwheel import container
-from rocwheel.container import Kind, Mount, Spec, User
+from rocwheel.container import EngineKind, Mount, Spec, User
 from rocwheel.errors import CommandError, HostError
 from rocwheel.process import Command, GuestPath, HostRunner, base_env
 
@@ -37,7 +37,7 @@ def host(engine):
 
 @pytest.fixture
 def asked(engine, host):
-    return container.ask(Kind(engine.kind), environ={**os.environ, **engine.env}, runner=host)
+    return container.ask(EngineKind(engine.kind), environ={**os.environ, **engine.env}, runner=host)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from support.processes import DIES_WITH_US
 from support.s3 import free_port
 
 from rocwheel import container
-from rocwheel.container import Kind
+from rocwheel.container import EngineKind
 from rocwheel.errors import StoreError
 from rocwheel.image import found, recipe, registry
 from rocwheel.process import HostRunner
@@ -45,7 +45,7 @@ def runner(engine):
 
 @pytest.fixture(scope="module")
 def asked(engine, runner):
-    return container.ask(Kind.DOCKER, environ=engine.env, runner=runner)
+    return container.ask(EngineKind.DOCKER, environ=engine.env, runner=runner)
 
 
 @pytest.fixture

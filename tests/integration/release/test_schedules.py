@@ -465,7 +465,7 @@ def deletes_unsettled(patch) -> None:
 
 
 def names_come_back(patch) -> None:
-    patch.setattr(state.State, "check_names", lambda *_args, **_options: None)
+    patch.setattr(state.IndexState, "check_names", lambda *_args, **_options: None)
 
 
 def rolled_back_lets_go(patch) -> None:

@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from rocwheel.container import Kind, ask
+from rocwheel.container import EngineKind, ask
 from rocwheel.errors import HostError
 from rocwheel.process import HostRunner
 
@@ -31,7 +31,7 @@ def engine(tmp_path):
         )
         program.chmod(0o755)
         runner = HostRunner({"PATH": f"{tmp_path}:/usr/bin:/bin"})
-        return lambda **environ: ask(Kind(name), environ=environ, runner=runner)
+        return lambda **environ: ask(EngineKind(name), environ=environ, runner=runner)
 
     return make
 
@@ -75,7 +75,7 @@ def test_what_a_client_says_becomes_an_error_with_a_remedy(said, problem, engine
 
 def test_no_client_at_all(tmp_path):
     with pytest.raises(HostError, match="docker: no such program"):
-        ask(Kind.DOCKER, environ={}, runner=HostRunner({"PATH": str(tmp_path)}))
+        ask(EngineKind.DOCKER, environ={}, runner=HostRunner({"PATH": str(tmp_path)}))
 
 
 @pytest.mark.parametrize(

@@ -8,14 +8,14 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from rocwheel.container import Engine, Kind, Limits, Mount, Spec, User, devices
+from rocwheel.container import ContainerEngine, EngineKind, Limits, Mount, Spec, User, devices
 from rocwheel.process import Command, GuestPath
 
 
 @pytest.fixture
 def spec(tmp_path):
-    engine = Engine(
-        kind=Kind.DOCKER,
+    engine = ContainerEngine(
+        kind=EngineKind.DOCKER,
         program="docker",
         version="20.10.24",
         architecture="amd64",
@@ -47,7 +47,8 @@ def test_it_may_what_a_build_needs_and_no_more(spec):
 
 
 @pytest.mark.parametrize(
-    ("kind", "masked"), [(Kind.DOCKER, "systempaths=unconfined"), (Kind.PODMAN, "unmask=ALL")]
+    ("kind", "masked"),
+    [(EngineKind.DOCKER, "systempaths=unconfined"), (EngineKind.PODMAN, "unmask=ALL")],
 )
 def test_the_sandbox_of_bazel_gets_what_it_needs_on_request(kind, masked, spec):
     lifted = words(replace(spec, sandbox=True, engine=replace(spec.engine, kind=kind)))
@@ -57,7 +58,7 @@ def test_the_sandbox_of_bazel_gets_what_it_needs_on_request(kind, masked, spec):
 
 
 def test_rootless_podman_keeps_the_callers_id(spec):
-    rootless = replace(spec.engine, kind=Kind.PODMAN, rootless=True)
+    rootless = replace(spec.engine, kind=EngineKind.PODMAN, rootless=True)
     assert "--userns=keep-id" in words(replace(spec, engine=rootless))
     assert "--user=1000:100" in words(replace(spec, engine=rootless))
 

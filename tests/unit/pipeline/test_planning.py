@@ -12,7 +12,7 @@ import pytest
 import amdgpu_family_matrix as matrix
 from rocwheel.errors import ConfigError
 from rocwheel.index import channels
-from rocwheel.ledger.nights import Plan, Recipe
+from rocwheel.ledger.nights import NightPlan, WheelRecipe
 from rocwheel.pipeline import planning, resolving
 from rocwheel.pipeline import settings as settings_file
 from rocwheel.pipeline.planning import Seen, SetSeen
@@ -21,7 +21,7 @@ from rocwheel.verdict import State
 ROOT = Path(__file__).parents[3]
 NOW = datetime(2026, 5, 1, tzinfo=timezone.utc)
 MANIFEST = "a" * 64
-RECIPE = Recipe(
+RECIPE = WheelRecipe(
     name="jax",
     inputs="1" * 64,
     jax="0.9.1",
@@ -51,18 +51,18 @@ def setting():
     )
 
 
-def made(setting, seen: Seen | None = None) -> Plan:
+def made(setting, seen: Seen | None = None) -> NightPlan:
     return planning.plan(setting, [RECIPE], [], seen or Seen())
 
 
-def names(plan: Plan, kind: str) -> list[str]:
+def names(plan: NightPlan, kind: str) -> list[str]:
     return [cell.name for cell in plan.cells if cell.kind == kind]
 
 
 def test_a_plan_is_the_same_bytes_whoever_makes_it_and_reads_back(setting):
     one = made(setting)
     assert one.to_bytes() == made(setting).to_bytes()
-    assert Plan.from_bytes(one.to_bytes(), name="plan") == one
+    assert NightPlan.from_bytes(one.to_bytes(), name="plan") == one
 
 
 def test_every_cell_comes_after_what_it_waits_for(setting):
@@ -162,7 +162,7 @@ def test_github_gets_at_most_its_limit_of_jobs_or_an_error(setting):
         r.label for r in matrix.family("gfx94X-dcgpu").runners
     }
     many = replace(setting, families=matrix.FAMILIES)
-    recipe = Recipe(
+    recipe = WheelRecipe(
         **{
             **{f: getattr(RECIPE, f) for f in RECIPE.__struct_fields__},
             "families": tuple(matrix.FAMILIES),

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from rocwheel.ledger.nights import Attempt, Begun, Book, Cell, Ended, Order, Plan, now_text
+from rocwheel.ledger.nights import Begun, Book, Cell, CellAttempt, Ended, NightPlan, Order, now_text
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.local import critical_paths
 from rocwheel.pipeline.standing import Phase
@@ -23,19 +23,19 @@ CELLS = (
 
 def attempt(
     number: int, cell: str, state: str | None, *, plan: str = "p", age: int = 60
-) -> Attempt:
+) -> CellAttempt:
     began = now_text(NOW - timedelta(seconds=age))
     begun = Begun(token=str(number), cell=cell, plan=plan, host="h", engine="local", time=began)
     ended = state and Ended(
         cell=cell, plan=plan, host="h", engine="local", state=state, reason=f"was {state}",
         began=began, time=now_text(NOW), milliseconds=1,
     )  # fmt: skip
-    return Attempt(number=number, begun=begun, ended=ended or None)
+    return CellAttempt(number=number, begun=begun, ended=ended or None)
 
 
 def book(orders: tuple[Order, ...] = (), attempts: int = 2, **said: str | None) -> Book:
     """Each argument is the states of a cell's attempts, comma-separated; `-` has not ended."""
-    plan = Plan(
+    plan = NightPlan(
         night="n", made=now_text(NOW), by="me", tool="1", target=(), recipes=(), cells=CELLS,
         attempts=attempts,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from rocwheel import files
 from rocwheel.download import Fingerprint
 from rocwheel.files import Lock, try_locked
-from rocwheel.rocm.cache import Cache, Entry, Seen
+from rocwheel.rocm.cache import Cache, CachedTree, FetchedSource
 from rocwheel.rocm.tree import Facts
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def put(cache: Cache, letter: str, *, size: int = 100, used: float = 0.0, source
         (staging / "tree/lib/file").write_bytes(bytes(size))
         (staging / "tree/lib").chmod(0o555)
         (staging / "tree").chmod(0o555)
-        entry = Entry(sha256=sha256, source="s", files=1, bytes=size, facts=FACTS)
+        entry = CachedTree(sha256=sha256, source="s", files=1, bytes=size, facts=FACTS)
         _, _, lease = cache.publish(staging, entry)
     if used:
         os.utime(cache.folder / "locks" / f"{sha256}.lock", (used, used))
@@ -198,7 +198,7 @@ class Interrupted(Cache):
         super().__init__(folder)
         self.looked, self.go_on = threading.Event(), threading.Event()
 
-    def _entry(self, sha256: str) -> Entry | None:
+    def _entry(self, sha256: str) -> CachedTree | None:
         found = super()._entry(sha256)
         self.looked.set()
         assert self.go_on.wait(5)
@@ -278,7 +278,7 @@ def test_what_a_killed_trim_left_does_not_stop_the_next(cache: Cache) -> None:
 
 
 def test_a_source_is_recalled_as_it_was(cache: Cache) -> None:
-    seen = Seen(remote=Fingerprint(size=5, etag='"x"', modified="m"), sha256="a" * 64)
+    seen = FetchedSource(remote=Fingerprint(size=5, etag='"x"', modified="m"), sha256="a" * 64)
     cache.remember("key", seen, source="https://host/x")
     assert cache.recall("key") == seen
     assert cache.recall("other") is None

@@ -15,7 +15,7 @@ from support import tarballs
 from support.tarballs import END, File, Link, Raw
 
 from rocwheel.errors import FetchError
-from rocwheel.rocm.tarball import Compression, Kind, TarMember, TarReader, inflate
+from rocwheel.rocm.tarball import Compression, MemberKind, TarMember, TarReader, inflate
 
 FORMATS = {
     "ustar": tarfile.USTAR_FORMAT,
@@ -51,9 +51,9 @@ def test_members_and_data_arrive_whatever_the_blocks(format_: str, size: int) ->
     for name, item in files.items():
         member, body = found[name]
         if isinstance(item, Link):
-            assert (member.kind, member.link.decode()) == (Kind.SYMLINK, item.target)
+            assert (member.kind, member.link.decode()) == (MemberKind.SYMLINK, item.target)
         else:
-            assert (member.kind, body, member.mode) == (Kind.FILE, item.data, item.mode)
+            assert (member.kind, body, member.mode) == (MemberKind.FILE, item.data, item.mode)
             assert member.mtime_ns == tarballs.MTIME * 1_000_000_000
 
 
@@ -63,7 +63,7 @@ def test_long_names_and_long_link_targets_survive(format_: str) -> None:
     data = tarballs.tar(
         {name: File(data=b"x"), "short": Link(target=name)}, format_=FORMATS[format_]
     )
-    found = [member for member, _ in read(data) if member.kind is not Kind.DIRECTORY]
+    found = [member for member, _ in read(data) if member.kind is not MemberKind.DIRECTORY]
     assert found[0].name.decode() == name
     assert found[1].link.decode() == name
 

@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from rocwheel import config
 from rocwheel.errors import ConfigError
-from rocwheel.layout import Step, expand, expand_env
+from rocwheel.layout import ConditionalOptions, expand, expand_env
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.source import layouts
 
@@ -98,10 +98,10 @@ def test_an_unknown_layout_is_answered_with_the_nearest():
 
 def test_steps_give_their_options_when_all_conditions_hold():
     steps = (
-        Step(when=frozenset(), options=("--always",)),
-        Step(when=frozenset({"a"}), options=("--a={one}",)),
-        Step(when=frozenset({"a", "b"}), options=("--ab",)),
-        Step(when=frozenset({"a"}), options=("--config={many}", "--none={empty}")),
+        ConditionalOptions(when=frozenset(), options=("--always",)),
+        ConditionalOptions(when=frozenset({"a"}), options=("--a={one}",)),
+        ConditionalOptions(when=frozenset({"a", "b"}), options=("--ab",)),
+        ConditionalOptions(when=frozenset({"a"}), options=("--config={many}", "--none={empty}")),
     )
     found = expand(
         steps, conditions=frozenset({"a"}), values={"one": "1 2", "many": ("x", "y"), "empty": ()}
@@ -111,8 +111,8 @@ def test_steps_give_their_options_when_all_conditions_hold():
 
 def test_a_later_step_wins_a_variable():
     steps = (
-        Step(when=frozenset(), env={"A": "1", "B": "{b}"}),
-        Step(when=frozenset({"late"}), env={"A": "2"}),
+        ConditionalOptions(when=frozenset(), env={"A": "1", "B": "{b}"}),
+        ConditionalOptions(when=frozenset({"late"}), env={"A": "2"}),
     )
     values = {"b": "x"}
     assert expand_env(steps, conditions=frozenset(), values=values) == {"A": "1", "B": "x"}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 from rocwheel.gate.engine import protocol
 from rocwheel.gate.engine.child import Child, describe
-from rocwheel.gate.engine.lane_work import LaneWork, Mode
+from rocwheel.gate.engine.lane_work import LaneMode, LaneWork
 from rocwheel.gate.engine.outcomes import Outcomes
 from rocwheel.gate.engine.plan import Snapshot
 from rocwheel.gate.engine.protocol import BrokenProtocolError
@@ -135,12 +135,12 @@ class Engine:
         if self._stop:
             return True
         if self._closing:
-            if not any(work.mode in (Mode.DUMPING, Mode.KILLING) for work in self._works):
+            if not any(work.mode in (LaneMode.DUMPING, LaneMode.KILLING) for work in self._works):
                 self._stop = self._closing
             return bool(self._stop)
         if any(work.busy for work in self._works):
             return False
-        if all(work.mode is Mode.LOST for work in self._works):
+        if all(work.mode is LaneMode.LOST for work in self._works):
             self._stop = "no device is left"
             return True
         return self._scheduler.empty and not self._outcomes.waiting
@@ -151,19 +151,19 @@ class Engine:
         """Give a worker what to do next, if there is something."""
         if self._closing:
             return
-        if work.mode is Mode.RUNNING:
+        if work.mode is LaneMode.RUNNING:
             self._send_ahead(work)
-        if work.mode not in (Mode.FREE, Mode.READY):
+        if work.mode not in (LaneMode.FREE, LaneMode.READY):
             return
         work.step = work.step or self._next(work)
-        if work.mode is Mode.READY and (
+        if work.mode is LaneMode.READY and (
             self._done_with(work) if work.step is None else not self._fits(work, work.step)
         ):
-            self._enter(work, Mode.ENDING)
+            self._enter(work, LaneMode.ENDING)
             work.process.send(op="end")
         elif work.step is None:
             return
-        elif work.mode is Mode.READY:
+        elif work.mode is LaneMode.READY:
             self._go(work, work.step)
         elif work.suspect and work.lane.probe:
             self._ask(work, work.lane.probe)
@@ -173,9 +173,9 @@ class Engine:
     def _next(self, work: LaneWork) -> Step | None:
         if work.rerun is None:
             step = self._scheduler.next(work.lane.name, self._system.clock())
-            if step or work.mode is not Mode.FREE:
+            if step or work.mode is not LaneMode.FREE:
                 return step
-            alone = sum(item.mode is not Mode.LOST for item in self._works) == 1
+            alone = sum(item.mode is not LaneMode.LOST for item in self._works) == 1
             work.rerun = self._outcomes.rerun(work.lane.name, alone=alone)
             work.left = list(work.rerun.tests) if work.rerun else []
         if not work.left:
@@ -199,10 +199,10 @@ class Engine:
         work.step = None
         if step.file not in work.process.collected:
             work.collecting = step
-            self._enter(work, Mode.COLLECTING)
+            self._enter(work, LaneMode.COLLECTING)
             work.process.send(op="collect", file=step.file)
             return
-        self._enter(work, Mode.RUNNING)
+        self._enter(work, LaneMode.RUNNING)
         work.began = work.since
         self._send(work, [step])
         self._send_ahead(work)
@@ -251,7 +251,7 @@ class Engine:
             self._selector.register(descriptor, selectors.EVENT_READ, work)
         work.new_process(child, self._started_processes, self._system.clock())
 
-    def _enter(self, work: LaneWork, mode: Mode) -> None:
+    def _enter(self, work: LaneWork, mode: LaneMode) -> None:
         work.mode, work.since = mode, self._system.clock()
 
     # --- what a worker says ----------------------------------------------------------------------
@@ -261,16 +261,16 @@ class Engine:
             self._look_at_probe(work, work.probe)
             return
         child = work.child
-        if child is None or work.mode is Mode.LOST:
+        if child is None or work.mode is LaneMode.LOST:
             return
         status = child.ended()  # before reading: what it said last is read in any case
         try:
             for event in child.read():
                 # what a process says once it is over its deadline changes nothing
-                if work.mode not in (Mode.DUMPING, Mode.KILLING):
+                if work.mode not in (LaneMode.DUMPING, LaneMode.KILLING):
                     self._hear(work, event)
         except BrokenProtocolError as exc:
-            if work.mode not in (Mode.DUMPING, Mode.KILLING):
+            if work.mode not in (LaneMode.DUMPING, LaneMode.KILLING):
                 self._kill(work, f"it broke the protocol of workers: it {exc}", broken=True)
         if status is not None:
             self._ended(work, status)
@@ -281,23 +281,25 @@ class Engine:
     def _hear(self, work: LaneWork, event: Event) -> None:
         """Take in a message. Raises BrokenProtocolError for one that comes at the wrong time."""
         match event, work.mode:
-            case protocol.Ready(), Mode.STARTING:
+            case protocol.Ready(), LaneMode.STARTING:
                 work.starts = 0
-                self._enter(work, Mode.READY)
-            case protocol.Collecting(), Mode.COLLECTING if event.file == work.wanted.file:
+                self._enter(work, LaneMode.READY)
+            case protocol.Collecting(), LaneMode.COLLECTING if event.file == work.wanted.file:
                 work.importing = True
-            case protocol.Collected(), Mode.COLLECTING if work.importing and (
+            case protocol.Collected(), LaneMode.COLLECTING if work.importing and (
                 event.file == work.wanted.file
             ):
                 self._collected(work, event)
-            case protocol.Started(), Mode.RUNNING if not work.running and work.next == event.test:
+            case protocol.Started(), LaneMode.RUNNING if (
+                not work.running and work.next == event.test
+            ):
                 work.running = work.sent.popleft()
                 work.began, work.offset = self._system.clock(), event.offset
-            case protocol.Finished(), Mode.RUNNING if (
+            case protocol.Finished(), LaneMode.RUNNING if (
                 work.running and work.running.test == event.test and event.batch == work.batch
             ):
                 self._finished(work, work.running, event)
-            case protocol.Late(), Mode.RUNNING | Mode.READY | Mode.ENDING if (
+            case protocol.Late(), LaneMode.RUNNING | LaneMode.READY | LaneMode.ENDING if (
                 not work.running and event.test == work.last
             ):
                 self._amend(work, Outcome.FAILED, event.message)
@@ -305,18 +307,18 @@ class Engine:
                 origin = f" that {event.test} left" if event.test else ""
                 what = f"{work.title}{origin}: {event.message}"
                 self._fault(State.FAIL, what)
-            case protocol.Bye(), Mode.ENDING if not work.bye:
+            case protocol.Bye(), LaneMode.ENDING if not work.bye:
                 work.bye = event
             case _:
                 kind = type(event).__name__
                 raise BrokenProtocolError(f"wrote {kind} while it was {work.mode.value}")
-        if work.mode in (Mode.READY, Mode.RUNNING):
+        if work.mode in (LaneMode.READY, LaneMode.RUNNING):
             self._advance(work)
 
     def _collected(self, work: LaneWork, event: protocol.Collected) -> None:
         step, work.collecting, work.importing = work.wanted, None, False
         work.process.collected.add(step.file)
-        self._enter(work, Mode.READY)
+        self._enter(work, LaneMode.READY)
         if step.test is None:
             self._take_in(work, event)
         elif step.test in event.tests:
@@ -376,9 +378,9 @@ class Engine:
             work.batch += 1
             self._take_back(work)
         if not work.sent:
-            self._enter(work, Mode.READY if event.going else Mode.ENDING)
+            self._enter(work, LaneMode.READY if event.going else LaneMode.ENDING)
         self._record(work, event.test, attempt, event.evidence)
-        if work.mode is Mode.READY and work.is_suspicious:
+        if work.mode is LaneMode.READY and work.is_suspicious:
             self._kill(work, f"{len(work.streak)} failures in a row")
 
     def _record(
@@ -449,30 +451,30 @@ class Engine:
         """Act when what a worker does takes longer than it may."""
         plan, now = self._plan, self._system.clock()
         match work.mode:
-            case Mode.RUNNING if now - work.began > plan.test_deadline:
+            case LaneMode.RUNNING if now - work.began > plan.test_deadline:
                 self._dump(work, f"no end after {plan.test_deadline:g} s")
-            case Mode.COLLECTING if now - work.since > plan.test_deadline:
+            case LaneMode.COLLECTING if now - work.since > plan.test_deadline:
                 self._dump(work, f"no end of its import after {plan.test_deadline:g} s")
-            case Mode.STARTING if now - work.since > START_SECONDS:
+            case LaneMode.STARTING if now - work.since > START_SECONDS:
                 self._dump(work, f"no start within {START_SECONDS:g} s")
-            case Mode.ENDING if now - work.since > END_SECONDS:
+            case LaneMode.ENDING if now - work.since > END_SECONDS:
                 self._dump(work, f"no exit within {END_SECONDS:g} s")
-            case Mode.DUMPING if now - work.since > DUMP_SECONDS:
+            case LaneMode.DUMPING if now - work.since > DUMP_SECONDS:
                 self._kill(work, work.cause)
-            case Mode.KILLING if now - work.since > plan.kill_deadline:
+            case LaneMode.KILLING if now - work.since > plan.kill_deadline:
                 self._abandon(work)
             case _:
                 pass
 
     def _dump(self, work: LaneWork, cause: str) -> None:
         work.was, work.cause = work.mode, cause
-        self._enter(work, Mode.DUMPING)
+        self._enter(work, LaneMode.DUMPING)
         work.process.dump()
 
     def _kill(self, work: LaneWork, cause: str, *, broken: bool = False) -> None:
-        if work.mode is not Mode.DUMPING:
+        if work.mode is not LaneMode.DUMPING:
             work.was, work.cause, work.broken = work.mode, cause, broken
-        self._enter(work, Mode.KILLING)
+        self._enter(work, LaneMode.KILLING)
         work.process.kill(self._system.killpg)
 
     def _close_down(self, reason: str) -> None:
@@ -482,7 +484,7 @@ class Engine:
         self._closing = reason
         named = []
         for work in self._works:
-            if work.mode in (Mode.RUNNING, Mode.COLLECTING):
+            if work.mode in (LaneMode.RUNNING, LaneMode.COLLECTING):
                 named.append(work.doing)
                 self._dump(work, f"{reason} while it ran")
         during = f" during {', '.join(named)}" if named else ""
@@ -490,36 +492,36 @@ class Engine:
 
     def _ended(self, work: LaneWork, status: int) -> None:
         """Draw the conclusions from a process's end, then let its lane go on."""
-        killed = work.mode in (Mode.DUMPING, Mode.KILLING)
+        killed = work.mode in (LaneMode.DUMPING, LaneMode.KILLING)
         mode = work.was if killed else work.mode
         self._blame(work, mode, status, killed=killed)
         self._close(work, f"killed: {work.cause}" if killed else describe(status))
-        self._enter(work, Mode.FREE)
+        self._enter(work, LaneMode.FREE)
         work.suspect = work.suspect or killed or status < 0
 
-    def _blame(self, work: LaneWork, mode: Mode, status: int, *, killed: bool) -> None:
+    def _blame(self, work: LaneWork, mode: LaneMode, status: int, *, killed: bool) -> None:
         """Attribute an end to the test or file it happened in."""
         how = work.cause if killed else self._how(status)
         hung = killed and not work.broken
-        if mode is Mode.RUNNING:
+        if mode is LaneMode.RUNNING:
             self._broke(work, Outcome.TIMED_OUT if hung else Outcome.CRASHED, how)
-        elif mode is Mode.COLLECTING and not work.importing and work.last:
+        elif mode is LaneMode.COLLECTING and not work.importing and work.last:
             self._amend(work, Outcome.CRASHED, f"after it was reported: {how}")
             work.step, work.collecting = work.collecting, None
-        elif mode is Mode.COLLECTING:
+        elif mode is LaneMode.COLLECTING:
             detail = f"{work.process.stack()}\n{work.process.output(0)}".strip()
             self._collect_error(work.wanted.file, f"import: {how}", detail)
             if work.rerun is None:
                 self._scheduler.drop_file(work.lane.name)
             work.collecting = None
-        elif mode is Mode.STARTING:
+        elif mode is LaneMode.STARTING:
             self._no_start(work, how)
         elif work.broken and work.last:
             self._amend(work, Outcome.CRASHED, how)
-        elif mode is Mode.ENDING or not killed:
+        elif mode is LaneMode.ENDING or not killed:
             self._check_exit(work, how, status, killed=killed)
         self._close_streak(work)
-        if work.rerun and mode is not Mode.STARTING:
+        if work.rerun and mode is not LaneMode.STARTING:
             self._leave_rerun(work)
 
     def _broke(self, work: LaneWork, outcome: Outcome, how: str) -> None:
@@ -579,7 +581,7 @@ class Engine:
     def _abandon(self, work: LaneWork) -> None:
         """Give up a process that SIGKILL does not end; its devices stay with it."""
         pid = work.process.process.pid
-        if work.was is Mode.RUNNING:
+        if work.was is LaneMode.RUNNING:
             self._broke(work, Outcome.TIMED_OUT, f"{work.cause}, and it cannot be killed")
         self._close(work, "abandoned: it cannot be killed")
         self._lose(work, f"process {pid} cannot be killed")
@@ -587,7 +589,7 @@ class Engine:
     def _lose(self, work: LaneWork, reason: str) -> None:
         """Take a lane out of the run; what it had to do goes to the others."""
         work.lost = reason
-        self._enter(work, Mode.LOST)
+        self._enter(work, LaneMode.LOST)
         step, work.step = work.step, None
         if work.rerun:
             self._outcomes.put_back(work.rerun)
@@ -604,7 +606,7 @@ class Engine:
         """Ask the device of a lane whether it still works."""
         with (self._plan.worker.logs / f"probe-{work.lane.name}.log").open("ab") as output:
             work.probe = self._system.starter.start(command, output=output)
-        self._enter(work, Mode.PROBING)
+        self._enter(work, LaneMode.PROBING)
 
     def _look_at_probe(self, work: LaneWork, probe: subprocess.Popen[bytes]) -> None:
         status = probe.poll()
@@ -613,7 +615,7 @@ class Engine:
         work.probe = None
         if status == 0:
             work.suspect = False
-            self._enter(work, Mode.FREE)
+            self._enter(work, LaneMode.FREE)
             return
         how = f"no answer within {START_SECONDS:g} s" if status is None else describe(status)
         if status is None:

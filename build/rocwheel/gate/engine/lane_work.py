@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rocwheel.gate.engine.scheduler import Step
 
 
-class Mode(enum.Enum):
+class LaneMode(enum.Enum):
     """What the process of a lane does, as far as the engine knows."""
 
     FREE = "free"
@@ -39,7 +39,7 @@ class LaneWork:
     """The state of one lane; the engine changes it."""
 
     lane: Lane
-    mode: Mode = Mode.FREE
+    mode: LaneMode = LaneMode.FREE
     since: float = 0.0  # when the mode began
     step: Step | None = None  # what comes next, and cannot begin yet
     rerun: Rerun | None = None
@@ -67,7 +67,7 @@ class LaneWork:
     late: int = 0  # failures it reported later
     streak: list[tuple[str, str]] = field(default_factory=list)  # failures in a row, with `before`
     bye: Bye | None = None
-    was: Mode = Mode.FREE  # what it did when it had to be stopped
+    was: LaneMode = LaneMode.FREE  # what it did when it had to be stopped
     cause: str = ""  # why it had to be
     broken: bool = False  # because it broke the protocol
 
@@ -79,13 +79,13 @@ class LaneWork:
         self.sent, self.ran, self.streak = deque(), Counter(), []
         self.batch = self.offset = self.late = 0
         self.began, self.last, self.before = now, "", ""
-        self.was, self.cause, self.broken = Mode.FREE, "", False
-        self.mode, self.since = Mode.STARTING, now
+        self.was, self.cause, self.broken = LaneMode.FREE, "", False
+        self.mode, self.since = LaneMode.STARTING, now
 
     @property
     def busy(self) -> bool:
         """Whether the lane has something to do or to end."""
-        return self.mode not in (Mode.FREE, Mode.LOST) or self.step is not None
+        return self.mode not in (LaneMode.FREE, LaneMode.LOST) or self.step is not None
 
     @property
     def process(self) -> Child:

@@ -63,7 +63,7 @@ _clock, _threads, _getsignal, _setsignal = (
 )  # fmt: skip
 
 
-class Channel:
+class EventWriter:
     """JSON lines to the engine; a process that a test forked stays silent.
 
     What is emitted with `hold` goes out with the next event: one write per test is enough.
@@ -107,7 +107,7 @@ class Channel:
                     data = data[_write(self._descriptor, data) :]
 
 
-class Commands:
+class CommandReader:
     """The engine's commands, read only by the worker itself."""
 
     def __init__(self, descriptor: int) -> None:
@@ -122,7 +122,7 @@ class Commands:
         return dict(json.loads(line)) if line else {"op": "end"}
 
 
-class Libraries:
+class LibraryWatch:
     """Which of the libraries a test is tagged with can be seen at work.
 
     `mapped` are prefixes of shared objects in this process, `traces` are files that a library
@@ -165,7 +165,7 @@ class Leftovers:
     earlier test raises is told of as that, and not as a failure of the test that runs by then.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: EventWriter) -> None:
         self._channel = channel
         self._threads: dict[threading.Thread, str] = {}  # those of earlier tests -> the test
         self._test = ""
@@ -306,10 +306,10 @@ class Session:
     """The plugin: replaces pytest's loop by one that obeys."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
-        self._commands = Commands(settings["commands"])
-        self._channel = Channel(settings["events"], self._commands.next()["key"])
+        self._commands = CommandReader(settings["commands"])
+        self._channel = EventWriter(settings["events"], self._commands.next()["key"])
         self._watch = settings["watch"]
-        self._libraries = Libraries(settings["libraries"])
+        self._libraries = LibraryWatch(settings["libraries"])
         self._leftovers = Leftovers(self._channel)
         self._items: dict[str, pytest.Item] = {}
         self._previous: tuple[pytest.Item, pytest.Item | None] | None = None

@@ -121,14 +121,14 @@ def applying(entries: Iterable[Skip], context: SkipContext) -> tuple[Skip, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rerun:
+class SkipAudit:
     """What became of the tests that skip lists leave out, when they were run nevertheless."""
 
     tests: Mapping[str, Outcome]
     unmet: tuple[str, ...]  # entries that met no test
 
     @classmethod
-    def of(cls, results: Results) -> Rerun:
+    def of(cls, results: Results) -> SkipAudit:
         """What the results of such a run say."""
         return cls(
             tests={test.test: test.outcome for test in results.tests},

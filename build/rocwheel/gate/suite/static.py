@@ -33,7 +33,7 @@ RECORDED: Final = "ci/jax_tests.json"
 BESIDE: Final = re.compile(r"(docs|examples|benchmarks|images|build)(/.*)?")  # of JAX's checkout
 
 
-class Listing(Value, frozen=True, kw_only=True):
+class FileNeeds(Value, frozen=True, kw_only=True):
     """What one test file needs that is not beside it."""
 
     lacks: tuple[str, ...] = ()  # modules that the checkout has and the wheel lacks, as paths
@@ -44,7 +44,9 @@ class Listing(Value, frozen=True, kw_only=True):
 class Listings(Value, frozen=True, kw_only=True):
     """The test files of JAX releases, as they were listed: `ci/jax_tests.json`."""
 
-    jax: Mapping[str, Mapping[str, Listing]]  # version -> file below the checkout -> what it needs
+    jax: Mapping[
+        str, Mapping[str, FileNeeds]
+    ]  # version -> file below the checkout -> what it needs
 
 
 def configures(data: bytes) -> bool:
@@ -61,7 +63,7 @@ def tests_of(file: str, text: str) -> tuple[str, ...]:
     return tuple(f"{file}::{name}" for name in _tests(tree.body, ""))
 
 
-def listing(data: bytes, wheel: Collection[str], checkout: Collection[str]) -> Listing:
+def listing(data: bytes, wheel: Collection[str], checkout: Collection[str]) -> FileNeeds:
     """List what a file needs; `wheel` and `checkout` are paths of modules. Raises SyntaxError."""
     tree = ast.parse(data)
     imports: dict[str, None] = {}
@@ -81,10 +83,10 @@ def listing(data: bytes, wheel: Collection[str], checkout: Collection[str]) -> L
     reads = dict.fromkeys(match[1] for match in found if match)
     paths = (path for name in imports for path in _paths(name))
     lacks = dict.fromkeys(p for p in paths if p in checkout and p not in wheel)
-    return Listing(lacks=tuple(lacks), reads=tuple(reads), alone=configures(data))
+    return FileNeeds(lacks=tuple(lacks), reads=tuple(reads), alone=configures(data))
 
 
-def check(source: SuiteSource, files: Mapping[str, Listing]) -> Iterator[str]:
+def check(source: SuiteSource, files: Mapping[str, FileNeeds]) -> Iterator[str]:
     """Say what a suite's file misses for one JAX, and what it names for nothing."""
     chosen = _matching(files, source.paths)
     for pattern in source.paths:
@@ -99,7 +101,7 @@ def check(source: SuiteSource, files: Mapping[str, Listing]) -> Iterator[str]:
             yield from _needs(source, file, files[file])
 
 
-def _needs(source: SuiteSource, file: str, listed: Listing) -> Iterator[str]:
+def _needs(source: SuiteSource, file: str, listed: FileNeeds) -> Iterator[str]:
     for path in listed.lacks:
         if not _matching((path,), source.modules):
             yield f"{file} imports {path}, which the wheel lacks: add it to `modules`"
@@ -109,7 +111,7 @@ def _needs(source: SuiteSource, file: str, listed: Listing) -> Iterator[str]:
 
 
 def check_all(
-    listed: Iterable[Suite], listings: Mapping[str, Mapping[str, Listing]]
+    listed: Iterable[Suite], listings: Mapping[str, Mapping[str, FileNeeds]]
 ) -> tuple[str, ...]:
     """What suites of JAX's own tests miss for several JAX releases, one line each."""
     return tuple(
@@ -122,8 +124,8 @@ def check_all(
 
 
 def compare(
-    folder: Path, version: str, mine: Mapping[str, Listing] | None, *, record: bool
-) -> Mapping[str, Mapping[str, Listing]]:
+    folder: Path, version: str, mine: Mapping[str, FileNeeds] | None, *, record: bool
+) -> Mapping[str, Mapping[str, FileNeeds]]:
     """Compare our checkout's suites with what is recorded, or with one release read just now.
 
     Returns what was compared. Raises ConfigError that lists what the suites miss.
@@ -146,7 +148,7 @@ def compare(
     return found
 
 
-def read(checkout: Path, wheel: Path) -> dict[str, Listing]:
+def read(checkout: Path, wheel: Path) -> dict[str, FileNeeds]:
     """List the test files of a checkout of JAX beside its wheel. Raises SourceError."""
     try:
         with zipfile.ZipFile(wheel) as archive:

@@ -10,7 +10,7 @@ import pytest
 from rocwheel.cli import main
 from rocwheel.errors import SourceError
 from rocwheel.gate.suite import static, suites
-from rocwheel.gate.suite.static import Listing, Listings
+from rocwheel.gate.suite.static import FileNeeds, Listings
 from rocwheel.gate.suite.suites import SuiteSource
 from rocwheel.values import replace
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[4]
 SOURCE = SuiteSource(
     folder="", paths=("tests/*_test.py",), support=("tests/**",), exclude=("tests/tpu*",)
 )
-FILES = {"tests/a_test.py": Listing(), "tests/tpu_test.py": Listing(lacks=("jax/tpu.py",))}
+FILES = {"tests/a_test.py": FileNeeds(), "tests/tpu_test.py": FileNeeds(lacks=("jax/tpu.py",))}
 
 
 def recorded() -> Listings:
@@ -39,12 +39,12 @@ def test_the_files_that_configure_the_backend_are_known():
 @pytest.mark.parametrize(
     ("changes", "needs", "problem"),
     [
-        ({}, Listing(lacks=("jax/_src/x.py",)), "imports jax/_src/x.py, which the wheel lacks"),
-        ({"modules": ("jax/_src/*",)}, Listing(lacks=("jax/_src/x.py",)), ""),
-        ({}, Listing(reads=("docs",)), "reads docs/: add it to `support`"),
-        ({"support": ("docs/**",)}, Listing(reads=("docs",)), ""),
-        ({"exclude": ("tests/tpu*", "tests/b*")}, Listing(), "exclude: tests/b*: meets no file"),
-        ({"paths": ("tests/*", "test/*")}, Listing(), "paths: test/*: meets no file"),
+        ({}, FileNeeds(lacks=("jax/_src/x.py",)), "imports jax/_src/x.py, which the wheel lacks"),
+        ({"modules": ("jax/_src/*",)}, FileNeeds(lacks=("jax/_src/x.py",)), ""),
+        ({}, FileNeeds(reads=("docs",)), "reads docs/: add it to `support`"),
+        ({"support": ("docs/**",)}, FileNeeds(reads=("docs",)), ""),
+        ({"exclude": ("tests/tpu*", "tests/b*")}, FileNeeds(), "exclude: tests/b*: meets no file"),
+        ({"paths": ("tests/*", "test/*")}, FileNeeds(), "paths: test/*: meets no file"),
     ],
 )
 def test_what_a_suite_misses_or_names_for_nothing_is_said(changes, needs, problem):
