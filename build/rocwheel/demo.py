@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel import dist, families
+from rocwheel import dist, families, files
 from rocwheel.console import silent
 from rocwheel.container import Mount
 from rocwheel.dist import executor
@@ -41,7 +41,6 @@ from rocwheel.model import PythonVersion, WheelKind, module_name
 from rocwheel.process import Command
 from rocwheel.release import promote, stage, wheelset
 from rocwheel.report import render
-from rocwheel.store import sha256_of
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -174,7 +173,7 @@ def run(base: dist.Request, *, host: Host, who: Who, console: Console, root: boo
     with serve(tarball.parent) as url:
         console.info(f"serving {tarball.name} at {url}")
         ready = dataclasses.replace(
-            wanted, therock=f"{url}/{tarball.name}", therock_sha256=sha256_of(tarball)
+            wanted, therock=f"{url}/{tarball.name}", therock_sha256=files.sha256(tarball)
         )
         built = dist.build(dist.plan(ready), runner=runner, console=console, place=prepared.place)
     released = None

@@ -10,14 +10,13 @@ import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel import bazel, dist
+from rocwheel import bazel, dist, files
 from rocwheel.bazel.remote import quoted, write_headers
 from rocwheel.container import Mount
 from rocwheel.dist.executor import CONFIGURE, cache_folders
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind, suggest
 from rocwheel.process import Command
-from rocwheel.store import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -109,7 +108,7 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
             console=console,
         )
     with console.step("Install", key="install"):
-        made = {path: "" if loop.editable else sha256_of(path) for path in runs.outputs}
+        made = {path: "" if loop.editable else files.sha256(path) for path in runs.outputs}
         changed = {path: digest for path, digest in made.items() if digest not in hashes}
         # pip before 23.1 remembers a digest only when it was told one.
         what = [f"{path.as_uri()}#sha256={digest}" for path, digest in changed.items()]

@@ -12,10 +12,10 @@ import tempfile
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from rocwheel import files
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.errors import HostError, WheelError
 from rocwheel.manifest import MANIFEST
-from rocwheel.store import sha256_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,7 +82,7 @@ def check(folder: Path, manifest: Manifest) -> None:
     for wheel in manifest.built:
         path = folder / wheel.filename
         try:
-            digest = sha256_of(path)
+            digest = files.sha256(path)
         except OSError as exc:
             raise WheelError(
                 f"{path}: {exc.strerror}", hint=f"remove {folder} and build again"

@@ -17,9 +17,10 @@ from rocwheel.errors import (
     ObjectDiffersError,
     ObjectMissingError,
     ObjectStaleError,
+    RefusedError,
     StoreError,
 )
-from rocwheel.store import Headers, Info, Options, Store, each, open_store, sha256_of
+from rocwheel.store import Ability, Headers, Info, Options, Store, each, open_store, sha256_of
 
 HEADERS = Headers(content_type="text/plain", cache_control="max-age=60")
 LIMITS = {"put_limit": 6 << 20, "part_size": 5 << 20}  # S3's smallest part
@@ -118,7 +119,7 @@ def test_a_copy_has_the_same_bytes_and_is_written_once(store: Store) -> None:
     source = info(store, "staging/a+b.whl")
     moved = store.copy(source, "release/a+b.whl", sha256=sha(b"wheel"))
     able = store.abilities()
-    assert (moved == 0) == able.copies or store.url.startswith("file:")
+    assert (moved == 0) == (able.ability is Ability.FULL) or store.url.startswith("file:")
     assert store.read("release/a+b.whl")[0] == b"wheel"
     store.copy(source, "release/a+b.whl", sha256=sha(b"wheel"))
     store.create("release/other.whl", b"other", headers=HEADERS)
@@ -248,23 +249,19 @@ def test_what_a_killed_writer_left_in_a_folder_is_no_key_and_is_swept(tmp_path: 
 
 
 def test_abilities_are_what_each_server_does_not_what_it_says(servers, monkeypatch) -> None:
-    able = {
-        name: s3_store(servers, monkeypatch, name).abilities()
-        for name in ("moto", "rclone", "seaweedfs")
-    }
-    assert able["seaweedfs"].missing == ("folder_keys",)
-    assert able["moto"].missing == (
-        "checksums",
-        "copy_create_only",
-        "copy_source_match",
+    seaweedfs, moto = (
+        s3_store(servers, monkeypatch, name).abilities() for name in ("seaweedfs", "moto")
     )
-    assert {"create_only", "swap", "checksums", "copies"} & {*able["rclone"].missing} == {
-        "create_only",
-        "swap",
-        "checksums",
-    }
-    assert able["seaweedfs"].copies
-    assert not able["moto"].copies
+    assert (seaweedfs.ability, seaweedfs.copy_lacks) == (Ability.FULL, ())
+    assert (moto.ability, moto.copy_lacks) == (
+        Ability.CARRIED,
+        ("checksums", "copy_create_only", "copy_source_match"),
+    )
+    assert (seaweedfs.folder_keys, moto.folder_keys) == (False, True)
+    rclone = s3_store(servers, monkeypatch, "rclone")
+    with pytest.raises(RefusedError, match=r"lacks create_only, swap, checksums") as caught:
+        rclone.abilities()
+    assert str(caught.value).startswith(f"{rclone.url}: this server ")
 
 
 @pytest.mark.skipif(not os.environ.get("ROCWHEEL_RGW"), reason="opt-in: ROCWHEEL_RGW=1")
@@ -274,8 +271,7 @@ def test_ceph_takes_the_right_etag_in_its_own_spelling_and_keeps_conditions(
 ) -> None:
     store = s3_store(servers, monkeypatch, "rgw")
     able = store.abilities()
-    assert (able.create_only, able.swap, able.upload_listing) == (True, True, True)
-    assert not able.copies
+    assert able.ability is Ability.CARRIED
     store.replace("page", b"one", previous=None, headers=HEADERS)
     _, first = store.read("page")
     store.replace("page", b"two", previous=first, headers=HEADERS)
@@ -290,11 +286,11 @@ def test_ceph_takes_the_right_etag_in_its_own_spelling_and_keeps_conditions(
 
 
 @pytest.mark.parametrize(
-    ("operation", "missing"),
-    [("PutObject", "swap"), ("CopyObject", "copy_source_match")],
+    "operation",
+    ["PutObject", "CopyObject"],
 )
 def test_a_server_that_takes_no_etag_at_all_lacks_the_condition(
-    servers, monkeypatch, operation, missing
+    servers, monkeypatch, operation
 ) -> None:
     store = s3_store(servers, monkeypatch, "seaweedfs")
     header = {"PutObject": "If-Match", "CopyObject": "x-amz-copy-source-if-match"}[operation]
@@ -305,10 +301,17 @@ def test_a_server_that_takes_no_etag_at_all_lacks_the_condition(
             request.headers[header] = '"another"'
 
     store._bucket.client.meta.events.register_first(f"before-sign.s3.{operation}", spoil)
-    assert missing in store.abilities().missing
-    if missing == "swap":
-        with pytest.raises(StoreError, match=r"does not keep to the conditions of writes"):
-            store.replace("page", b"one", previous=None, headers=HEADERS)
+    if operation == "CopyObject":
+        assert store.abilities().copy_lacks == ("copy_source_match",)
+        return
+    with pytest.raises(RefusedError, match=r"\(it lacks swap\)"):
+        store.abilities()
+    lacking = r"does not keep to the conditions of writes \(it lacks swap\)"
+    with pytest.raises(RefusedError, match=lacking):
+        store.replace("page", b"one", previous=None, headers=HEADERS)
+    with pytest.raises(RefusedError, match=lacking):
+        store.create("v2/a.whl", b"a", headers=HEADERS)
+    assert list(store.keys("v2/")) == []
 
 
 def test_a_server_that_does_not_list_unfinished_uploads_is_refused_before_the_first_write(
@@ -324,7 +327,7 @@ def test_a_server_that_does_not_list_unfinished_uploads_is_refused_before_the_fi
 
     events = store._bucket.client.meta.events
     events.register_first("before-parameter-build.s3.ListMultipartUploads", refused)
-    with pytest.raises(StoreError, match="does not list unfinished uploads"):
+    with pytest.raises(RefusedError, match="does not list unfinished uploads"):
         store.create("v2/a.whl", b"a", headers=HEADERS)
     assert list(store.keys("v2/")) == []
 

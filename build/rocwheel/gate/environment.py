@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
+from rocwheel import files
 from rocwheel.errors import CommandError, WheelError
 from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
 from rocwheel.model import WheelKind
 from rocwheel.process import Command
-from rocwheel.store import sha256_of
 from rocwheel.values import replace
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
                     filename=path.name,
                     project=str(project),
                     version=str(version),
-                    sha256=sha256_of(path),
+                    sha256=files.sha256(path),
                     url=path.resolve().as_uri(),
                 )
             )

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from rocwheel import files
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.places import OURS
-from rocwheel.store import JSON, WHEEL, Headers, each, sha256_of
+from rocwheel.store import JSON, WHEEL, Headers, each
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -75,7 +76,7 @@ def bring(store: Store, inputs: str, folder: Path) -> Path:
 
     each(get, [*(wheel.filename for wheel in manifest.built), BUILD_RECORD], threads=4)
     for wheel in manifest.built:
-        digest = sha256_of(folder / wheel.filename)
+        digest = files.sha256(folder / wheel.filename)
         if digest != wheel.sha256:
             raise WheelError(
                 f"{wheel.filename}: SHA-256 is {digest}, the manifest says {wheel.sha256}",

@@ -15,12 +15,11 @@ from urllib.parse import unquote, urljoin
 
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import __version__, home, source
+from rocwheel import __version__, files, home, source
 from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
 from rocwheel.ledger.nights import Absent, WheelRecipe
 from rocwheel.pipeline.settings import Branch
 from rocwheel.source import git
-from rocwheel.store import sha256_of
 from rocwheel.values import canonical_json
 
 if TYPE_CHECKING:
@@ -251,16 +250,15 @@ def one_tarball(where: str, sha256: str, world: World) -> Tarball:
             return Tarball(source=str(path), version=version, sha256="")
         if not path.is_file():
             raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
-        return Tarball(source=str(path), version=version, sha256=sha256_of(path))
+        return Tarball(source=str(path), version=version, sha256=files.sha256(path))
     beside = world.client.text(f"{where}.sha256") or ""
     said = re.match(r"\s*([0-9a-fA-F]{64})\b", beside)
     if said:
         return Tarball(source=where, version=version, sha256=said[1].lower())
     world.note(f"{where}: no .sha256 beside it, reading it")
-    digest = hashlib.sha256()
-    for block in world.client.get(where).blocks():
-        digest.update(block)
-    return Tarball(source=where, version=version, sha256=digest.hexdigest())
+    return Tarball(
+        source=where, version=version, sha256=files.sha256(world.client.get(where).blocks())
+    )
 
 
 def tool_of(ours: Home, runner: Runner) -> str:

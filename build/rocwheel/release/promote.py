@@ -19,7 +19,7 @@ from rocwheel.ledger.state import Action, Standing
 from rocwheel.release import operations, policy, wheelset
 from rocwheel.release.operations import Operation, Tally, short, stored
 from rocwheel.release.stage import holding
-from rocwheel.store import each, replaced
+from rocwheel.store import Ability, each, replaced
 from rocwheel.values import replace
 
 if TYPE_CHECKING:
@@ -281,9 +281,9 @@ def apply(plan: PromotePlan, *, console: Console) -> int:
         raise plan.refusal()
     store = plan.release.store
     able = store.abilities()
-    if not able.copies:
+    if able.ability is Ability.CARRIED:
         console.info(
-            f"{store.url}: this server lacks {', '.join(able.missing)}: wheels are downloaded, "
+            f"{store.url}: this server lacks {', '.join(able.copy_lacks)}: wheels are downloaded, "
             "checked and put"
         )
     with console.progress("promoting", total=plan.size, unit=Unit.BYTES) as progress:

@@ -19,11 +19,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from rocwheel import files
 from rocwheel.entry import Entry, parsed, version_of
 from rocwheel.errors import ConfigError, PromotionError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind, project_name
-from rocwheel.store import each, sha256_of
+from rocwheel.store import each
 from rocwheel.wheel.metadata import KeyValueText, WheelName, dist_info
 from rocwheel.wheel.zip_reader import ZipArchive
 
@@ -63,7 +64,7 @@ def load(wheelhouse: Path) -> tuple[Manifest, dict[str, Path]]:
 
     def check(wheel: WheelEntry) -> None:
         path = paths[wheel.filename]
-        digest = sha256_of(path)
+        digest = files.sha256(path)
         if digest != wheel.sha256 or path.stat().st_size != wheel.size:
             raise WheelError(
                 f"{path}: SHA-256 is {digest}, the manifest says {wheel.sha256}",

@@ -2,13 +2,14 @@
 
 Keys are relative to the store's URL, separated by `/` and never percent-encoded. There are two
 ways to write and no other: `create` writes once and never over other bytes; `replace` changes one
-of the few keys that change, and only if nobody changed it since it was read. Whatever a store
-cannot do itself is done by a stated fallback or refused (see `Abilities`); every failure names
-the object.
+of the few keys that change, and only if nobody changed it since it was read. A store that cannot
+do all of this is refused before the first write; one that only cannot copy has the bytes carried
+(see `Ability`). Every failure names the object.
 """
 
 from __future__ import annotations
 
+import enum
 import hashlib
 import random
 import re
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
+from rocwheel import files
 from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectStaleError
 
 if TYPE_CHECKING:
@@ -59,38 +61,23 @@ class Headers:
     cache_control: str = ""
 
 
+class Ability(enum.Enum):
+    """How much of what is needed a store can do; one that can do less is refused."""
+
+    FULL = "all of it"
+    CARRIED = "all but copy"  # what is to be copied is downloaded, checked and put
+
+
 @dataclass(frozen=True, kw_only=True)
 class Abilities:
-    """What a store was seen to do, never what it says it does.
+    """What a store that may be written to was seen to do, never what it says it does."""
 
-    Without `create_only` or `swap` a second writer could be overwritten, so writing is refused.
-    Without `checksums` digests are computed by reading. Without one of the `copy_…` abilities an
-    object to copy is downloaded, checked and put.
-    """
-
-    create_only: bool  # refuses `If-None-Match: *` where something is stored
-    swap: bool  # takes `If-Match` with the right ETag and refuses it with another
-    checksums: bool  # refuses a body with another SHA-256, states the right one afterwards
-    copy_create_only: bool
-    copy_source_match: bool
-    copy_checksums: bool  # a copy states its SHA-256
+    copy_lacks: tuple[str, ...]  # what a copy that proves itself would need, by name
     folder_keys: bool  # keeps an object `a/` beside `a/b`: a page that answers for its folder
-    upload_listing: bool  # lists uploads in parts that were never finished
 
     @property
-    def copies(self) -> bool:
-        """Whether a copy can be made and proven without its bytes passing through here."""
-        return (
-            self.checksums
-            and self.copy_create_only
-            and self.copy_source_match
-            and self.copy_checksums
-        )
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        """The abilities this store lacks, by name."""
-        return tuple(name for name, able in vars(self).items() if not able)
+    def ability(self) -> Ability:
+        return Ability.CARRIED if self.copy_lacks else Ability.FULL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +110,10 @@ class Store(Protocol):
         ...
 
     def abilities(self) -> Abilities:
-        """Try what the store can do; asks it once, writes only `Options.probe_key`."""
+        """Try what the store can do; asks it once, writes only `Options.probe_key`.
+
+        Raises RefusedError, with what is missing, for a store that must not be written to.
+        """
         ...
 
     def info(self, key: str, /) -> Info | None:
@@ -240,17 +230,17 @@ def each(work: Callable[[Item], Result], items: Iterable[Item], /, *, threads: i
 
 def sha256_of(body: Body) -> str:
     """SHA-256 of a body, in hexadecimal digits."""
-    return digest_of(body, "sha256")
+    return hashlib.sha256(body).hexdigest() if isinstance(body, bytes) else files.sha256(body)
 
 
-def digest_of(body: Body, algorithm: str) -> str:
+def blocks_of(body: Body) -> Iterator[bytes]:
+    """A body, piece by piece."""
     if isinstance(body, bytes):
-        return hashlib.new(algorithm, body, usedforsecurity=False).hexdigest()
-    digest = hashlib.new(algorithm, usedforsecurity=False)
+        yield body
+        return
     with body.open("rb") as file:
         while block := file.read(BLOCK):
-            digest.update(block)
-    return digest.hexdigest()
+            yield block
 
 
 def pause(failures: int) -> None:

@@ -22,6 +22,7 @@ from rocwheel.store import (
     Headers,
     Info,
     advance,
+    blocks_of,
     differs,
     replaced,
     sha256_of,
@@ -52,16 +53,7 @@ class FileStore:
         return (self.root / key).as_uri() + ("/" if key.endswith("/") else "")
 
     def abilities(self) -> Abilities:
-        return Abilities(
-            create_only=True,
-            swap=True,
-            checksums=True,
-            copy_create_only=True,
-            copy_source_match=True,
-            copy_checksums=True,
-            folder_keys=False,
-            upload_listing=True,
-        )
+        return Abilities(copy_lacks=(), folder_keys=False)
 
     def info(self, key: str, /) -> Info | None:
         digest = hashlib.sha256()
@@ -122,7 +114,7 @@ class FileStore:
         with self._scratch(key) as scratch:
             written = hashlib.sha256()
             with scratch.open("xb") as file:
-                for block in _blocks(body):
+                for block in blocks_of(body):
                     file.write(block)
                     written.update(block)
                     advance(count, len(block))
@@ -298,15 +290,6 @@ class FileStore:
             f"{where}: {exc.strerror} ({exc.filename})",
             hint=hints.get(exc.errno or 0, "check the folder"),
         ) from exc
-
-
-def _blocks(body: Body) -> Iterator[bytes]:
-    if isinstance(body, bytes):
-        yield body
-        return
-    with body.open("rb") as file:
-        while block := file.read(BLOCK):
-            yield block
 
 
 def _time(stat: os.stat_result) -> datetime:

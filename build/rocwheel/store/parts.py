@@ -6,10 +6,11 @@ the whole for such objects, so they are proven by reading them.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
+from rocwheel import files
 from rocwheel.store import BLOCK
 from rocwheel.store.bucket import Window, checksum, served
 
@@ -39,7 +40,9 @@ class Parts:
             with path.open("rb") as file:
                 if self.checksums:
                     with Window(file, start, length, None) as window:
-                        check["ChecksumSHA256"] = checksum(_sha256(window))
+                        check["ChecksumSHA256"] = checksum(
+                            files.sha256(iter(partial(window.read, BLOCK), b""))
+                        )
                 with Window(file, start, length, count) as window:
                     found = self.bucket.client.upload_part(
                         **self.bucket.at(key),
@@ -123,10 +126,3 @@ def _complete(
         )
     )
     return done is not None
-
-
-def _sha256(window: Window) -> str:
-    digest = hashlib.sha256()
-    while block := window.read(BLOCK):
-        digest.update(block)
-    return digest.hexdigest()

@@ -1,8 +1,8 @@
 """Trying what an S3 server can do.
 
-Servers exist that accept a condition or a checksum and ignore it, so each ability is tried on
-three objects of our own whose content never changes. Nothing is deleted afterwards: several may
-try at once, and a runner may not delete.
+Servers exist that accept a condition or a checksum and ignore it, so each is tried on three
+objects of our own whose content never changes. Nothing is deleted afterwards: several may try at
+once, and a runner may not delete.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rocwheel.store.bucket import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from rocwheel.store.bucket import Bucket
 
@@ -40,8 +40,59 @@ class Etags:
     source: str = QUOTED  # of a copy's source
 
 
-def probe(bucket: Bucket, key: str) -> tuple[Abilities, Etags]:
-    """Find abilities and spellings, writing `key`, `key-copy` and `key-folder/` at most.
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What a server was seen to do, one by one; what that comes to is `refusal` and `abilities`.
+
+    Without `create_only` or `swap` a second writer could be overwritten. Without `checksums`
+    digests are computed by reading, and a copy is not proven.
+    """
+
+    create_only: bool  # refuses `If-None-Match: *` where something is stored
+    swap: bool  # takes `If-Match` with the right ETag and refuses it with another
+    checksums: bool  # refuses a body with another SHA-256, states the right one afterwards
+    copy_create_only: bool
+    copy_source_match: bool
+    copy_checksums: bool  # a copy states its SHA-256
+    folder_keys: bool
+    upload_listing: bool  # lists uploads in parts that were never finished
+    etags: Etags
+
+    def refusal(self) -> str:
+        """Why nothing may be written to this server, with what it lacks; "" where it may."""
+        reasons = []
+        if not self.upload_listing:
+            reasons.append(
+                "does not list unfinished uploads (ListMultipartUploads), so what killed runs "
+                "leave could never be removed"
+            )
+        if not (self.create_only and self.swap):
+            missing = (*self._lacking("create_only", "swap"), *self.abilities().copy_lacks)
+            reasons.append(unconditional(missing))
+        return "; it ".join(reasons)
+
+    def abilities(self) -> Abilities:
+        return Abilities(
+            copy_lacks=self._lacking(
+                "checksums", "copy_create_only", "copy_source_match", "copy_checksums"
+            ),
+            folder_keys=self.folder_keys,
+        )
+
+    def _lacking(self, *names: str) -> tuple[str, ...]:
+        return tuple(name for name in names if not getattr(self, name))
+
+
+def unconditional(missing: Iterable[str]) -> str:
+    """Why a server whose conditions cannot be relied on is not written to."""
+    return (
+        f"does not keep to the conditions of writes (it lacks {', '.join(missing)}): "
+        "two writers could overwrite each other"
+    )
+
+
+def probe(bucket: Bucket, key: str) -> Seen:
+    """Try everything, writing `key`, `key-copy` and `key-folder/` at most.
 
     A condition is only trusted in a spelling in which the right ETag is taken and another refused.
     Raises StoreError when the server does not answer or these keys may not be written.
@@ -67,7 +118,7 @@ def probe(bucket: Bucket, key: str) -> tuple[Abilities, Etags]:
     source = _spelling(
         bucket, key, lambda tag: accepts(bucket.copy, key, copied, CopySourceIfMatch=tag)
     )
-    abilities = Abilities(
+    return Seen(
         create_only=create_only,
         swap=bool(write),
         checksums=stored is not None
@@ -78,8 +129,8 @@ def probe(bucket: Bucket, key: str) -> tuple[Abilities, Etags]:
         copy_checksums=copy is not None and copy[0].sha256 == sha256_of(BODY),
         folder_keys=(folder, len(BODY)) in listed,
         upload_listing=bucket.lists_uploads(),
+        etags=Etags(write=write or QUOTED, source=source or QUOTED),
     )
-    return abilities, Etags(write=write or QUOTED, source=source or QUOTED)
 
 
 def _spelling(bucket: Bucket, key: str, accepted: Callable[[str], bool]) -> str:

@@ -2,7 +2,8 @@
 
 What to do is decided here, from what the server was seen to do (`probe`): a wheel is put in one
 request, so that its checksum attribute is the SHA-256 of the whole object; where the server keeps
-no trustworthy checksum, or ignores a condition, the fallback that `Abilities` states is used.
+no trustworthy checksum, digests are computed by reading; where it cannot prove a copy, the bytes
+are carried; a server that ignores the conditions of writes is refused.
 """
 
 from __future__ import annotations
@@ -12,13 +13,23 @@ import tempfile
 import threading
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
-from rocwheel.store import Headers, advance, differs, digest_of, pause, replaced, sha256_of, stale
+from rocwheel.store import (
+    Ability,
+    Headers,
+    advance,
+    blocks_of,
+    differs,
+    pause,
+    replaced,
+    sha256_of,
+    stale,
+)
 from rocwheel.store.bucket import BrokenError, Bucket, checksum
 from rocwheel.store.parts import Parts, honours_condition
-from rocwheel.store.probe import BODY, Etags, probe
+from rocwheel.store.probe import BODY, Seen, probe, unconditional
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,8 +47,7 @@ class S3Store:
         self.connections = options.connections
         self._options = options
         self._lock = threading.Lock()
-        self._known: Abilities | None = None
-        self._etags = Etags()
+        self._seen: Seen | None = None
 
     def locate(self, key: str, /) -> str:
         return self._bucket.locate(key)
@@ -46,10 +56,7 @@ class S3Store:
         return self._bucket.http(key)
 
     def abilities(self) -> Abilities:
-        with self._lock:
-            if self._known is None:
-                self._known, self._etags = probe(self._bucket, self._options.probe_key)
-            return self._known
+        return self._writable("").abilities()
 
     # Reading
 
@@ -91,7 +98,7 @@ class S3Store:
         return self._bucket.part(info, start, size)
 
     def digest(self, info: Info, /, *, count: Counter | None = None) -> str:
-        if info.sha256 and self._known and self._known.checksums:
+        if info.sha256 and self._seen and self._seen.checksums:
             return info.sha256
         digest = hashlib.sha256()
 
@@ -117,36 +124,25 @@ class S3Store:
         sha256: str = "",
         count: Counter | None = None,
     ) -> bool:
-        able = self._writable("create_only", key)
+        self._writable(key)
         sha256 = sha256 or sha256_of(body)
         size = len(body) if isinstance(body, bytes) else body.stat().st_size
-        created = False
-        if able.create_only or self.info(key) is None:
-            if size > self._options.put_limit and isinstance(body, Path):
-                created = self._put_parts(key, body, sha256, headers, count)
-            else:
-                condition = {"IfNoneMatch": "*"} if able.create_only else {}
-                created = self._put(
-                    key, body, sha256, headers=headers, condition=condition, count=count
-                )
+        if size > self._options.put_limit and isinstance(body, Path):
+            created = self._put_parts(key, body, sha256, headers, count)
+        else:
+            created = self._put(
+                key, body, sha256, headers=headers, condition={"IfNoneMatch": "*"}, count=count
+            )
         if not created:
             advance(count, size)
             self._same(key, body, sha256)
         return created
 
     def replace(self, key: str, body: bytes, /, *, previous: Info | None, headers: Headers) -> None:
-        able = self._writable("swap", key)
-        condition: dict[str, str] = {}
-        if able.swap and able.create_only:
-            condition = (
-                {"IfMatch": self._etags.write.format(previous.etag)}
-                if previous
-                else {"IfNoneMatch": "*"}
-            )
-        else:
-            now = self.info(key)
-            if (now.etag if now else "") != (previous.etag if previous else ""):
-                raise stale(self.locate(key))
+        etags = self._writable(key).etags
+        condition = (
+            {"IfMatch": etags.write.format(previous.etag)} if previous else {"IfNoneMatch": "*"}
+        )
         try:
             done = self._put(key, body, sha256_of(body), headers=headers, condition=condition)
         except ObjectMissingError as exc:  # it was deleted meanwhile
@@ -157,9 +153,9 @@ class S3Store:
     def copy(
         self, source: Info, target: str, /, *, sha256: str, count: Counter | None = None
     ) -> int:
-        able = self._writable("create_only", target)
+        able = self._writable(target).abilities()
         moved = _Moved()
-        if not able.copies:
+        if able.ability is Ability.CARRIED:
             self._carry(source, target, sha256, moved)
             advance(count, source.size)
             return moved.size
@@ -184,33 +180,39 @@ class S3Store:
     def sweep(self, prefix: str, before: datetime, /) -> tuple[str, ...]:
         return self._bucket.sweep(prefix, before)
 
-    def _writable(self, ability: str, key: str) -> Abilities:
-        able = self.abilities()
-        if not able.upload_listing:
-            raise RefusedError(
-                f"{self.locate(key)}: this server does not list unfinished uploads "
-                "(ListMultipartUploads), so what killed runs leave could never be removed",
-                hint="use another server",
-            )
-        if not getattr(able, ability):
-            self._refuse(key)
-        return able
+    def _tried(self) -> Seen:
+        with self._lock:
+            if self._seen is None:
+                self._seen = probe(self._bucket, self._options.probe_key)
+            return self._seen
 
-    def _refuse(self, key: str) -> NoReturn:
-        raise RefusedError(
-            f"{self.locate(key)}: this server does not keep to the conditions of writes (it lacks "
-            f"{', '.join(self.abilities().missing)}): two writers could overwrite each other",
+    def _writable(self, key: str) -> Seen:
+        """What the server can do. Raises RefusedError where that is too little."""
+        seen = self._tried()
+        if refusal := seen.refusal():
+            raise self._refused(key, refusal)
+        return seen
+
+    def _refused(self, key: str, refusal: str) -> RefusedError:
+        return RefusedError(
+            f"{self.locate(key)}: this server {refusal}",
             hint="use another server: docs/how-to/release.md lists those that can",
         )
 
+    def _parts_for(self, key: str) -> Parts:
+        """How to write `key` in parts. Raises RefusedError where the last step is no condition."""
+        if not self._parts.create_only:
+            raise self._refused(key, unconditional(["create_only for uploads in parts"]))
+        return self._parts
+
     @cached_property
     def _parts(self) -> Parts:
-        able = self.abilities()
+        seen = self._tried()
         return Parts(
             bucket=self._bucket,
             part_size=self._options.part_size,
-            checksums=able.checksums,
-            source_etag=self._etags.source,
+            checksums=seen.checksums,
+            source_etag=seen.etags.source,
             create_only=honours_condition(self._bucket, self._options.probe_key, BODY),
         )
 
@@ -225,41 +227,39 @@ class S3Store:
         count: Counter | None = None,
     ) -> bool:
         """One PUT, proven to have arrived. False when the condition did not hold."""
-        able = self.abilities()
-        extra = {**condition, **({"ChecksumSHA256": checksum(sha256)} if able.checksums else {})}
+        checksums = self._tried().checksums
+        extra = {**condition, **({"ChecksumSHA256": checksum(sha256)} if checksums else {})}
         with self._bucket.translated(key, "PutObject"):
             etag = self._bucket.conditional(
                 lambda: self._bucket.put(key, body, headers=headers, count=count, **extra)
             )
         if etag is None:
             return False
-        if not able.checksums and etag != digest_of(body, "md5"):
+        if not checksums and etag != _md5(body):
             self._prove(key, sha256)
         return True
 
     def _put_parts(
         self, key: str, path: Path, sha256: str, headers: Headers, count: Counter | None
     ) -> bool:
-        if not self._parts.create_only:
-            self._refuse(key)
-        created = self._parts.put(key, path, headers, count)
-        if created and not self._parts.checksums:
+        parts = self._parts_for(key)
+        created = parts.put(key, path, headers, count)
+        if created and not parts.checksums:
             self._prove(key, sha256)
         return created
 
     def _copied(self, source: Info, target: str) -> bool:
         """Copy on the server. False when one of the two conditions did not hold."""
         if source.size > self._options.put_limit:
-            if not self._parts.create_only:
-                self._refuse(target)
+            parts = self._parts_for(target)
             found = self._bucket.head(source.key)
-            return self._parts.copy(source, target, found[1]) if found else False
+            return parts.copy(source, target, found[1]) if found else False
         with self._bucket.translated(target, "CopyObject"):
             done = self._bucket.conditional(
                 lambda: self._bucket.copy(
                     source.key,
                     target,
-                    CopySourceIfMatch=self._etags.source.format(source.etag),
+                    CopySourceIfMatch=self._tried().etags.source.format(source.etag),
                     IfNoneMatch="*",
                 )
             )
@@ -291,7 +291,7 @@ class S3Store:
         there = self.info(key)
         if there is None:
             raise stale(self.locate(key))
-        if not self.abilities().checksums and there.etag == digest_of(body, "md5"):
+        if not self._tried().checksums and there.etag == _md5(body):
             return
         if (found := self.digest(there)) != sha256:
             raise differs(self.locate(key), found, sha256)
@@ -306,6 +306,14 @@ class S3Store:
                 f"{self.locate(key)}: {found} was stored instead of SHA-256 {sha256}",
                 hint="it was removed; run the same command again",
             )
+
+
+def _md5(body: Body) -> str:
+    """What the ETag of an object is that was put in one request, on most servers."""
+    digest = hashlib.md5(usedforsecurity=False)
+    for block in blocks_of(body):
+        digest.update(block)
+    return digest.hexdigest()
 
 
 class _Moved:
