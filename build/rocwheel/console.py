@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 PLAIN_SECONDS: Final = 10.0  # between two progress lines in a log
 _BREAKS: Final = frozenset("\n\t")
 _KEPT: Final = re.compile(r"([\n\t])")
+# What GitHub's runner obeys: `::` where a line begins, after blanks, and `##[` wherever it stands
+# (https://github.com/actions/runner, ActionCommand). The first character of it.
+_OBEYED: Final = re.compile(r"^([ \t]*):(?=:)|#(?=#\[)", re.MULTILINE)
 
 
 class ConsoleMode(enum.Enum):
@@ -78,8 +81,15 @@ class Console:
             self._print(text)
 
     def warn(self, text: str) -> None:
-        is_github = self.mode is ConsoleMode.GITHUB  # where line breaks are escaped
-        self._print(_annotation("warning", text) if is_github else f"warning: {printable(text)}")
+        if self.mode is ConsoleMode.GITHUB:  # where line breaks are escaped
+            self._write(_annotation("warning", text))
+        else:
+            self._print(f"warning: {printable(text)}")
+
+    def command(self, line: str) -> None:
+        """Print a workflow command, which GitHub obeys; nothing else that is printed is one."""
+        if self.verbosity >= 0:
+            self._write(line)
 
     def tell(self, detail: str) -> None:
         """Show at once what a failure will have as its detail; `fail` does not repeat it.
@@ -96,7 +106,7 @@ class Console:
             self._print(error.detail)
         message, hint = printable(str(error)), printable(error.hint)
         if self.mode is ConsoleMode.GITHUB:
-            self._print(_annotation("error", f"{message}\n{hint}".strip()))
+            self._write(_annotation("error", f"{message}\n{hint}".strip()))
             return
         self._print(f"error: {message}")
         if hint:
@@ -106,7 +116,10 @@ class Console:
     def step(self, title: str, *, key: str = "") -> Iterator[None]:
         """Group a stage's output; its duration is added to `seconds[key]`."""
         fold = self.mode is ConsoleMode.GITHUB and self._depth == 0
-        self.info(f"::group::{_escape(title)}" if fold else f"── {title}")
+        if fold:
+            self.command(f"::group::{_escape(title)}")
+        else:
+            self.info(f"── {title}")
         started, outcome = self._clock(), "failed"
         self._depth += 1
         try:
@@ -118,7 +131,7 @@ class Console:
             if key:
                 self.seconds[key] = round(self.seconds.get(key, 0.0) + took, 3)
             if fold:
-                self.info("::endgroup::")
+                self.command("::endgroup::")
             self.info(f"   {outcome} in {took:.1f} s: {title}")
 
     @contextmanager
@@ -189,7 +202,20 @@ class Console:
         for line in columns(header, rows):
             self.info(line)
 
-    def _print(self, line: str) -> None:
+    def shown(self, text: str) -> str:
+        """Lines that whatever reads this console's log shows and does not obey."""
+        text = printable_lines(text)
+        return _OBEYED.sub(_as_text, text) if self.mode is ConsoleMode.GITHUB else text
+
+    def shown_json(self, text: str) -> str:
+        """As `shown`, for JSON, whose meaning stays."""
+        text = printable_json(text)
+        return text.replace("##[", r"\u0023#[") if self.mode is ConsoleMode.GITHUB else text
+
+    def _print(self, text: str) -> None:
+        self._write(self.shown(text))
+
+    def _write(self, line: str) -> None:
         line = printable_lines(line)
         with self._lock:
             if self._above:
@@ -239,6 +265,11 @@ def printable_lines(text: str) -> str:
     """Lines that a terminal shows and does not obey; line breaks and tabs stay."""
     parts = _KEPT.split(text)
     return "".join(part if part in _BREAKS else printable(part) for part in parts)
+
+
+def _as_text(obeyed: re.Match[str]) -> str:
+    """The first character of what GitHub would obey, as Python writes it in a string."""
+    return f"{obeyed[1] or ''}\\x{ord(obeyed[0][-1]):02x}"
 
 
 def size(count: float) -> str:

@@ -7,6 +7,7 @@ from io import StringIO
 
 import pytest
 
+from rocwheel.cli.app import App
 from rocwheel.console import (
     Console,
     ConsoleMode,
@@ -127,6 +128,49 @@ def test_nothing_that_a_terminal_obeys_is_printed():
     lines = stream.getvalue().splitlines()
     assert all(line.isprintable() for line in lines)
     assert sum(SHOWN in line for line in lines) >= 8
+
+
+FORGED = "::stop-commands::x"
+
+
+def test_nothing_in_a_text_is_a_command_to_github():
+    console, stream, _ = make(Mode.GITHUB, verbosity=1)
+    lines = f"{FORGED}\n \t{FORGED}\nat a::b ##[error]no ###[group]"
+    console.info(lines)
+    console.detail(lines)
+    console.tell(lines)
+    console.warn(lines)
+    console.fail(ConfigError(lines, hint=lines, detail=lines))
+    console.table(("x",), [(FORGED,)])
+    with console.step(lines), console.step(FORGED):
+        pass
+    commands = [line for line in stream.getvalue().splitlines() if line.lstrip().startswith("::")]
+    assert [line.split("::")[1] for line in commands] == ["warning", "error", "group", "endgroup"]
+    others = [line for line in stream.getvalue().splitlines() if line not in commands]
+    assert "##[" not in "\n".join(others)
+    assert others[:3] == [
+        r"\x3a:stop-commands::x",
+        " \t" + r"\x3a:stop-commands::x",
+        r"at a::b \x23#[error]no #\x23#[group]",
+    ]
+
+
+def test_what_looks_like_a_command_stays_as_it_is_where_nobody_obeys_it():
+    console, stream, _ = make()
+    console.info(FORGED)
+    assert stream.getvalue() == f"{FORGED}\n"
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_result_is_no_command_to_github_either(capsys, as_json):
+    app = App({"GITHUB_ACTIONS": "true"})
+    app.json = as_json
+    document = {"about": f"{FORGED} ##[error]no"}
+    app.emit(document, f"{FORGED} ##[error]no")
+    said = capsys.readouterr().out
+    assert "##[" not in said
+    assert not any(line.lstrip().startswith("::") for line in said.splitlines())
+    assert not as_json or json.loads(said) == document
 
 
 def test_a_field_cannot_forge_a_line_of_an_error():

@@ -131,15 +131,13 @@ class App:
 
     def emit(self, document: Mapping[str, Any], text: str | None = None) -> None:
         """Print the result on stdout: the document with `--json`, otherwise the text."""
-        from rocwheel.console import printable_json, printable_lines
-
         if self.json:
             import json
 
             text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
-            click.echo(printable_json(text))
+            click.echo(self.console.shown_json(text))
         elif text is not None:
-            click.echo(printable_lines(text))
+            click.echo(self.console.shown(text))
 
     def emit_plan(self, lines: Iterable[str]) -> None:
         """Print what a dry run found: it is the result."""

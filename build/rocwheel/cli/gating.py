@@ -384,7 +384,7 @@ def _tell_github(app: App, results: Results, found: Fault) -> None:
     if app.console.mode is ConsoleMode.GITHUB:
         folder = suites.load(app.home.ci, results.suite).source.folder
         for line in summary.workflow_commands(results, found, folder):
-            app.console.info(line)
+            app.console.command(line)
 
 
 def remember(app: App, asked: Asked, results: Results) -> None:

@@ -74,7 +74,7 @@ def status(app: App, options: StatusOptions) -> int:
             bad = any(item.settled and not item.passed for item in found.values())
             return CommandError.exit_code if bad else 0
         if text != before and not app.json:
-            click.echo(text + "\n")
+            click.echo(app.console.shown(text) + "\n")
         before = text
         time.sleep(options.every)
 
