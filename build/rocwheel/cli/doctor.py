@@ -19,6 +19,7 @@ from rocwheel.cli.options import BuildOptions, build_options
 from rocwheel.console import columns
 from rocwheel.dist import readiness
 from rocwheel.dist.readiness import NOTE
+from rocwheel.download import shown_setting
 from rocwheel.errors import HostError
 from rocwheel.host import machine
 from rocwheel.index import channels
@@ -58,12 +59,13 @@ def doctor(app: App, options: DoctorOptions) -> int:
 
 
 def _settings(app: App) -> Iterable[room.Row]:
-    """Each value that is set outside of the command line, and where."""
+    """Each value that is set outside of the command line, without credentials, and where."""
     for name, value, where in app.settings.lines():
         yield room.Row(name=name, found=f"{value}, {where}")
     for name, value in sorted(app.environ.items()):
         if name.startswith("ROCWHEEL_"):
-            yield room.Row(name=name, found=f"{value}, the environment")
+            found = f"{shown_setting(name, value)}, the environment"
+            yield room.Row(name=name, found=found)
 
 
 def _place(app: App) -> room.Machine:

@@ -90,7 +90,7 @@ class Settings:
                 raise self._wrong(key, f"{key}: unknown command or key", hint=hint)
 
     def lines(self) -> Iterator[tuple[str, str, str]]:
-        """Each value that is set: its key, the value, and where it stands."""
+        """Each value that is set: its key, the value without credentials, and where it stands."""
         yield from self._lines("", self.values)
 
     def _lines(self, path: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
@@ -99,7 +99,7 @@ class Settings:
             if isinstance(value, dict):
                 yield from self._lines(name, value)
             else:
-                yield name, str(value), self._where(key)
+                yield name, _shown(key, value), self._where(key)
 
     def _where(self, key: str) -> str:
         pattern = re.compile(rf"\[?.*\b{re.escape(key)}\b")
@@ -110,6 +110,14 @@ class Settings:
         self, key: str, problem: str, *, hint: str = "see docs/how-to/configure.md"
     ) -> ConfigError:
         return ConfigError(f"{self._where(key)}: {problem}", hint=hint)
+
+
+def _shown(key: str, value: object) -> str:
+    from rocwheel.download import shown_setting
+
+    if isinstance(value, list):
+        return str([_shown(key, item) for item in value])
+    return shown_setting(key, str(value))
 
 
 def find(cwd: Path, named: str) -> Settings:

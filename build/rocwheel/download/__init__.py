@@ -21,6 +21,7 @@ from rocwheel.download.urls import (
     proxies,
     reason,
     shown,
+    shown_setting,
     without_secrets,
 )
 
@@ -42,5 +43,6 @@ __all__ = [
     "reason",
     "save",
     "shown",
+    "shown_setting",
     "without_secrets",
 ]

@@ -62,6 +62,13 @@ def has_password(url: str) -> bool:
 # Bazel's options whose value is a header: https://bazel.build/reference/command-line-reference
 _HEADER: Final = re.compile(r"(--(?:remote(?:_cache|_exec|_downloader)?|bes)_header)(?:=|\s+)\S.*")
 _USER: Final = re.compile(r"(\w[\w+.-]*://)[^/@\s'\"]+@")
+_URL: Final = re.compile(r"\w[\w+.-]*://\S+")
+_SECRET: Final = re.compile(
+    r"(\w*(?:token|secret|passw(?:or)?d|credentials?|authorization|api_?key))=\S+", re.IGNORECASE
+)
+_SECRET_NAME: Final = re.compile(
+    r"token|secret|passw(or)?d|credential|authorization|api[-_]?key|headers?\Z", re.IGNORECASE
+)
 
 
 def has_secret(option: str) -> bool:
@@ -78,6 +85,19 @@ def shown(words: Iterable[str]) -> tuple[str, ...]:
             value = without_secrets(value)
         kept.append(_HEADER.sub(r"\1=[redacted]", f"{name}{equals}{value}"))
     return tuple(kept)
+
+
+def shown_setting(name: str, value: str) -> str:
+    """A value that somebody set, as it may be told: without what gives access.
+
+    That is all of a value whose name says that it is a secret, otherwise credentials in URLs,
+    queries, headers (up to the end: a header's value may have blanks) and `TOKEN=…`.
+    """
+    if value and _SECRET_NAME.search(name):
+        return "[redacted]"
+    text = _HEADER.sub(r"\1=[redacted]", value.replace("\n", " "))
+    text = _URL.sub(lambda found: without_secrets(found[0]), _USER.sub(r"\1", text))
+    return _SECRET.sub(r"\1=[redacted]", text)
 
 
 def reason(error: BaseException) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from click.testing import CliRunner
 
-from rocwheel import cli
+from rocwheel import cli, doctor
 from rocwheel.cli import COMMANDS, ci_build
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, dry_run_option
@@ -40,6 +42,44 @@ def ask(monkeypatch, tmp_path):
         return calls[-1]
 
     return run
+
+
+SECRET = "s3cr3t-m4rk"
+HIDDEN = f"""
+cache-dir = "caches"
+[dist_wheels]
+remote-cache = "https://me:{SECRET}@cache.example/a"
+therock-path = "https://rocm.example/x.tar.gz?X-Signature={SECRET}"
+compiler = "gcc"
+bazel-options = ["--remote_header=Authorization=Bearer {SECRET}", "--jobs=4",
+                 "--repo_env=API_TOKEN={SECRET}", "--bes_backend=grpcs://{SECRET}@bes.example"]
+"""
+
+
+def test_doctor_shows_what_is_set_without_the_credentials_in_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "rocwheel.toml").write_text(HIDDEN)
+    monkeypatch.setattr(doctor, "examine", lambda *_: ())
+    mine = {
+        "ROCWHEEL_DIST_WHEELS_BAZEL_MIRROR": f"https://a:{SECRET}@m.example,http://{SECRET}@n.example",
+        "ROCWHEEL_DIST_WHEELS_BAZEL_OPTIONS": (
+            f"--remote_cache=https://{SECRET}@r.example/c --remote_header=x=y {SECRET}\n{SECRET}"
+        ),
+        "ROCWHEEL_SOME_TOKEN": SECRET,
+        "ROCWHEEL_STAGE_CHANNEL": "nightly",
+    }
+    result = CliRunner().invoke(ci_build, ["doctor", "--json"], obj=App(mine, tmp_path))
+    assert result.exit_code == 0, result.output
+    said = result.stdout
+    assert SECRET not in said
+    found = {row["name"]: row["found"] for row in json.loads(said)["checks"]}
+    assert found["dist_wheels.compiler"].startswith("gcc, ")
+    assert found["dist_wheels.remote-cache"].startswith("https://cache.example/a, ")
+    assert found["dist_wheels.therock-path"].startswith("https://rocm.example/x.tar.gz, ")
+    for word in ("--remote_header=[redacted]", "--jobs=4", "=[redacted]", "grpcs://bes.example"):
+        assert word in found["dist_wheels.bazel-options"]
+    assert found["ROCWHEEL_STAGE_CHANNEL"] == "nightly, the environment"
+    assert found["ROCWHEEL_SOME_TOKEN"] == "[redacted], the environment"
+    assert "https://r.example/c" in found["ROCWHEEL_DIST_WHEELS_BAZEL_OPTIONS"]
 
 
 FILE = """
