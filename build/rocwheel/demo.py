@@ -96,8 +96,13 @@ class DemoResult:
 
 
 def miniature(home: Home) -> Path:
-    """The folder of the miniature workspace."""
-    return home.root / "examples" / "miniature"
+    """The folder of the miniature workspace. Raises HostError where the data lacks it."""
+    folder = home.root / "examples" / "miniature"
+    if not folder.is_dir():
+        raise HostError(
+            f"{folder}: not found", hint="restore it from the repository, or install rocwheel again"
+        )
+    return folder
 
 
 def install_packages(*, runner: HostRunner, console: Console, root: bool) -> None:

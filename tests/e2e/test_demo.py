@@ -6,10 +6,14 @@ import hashlib
 import json
 import re
 import subprocess
-import sys
 import zipfile
+from dataclasses import replace
 
 import pytest
+
+from rocwheel import home
+from rocwheel.demo import miniature
+from rocwheel.errors import HostError
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc"),
@@ -158,21 +162,7 @@ def test_the_wheel_commands_agree_with_the_build(demo):
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_example_is_named_where_the_checkout_lacks_it(demo, tmp_path):
-    world, _ = demo
-    code = (
-        "import sys; from pathlib import Path; from rocwheel import demo\n"
-        "from rocwheel.errors import HostError\n"
-        "try: demo.miniature(Path('/nonexistent'))\n"
-        "except HostError as e: print(e)\n"
-    )
-    root = world.folder
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": ":".join(sys.path)},
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "/nonexistent/examples/miniature: not found" in done.stdout
+def test_the_example_is_named_where_it_is_lacking(tmp_path):
+    lacking = replace(home.find(None), root=tmp_path)
+    with pytest.raises(HostError, match=re.escape(f"{tmp_path}/examples/miniature: not found")):
+        miniature(lacking)

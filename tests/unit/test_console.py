@@ -134,7 +134,7 @@ FORGED = "::stop-commands::x"
 
 
 def test_nothing_in_a_text_is_a_command_to_github():
-    console, stream, _ = make(Mode.GITHUB, verbosity=1)
+    console, stream, _ = make(ConsoleMode.GITHUB, verbosity=1)
     lines = f"{FORGED}\n \t{FORGED}\nat a::b ##[error]no ###[group]"
     console.info(lines)
     console.detail(lines)

@@ -13,7 +13,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import group
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
-from rocwheel.ledger.nights import Nights
+from rocwheel.ledger.nights import PROBE, Nights
 from rocwheel.pipeline import cell as cells
 from rocwheel.pipeline import slurm
 from rocwheel.process import HostRunner
@@ -44,7 +44,7 @@ class NightTarget:
     def __init__(self, app: App, options: StoreOptions) -> None:
         """Raises UsageError or ConfigError."""
         self.channel = options.open(app)
-        self.store = self.channel.open()
+        self.store = self.channel.open(probe_key=PROBE)
         self.nights = Nights(self.store)
         path = app.path(options.channels_file)
         words = (

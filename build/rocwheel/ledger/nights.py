@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from rocwheel.store import Store
 
 ROOT: Final = f"{OURS}/nights"
+PROBE: Final = f"{ROOT}/_probe"  # no night's name; where all who run cells may write
+HOSTS: Final = f"{OURS}/hosts"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 SWAPS: Final = 8  # attempts to replace an object that others replace too
 LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
@@ -337,7 +339,7 @@ class Nights:
 
     def quarantined(self) -> dict[str, HostMark]:
         """Hosts that get no more cells."""
-        keys = sorted((info.key for info in self.store.keys(f"{OURS}/hosts/")), key=_number)
+        keys = sorted((info.key for info in self.store.keys(f"{HOSTS}/")), key=_number)
         marks = [
             HostMark.from_bytes(data, name=self.store.locate(key))
             for key, data in each(self._read, keys, threads=self.store.connections)
@@ -348,7 +350,7 @@ class Nights:
     def mark_host(self, mark: HostMark) -> None:
         """Record that a host gets no more cells, or gets them again."""
         host = re.sub(r"[^A-Za-z0-9._-]", "-", mark.host)
-        self._append(f"{OURS}/hosts/{host}/", mark, ".json")
+        self._append(f"{HOSTS}/{host}/", mark, ".json")
 
     # --- what is left of a night ---------------------------------------------------------------
 

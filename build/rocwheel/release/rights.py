@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from rocwheel.errors import ConfigError
+from rocwheel.ledger import nights
 from rocwheel.places import OURS
 
 if TYPE_CHECKING:
@@ -36,6 +37,22 @@ WHEELS: Final = "{staging}/{family}/*.whl"
 METADATA: Final = "{staging}/{family}/*.whl.metadata"
 MANIFESTS: Final = f"{{staging}}/{{family}}/{OURS}/manifests/*"
 PROBE: Final = f"{OURS}/probe*"
+# A night. Who runs a cell tells of cells of its kind, whose names begin with it; a plan is
+# commands, so only who builds makes one.
+NIGHT: Final = (f"{nights.ROOT}/*", f"{nights.HOSTS}/*")
+NIGHT_PROBE: Final = f"{nights.PROBE}*"
+HOSTS: Final = f"{nights.HOSTS}/*"
+BUILDS: Final = f"{OURS}/builds/*"
+PAGE: Final = "status/*"
+PLANS: Final = tuple(
+    f"{nights.ROOT}/{name}" for name in ("index.json", "clock.json", "*/plan.json")
+)
+SUMMARIES: Final = f"{nights.ROOT}/*/summary.json"
+
+
+def _cells(*kinds: str) -> tuple[str, ...]:
+    """Keys of what is told of the cells of these kinds; all who tell try the store first."""
+    return (NIGHT_PROBE, *(f"{nights.ROOT}/*/cells/{kind}" for kind in kinds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,30 +71,49 @@ ROLES: Final = {
     for role in (
         Role(
             name="builder",
-            about="builds wheel sets; looks at both indexes",
+            about="builds wheel sets; looks at both indexes; `nightly plan`, cells that build",
             bucket=LIST,
-            may=((READ, (STAGED, RELEASED)),),
+            may=(
+                (READ, (STAGED, RELEASED, *NIGHT, BUILDS)),
+                ((*PUT, *PARTS), (*PLANS, *_cells("build.*"), BUILDS)),
+            ),
         ),
         Role(
             name="stager",
             about="`stage`",
             bucket=(*LIST, *UPLOADS),
-            may=((READ, (STAGED, RELEASED, PROBE)), ((*PUT, *PARTS), (STAGED, PROBE))),
+            may=(
+                (READ, (STAGED, RELEASED, PROBE, *NIGHT, BUILDS)),
+                ((*PUT, *PARTS), (STAGED, PROBE, *_cells("stage.*"))),
+            ),
             may_not=((PUT, (VERDICTS,)),),
         ),
         Role(
             name="runner",
             about="`gate`, `gate merge` on one family: puts verdicts and reports, deletes nothing",
             bucket=LIST,
-            may=((READ, (STAGED, RELEASED)), (PUT, (VERDICTS,))),
+            may=(
+                (READ, (STAGED, RELEASED, *NIGHT, BUILDS)),
+                (PUT, (VERDICTS, *_cells("gate.*", "merge.*"), HOSTS)),
+            ),
         ),
         Role(
             name="promoter",
-            about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`",
+            about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`; ends nights",
             bucket=(*LIST, *UPLOADS),
             may=(
-                (READ, (STAGED, RELEASED, PROBE)),
-                ((*PUT, *PARTS), (STAGED, RELEASED, PROBE)),
+                (READ, (STAGED, RELEASED, PROBE, *NIGHT, BUILDS, PAGE)),
+                (
+                    (*PUT, *PARTS),
+                    (
+                        STAGED,
+                        RELEASED,
+                        PROBE,
+                        PAGE,
+                        SUMMARIES,
+                        *_cells("promote.*", "page/*", "notify*", "prune/*"),
+                    ),
+                ),
                 (DELETE, (STAGED, RELEASED)),
             ),
             may_not=(

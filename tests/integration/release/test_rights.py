@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import sys
+from datetime import datetime, timezone
 from pathlib import Path
 
 import boto3
@@ -16,9 +18,13 @@ from botocore.exceptions import ClientError
 from support.s3 import enforce, login, moto
 from support.wheelset import FAMILY, Shop, make_set, make_verdict, pass_gate
 
+from rocwheel import __version__
+from rocwheel.build_record import BUILD_RECORD
 from rocwheel.cli import main
 from rocwheel.index import channels
 from rocwheel.ledger import verdicts
+from rocwheel.ledger.nights import PROBE, Cell, HostMark, Nights, Plan
+from rocwheel.pipeline import artifacts
 from rocwheel.places import OURS
 from rocwheel.release import rights
 from rocwheel.values import replace
@@ -180,6 +186,70 @@ def test_the_promoter_prunes_what_is_old_and_cannot_stage(world, tmp_path) -> No
     assert not world.may("promoter", "put_object", wheel, Body=b"x")
     assert world.may("promoter", "delete_object", wheel)
     assert not world.may("stager", "delete_object", wheel)
+
+
+# The cell of each role, and cells whose ends it must not tell.
+CELLS = {
+    "builder": "build.jax",
+    "stager": f"stage.jax.{FAMILY.name}",
+    "runner": f"gate.jax.{FAMILY.name}.3.12.smoke",
+    "promoter": "page",
+}
+
+
+def a_night(url: str) -> Plan:
+    """One cell for each role, each a command of ours that passes at once."""
+    argv = ("channels", "rights", "--role=runner", f"--store={url}")
+    return Plan(
+        night="one", made="2026-05-01T00:00:00Z", by="me", tool=__version__, target=(),
+        recipes=(), cells=tuple(Cell(name=name, kind="x", argv=argv) for name in CELLS.values()),
+    )  # fmt: skip
+
+
+def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
+    world, tmp_path, monkeypatch, capsys
+) -> None:
+    root = Path(__file__).parents[3]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(root / "build"), str(root))))
+    program = f"--program={sys.executable} -m rocwheel"
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    (tmp_path / "wh" / BUILD_RECORD).write_text("{}")
+
+    def nights(role: str) -> Nights:
+        return Nights(world.shop(role).channel.open(probe_key=PROBE))
+
+    mine = nights("builder")
+    mine.check_clock(datetime.now(tz=timezone.utc))
+    assert mine.add(a_night(world.url))
+    assert artifacts.keep(mine.store, "inputs", tmp_path / "wh") == manifest.sha256
+    brought = artifacts.bring(nights("stager").store, "inputs", tmp_path / "brought")
+    assert (brought / manifest.built[0].filename).is_file()
+    for role, name in CELLS.items():
+        world.become(role)
+        status = main(["nightly", "cell", "one", name, program, "--store", world.url])
+        assert status == 0, f"{role}: {capsys.readouterr().err}"
+    book = nights("runner").book("one")
+    assert {name: item[0].ended.state for name, item in book.attempts.items()} == dict.fromkeys(
+        CELLS.values(), "pass"
+    )
+    nights("runner").mark_host(
+        HostMark(host="h", quarantined=True, by="me", reason="x", time="2026-05-01T00:00:00Z")
+    )
+    nights("promoter").put_summary("one", b"{}")
+    assert world.may("promoter", "put_object", "status/index.html", Body=b"x")
+    root_key = f"{OURS}/nights/one"
+    for role in ROLES:
+        others = [f"{root_key}/cells/{name}/1.json" for r, name in CELLS.items() if r != role]
+        writes = {"stager", "runner", "promoter"} & {role}
+        others += [f"{root_key}/plan.json", f"{OURS}/builds/inputs/x"] if writes else []
+        others += [f"{root_key}/orders/1.json", f"{OURS}/elsewhere"]
+        others += [] if role == "runner" else [f"{OURS}/hosts/h/2.json"]
+        others += [] if role == "promoter" else [f"{root_key}/summary.json", "status/index.html"]
+        for key in others:
+            assert not world.may(role, "put_object", key, Body=b"x"), f"{role}: {key}"
+        for key in (f"{root_key}/plan.json", f"{root_key}/cells/{CELLS[role]}/1.json",
+                    f"{OURS}/builds/inputs/manifest.json", f"{OURS}/hosts/h/1.json"):  # fmt: skip
+            assert not world.may(role, "delete_object", key), f"{role}: {key}"
 
 
 def test_the_table_in_the_documentation_is_the_data() -> None:
