@@ -1,6 +1,6 @@
 """Whether this machine can make the build that was asked for: what it has, lacks, and will take.
 
-Nothing is fetched and nothing is changed. The figures are those of JAX's own builds, and of this
+Nothing is fetched and nothing is changed. The figures are estimates of ours, or those of this
 wheelhouse's last build where there is one.
 """
 
