@@ -11,13 +11,16 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from packaging.version import Version
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
 
     from rocwheel.model import PythonVersion, WheelKind
+
+_FROM: Final = frozenset({">=", ">", "=="})  # operators that say where a range begins
 
 # What a step may depend on; a version class adds its own `features`.
 CONDITIONS: Final = frozenset({
@@ -178,6 +181,19 @@ class Layout:
     arguments: tuple[ConditionalOptions, ...]  # of the program, for `run`
     environment: tuple[ConditionalOptions, ...]  # of the program, for `run`
     classes: tuple[VersionClass, ...]
+
+    @property
+    def oldest(self) -> Version | None:
+        """The first JAX version that has a class; None where a class begins nowhere."""
+        bounds = [
+            [
+                Version(each.version.removesuffix(".*"))
+                for each in item.versions
+                if each.operator in _FROM
+            ]
+            for item in self.classes
+        ]
+        return min(map(max, bounds)) if all(bounds) else None
 
     def version_class(self, jax: Version) -> VersionClass | None:
         """Find the class of a JAX version; development versions count as their release."""

@@ -348,8 +348,15 @@ def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClas
     """The class whose marks the tree has; also warnings, where its version says another one.
 
     Development commits carry new configs under an old number, so what the tree has decides. Where
-    it has the marks of several classes the version chooses among them.
+    it has the marks of several classes the version chooses among them. Raises SourceError for a
+    version before all classes.
     """
+    oldest = layout.oldest
+    if oldest and Version(version.base_version) < oldest:
+        raise SourceError(
+            f"{root}: JAX {version} is too old: rocwheel builds {oldest} and later",
+            hint="take a newer JAX, or the build script of that release",
+        )
     fitting = [item for item in layout.classes if not _lacking(root, layout, item)]
     said = layout.version_class(version)
     warnings: list[str] = []

@@ -188,7 +188,7 @@ def test_other_bytes_than_the_table_says_are_never_executed(downloads, find, tmp
 def test_a_broken_download_is_tried_again_and_leaves_nothing_half(downloads, find, site, tmp_path):
     path = f"releases/9.9.9/bazel-9.9.9-{host_platform()}"
     site.faults[path] += [Fault(cut=5), Fault(status=503)]
-    assert find(downloads()).path.read_bytes() == SCRIPT
+    assert Path(find(downloads()).path).read_bytes() == SCRIPT
     site.faults[path] += [Fault(status=503)] * 3
     shutil.rmtree(tmp_path / "cache")
     with pytest.raises(FetchError, match="3 attempts") as caught:
@@ -220,7 +220,7 @@ def test_a_cut_download_of_bazel_continues_in_the_next_run(downloads, find, site
     (part,) = (tmp_path / "cache").rglob("*.part")
     assert SCRIPT.startswith(part.read_bytes())
     site.requests.clear()
-    assert find(downloads()).path.read_bytes() == SCRIPT
+    assert Path(find(downloads()).path).read_bytes() == SCRIPT
     assert site.requests[0].range
 
 
