@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.night import World
+from support.night import PROGRAM, World
 from support.workflow import FOLDER, Walk, load
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -127,7 +127,10 @@ def walk(tmp_path):
             "NIGHTLY_CHECK", "REPORT_STATE", "PROMOTE",
         )
     }  # fmt: skip
-    config = {"ROCWHEEL_NIGHTLY_PLAN_CONFIG": str(world.folder / "nightly.yaml")}
+    config = {
+        "ROCWHEEL_NIGHTLY_PLAN_CONFIG": str(world.folder / "nightly.yaml"),
+        "ROCWHEEL_NIGHTLY_CELL_PROGRAM": PROGRAM,
+    }
     path = {"PATH": f"{TOOLS}{os.pathsep}{os.environ['PATH']}"}
     yield world, Walk(checkout, {**world.environ(), **files, **config, **path})
     shutil.rmtree(world.folder / "cache", ignore_errors=True)
