@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import threading
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
@@ -42,6 +43,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Raises ConfigError for a value that `from_bytes` would refuse: it is never written.
         """
         document = msgspec.to_builtins(self)
+        _decoder(type(self))
         try:
             msgspec.convert(document, type(self))
         except msgspec.ValidationError as exc:
@@ -80,7 +82,7 @@ def replace(value: _T, /, **changes: Any) -> _T:
 def decoded(data: bytes, kind: type[_T], *, name: str) -> _T:
     """Parse JSON as `kind`, strictly. Raises ConfigError that says where and what."""
     try:
-        return msgspec.json.decode(data, type=kind)
+        return _decoder(kind).decode(data)
     except msgspec.ValidationError as exc:
         raise _refused(exc, name) from exc
     except (msgspec.DecodeError, RecursionError) as exc:
@@ -107,6 +109,21 @@ def validated(data: bytes, *, schema: str, name: str) -> dict[str, Any]:
             f"{name}: {where}: {error.message}", hint="use a rocwheel of the same version"
         )
     return dict(document)
+
+
+_decoders: dict[object, msgspec.json.Decoder[Any]] = {}
+_making = threading.Lock()
+
+
+def _decoder(kind: type[_T]) -> msgspec.json.Decoder[_T]:
+    """The decoder of a type, made by one thread.
+
+    msgspec 0.22 crashes where two threads look at the annotations of one type for the first time.
+    """
+    with _making:
+        if kind not in _decoders:
+            _decoders[kind] = msgspec.json.Decoder(kind)
+        return _decoders[kind]
 
 
 def _refused(exc: msgspec.ValidationError, name: str) -> ConfigError:

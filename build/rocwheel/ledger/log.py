@@ -67,6 +67,15 @@ class _Format(msgspec.Struct):
     format: int = FORMAT
 
 
+class _Number(msgspec.Struct):
+    number: int = 0
+
+
+# Made here, by one thread: see `values._decoder`.
+_FORMAT: Final = msgspec.json.Decoder(_Format)
+_NUMBER: Final = msgspec.json.Decoder(_Number)
+
+
 def read(place: Place, projects: Iterable[str] = (), *, afresh: bool = False) -> IndexState:
     """The state as the log has it now, with the listings of these projects (and those touched).
 
@@ -249,11 +258,8 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
 
 
 def _snapshot_number(data: bytes) -> int:
-    class _Number(msgspec.Struct):
-        number: int = 0
-
     try:
-        return msgspec.json.decode(data, type=_Number).number
+        return _NUMBER.decode(data).number
     except (msgspec.MsgspecError, RecursionError):
         return 0
 
@@ -284,7 +290,7 @@ def _folded(place: Place, state: IndexState) -> IndexState:
 def _check_format(data: bytes, where: str) -> None:
     """Raises StoreError for what a newer version wrote."""
     try:
-        found = msgspec.json.decode(data, type=_Format).format
+        found = _FORMAT.decode(data).format
     except (msgspec.MsgspecError, RecursionError):
         return  # garbage, which is told later
     if found > FORMAT:

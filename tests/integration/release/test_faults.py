@@ -385,7 +385,9 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
         thread = threading.Thread(target=site.serve_forever, daemon=True)
         thread.start()
         with Watcher(shop.release, f"{site.url}{shop.release.root}/", tmp_path / "pip") as watcher:
-            for number in range(1, 51 if FULL else 7):
+            for number in range(1, 51 if FULL else 21):
+                if not FULL and number > 6 and any(item.startswith("open") for item in moments):
+                    break  # six kills, and more where none of them cut a promotion
                 folder = tmp_path / str(number)
                 manifest = make_set(folder, suffix=f"+rocm7.10.0a{number:02}", pythons=(python,))
                 shop.stage(folder)
@@ -409,6 +411,9 @@ def test_pip_never_sees_half_a_release_however_often_promotions_are_killed(
                 moments.append(f"{'done' if is_done else 'open'} {len(shown)}")
                 done = subprocess.run(argv, env=env, capture_output=True, text=True, check=False)
                 assert done.returncode == 0, done.stderr
+            until = time.monotonic() + 180
+            while (watcher.looks <= 20 or watcher.installs <= 3) and time.monotonic() < until:
+                time.sleep(0.1)  # where the machine is busy, pip is slower than the kills
         site.shutdown()
         thread.join()
     assert watcher.problems == []
@@ -432,9 +437,10 @@ def test_sigterm_ends_a_promotion_in_two_lines_and_the_next_run_completes_it(
     argv = [sys.executable, "-c", "import sys; from rocwheel.cli import main; sys.exit(main())"]
     argv += ["promote", "--manifest", str(tmp_path / "wh"), "--family", FAMILY.name]
     argv += ["--store", shop.store.url, "--quiet"]
-    front.faults.arm(Fault(30, "timeout"))
+    front.faults.arm(Fault(10, "timeout"))
     with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True) as process:
         while not (front.faults.fault and front.faults.fault.hit):
+            assert process.poll() is None, "it ended before the request that was to hang"
             time.sleep(0.01)
         process.terminate()
         _, err = process.communicate(timeout=60)
