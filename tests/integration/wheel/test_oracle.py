@@ -31,7 +31,7 @@ from rocwheel.wheel.rename import NewVersion, plan_reversion
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
 
-pytestmark = [pytest.mark.slow, pytest.mark.needs("uv")]
+pytestmark = pytest.mark.slow
 
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
 OLDEST_PIP = (
@@ -255,6 +255,8 @@ def installers(tmp_path_factory, server: str) -> list[Installer]:
         )  # fmt: skip
         found.append(Installer(name, pip, {"PYTHONPATH": str(target)}))
     uv = (
+        sys.executable,
+        "-m",
         "uv",
         "pip",
         "install",
