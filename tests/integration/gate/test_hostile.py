@@ -176,7 +176,6 @@ KINDS = {
     "pipes replaced by files": crash(
         "[os.dup2(os.open('/dev/null', os.O_RDWR), n) for n in pipes(True)]", ""
     ),
-    "the pipe of commands closed": crash("[os.close(n) for n in pipes(False)]", "status 71"),
     # processes
     "a fork that returns": well("os.fork()"),
     "a fork that raises": well("if os.fork() == 0: raise ValueError('the child')"),

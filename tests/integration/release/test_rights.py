@@ -23,7 +23,7 @@ from rocwheel.build_record import BUILD_RECORD
 from rocwheel.cli import main
 from rocwheel.index import channels
 from rocwheel.ledger import verdicts
-from rocwheel.ledger.nights import PROBE, Cell, HostMark, Nights, Plan
+from rocwheel.ledger.nights import PROBE, Cell, HostMark, NightPlan, Nights
 from rocwheel.pipeline import artifacts
 from rocwheel.places import OURS
 from rocwheel.release import rights
@@ -197,10 +197,10 @@ CELLS = {
 }
 
 
-def a_night(url: str) -> Plan:
+def a_night(url: str) -> NightPlan:
     """One cell for each role, each a command of ours that passes at once."""
     argv = ("channels", "rights", "--role=runner", f"--store={url}")
-    return Plan(
+    return NightPlan(
         night="one", made="2026-05-01T00:00:00Z", by="me", tool=__version__, target=(),
         recipes=(), cells=tuple(Cell(name=name, kind="x", argv=argv) for name in CELLS.values()),
     )  # fmt: skip
