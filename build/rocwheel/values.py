@@ -89,28 +89,6 @@ def decoded(data: bytes, kind: type[_T], *, name: str) -> _T:
         raise ConfigError(f"{name}: not JSON: {exc}", hint="use the file as it was made") from exc
 
 
-def validated(data: bytes, *, schema: str, name: str) -> dict[str, Any]:
-    """Parse JSON and check it against `rocwheel/schemas/<schema>.schema.json`."""
-    from importlib.resources import files
-
-    import jsonschema
-
-    try:
-        document = json.loads(data)
-    except ValueError as exc:
-        raise ConfigError(f"{name}: not JSON: {exc}", hint="use the file as it was made") from exc
-    rules = json.loads(files("rocwheel").joinpath(f"schemas/{schema}.schema.json").read_bytes())
-    error = jsonschema.exceptions.best_match(
-        jsonschema.Draft202012Validator(rules).iter_errors(document)
-    )
-    if error:
-        where = ".".join(map(str, error.absolute_path)) or "document"
-        raise ConfigError(
-            f"{name}: {where}: {error.message}", hint="use a rocwheel of the same version"
-        )
-    return dict(document)
-
-
 _decoders: dict[object, msgspec.json.Decoder[Any]] = {}
 _making = threading.Lock()
 
