@@ -193,6 +193,9 @@ KINDS = {
     "a child deaf to signals": well(
         "subprocess.Popen(['sh', '-c', \"trap '' TERM INT HUP; sleep 1000\"])", left="sleep 1000"
     ),
+    "a child without a command line": well(
+        "subprocess.Popen([''], executable='/bin/cat', stdin=subprocess.PIPE)", left="[cat]"
+    ),
     "many children": well("[subprocess.Popen(['sleep', '1000']) for _ in range(20)]", left="sleep"),
     "a child that dies": well("subprocess.Popen(['false'])"),
     "a child that writes garbage to what it inherits": well(

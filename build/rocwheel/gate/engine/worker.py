@@ -47,6 +47,7 @@ DUMP_SIGNAL = 62  # a real-time signal that nothing else uses; stacks of all thr
 HIGH_DESCRIPTOR = 800  # a test that closes the first few hundred descriptors misses ours
 LOST_PIPE = 71  # exit status of a process whose pipe a test has closed or replaced
 END_SECONDS = 1.0  # for a killed process to disappear
+ARGUMENTS_SECONDS = 0.1  # for a new program to have its arguments
 FAILED_STATUS, UNKNOWN = "failed", "pytest reported no outcome"
 KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
 LIMITS = (
@@ -671,11 +672,25 @@ def _alive(pid: int) -> bool:
 
 
 def _command_of(pid: int) -> str:
-    try:
-        text = Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return ""
-    return text.replace(b"\0", b" ").decode(errors="backslashreplace").strip()[:200]
+    """What a process runs; its name in brackets where it has no command line, "" of a dead one.
+
+    A new program has none for an instant: descriptors are closed before its arguments are laid
+    (`begin_new_exec` and `setup_arg_pages` in Linux's fs/exec.c), so whoever waited for that pipe
+    may look too early.
+    """
+    until = _clock() + ARGUMENTS_SECONDS
+    while _alive(pid):
+        try:
+            text = Path(f"/proc/{pid}/cmdline").read_bytes()
+            name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        if command := text.replace(b"\0", b" ").decode(errors="backslashreplace").strip():
+            return command[:200]
+        if _clock() > until:
+            return f"[{name.strip()}]"
+        time.sleep(0.001)
+    return ""
 
 
 def _text(report: pytest.CollectReport | pytest.TestReport) -> str:
