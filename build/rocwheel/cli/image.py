@@ -15,7 +15,8 @@ from rocwheel.bazel.releases import Downloads
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once, option, section
 from rocwheel.container import EngineKind
-from rocwheel.dist.executor import Executor, container_spec
+from rocwheel.dist.executor import container_spec
+from rocwheel.dist.request import Executor
 from rocwheel.errors import ConfigError, HostError, RocwheelError
 from rocwheel.image import building, facts, found, recipe, registry
 

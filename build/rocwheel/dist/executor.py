@@ -13,11 +13,11 @@ import secrets
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 from rocwheel import bazel, container
 from rocwheel.build_record import BuilderRecord
-from rocwheel.container import DeviceNode, EngineKind, Limits, Mount, Spec, User
+from rocwheel.container import EngineKind, Limits, Mount, Spec, User
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.host import machine
 from rocwheel.image import facts, obtain, recipe, registry, searching
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from rocwheel.console import Console
-    from rocwheel.dist.request import Request
+    from rocwheel.dist.request import Executor, Request
     from rocwheel.host.machine import Interpreter
     from rocwheel.image import Found, ImageFacts
     from rocwheel.process import Command, HostRunner, Runner
@@ -61,31 +61,6 @@ PYTHONS: Final = _guest("/rocwheel/pythons")
 WHEELHOUSE: Final = _guest("/rocwheel/wheelhouse")
 CONFIGURE: Final = _guest("/rocwheel/configure")
 CA_BUNDLE: Final = _guest("/rocwheel/ca-certificates.crt")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Executor:
-    """What was asked for: the host, or an engine with an image and how its container may run."""
-
-    kind: Literal["host", "docker", "podman"] = "host"
-    image: str = ""  # a reference, or `search`
-    pythons: tuple[Path, ...] = ()  # prefixes of CPythons of this machine to mount
-    network: str = "none"
-    pass_proxies: bool = False  # and the CA bundle
-    cpus: str = ""
-    memory: str = ""
-    shm: str = "1g"
-    sandbox: bool = False
-    recipe: str = "manylinux_2_28"  # what `search` looks for
-    keep_minutes: int = 0  # how long the container stays for the next turn
-    commit: str = ""  # keep the container as an image of this name
-    traceable: bool = True  # False: nothing comes of it that has a manifest
-    devices: tuple[DeviceNode, ...] = ()
-
-    @property
-    def strategy(self) -> str:
-        """What Bazel's sandbox can be there."""
-        return "linux-sandbox" if self.sandbox or self.kind == "host" else "processwrapper-sandbox"
 
 
 @dataclass(frozen=True, kw_only=True)

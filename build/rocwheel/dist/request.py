@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, rocm, source
 from rocwheel.wheel.policy import WheelPolicy
 from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.bazel.remote import LOCAL
-from rocwheel.dist.executor import Executor
+from rocwheel.container import DeviceNode
 from rocwheel.download import has_secret
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, gfx_target, suggest
@@ -23,6 +23,31 @@ if TYPE_CHECKING:
     from rocwheel.home import Home
 
 JAXLIB_ORIGINS: Final = ("built", "upstream")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Executor:
+    """What was asked for: the host, or an engine with an image and how its container may run."""
+
+    kind: Literal["host", "docker", "podman"] = "host"
+    image: str = ""  # a reference, or `search`
+    pythons: tuple[Path, ...] = ()  # prefixes of CPythons of this machine to mount
+    network: str = "none"
+    pass_proxies: bool = False  # and the CA bundle
+    cpus: str = ""
+    memory: str = ""
+    shm: str = "1g"
+    sandbox: bool = False
+    recipe: str = "manylinux_2_28"  # what `search` looks for
+    keep_minutes: int = 0  # how long the container stays for the next turn
+    commit: str = ""  # keep the container as an image of this name
+    traceable: bool = True  # False: nothing comes of it that has a manifest
+    devices: tuple[DeviceNode, ...] = ()
+
+    @property
+    def strategy(self) -> str:
+        """What Bazel's sandbox can be there."""
+        return "linux-sandbox" if self.sandbox or self.kind == "host" else "processwrapper-sandbox"
 
 
 @dataclass(frozen=True, kw_only=True)
