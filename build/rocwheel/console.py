@@ -11,14 +11,11 @@ import enum
 import json
 import re
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol, TextIO
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import TextIO
-
-    from rocwheel.errors import RocwheelError
+from rocwheel.errors import RocwheelError
 
 PLAIN_SECONDS: Final = 10.0  # between two progress lines in a log
 _BREAKS: Final = frozenset("\n\t")

@@ -18,44 +18,38 @@ import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from amdgpu_family_matrix import Family
 from rocwheel import dist, families, files
-from rocwheel.console import silent
+from rocwheel.console import Console, silent
 from rocwheel.container import Mount
 from rocwheel.dist import executor
 from rocwheel.errors import HostError, WheelError
 from rocwheel.gate import environment
 from rocwheel.gate import run as gate
 from rocwheel.gate.engine.plan import Watcher
-from rocwheel.gate.request import GateRequest
+from rocwheel.gate.request import GateRequest, Host
 from rocwheel.gate.suite import skips, suites
 from rocwheel.gate.verdict import storing
+from rocwheel.home import Home
 from rocwheel.host import debian, machine
 from rocwheel.index import channels
+from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, WheelKind, module_name
-from rocwheel.process import Command
+from rocwheel.places import Place
+from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.release import promote, stage, wheelset
+from rocwheel.release.operations import Who
 from rocwheel.report import render
 from rocwheel.values import replace
 from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import date
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.console import Console
-    from rocwheel.gate.request import Host
-    from rocwheel.home import Home
-    from rocwheel.manifest import Manifest
-    from rocwheel.places import Place
-    from rocwheel.process import GuestPath, HostRunner, Runner
-    from rocwheel.release.operations import Who
 
 ROCM_VERSION: Final = "7.10.0a20251120"
 FAMILY: Final = "miniature"  # the family's name, and its suite's

@@ -7,25 +7,20 @@ only those that changed.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from rocwheel import bazel, dist, files
+from rocwheel.bazel import BazelInvocation
 from rocwheel.bazel.remote import quoted, write_headers
+from rocwheel.console import Console
 from rocwheel.container import Mount
-from rocwheel.dist.executor import CONFIGURE, cache_folders
+from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, cache_folders
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind, suggest
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from rocwheel.bazel import BazelInvocation
-    from rocwheel.console import Console
-    from rocwheel.dist.executor import BuildEnvironment
-    from rocwheel.process import GuestPath, HostRunner, Runner
+from rocwheel.process import Command, GuestPath, HostRunner, Runner
 
 # What a test may need of the caller's environment; everything else a child sees is fixed.
 TEST_ENV: Final = ("GPU_", "HIP_", "HSA_", "JAX_", "ROCR_", "XLA_")

@@ -7,10 +7,10 @@ import os
 import shutil
 import socket
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from packaging.specifiers import SpecifierSet
 
@@ -18,11 +18,7 @@ from rocwheel import container
 from rocwheel.console import size
 from rocwheel.errors import RocwheelError
 from rocwheel.host import machine
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from rocwheel.process import Runner
+from rocwheel.process import Runner
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,15 +6,11 @@ family says itself what a pass must show, so nothing else treats it in another w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from amdgpu_family_matrix import Family, Level, Need, Proof, Rule, Trigger
 from rocwheel import config
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocwheel.config import Field
+from rocwheel.config import Field
 
 
 def load(path: Path) -> dict[str, Family]:

@@ -12,13 +12,11 @@ import json
 import os
 import shutil
 import weakref
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from types import TracebackType
+from types import TracebackType
+from typing import Final, final
 
 BLOCK: Final = 1 << 20
 

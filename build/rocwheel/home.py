@@ -7,16 +7,14 @@ have its own `ci` folder in place of either.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.errors import ConfigError
 from rocwheel.manifest import Source
 from rocwheel.values import decoded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PACKAGE: Final = Path(__file__).resolve().parent
 SHARE: Final = PACKAGE / "share"

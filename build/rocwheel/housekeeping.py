@@ -10,16 +10,14 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel import files
 from rocwheel.console import size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 # What lies in the cache, and how deep below it one thing of the kind is.
 KINDS: Final = {

@@ -9,16 +9,14 @@ from __future__ import annotations
 import difflib
 import enum
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
 from rocwheel.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 CPYTHONS: Final = ("3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft")
 LAST_FIXED_NAME: Final = Version("0.9.1")  # upstream labels say rocm60 up to here, whatever ROCm

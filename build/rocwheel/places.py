@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 
-from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Headers
-
-if TYPE_CHECKING:
-    from rocwheel.store import Store
+from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Headers, Store
 
 OURS: Final = "_rocwheel"
 FOREIGN: Final = "foreign"  # stands for a manifest where files came before us

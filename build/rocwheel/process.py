@@ -14,19 +14,15 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, NewType, Protocol
+from pathlib import Path, PurePath, PurePosixPath
+from typing import IO, Final, NewType, Protocol
 
 from rocwheel import watch
 from rocwheel.errors import CommandError, HostError
 from rocwheel.watch import Pump
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-    from pathlib import PurePath
-    from typing import IO
 
 # A path as commands see it where they run. A plain `Path` is one of this machine: mypy lets
 # neither stand for the other, and only a `Runner` turns one into the other.

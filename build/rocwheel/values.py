@@ -13,15 +13,12 @@ import dataclasses
 import hashlib
 import json
 import threading
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
+from typing_extensions import Self
 
 from rocwheel.errors import ConfigError
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Commit = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{40}\Z")]

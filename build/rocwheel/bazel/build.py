@@ -13,26 +13,22 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawns
+from rocwheel.bazel.invocation import BazelInvocation, WheelTarget
 from rocwheel.bazel.profile import Summary, read_profile
 from rocwheel.bazel.remote import ask, write_headers
-from rocwheel.console import count, duration, size
+from rocwheel.console import Console, Progress, count, duration, size
 from rocwheel.errors import BazelError, CommandError, HostError
 from rocwheel.files import locked, write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from rocwheel.bazel.invocation import BazelInvocation, WheelTarget
-    from rocwheel.console import Console, Progress
-    from rocwheel.model import WheelKind
-    from rocwheel.process import Runner
+from rocwheel.model import WheelKind
+from rocwheel.process import Runner
 
 POLL_SECONDS: Final = 0.2
 RUNNER_COUNTS_SINCE: Final = (5,)  # Bazel that counts cache hits in its build metrics

@@ -8,16 +8,14 @@ when present and never required, so that Bazel 4.2 to 8 are read by the same cod
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from rocwheel.errors import HostError
 from rocwheel.process import GuestPath
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 # Written once in every build to stamp it; it says nothing about what was rebuilt.
 _BOOKKEEPING: Final = frozenset({"BazelWorkspaceStatusAction"})

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from rocwheel.bazel.binary import BazelBinary
 from rocwheel.bazel.remote import LOCAL, Remote
 from rocwheel.errors import ConfigError
-from rocwheel.layout import expand, expand_env
+from rocwheel.layout import Layout, VersionClass, expand, expand_env
 from rocwheel.model import (
     PythonVersion,
     RocmVersion,
@@ -25,12 +27,6 @@ from rocwheel.model import (
     suggest,
 )
 from rocwheel.process import Command, GuestPath
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rocwheel.bazel.binary import BazelBinary
-    from rocwheel.layout import Layout, VersionClass
 
 COMPILERS: Final = ("clang", "gcc", "hermetic")
 CPU_FEATURES: Final = ("release", "native", "default")

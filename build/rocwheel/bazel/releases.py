@@ -7,21 +7,17 @@ cached one is the right one; nothing is executed before its bytes were compared.
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel import config, files
-from rocwheel.console import Unit
+from rocwheel.config import Field
+from rocwheel.console import Console, Unit
 from rocwheel.download import Client, Retry, has_password, save, without_secrets
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.config import Field
-    from rocwheel.console import Console
 
 SCHEMA: Final = 1
 ELSEWHERE: Final = "check --bazel-mirror and --bazel-proxy, or name a Bazel with --bazel-path"

@@ -12,6 +12,7 @@ import hashlib
 import os
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
@@ -21,8 +22,6 @@ from rocwheel.download import reason
 from rocwheel.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import requests
 
 SLOW_SECONDS: Final = 2.0  # for a request of a few bytes; Bazel would wait as long per action

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 
@@ -13,17 +14,12 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import group
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
-from rocwheel.ledger.nights import PROBE, Nights
+from rocwheel.ledger.nights import PROBE, Book, Nights
 from rocwheel.pipeline import cell as cells
 from rocwheel.pipeline import slurm
+from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import HostRunner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocwheel.ledger.nights import Book
-    from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.verdict import State
+from rocwheel.verdict import State
 
 LATEST: Final = "latest"
 

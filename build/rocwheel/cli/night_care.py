@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import Final, NoReturn
 
 import click
 
@@ -26,17 +26,13 @@ from rocwheel.cli.night import (
 from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
 from rocwheel.console import columns, duration
 from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.ledger.nights import HostMark, Order, moment, now_text
+from rocwheel.ledger.nights import Book, HostMark, Order, moment, now_text
 from rocwheel.pipeline import artifacts, notify, slurm, standing
 from rocwheel.pipeline import cell as cells
+from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command
 from rocwheel.release import retention
-
-if TYPE_CHECKING:
-    from rocwheel.ledger.nights import Book
-    from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.release.operations import Who
-
+from rocwheel.release.operations import Who
 
 # --- look ----------------------------------------------------------------------------------------
 

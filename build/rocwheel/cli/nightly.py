@@ -7,7 +7,7 @@ import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
@@ -32,15 +32,13 @@ from rocwheel.errors import CommandError, ConfigError
 from rocwheel.files import locked
 from rocwheel.gate.machine import accelerators
 from rocwheel.host import cgroup
+from rocwheel.ledger.nights import Book, Ended, NightPlan
 from rocwheel.pipeline import cell as cells
 from rocwheel.pipeline import local, planning, resolving, slurm, standing, summing
 from rocwheel.pipeline import settings as settings_file
+from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, base_env
 from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from rocwheel.ledger.nights import Book, Ended, NightPlan
-    from rocwheel.pipeline.standing import CellStanding
 
 ENGINES: Final = ("local", "slurm", "github")
 RETRY: Final = Retry(attempts=4)

@@ -11,23 +11,17 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import IO, Final
 
 from rocwheel.container.leftovers import owner
-from rocwheel.container.spec import RUN
+from rocwheel.container.spec import RUN, Spec
 from rocwheel.errors import CommandError, HostError, RocwheelError
 from rocwheel.files import locked
-from rocwheel.process import GRACE_SECONDS, Completed, GuestPath
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-    from pathlib import Path
-    from typing import IO
-
-    from rocwheel.container.spec import Spec
-    from rocwheel.process import Command, HostProcess, HostRunner
+from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostProcess, HostRunner
 
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 20.0

@@ -5,16 +5,14 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.container.engine import ContainerEngine, EngineKind
 from rocwheel.errors import HostError
 from rocwheel.process import Command, GuestPath
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 LABEL: Final = "org.rocwheel"
 HOME: Final = GuestPath(PurePosixPath("/rocwheel/home"))

@@ -21,16 +21,14 @@ from rocwheel.build_record import BazelRecord, BuildRecord, FindingRecord
 from rocwheel.manifest import Manifest, RocmSource, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
 from rocwheel.values import replace
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from rocwheel import source
+from rocwheel.console import Console
+from rocwheel.dist.executor import BuildEnvironment
+from rocwheel.dist.request import Plan
+from rocwheel.process import HostRunner, Runner
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from rocwheel import source
-    from rocwheel.console import Console
-    from rocwheel.dist.executor import BuildEnvironment
-    from rocwheel.dist.request import Plan
-    from rocwheel.process import HostRunner, Runner
 
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
 

@@ -14,11 +14,9 @@ from typing import TYPE_CHECKING, Final
 from rocwheel import bazel, rocm, source
 from rocwheel.errors import HostError, RocmError, SourceError
 from rocwheel.process import Command
+from collections.abc import Iterator, Mapping
+from rocwheel.process import Runner
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from rocwheel.process import Runner
 
 COMPILER: Final = "CLANG_COMPILER_PATH"  # what XLA's rocm_configure.bzl compiles host code with
 HERMETIC: Final = "USE_HERMETIC_CC_TOOLCHAIN"  # "0" where a config turns to the machine's compiler

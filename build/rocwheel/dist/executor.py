@@ -23,16 +23,14 @@ from rocwheel.host import machine
 from rocwheel.image import facts, obtain, recipe, registry, searching
 from rocwheel.image.found import INPUTS
 from rocwheel.process import GuestPath
+from collections.abc import Iterator, Mapping
+from rocwheel.console import Console
+from rocwheel.dist.request import Executor, Request
+from rocwheel.host.machine import Interpreter
+from rocwheel.image import Found, ImageFacts
+from rocwheel.process import Command, HostRunner, Runner
+from rocwheel.source import SourceTree
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from rocwheel.console import Console
-    from rocwheel.dist.request import Executor, Request
-    from rocwheel.host.machine import Interpreter
-    from rocwheel.image import Found, ImageFacts
-    from rocwheel.process import Command, HostRunner, Runner
-    from rocwheel.source import SourceTree
 
 CERTIFICATES: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 PROXIES: Final = (

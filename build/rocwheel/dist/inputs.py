@@ -14,19 +14,16 @@ from rocwheel.dist import checks, executor
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import RocmVersion, WheelKind, rocm_number
 from rocwheel.process import GuestPath
+from collections.abc import Iterator, Sequence
+from packaging.version import Version
+from rocwheel.console import Console
+from rocwheel.dist.executor import BuildEnvironment
+from rocwheel.dist.request import Plan, Request
+from rocwheel.layout import VersionClass
+from rocwheel.manifest import Source
+from rocwheel.image import ImageFacts
+from rocwheel.process import Command, HostRunner, Runner
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from packaging.version import Version
-
-    from rocwheel.console import Console
-    from rocwheel.dist.executor import BuildEnvironment
-    from rocwheel.dist.request import Plan, Request
-    from rocwheel.layout import VersionClass
-    from rocwheel.manifest import Source
-    from rocwheel.image import ImageFacts
-    from rocwheel.process import Command, HostRunner, Runner
 
 
 _ROOT: Final = GuestPath(PurePosixPath("/"))

@@ -18,13 +18,11 @@ from rocwheel.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.console import duration, size
 from rocwheel.dist import inputs
 from rocwheel.errors import RocwheelError
+from collections.abc import Iterator
+from rocwheel import source
+from rocwheel.dist.request import Plan, Request
+from rocwheel.process import HostRunner
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocwheel import source
-    from rocwheel.dist.request import Plan, Request
-    from rocwheel.process import HostRunner
 
 GIB: Final = 1 << 30
 BAZEL_DISK: Final = 40 * GIB  # repositories unpacked, objects and the disk cache of one JAX

@@ -15,12 +15,10 @@ from rocwheel.download import has_secret
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, gfx_target, suggest
 from rocwheel.wheel import policy as policy_file
+from collections.abc import Mapping
+from pathlib import Path
+from rocwheel.home import Home
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.home import Home
 
 JAXLIB_ORIGINS: Final = ("built", "upstream")
 

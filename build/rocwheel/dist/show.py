@@ -12,14 +12,12 @@ from rocwheel.build_record import BUILD_RECORD
 from rocwheel.manifest import MANIFEST
 from rocwheel.model import canonical_version, project_name
 from rocwheel.process import base_env
+from collections.abc import Iterator, Mapping
+from rocwheel.dist.assemble import Result
+from rocwheel.dist.executor import BuildEnvironment
+from rocwheel.dist.request import Plan
+from rocwheel.process import Command, HostRunner
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from rocwheel.dist.assemble import Result
-    from rocwheel.dist.executor import BuildEnvironment
-    from rocwheel.dist.request import Plan
-    from rocwheel.process import Command, HostRunner
 
 UPSTREAM: Final = " (upstream, by hash)"
 ROCM_VARIABLE: Final = "ROCM_ROOT"  # of the shell that dry-run lines are pasted into

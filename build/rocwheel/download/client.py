@@ -8,9 +8,11 @@ import re
 import socket
 import threading
 import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
+from types import TracebackType
 from typing import TYPE_CHECKING, Final, TypeVar, final
 from urllib.parse import urljoin, urlsplit
 
@@ -20,9 +22,6 @@ from rocwheel.download.urls import proxies, reason, without_secrets
 from rocwheel.errors import ConfigError, FetchError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
-
     import requests
 
 T = TypeVar("T")

@@ -7,8 +7,10 @@ that no LD_LIBRARY_PATH hides a wrong one.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
@@ -16,18 +18,11 @@ from packaging.version import Version
 from rocwheel import files
 from rocwheel.errors import CommandError, WheelError
 from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
-from rocwheel.model import WheelKind
-from rocwheel.process import Command
+from rocwheel.host.machine import Interpreter
+from rocwheel.manifest import Manifest
+from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.process import Command, Runner
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from rocwheel.host.machine import Interpreter
-    from rocwheel.manifest import Manifest
-    from rocwheel.model import PythonVersion
-    from rocwheel.process import Runner
 
 PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 

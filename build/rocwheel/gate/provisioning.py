@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel import rocm
+from rocwheel.console import Console
 from rocwheel.errors import ConfigError
-from rocwheel.gate.request import DeviceChoice
+from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.verdict import RocmProvided
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocwheel.console import Console
-    from rocwheel.gate.request import GateRequest, Host
 
 TARBALLS: Final = "https://rocm.nightlies.amd.com/tarball"  # where TheRock publishes them
 PIP: Final = "pip:"

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import datetime
+from pathlib import Path
 
+from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
+from rocwheel.gate.environment import WheelsUnderTest
 from rocwheel.gate.suite.discovery import Shard
-from rocwheel.results import Outcome
+from rocwheel.gate.suite.history import SuiteHistory
+from rocwheel.gate.suite.skips import Skip
+from rocwheel.gate.suite.suites import Library, Suite
+from rocwheel.home import Home
+from rocwheel.manifest import Manifest
+from rocwheel.model import PythonVersion
+from rocwheel.process import HostRunner
+from rocwheel.results import Outcome, Results
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-    from pathlib import Path
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.gate.environment import WheelsUnderTest
-    from rocwheel.gate.suite.history import SuiteHistory
-    from rocwheel.gate.suite.skips import Skip
-    from rocwheel.gate.suite.suites import Library, Suite
-    from rocwheel.home import Home
-    from rocwheel.manifest import Manifest
-    from rocwheel.model import PythonVersion
-    from rocwheel.process import HostRunner
-    from rocwheel.results import Results
-    from rocwheel.verdict import Demand, KnownSuite
+from rocwheel.verdict import Demand, KnownSuite
 
 
 class DeviceChoice(enum.Enum):

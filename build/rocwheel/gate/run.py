@@ -9,46 +9,42 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.version import Version
 
 from rocwheel import __version__, home
+from rocwheel.console import Console
 from rocwheel.errors import ConfigError, RocwheelError
 from rocwheel.gate import environment, provisioning
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.engine import Engine
-from rocwheel.gate.engine.plan import RunPlan, System
+from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
 from rocwheel.gate.engine.scheduler import Estimates
+from rocwheel.gate.environment import Environment
 from rocwheel.gate.machine import devices, preflight
 from rocwheel.gate.machine.accelerators import Maker
+from rocwheel.gate.machine.devices import Allotted
+from rocwheel.gate.machine.preflight import EnvironmentFacts
 from rocwheel.gate.machine.slots import Held, Patience, Slots
+from rocwheel.gate.provisioning import Provided
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
 from rocwheel.gate.suite import discovery, skips, static
+from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.host import cgroup
 from rocwheel.host import machine as machines
+from rocwheel.results import Fault, Results
 from rocwheel.source import git
 from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from rocwheel.console import Console
-    from rocwheel.gate.engine.plan import Lane, Watcher
-    from rocwheel.gate.environment import Environment
-    from rocwheel.gate.machine.devices import Allotted
-    from rocwheel.gate.machine.preflight import EnvironmentFacts
-    from rocwheel.gate.provisioning import Provided
-    from rocwheel.gate.suite.discovery import SuiteFiles
-    from rocwheel.results import Fault, Results
 
 WATCHED: Final = ("jax", "jaxlib")
 

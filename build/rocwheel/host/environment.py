@@ -14,16 +14,13 @@ import importlib.util
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rocwheel import files
 from rocwheel.errors import CommandError, HostError
 from rocwheel.host import debian
 from rocwheel.process import Command, HostRunner, base_env
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 def python(lock: Path, *, environ: Mapping[str, str]) -> Path:

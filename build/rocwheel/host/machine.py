@@ -6,19 +6,15 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from rocwheel.errors import HostError, RocwheelError
 from rocwheel.model import CPYTHONS, PythonVersion
-from rocwheel.process import Command, GuestPath
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from rocwheel.process import Runner
+from rocwheel.process import Command, GuestPath, Runner
 
 # What a CPython is asked about itself, as a program of its own.
 ASK: Final = """

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel import container
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.files import write
 from rocwheel.host.machine import ASK, CompilerPair, Interpreter, interpreter, preferred
-from rocwheel.process import Command, GuestPath
+from rocwheel.model import PythonVersion
+from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.values import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rocwheel.model import PythonVersion
-    from rocwheel.process import HostRunner, Runner
 
 TOOL: Final = "/opt/rocwheel"  # where a builder image has rocwheel itself
 TOOL_PYTHON: Final = f"{TOOL}/venv/bin/python"

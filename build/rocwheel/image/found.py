@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
+from rocwheel.console import Console
+from rocwheel.container import ContainerEngine
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rocwheel.console import Console
-    from rocwheel.container import ContainerEngine
-    from rocwheel.process import Runner
+from rocwheel.process import Runner
 
 INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was made from
 UNTRACEABLE: Final = f"{LABEL}.untraceable"  # a container that somebody kept as an image

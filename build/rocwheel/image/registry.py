@@ -9,22 +9,20 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rocwheel.console import Console
+from rocwheel.container import ContainerEngine
 from rocwheel.errors import CommandError, HostError, StoreError
 from rocwheel.image.found import INPUTS, Found, inspect
+from rocwheel.image.recipe import ImageInputs
+from rocwheel.process import HostRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     import requests
-
-    from rocwheel.console import Console
-    from rocwheel.container import ContainerEngine
-    from rocwheel.image.recipe import ImageInputs
-    from rocwheel.process import HostRunner
 
 MANIFESTS: Final = (
     "application/vnd.oci.image.manifest.v1+json",

@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import amdgpu_family_matrix as matrix
 from rocwheel import config, files
+from rocwheel.config import Field
 from rocwheel.errors import ConfigError
 from rocwheel.model import WheelKind, suggest
 from rocwheel.places import OURS, Place
-from rocwheel.store import Options, open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.config import Field
-    from rocwheel.store import Store
-    from rocwheel.verdict import KnownSuite
+from rocwheel.store import Options, Store, open_store
+from rocwheel.verdict import KnownSuite
 
 FILE: Final = "ci/channels.yaml"
 ANY_MAJOR: Final = 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Sized
 from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
@@ -19,14 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 from rocwheel.console import size as readable_size
-from rocwheel.entry import parsed
+from rocwheel.entry import Entry, parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from jinja2 import Template
-
-    from rocwheel.entry import Entry
 
 API_VERSION: Final = "1.1"
 PRIVATE: Final = "_rocwheel"

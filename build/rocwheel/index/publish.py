@@ -8,21 +8,16 @@ that was held up for hours finds its page changed and leaves it.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from rocwheel.entry import rank
+from rocwheel.entry import Entry, rank
 from rocwheel.errors import ObjectMissingError, ObjectStaleError, RefusedError, StoreError
 from rocwheel.index.page import Page, Root, links, mark
-from rocwheel.store import each, pause
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from rocwheel.entry import Entry
-    from rocwheel.places import Place
-    from rocwheel.store import Headers, Info
+from rocwheel.places import Place
+from rocwheel.store import Headers, Info, each, pause
 
 Shown: TypeAlias = "Page | Root"
 

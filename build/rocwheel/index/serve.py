@@ -10,20 +10,16 @@ import posixpath
 import socket
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from rocwheel import __version__
 from rocwheel.errors import StoreError
-from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocwheel.store import Info, Store
+from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Info, Store
 
 SIMPLE_HTML: Final = "application/vnd.pypi.simple.v1+html"
 CHANGING: Final = {".json": JSON, ".html": HTML}

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -31,13 +32,9 @@ from rocwheel.ledger.state import (
     skipped,
     touched,
 )
+from rocwheel.places import Place
 from rocwheel.store import each, pause
 from rocwheel.values import Value, decoded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rocwheel.places import Place
 
 LIMIT: Final = 256 << 20  # bytes of an object that is read as a whole
 TRIES: Final = 5  # to learn how a commit ended

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.errors import (
     ConfigError,
@@ -22,13 +23,8 @@ from rocwheel.errors import (
     ObjectStaleError,
 )
 from rocwheel.places import OURS
-from rocwheel.store import JSON, TEXT, Headers, each
+from rocwheel.store import JSON, TEXT, Headers, Store, each
 from rocwheel.values import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from rocwheel.store import Store
 
 ROOT: Final = f"{OURS}/nights"
 PROBE: Final = f"{ROOT}/_probe"  # no night's name; where all who run cells may write

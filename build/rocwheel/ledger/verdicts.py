@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.errors import ConfigError, ObjectMissingError
-from rocwheel.store import TEXT, Headers, each, replaced
+from rocwheel.places import Place
+from rocwheel.store import TEXT, Headers, Info, each, replaced
 from rocwheel.verdict import State, Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rocwheel.places import Place
-    from rocwheel.store import Info
 
 LARGEST: Final = 4 << 20  # bytes of a verdict that is read; ours have some thousand
 

@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rocwheel.console import Console
 from rocwheel.errors import (
     ConfigError,
     FetchError,
@@ -28,24 +32,24 @@ from rocwheel.errors import (
     RocwheelError,
     StoreError,
 )
-from rocwheel.ledger.nights import Begun, Ended, HostMark, moment, now_text
+from rocwheel.ledger.nights import (
+    Begun,
+    Book,
+    Cell,
+    CellAttempt,
+    Ended,
+    HostMark,
+    Nights,
+    moment,
+    now_text,
+)
 from rocwheel.pipeline import artifacts, standing
-from rocwheel.pipeline.standing import Phase
-from rocwheel.process import Command, stop
+from rocwheel.pipeline.standing import CellStanding, Phase
+from rocwheel.process import Command, HostRunner, stop
 from rocwheel.source import git
 from rocwheel.source.git import Checkout
+from rocwheel.store import Store
 from rocwheel.verdict import State, Verdict
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
-    from datetime import datetime
-
-    from rocwheel.console import Console
-    from rocwheel.ledger.nights import Book, Cell, CellAttempt, Nights
-    from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.process import HostRunner
-    from rocwheel.store import Store
 
 LOG_BYTES: Final = 1 << 20  # of a log that is kept, its end
 POLL: Final = 0.05  # seconds

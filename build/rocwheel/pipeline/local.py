@@ -12,24 +12,19 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import IO, Final
 
 from rocwheel.console import columns, duration
 from rocwheel.errors import InterruptError
+from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order
 from rocwheel.pipeline import standing
-from rocwheel.pipeline.cell import check_tool, lost
+from rocwheel.pipeline.cell import Worker, check_tool, lost
 from rocwheel.pipeline.standing import CellStanding, Phase
 from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-    from typing import IO
-
-    from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order
-    from rocwheel.pipeline.cell import Worker
 
 POLL: Final = 0.02
 LOOK: Final = 15.0  # seconds between looks for orders of people, while nothing ends

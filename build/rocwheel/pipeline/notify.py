@@ -10,17 +10,14 @@ import hashlib
 import hmac
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel import __version__
 from rocwheel.errors import FetchError
+from rocwheel.ledger.nights import Nights
 from rocwheel.report.state import CellChange, NightSummary, changes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rocwheel.ledger.nights import Nights
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 TOLD: Final = {CellChange.NEW, CellChange.FIXED, CellChange.FLAKY, CellChange.INFRA}

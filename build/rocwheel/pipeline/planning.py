@@ -9,34 +9,28 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Family
 from rocwheel import __version__
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import history, suites
-from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, now_text
+from rocwheel.index.channels import Channel
+from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe, now_text
+from rocwheel.manifest import Manifest
 from rocwheel.pipeline import artifacts
-from rocwheel.pipeline.settings import overlaid
+from rocwheel.pipeline.settings import NightSettings, overlaid
 from rocwheel.pipeline.standing import SILENT
 from rocwheel.release import status
 from rocwheel.release.wheelset import rocm_major
-from rocwheel.store import each
+from rocwheel.store import Store, each
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
-    from pathlib import Path
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger.nights import WheelRecipe
-    from rocwheel.manifest import Manifest
-    from rocwheel.pipeline.settings import NightSettings
-    from rocwheel.store import Store
-    from rocwheel.verdict import State
+from rocwheel.verdict import State
 
 HALF_HOUR: Final = 1800
 DONE: Final = frozenset({"released", "rolled back", "pruned"})

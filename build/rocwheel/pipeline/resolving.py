@@ -7,32 +7,28 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from html import unescape
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urljoin
 
 from packaging.version import InvalidVersion, Version
 
+from amdgpu_family_matrix import Family
 from rocwheel import __version__, files, home, source
+from rocwheel.download import Client
 from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
+from rocwheel.home import Home
 from rocwheel.ledger.nights import Absent, WheelRecipe
-from rocwheel.pipeline.settings import Branch
+from rocwheel.pipeline.settings import Branch, NightSettings, SetSettings
+from rocwheel.process import Runner
 from rocwheel.source import git
+from rocwheel.source.pins import Pin, Pins
 from rocwheel.values import canonical_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from datetime import datetime
-    from pathlib import Path
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.download import Client
-    from rocwheel.home import Home
-    from rocwheel.pipeline.settings import NightSettings, SetSettings
-    from rocwheel.process import Runner
-    from rocwheel.source.pins import Pin, Pins
 
 TARBALL: Final = re.compile(
     r"therock-dist-linux-(?P<family>gfx.+?)-(?P<version>\d[^-]*)\.tar\.\w+\Z"

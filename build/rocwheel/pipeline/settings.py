@@ -9,20 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import yaml
 
 import amdgpu_family_matrix as matrix
 from rocwheel import config
+from rocwheel.config import Field
 from rocwheel.model import PythonVersion, suggest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.config import Field
 
 FILE: Final = "nightly.yaml"
 EXAMPLE: Final = matrix.Runner("any", partition="any")

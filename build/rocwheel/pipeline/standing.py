@@ -8,17 +8,13 @@ better; what the machine was at fault for is tried again, as often as the plan s
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 
-from rocwheel.ledger.nights import moment
+from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order, moment
 from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order
 
 TESTS: Final = frozenset({"gate", "merge"})
 SILENT: Final = frozenset({State.NO_RUNNER, State.INFRA, State.NOT_RUN})

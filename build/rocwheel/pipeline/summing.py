@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from datetime import datetime
 
+from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
+from rocwheel.index.channels import Channel
 from rocwheel.ledger import manifests
-from rocwheel.ledger.nights import moment, now_text
+from rocwheel.ledger.nights import Book, moment, now_text
+from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind
 from rocwheel.pipeline import standing
-from rocwheel.pipeline.standing import Phase
+from rocwheel.pipeline.standing import CellStanding, Phase
 from rocwheel.release import status
 from rocwheel.report.state import CellSummary, FamilySummary, NightSummary, WheelSize
-from rocwheel.store import each
+from rocwheel.store import Store, each
 from rocwheel.values import replace
 from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger.nights import Book
-    from rocwheel.manifest import Manifest
-    from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.store import Store
 
 
 def seconds(data: bytes | None) -> dict[str, int]:

@@ -8,29 +8,21 @@ continues above the highest number that a page shows.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocwheel.entry import Entry, version_of
 from rocwheel.errors import ConfigError, PromotionError
-from rocwheel.index.page import links, mark
+from rocwheel.index.page import Link, links, mark
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, Holding
-from rocwheel.places import FOREIGN
+from rocwheel.ledger.state import Action, Holding, IndexState, Transition
+from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.audit import downloaded
-from rocwheel.release.operations import Operation
-from rocwheel.store import each
+from rocwheel.release.operations import Operation, Who
+from rocwheel.store import Counter, each
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from rocwheel.index.page import Link
-    from rocwheel.ledger.state import IndexState, Transition
-    from rocwheel.places import Place
-    from rocwheel.release.operations import Who
-    from rocwheel.store import Counter
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
+from rocwheel.entry import Entry
 from rocwheel.errors import ObjectMissingError, RocwheelError, WheelError
 from rocwheel.index.page import Page, Root, links, mark
 from rocwheel.index.publish import forms
 from rocwheel.ledger import log, manifests
-from rocwheel.ledger.state import Standing
-from rocwheel.places import FOREIGN
+from rocwheel.ledger.state import IndexState, Standing
+from rocwheel.manifest import Manifest
+from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, status, wheelset
-from rocwheel.store import advance, each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from rocwheel.entry import Entry
-    from rocwheel.ledger.state import IndexState
-    from rocwheel.manifest import Manifest
-    from rocwheel.places import Place
-    from rocwheel.store import Counter
+from rocwheel.store import Counter, advance, each
 
 
 @dataclass(frozen=True, kw_only=True)

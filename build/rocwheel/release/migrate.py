@@ -10,26 +10,20 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from rocwheel.entry import Entry
 from rocwheel.errors import ConfigError, StoreError
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, Holding, IndexState, Standing
-from rocwheel.places import FOREIGN
+from rocwheel.ledger.state import Action, Holding, IndexState, Standing, Transition
+from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
-from rocwheel.release.operations import Operation
+from rocwheel.release.operations import Operation, Who
 from rocwheel.store import each
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from rocwheel.ledger.state import Transition
-    from rocwheel.places import Place
-    from rocwheel.release.operations import Who
 
 # Earlier versions know schema 1 only, and read every intent of a place or a set before they write.
 STOP: Final = b'{"moved": "this place has a log now: use a newer rocwheel", "schema": 2}\n'

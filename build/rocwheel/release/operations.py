@@ -10,27 +10,22 @@ from __future__ import annotations
 import abc
 import threading
 import uuid
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime
+from typing import Any, Final
 
+from rocwheel.console import Progress
+from rocwheel.entry import Entry
 from rocwheel.errors import PromotionError, StoreError
 from rocwheel.index.page import Page, Root
 from rocwheel.index.publish import await_public, claimed, settle
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, IndexState, Transition, apply, in_order, touched
-from rocwheel.store import each
+from rocwheel.ledger.state import Action, Holding, IndexState, Transition, apply, in_order, touched
+from rocwheel.manifest import WheelEntry
+from rocwheel.places import Place
+from rocwheel.store import Info, each
 from rocwheel.wheel.metadata import WheelName
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from datetime import datetime
-
-    from rocwheel.console import Progress
-    from rocwheel.entry import Entry
-    from rocwheel.ledger.state import Holding
-    from rocwheel.manifest import WheelEntry
-    from rocwheel.places import Place
-    from rocwheel.store import Info
 
 ATTEMPTS: Final = 60  # commits that fail because somebody else was faster
 PUBLIC_SECONDS: Final = 300.0

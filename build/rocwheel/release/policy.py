@@ -10,23 +10,17 @@ approved, and a bypass excuses a runner that does not exist and nothing else.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from datetime import date, datetime, timedelta
+from typing import Any, Final
 
-from amdgpu_family_matrix import Level
+from amdgpu_family_matrix import Bypass, Family, Level
+from rocwheel.index.channels import Channel
+from rocwheel.ledger.verdicts import FoundVerdict
+from rocwheel.manifest import Manifest
 from rocwheel.values import replace
-from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import date
-
-    from amdgpu_family_matrix import Bypass, Family
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger.verdicts import FoundVerdict
-    from rocwheel.manifest import Manifest
-    from rocwheel.verdict import KnownSuite, Verdict
+from rocwheel.verdict import KnownSuite, State, Verdict
 
 SKEW: Final = timedelta(minutes=10)  # clocks of runners and ours may differ by that
 

@@ -8,34 +8,27 @@ the server, create-only, with every digest proven before and after, then commits
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from rocwheel.console import Unit
+from amdgpu_family_matrix import Family
+from rocwheel.console import Console, Unit
 from rocwheel.console import size as readable
+from rocwheel.entry import Entry
 from rocwheel.errors import ObjectMissingError, PromotionError
+from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests, verdicts
-from rocwheel.ledger.state import Action, Standing
+from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
+from rocwheel.ledger.verdicts import FoundVerdict
+from rocwheel.manifest import Manifest, WheelEntry
+from rocwheel.places import Place
 from rocwheel.release import operations, policy, wheelset
-from rocwheel.release.operations import Operation, Tally, short, stored
+from rocwheel.release.operations import Operation, Tally, Who, short, stored
+from rocwheel.release.policy import Approval, Decision
 from rocwheel.release.stage import holding
-from rocwheel.store import Ability, each, replaced
+from rocwheel.store import Ability, Info, Store, each, replaced
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.console import Console
-    from rocwheel.entry import Entry
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger.state import IndexState, Known, Transition
-    from rocwheel.ledger.verdicts import FoundVerdict
-    from rocwheel.manifest import Manifest, WheelEntry
-    from rocwheel.places import Place
-    from rocwheel.release.operations import Who
-    from rocwheel.release.policy import Approval, Decision
-    from rocwheel.store import Info, Store
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
 

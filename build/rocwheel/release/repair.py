@@ -6,12 +6,10 @@ The way out of whatever a stopped run, a lost page or a hand on the bucket left 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rocwheel.places import Place
 from rocwheel.release import audit, retention
-
-if TYPE_CHECKING:
-    from rocwheel.places import Place
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import tempfile
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.utils import canonicalize_name
 
@@ -19,16 +20,10 @@ from rocwheel.errors import CommandError
 from rocwheel.index.serve import Site
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Standing
+from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
-from rocwheel.places import FOREIGN
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocwheel.manifest import Manifest
-    from rocwheel.places import Place
-    from rocwheel.process import Runner
+from rocwheel.places import FOREIGN, Place
+from rocwheel.process import Command, Runner
 
 SECONDS: Final = 600.0  # for one resolution
 

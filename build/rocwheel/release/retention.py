@@ -8,27 +8,21 @@ that nobody holds as spent, for ever; the pages show it; only then are bytes del
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocwheel.entry import version_of
 from rocwheel.errors import ConfigError
+from rocwheel.index.channels import Channel, Retention
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, Standing, in_order
-from rocwheel.places import FOREIGN
+from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition, in_order
+from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
-from rocwheel.release.operations import Operation, short
+from rocwheel.release.operations import Operation, Who, short
 from rocwheel.store import each
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from rocwheel.index.channels import Channel, Retention
-    from rocwheel.ledger.state import IndexState, Known, Transition
-    from rocwheel.places import Place
-    from rocwheel.release.operations import Who
 
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, unfinished uploads, files that no set holds
 

@@ -8,18 +8,15 @@ against a server that enforces them. (Policies: AWS IAM, JSON policy element ref
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from rocwheel.errors import ConfigError
+from rocwheel.index.channels import Channel
 from rocwheel.ledger import nights
 from rocwheel.places import OURS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocwheel.index.channels import Channel
 
 VERSION: Final = "2012-10-17"  # of the policy language
 READ: Final = ("s3:GetObject",)

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import Any
 
+from amdgpu_family_matrix import Family
 from rocwheel.console import columns, duration
 from rocwheel.errors import ConfigError, ObjectDiffersError
+from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests, verdicts
-from rocwheel.ledger.state import Standing
-from rocwheel.places import FOREIGN
+from rocwheel.ledger.state import IndexState, Known, Standing
+from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, policy
 from rocwheel.release.operations import short
+from rocwheel.release.policy import Decision
 from rocwheel.release.retention import moment
 from rocwheel.store import each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger.state import IndexState, Known
-    from rocwheel.places import Place
-    from rocwheel.release.policy import Decision
 
 
 @dataclass(frozen=True, kw_only=True)

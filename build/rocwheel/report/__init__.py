@@ -5,14 +5,11 @@ Each is a function of the results and what they were judged to be; nothing is lo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from rocwheel.report import junit, page
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rocwheel.results import Fault, Results
+from rocwheel.results import Fault, Results
 
 JSON: Final = "results.json"
 JUNIT: Final = "junit.xml"

@@ -7,18 +7,14 @@ by one from data in the page.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel.console import duration
 from rocwheel.report import assets
-from rocwheel.results import Outcome
+from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from rocwheel.results import Fault, Results, TestResult
 
 WIDTH: Final = 1000.0  # of the timeline, in units of its own
 LONG: Final = ("packages",)  # shown folded

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 from urllib.parse import quote
 
 from rocwheel.console import duration, size
 from rocwheel.report.assets import environment, text
 from rocwheel.values import Value
 from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from datetime import datetime
 
 BAD: Final = frozenset(
     {

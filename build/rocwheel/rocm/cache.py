@@ -17,17 +17,15 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from rocwheel import files
 from rocwheel.download import Fingerprint
 from rocwheel.rocm.tree import Facts
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 SCHEMA: Final = 1
 TREE: Final = "tree"  # the folder with the unpacked tarball, beside entry.json

@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from rocwheel import files
-from rocwheel.console import Unit, size
+from rocwheel.console import Console, Progress, Unit, size
 from rocwheel.download import (
     BLOCK,
     ChangedError,
@@ -40,10 +41,7 @@ from rocwheel.rocm.tree import RocmRoot
 from rocwheel.rocm.unpack import UnpackLimits, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
     from hashlib import _Hash as Hash
-
-    from rocwheel.console import Console, Progress
 
 UNPACKED_RATIO: Final = 4  # TheRock's tarballs unpack to 3.5 to 5 times their size
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})

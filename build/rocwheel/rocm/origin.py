@@ -7,18 +7,16 @@ import hashlib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Family
 from rocwheel.console import size
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.model import RocmVersion, is_sha256
 from rocwheel.rocm.cache import Cache
-
-if TYPE_CHECKING:
-    from amdgpu_family_matrix import Family
 
 _TARBALL: Final = re.compile(r"therock-dist-linux-gfx.+-(?P<version>\d[^-]*)\.tar\.\w+\Z")
 

@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final, final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterator
-    from types import TracebackType
+from collections.abc import Callable, Generator, Iterator
+from types import TracebackType
+from typing import Final, final
 
 AHEAD: Final = 8  # blocks; bounds memory
 STOP_SECONDS: Final = 5.0

@@ -13,14 +13,12 @@ import itertools
 import re
 import tarfile
 import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import IO, Final, cast
 
 from rocwheel.download import WrongBytesError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 INFLATED: Final = 1 << 20  # bytes handed on at a time: few calls, and still in the CPU's cache
 PACKED: Final = 1 << 18

@@ -6,17 +6,14 @@ import dataclasses
 import hashlib
 import os
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from pathlib import Path
+from typing import Any, Final, Literal
 
+from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.model import RocmVersion
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-
-    from amdgpu_family_matrix import Family
 
 INFO: Final = ".info/version"
 HEADER: Final = "include/rocm-core/rocm_version.h"

@@ -10,15 +10,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel.download import WrongBytesError
 from rocwheel.rocm.tarball import MemberKind, TarMember, TarReader, refused, shown
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
 
 LINK_HOPS: Final = 40  # as many as Linux follows
 NAME_MAX: Final = 255  # bytes of one component

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.errors import SourceError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 # Which commands' lines a command reads besides its own, and of `build` what `run` and `test` do.
 INHERITED: Final = {

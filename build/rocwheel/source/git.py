@@ -11,21 +11,17 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
 from rocwheel.errors import CommandError, SourceError
 from rocwheel.files import locked
 from rocwheel.manifest import Source
 from rocwheel.model import is_commit
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocwheel.process import Runner
+from rocwheel.process import Command, Runner
 
 # The tree decides nothing here: no prompt, no monitor program of its configuration, and a folder
 # owned by somebody else is only read.

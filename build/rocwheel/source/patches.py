@@ -9,16 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel import files
 from rocwheel.errors import CommandError
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocwheel.process import Runner
+from rocwheel.process import Command, Runner
 
 _LABEL: Final = re.compile(r"^[^#\n]*\"//[\w/]*:(?P<name>[\w.-]+\.patch)\"", re.MULTILINE)
 

@@ -8,29 +8,25 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 
+from rocwheel.console import Console
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
+from rocwheel.layout import Assignment, Layout, VersionClass
 from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion, WheelKind, is_commit
+from rocwheel.process import Command, Runner
 from rocwheel.source import bazelrc, patches
 from rocwheel.source.git import Checkout, ask_ref, checkout, identify, resolve_ref
+from rocwheel.source.layouts import Layouts
+from rocwheel.source.pins import Pin, Pins, UpstreamWheel
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from rocwheel.console import Console
-    from rocwheel.layout import Assignment, Layout, VersionClass
-    from rocwheel.process import Command, Runner
-    from rocwheel.source.layouts import Layouts
-    from rocwheel.source.pins import Pin, Pins, UpstreamWheel
 
 
 @dataclass(frozen=True, kw_only=True)

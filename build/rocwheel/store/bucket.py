@@ -7,25 +7,21 @@ no other 4xx. One thing it does not do is done here: a 409 on a conditional writ
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from types import TracebackType
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import quote
 
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
-from rocwheel.store import BLOCK, TEXT, Headers, Info, advance, pause, stale
+from rocwheel.store import BLOCK, TEXT, Body, Counter, Headers, Info, Options, advance, pause, stale
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from datetime import datetime
-    from types import TracebackType
-    from typing import IO
-
     from botocore.exceptions import ClientError
     from mypy_boto3_s3 import S3Client
-
-    from rocwheel.store import Body, Counter, Options
 
 Result = TypeVar("Result")
 

@@ -7,8 +7,9 @@ once, and a runner may not delete.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel.errors import ObjectMissingError
 from rocwheel.store import Abilities, sha256_of
@@ -16,14 +17,10 @@ from rocwheel.store.bucket import (
     BAD_REQUEST,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
+    Bucket,
     checksum,
     status,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from rocwheel.store.bucket import Bucket
 
 BODY: Final = b"rocwheel tries here what this store can do; see docs/layout.md\n"
 REFUSALS: Final = {BAD_REQUEST, PRECONDITION_FAILED, NOT_IMPLEMENTED}

@@ -11,14 +11,20 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import (
+    Abilities,
     Ability,
+    Body,
+    Counter,
     Headers,
+    Info,
+    Options,
     advance,
     blocks_of,
     differs,
@@ -30,12 +36,6 @@ from rocwheel.store import (
 from rocwheel.store.bucket import BrokenError, Bucket, checksum
 from rocwheel.store.parts import Parts, honours_condition
 from rocwheel.store.probe import BODY, Seen, probe, unconditional
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from datetime import datetime
-
-    from rocwheel.store import Abilities, Body, Counter, Info, Options
 
 
 class S3Store:

@@ -13,20 +13,16 @@ import errno
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel.errors import CommandError, HostError
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
-from rocwheel.process import Command
+from rocwheel.process import Command, Runner
 from rocwheel.values import replace
 from rocwheel.verdict import Device
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from rocwheel.process import Runner
 
 PARTITION_SHIFT: Final = 28
 PLACE_MASK: Final = (1 << PARTITION_SHIFT) - 1

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.machine import accelerators
-from rocwheel.gate.machine.accelerators import Allotment, Maker
+from rocwheel.gate.machine.accelerators import Accelerator, Allotment, Maker
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 from rocwheel.host import cgroup
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from rocwheel.gate.machine.accelerators import Accelerator
 
 
 @dataclass(frozen=True, kw_only=True)

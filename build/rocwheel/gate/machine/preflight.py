@@ -8,22 +8,18 @@ own fallback to the CPU is switched off by naming the platform.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel.gate.engine.child import describe
+from rocwheel.gate.engine.plan import Lane
+from rocwheel.gate.environment import WheelsUnderTest
 from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, SetupError, WrongWheelsError
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from rocwheel.gate.engine.plan import Lane
-    from rocwheel.gate.environment import WheelsUnderTest
-    from rocwheel.process import Runner
+from rocwheel.process import Command, Runner
 
 SCRIPT: Final = "gate/machine/facts.py"
 DEADLINE: Final = 300.0  # a first start of a GPU backend may compile kernels

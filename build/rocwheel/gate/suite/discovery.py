@@ -9,17 +9,13 @@ from __future__ import annotations
 import fnmatch
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.gate.suite import static
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.gate.suite.suites import SuiteSource
+from rocwheel.gate.suite.suites import SuiteSource
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,22 +8,18 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from rocwheel import files
 from rocwheel.errors import ObjectMissingError, ObjectStaleError, StoreError
 from rocwheel.gate.engine.scheduler import Estimates
-from rocwheel.results import Outcome
+from rocwheel.places import Place
+from rocwheel.results import Outcome, Results
 from rocwheel.store import JSON, Headers
 from rocwheel.values import canonical_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.places import Place
-    from rocwheel.results import Results
 
 SCHEMA: Final = 1
 KEPT: Final = 10  # outcomes of a test, the newest last

@@ -9,26 +9,22 @@ the suite.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from rocwheel import config
+from rocwheel.config import Field
 from rocwheel.console import columns
 from rocwheel.errors import ConfigError
 from rocwheel.results import Outcome, Results
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from datetime import date
-    from pathlib import Path
-
-    from packaging.version import Version
-
-    from rocwheel.config import Field
 
 FOLDER: Final = "skips"
 

@@ -7,30 +7,27 @@ requirement without an exact version are ConfigErrors with file, line and key.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
 from rocwheel import config
+from rocwheel.config import Field
 from rocwheel.console import duration
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import skips
+from rocwheel.gate.suite.skips import Skip
+from rocwheel.home import Home
 from rocwheel.model import suggest
 from rocwheel.source import git
 from rocwheel.store import sha256_of
 from rocwheel.values import canonical_json
 from rocwheel.verdict import Demand, KnownSuite
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import date
-    from pathlib import Path
-
-    from rocwheel.config import Field
-    from rocwheel.gate.suite.skips import Skip
-    from rocwheel.home import Home
 
 FOLDER: Final = "suites"
 LIBRARIES: Final = "rocm_libraries.yaml"

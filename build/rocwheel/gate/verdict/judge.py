@@ -7,16 +7,12 @@ state of its own.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.values import replace
-from rocwheel.verdict import SILENT, State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocwheel.verdict import Demand
+from rocwheel.verdict import SILENT, Demand, State
 
 # The first that applies is the state: what stopped the run before what the run found.
 PRECEDENCE: Final = (

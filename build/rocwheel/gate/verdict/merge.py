@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.discovery import Shard
@@ -12,12 +12,7 @@ from rocwheel.gate.verdict.record import tests_list
 from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.store import sha256_of
 from rocwheel.values import replace
-from rocwheel.verdict import SILENT, Ran, State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from rocwheel.verdict import Demand, Verdict
+from rocwheel.verdict import SILENT, Demand, Ran, State, Verdict
 
 
 def merge(

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel import __version__
+from rocwheel.gate.engine.plan import Lane
+from rocwheel.gate.environment import Environment
+from rocwheel.gate.machine.preflight import EnvironmentFacts
+from rocwheel.gate.request import GateRequest, Host
 from rocwheel.gate.verdict.judge import states
 from rocwheel.results import Fault, Results
 from rocwheel.store import sha256_of
 from rocwheel.verdict import Attempts, Ran, RocmProvided, State, Verdict
-
-if TYPE_CHECKING:
-    from rocwheel.gate.engine.plan import Lane
-    from rocwheel.gate.environment import Environment
-    from rocwheel.gate.machine.preflight import EnvironmentFacts
-    from rocwheel.gate.request import GateRequest, Host
 
 DIRTY: Final = "-dirty"
 
