@@ -169,7 +169,7 @@ def main() -> int:
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="then begin no more")
     arguments = parser.parse_args()
-    suite = suites.load(ROOT, "unit")
+    suite = suites.load(ROOT / "ci", "unit")
     tests = discovery.find(suite.source, arguments.checkout, Shard())
     tests = discovery.lay_out(tests, suite.source, arguments.work.resolve())
     env = {**os.environ, **suite.environment, "JAX_PLATFORMS": "cpu",

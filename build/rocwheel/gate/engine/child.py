@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rocwheel.gate.engine.protocol import Event
     from rocwheel.gate.suite.suites import Library
 
-WORKER: Final = "gate/engine/worker.py"
+WORKER: Final = "gate/engine/worker/__main__.py"
 SUPERVISOR: Final = "gate/engine/supervisor.py"
 DUMP_SIGNAL: Final = 62  # as in the worker
 OUTPUT_HEAD, OUTPUT_TAIL = 16 << 10, 48 << 10  # bytes kept of what one test printed
