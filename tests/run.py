@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "build"))
 
 from rocwheel.errors import RocwheelError  # noqa: E402
-from rocwheel.host import debian, environment  # noqa: E402
+from rocwheel.host import debian, virtualenv  # noqa: E402
 from rocwheel.process import HostRunner, base_env  # noqa: E402
 
 PACKAGES = (
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
             root=os.geteuid() == 0,
             say=print,
         )
-        python = environment.python(ROOT / "tests" / "requirements.lock", environ=os.environ)
+        python = virtualenv.python(ROOT / "tests" / "requirements.lock", environ=os.environ)
     except RocwheelError as exc:
         print(f"{exc.detail}\nerror: {exc}\nhint:  {exc.hint}".strip(), file=sys.stderr)
         return exc.exit_code

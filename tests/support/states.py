@@ -7,7 +7,7 @@ from zlib import crc32
 
 import amdgpu_family_matrix as matrix
 from rocwheel.ledger.nights import now_text
-from rocwheel.report.state import CellSummary, FamilySummary, NightSummary, WheelSize
+from rocwheel.report.night_page import CellSummary, FamilySummary, NightSummary, WheelSize
 from rocwheel.verdict import State
 
 FIRST = datetime(2026, 1, 1, 3, tzinfo=timezone.utc)

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from support.report import FOUND, NASTY, rich
 
-from rocwheel.report import junit, page, render, summary
+from rocwheel.report import gate_page, junit, render, summary
 from rocwheel.results import Fault, Results
 from rocwheel.values import replace
 from rocwheel.verdict import State
@@ -51,7 +51,7 @@ def test_characters_that_xml_forbids_do_not_break_it(xml):
 
 @pytest.fixture
 def html():
-    return page.render(rich(), FOUND, {"MIOpen": "", "rocThrust": "header-only"}).decode()
+    return gate_page.render(rich(), FOUND, {"MIOpen": "", "rocThrust": "header-only"}).decode()
 
 
 def test_the_first_failure_stands_before_everything_else(html):
@@ -73,7 +73,7 @@ def test_the_page_needs_nothing_from_elsewhere(html):
 
 def test_libraries_are_exercised_only_where_they_were_seen():
     found = {
-        item.name: item for item in page.libraries_of(rich(), {"MIOpen": "", "rocThrust": "h"})
+        item.name: item for item in gate_page.libraries_of(rich(), {"MIOpen": "", "rocThrust": "h"})
     }
     assert found["hipFFT"].status == "exercised"
     assert (found["hipFFT"].tests, found["hipFFT"].exercised) == (3, 1)
@@ -85,45 +85,45 @@ def test_libraries_are_exercised_only_where_they_were_seen():
 
 def test_the_timeline_joins_short_tests_and_shows_every_bad_one():
     many = rich(passing=20_000)
-    bars = [bar for lane in many.lanes for bar in page.bars(many, lane.name)]
+    bars = [bar for lane in many.lanes for bar in gate_page.bars(many, lane.name)]
     assert len(bars) < 2500
     kinds = [bar.kind for bar in bars]
     assert kinds.count("failed") == 3
     assert kinds.count("crashed") == kinds.count("timed-out") == 1
-    assert all(0 <= bar.left <= page.WIDTH for bar in bars)
+    assert all(0 <= bar.left <= gate_page.WIDTH for bar in bars)
 
 
 def test_a_run_on_other_hardware_never_reads_like_one_on_the_familys_gpus():
     there = rich()
     here = replace(there, environment={**there.environment, "backend": "cpu"})
     passed = Fault(state=State.PASS, message="")
-    assert page.verdict_text(there, passed) == "smoke on gfx94X-dcgpu, CPython 3.12.1: pass"
-    assert page.verdict_text(here, passed) == (
+    assert gate_page.verdict_text(there, passed) == "smoke on gfx94X-dcgpu, CPython 3.12.1: pass"
+    assert gate_page.verdict_text(here, passed) == (
         "smoke on the CPU, not gfx94X-dcgpu, CPython 3.12.1: pass"
     )
-    assert "says nothing about a GPU" in page.render(here, passed, {}).decode()
-    assert "says nothing about a GPU" not in page.render(there, passed, {}).decode()
+    assert "says nothing about a GPU" in gate_page.render(here, passed, {}).decode()
+    assert "says nothing about a GPU" not in gate_page.render(there, passed, {}).decode()
 
 
 def test_every_state_is_explained_to_who_sees_it_for_the_first_time():
-    assert set(page.MEANINGS) == set(State)
+    assert set(gate_page.MEANINGS) == set(State)
     for state in State:
-        text = page.render(rich(), Fault(state=state, message=""), {}).decode()
-        assert page.MEANINGS[state] in text
+        text = gate_page.render(rich(), Fault(state=state, message=""), {}).decode()
+        assert gate_page.MEANINGS[state] in text
 
 
 def test_of_many_failures_the_first_are_shown_with_their_reasons_and_the_rest_counted():
     bad = next(test for test in rich().tests if "test_bad" in test.test)
     many = replace(rich(), tests=tuple(replace(bad, test=f"a.py::t{n}") for n in range(500)))
-    text = page.render(many, FOUND, {}).decode()
-    assert text.count('class="why">assert 1 == 2<') == page.SHOWN
-    assert f"{500 - page.SHOWN} more are in the" in text
+    text = gate_page.render(many, FOUND, {}).decode()
+    assert text.count('class="why">assert 1 == 2<') == gate_page.SHOWN
+    assert f"{500 - gate_page.SHOWN} more are in the" in text
 
 
 def test_a_run_that_ended_before_its_tests_has_a_page_too():
     empty = Results(suite="smoke", shard="", files=(), suite_files=(), tests=())
     found = Fault(state=State.NO_RUNNER, message="no GPU here")
-    assert "no GPU here" in page.render(empty, found, {}).decode()
+    assert "no GPU here" in gate_page.render(empty, found, {}).decode()
     assert ET.fromstring(junit.render(empty, found)).get("tests") == "0"
 
 

@@ -167,14 +167,14 @@ class Commands(SectionedGroup):
 
     def configure(self, ctx: click.Context, name: str, command: click.Command) -> None:
         """Take defaults from the configuration file; say which variables set nothing."""
-        from rocwheel.cli import settings
+        from rocwheel.cli import config_file
 
         app = ctx.find_object(App)
         if app is None or ctx.resilient_parsing:
             return
         app.settings.check(COMMANDS)
         ctx.default_map = {name: app.settings.defaults(command, name)}
-        for said in settings.misspelt(app.environ, command, name, COMMANDS):
+        for said in config_file.misspelt(app.environ, command, name, COMMANDS):
             app.console.warn(said)
 
     def resolve_command(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from rocwheel.cli.settings import Settings
+    from rocwheel.cli.config_file import Settings
     from rocwheel.console import Console
     from rocwheel.home import Home
     from rocwheel.process import HostRunner
@@ -80,9 +80,9 @@ class App:
     @cached_property
     def settings(self) -> Settings:
         """The configuration file in force. Raises ConfigError."""
-        from rocwheel.cli import settings
+        from rocwheel.cli import config_file
 
-        return settings.find(self.cwd, self.environ.get("ROCWHEEL_CONFIG", ""))
+        return config_file.find(self.cwd, self.environ.get("ROCWHEEL_CONFIG", ""))
 
     @property
     def program(self) -> tuple[str, ...]:

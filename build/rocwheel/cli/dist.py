@@ -14,7 +14,7 @@ from rocwheel.bazel.remote import Remote, read_remote
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, dry_run_option
 from rocwheel.cli.options import BuildOptions, build_options
-from rocwheel.dist.request import Executor
+from rocwheel.dist.build_request import Executor
 from rocwheel.download import shown
 from rocwheel.model import PythonVersion, byte_count
 

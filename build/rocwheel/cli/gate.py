@@ -78,7 +78,7 @@ def list_suites(app: App, _options: NoOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeOptions(CellOptions, DryRun):
+class GateMergeOptions(CellOptions, DryRun):
     """Options of `gate merge`."""
 
     shards: int
@@ -86,7 +86,7 @@ class MergeOptions(CellOptions, DryRun):
     folders: tuple[Path, ...]
 
 
-@command("merge", MergeOptions, parent=gate)
+@command("merge", GateMergeOptions, parent=gate)
 @cell_options
 @option("--shards", type=click.IntRange(min=2), required=True, help="How many there are.")
 @option(
@@ -98,7 +98,7 @@ class MergeOptions(CellOptions, DryRun):
 )
 @click.argument("folders", nargs=-1, type=_PATH)
 @dry_run_option
-def merge(app: App, options: MergeOptions) -> int:
+def merge(app: App, options: GateMergeOptions) -> int:
     """Make one verdict of N shards; a missing one is `not-run`.
 
     FOLDERS are what `gate --shard` left in --output; without them the store is asked.
@@ -118,14 +118,14 @@ def merge(app: App, options: MergeOptions) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RerunOptions(TargetOptions, DryRun):
+class GateRerunOptions(TargetOptions, DryRun):
     """Options of `gate rerun`."""
 
     verdict: str
     output: Path
 
 
-@command("rerun", RerunOptions, parent=gate)
+@command("rerun", GateRerunOptions, parent=gate)
 @click.argument("verdict")
 @target_options
 @option(
@@ -136,7 +136,7 @@ class RerunOptions(TargetOptions, DryRun):
     help="Where reports and logs go.",
 )
 @dry_run_option
-def rerun(app: App, options: RerunOptions) -> int | None:
+def rerun(app: App, options: GateRerunOptions) -> int | None:
     """Run again what failed: the same wheels, packages and devices; nothing is stored.
 
     VERDICT is a folder that `gate` left in --output (or its results.json), or with --channel or
@@ -151,13 +151,13 @@ def rerun(app: App, options: RerunOptions) -> int | None:
     return _again(app, results, words[1:], options)
 
 
-def _earlier(app: App, options: RerunOptions) -> Results:
+def _earlier(app: App, options: GateRerunOptions) -> Results:
     if options.channel or options.store_url:
         return gating.stored_results(app, options, options.verdict)
     return storing.results_in(app.cwd / options.verdict)
 
 
-def _again(app: App, results: Results, words: list[str], options: RerunOptions) -> int | None:
+def _again(app: App, results: Results, words: list[str], options: GateRerunOptions) -> int | None:
     target = app.cwd / options.output
     with ExitStack() as stack:
         dry = options.dry_run
@@ -174,7 +174,7 @@ def _again(app: App, results: Results, words: list[str], options: RerunOptions) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlotOptions:
+class GateSlotOptions:
     """Options of `gate slot`."""
 
     gpus: int
@@ -184,7 +184,7 @@ class SlotOptions:
     command: tuple[str, ...]
 
 
-@command("slot", SlotOptions, parent=gate, passes_options_on=True)
+@command("slot", GateSlotOptions, parent=gate, passes_options_on=True)
 @option(
     "--gpus", type=click.IntRange(min=1), default=1, show_default=True, help="How many it gets."
 )
@@ -199,7 +199,7 @@ class SlotOptions:
 )
 @slots_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def slot(app: App, options: SlotOptions) -> None:
+def slot(app: App, options: GateSlotOptions) -> None:
     """Become COMMAND with a GPU of its own, as soon as one is free.
 
     For Bazel: --run_under="ci_build gate slot --". The masks this process was given are narrowed,

@@ -33,7 +33,7 @@ from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
 from rocwheel.report import render, summary
-from rocwheel.report.page import verdict_text
+from rocwheel.report.gate_page import verdict_text
 from rocwheel.results import Attempt, Fault, Results
 from rocwheel.verdict import Verdict
 

@@ -15,10 +15,10 @@ from rocwheel.bazel.releases import Downloads
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once, option, section
 from rocwheel.container import EngineKind
+from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import container_spec
-from rocwheel.dist.request import Executor
 from rocwheel.errors import ConfigError, HostError, RocwheelError
-from rocwheel.image import building, facts, found, recipe, registry
+from rocwheel.image import building, contents, found, recipe, registry
 
 if TYPE_CHECKING:
     import requests
@@ -53,14 +53,14 @@ class ImageBuildOptions(RecipeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowOptions(EngineOptions):
+class ImageShowOptions(EngineOptions):
     """Options of `image show`."""
 
     reference: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class PruneOptions(EngineOptions):
+class ImagePruneOptions(EngineOptions):
     """Options of `image prune`."""
 
     dry_run: bool = False
@@ -213,10 +213,10 @@ def _searched(
     return remote
 
 
-@command("show", ShowOptions, parent=images)
+@command("show", ImageShowOptions, parent=images)
 @click.argument("reference")
 @engine_options
-def show(app: App, options: ShowOptions) -> None:
+def show(app: App, options: ImageShowOptions) -> None:
     """Show what an image is and what it has for building wheels."""
     from rocwheel.console import columns
 
@@ -228,12 +228,12 @@ def show(app: App, options: ShowOptions) -> None:
             hint=f"{engine.program} pull {options.reference}",
         )
     spec = container_spec(Executor(), engine, there, cache=app.cache, environ=app.environ)
-    has = facts.ask(spec, there.config, cache=app.cache, runner=app.runner)
+    has = contents.ask(spec, there.config, cache=app.cache, runner=app.runner)
     rows = _rows(there, has)
     app.emit(_document(there, has), "\n".join(columns(("what", "found"), rows)))
 
 
-def _document(there: found.Found, has: facts.ImageFacts) -> dict[str, object]:
+def _document(there: found.Found, has: contents.ImageFacts) -> dict[str, object]:
     return {
         "reference": there.reference,
         "config": there.config,
@@ -245,7 +245,7 @@ def _document(there: found.Found, has: facts.ImageFacts) -> dict[str, object]:
     }
 
 
-def _rows(there: found.Found, has: facts.ImageFacts) -> list[tuple[str, str]]:
+def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]:
     from rocwheel.console import size
 
     return [
@@ -261,11 +261,11 @@ def _rows(there: found.Found, has: facts.ImageFacts) -> list[tuple[str, str]]:
     ]
 
 
-@command("prune", PruneOptions, parent=images)
+@command("prune", ImagePruneOptions, parent=images)
 @engine_options
 @option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 @option("--images", is_flag=True, help="Remove builder images of older inputs, too.")
-def prune(app: App, options: PruneOptions) -> None:
+def prune(app: App, options: ImagePruneOptions) -> None:
     """Remove what runs that were cut short left behind; never anything of others."""
     engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     left = container.leftovers(engine, runner=app.runner)

@@ -24,9 +24,8 @@ from rocwheel.errors import HostError, StoreError
 from rocwheel.index.serve import Site
 from rocwheel.places import Place
 from rocwheel.release import adopt as adoption
-from rocwheel.release import audit, resolving
+from rocwheel.release import audit, pip_resolution
 from rocwheel.release import migrate as migration
-from rocwheel.release import repair as repairing
 from rocwheel.release.operations import Tally, Who
 
 
@@ -58,7 +57,7 @@ def index() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions(WhereOptions):
+class IndexCheckOptions(WhereOptions):
     """Options of `index check`."""
 
     resolve: bool
@@ -73,10 +72,12 @@ class CheckOptions(WhereOptions):
                 "--resolve needs --upstream: the index of names that are in no set"
             )
         python = Path(sys.executable)
-        return partial(resolving.resolve, upstream=self.upstream, python=python, runner=app.runner)
+        return partial(
+            pip_resolution.resolve, upstream=self.upstream, python=python, runner=app.runner
+        )
 
 
-@command("check", CheckOptions, parent=index)
+@command("check", IndexCheckOptions, parent=index)
 @target_options
 @where_option
 @option("--resolve", is_flag=True, help="Also let pip resolve each set for each CPython.")
@@ -87,7 +88,7 @@ class CheckOptions(WhereOptions):
     metavar="URL",
     help="Index for names that are not in a set; only for --resolve.",
 )
-def check(app: App, options: CheckOptions) -> int:
+def check(app: App, options: IndexCheckOptions) -> int:
     """Download everything an index lists; compare hashes, metadata, links, log, closure."""
     resolver, target = options.resolver(app), Target(app, options)
     with app.console.progress("checking", unit=Unit.BYTES) as progress:
@@ -102,37 +103,37 @@ def check(app: App, options: CheckOptions) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairOptions(WhereOptions, DryRun):
+class IndexRepairOptions(WhereOptions, DryRun):
     """Options of `index repair`."""
 
 
-@command("repair", RepairOptions, parent=index)
+@command("repair", IndexRepairOptions, parent=index)
 @target_options
 @where_option
 @dry_run_option
-def repair(app: App, options: RepairOptions) -> None:
+def repair(app: App, options: IndexRepairOptions) -> None:
     """Let every page show what the log says, and delete what was pruned and is still there.
 
     The way out of whatever a stopped run, a lost page or a hand on the bucket left.
     """
     done = []
     for place in options.places(Target(app, options)):
-        planned = repairing.plan(place)
-        done.append(planned if options.dry_run else repairing.apply(planned))
+        planned = audit.plan_repair(place)
+        done.append(planned if options.dry_run else audit.apply_repair(planned))
     _tell(app, done, "every page is as the log says", dry_run=options.dry_run)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdoptOptions(WhereOptions, PersonOptions, DryRun):
+class IndexAdoptOptions(WhereOptions, PersonOptions, DryRun):
     """Options of `index adopt`."""
 
 
-@command("adopt", AdoptOptions, parent=index)
+@command("adopt", IndexAdoptOptions, parent=index)
 @target_options
 @where_option
 @person_options
 @dry_run_option
-def adopt(app: App, options: AdoptOptions) -> None:
+def adopt(app: App, options: IndexAdoptOptions) -> None:
     """Take over wheels that were in a prefix before rocwheel: they are listed as they are."""
     places, person = options.places(Target(app, options)), options.who(app)
     done = [_adopt(app, place, person, dry_run=options.dry_run) for place in places]
@@ -148,15 +149,15 @@ def _adopt(app: App, place: Place, person: Who, *, dry_run: bool) -> adoption.Ad
 
 
 @dataclass(frozen=True, kw_only=True)
-class MigrateOptions(TargetOptions, PersonOptions, DryRun):
+class IndexMigrateOptions(TargetOptions, PersonOptions, DryRun):
     """Options of `index migrate`."""
 
 
-@command("migrate", MigrateOptions, parent=index)
+@command("migrate", IndexMigrateOptions, parent=index)
 @target_options
 @person_options
 @dry_run_option
-def migrate(app: App, options: MigrateOptions) -> None:
+def migrate(app: App, options: IndexMigrateOptions) -> None:
     """Take over staging and release that a version before the log wrote, once.
 
     That version refuses to write there afterwards. Stop what still runs it first.
@@ -174,7 +175,7 @@ def migrate(app: App, options: MigrateOptions) -> None:
 
 def _tell(
     app: App,
-    done: list[repairing.Repair] | list[adoption.Adoption] | list[migration.Migration],
+    done: list[audit.IndexRepair] | list[adoption.Adoption] | list[migration.Migration],
     nothing: str,
     *,
     dry_run: bool,

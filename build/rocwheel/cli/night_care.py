@@ -40,21 +40,21 @@ NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned shou
 
 
 @dataclass(frozen=True, kw_only=True)
-class StatusOptions(NightOptions):
+class NightStatusOptions(NightOptions):
     """Options of `nightly status`."""
 
     watch: bool
     every: float
 
 
-@command("status", StatusOptions, parent=nightly)
+@command("status", NightStatusOptions, parent=nightly)
 @night_argument
 @option("--watch", is_flag=True, help="Show it again whenever something changed, to the end.")
 @option(
     "--every", type=click.FloatRange(min=0.2), default=10.0, show_default=True, metavar="SECONDS"
 )
 @store_options
-def status(app: App, options: StatusOptions) -> int:
+def status(app: App, options: NightStatusOptions) -> int:
     """Show where every cell of a night stands, as the store knows it.
 
     Slurm is asked only for what waits, and why. The exit status is 5 when something did not pass.
@@ -160,13 +160,13 @@ def _seconds(text: str) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderOptions(NightOptions, PersonOptions, DryRun):
+class NightOrderOptions(NightOptions, PersonOptions, DryRun):
     """Options of `nightly retry`, `drop` and `stop`."""
 
     cell: str = ""
 
 
-def _order(app: App, options: OrderOptions, action: str) -> None:
+def _order(app: App, options: NightOrderOptions, action: str) -> None:
     target = NightTarget(app, options)
     night = target.night(options.night)
     book = target.nights.book(night)
@@ -192,51 +192,51 @@ def _order(app: App, options: OrderOptions, action: str) -> None:
     app.emit({"night": night, "action": action, "cell": options.cell, "by": order.by}, said)
 
 
-@command("retry", OrderOptions, parent=nightly)
+@command("retry", NightOrderOptions, parent=nightly)
 @click.argument("night")
 @click.argument("cell", default="")
 @person_options
 @store_options
 @dry_run_option
-def retry(app: App, options: OrderOptions) -> None:
+def retry(app: App, options: NightOrderOptions) -> None:
     """Allow a cell one more attempt, whatever became of it; without CELL, let a night go on."""
     _order(app, options, "retry" if options.cell else "go-on")
 
 
-@command("drop", OrderOptions, parent=nightly)
+@command("drop", NightOrderOptions, parent=nightly)
 @click.argument("night")
 @click.argument("cell")
 @person_options
 @store_options
 @dry_run_option
-def drop(app: App, options: OrderOptions) -> None:
+def drop(app: App, options: NightOrderOptions) -> None:
     """Let a cell be: it counts as not run, and what needs it does not run."""
     _order(app, options, "drop")
 
 
-@command("stop", OrderOptions, parent=nightly)
+@command("stop", NightOrderOptions, parent=nightly)
 @click.argument("night")
 @person_options
 @store_options
 @dry_run_option
-def stop(app: App, options: OrderOptions) -> None:
+def stop(app: App, options: NightOrderOptions) -> None:
     """Start no further cell of a night; what runs, ends."""
     _order(app, options, "stop")
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClearOptions(StoreOptions, PersonOptions, DryRun):
+class NightClearOptions(StoreOptions, PersonOptions, DryRun):
     """Options of `nightly clear`."""
 
     host: str
 
 
-@command("clear", ClearOptions, parent=nightly)
+@command("clear", NightClearOptions, parent=nightly)
 @click.argument("host")
 @person_options
 @store_options
 @dry_run_option
-def clear(app: App, options: ClearOptions) -> None:
+def clear(app: App, options: NightClearOptions) -> None:
     """Let a host have cells again that was given none because everything ended `infra` there."""
     target = NightTarget(app, options)
     known = target.nights.quarantined()
@@ -252,7 +252,7 @@ def clear(app: App, options: ClearOptions) -> None:
     app.emit({"host": options.host, "by": mark.by}, said)
 
 
-def _cleared(app: App, options: ClearOptions) -> HostMark:
+def _cleared(app: App, options: NightClearOptions) -> HostMark:
     if not options.reason.strip():
         raise ConfigError("clear: no reason given", hint="add --reason; it is kept")
     return HostMark(
@@ -265,19 +265,19 @@ def _cleared(app: App, options: ClearOptions) -> HostMark:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReproduceOptions(NightOptions):
+class NightReproduceOptions(NightOptions):
     """Options of `nightly reproduce`."""
 
     cell: str
     run: bool
 
 
-@command("reproduce", ReproduceOptions, parent=nightly)
+@command("reproduce", NightReproduceOptions, parent=nightly)
 @click.argument("night")
 @click.argument("cell")
 @option("--run", is_flag=True, help="Run it, instead of printing the line.")
 @store_options
-def reproduce(app: App, options: ReproduceOptions) -> int:
+def reproduce(app: App, options: NightReproduceOptions) -> int:
     """Print the line that does here exactly what a cell did; nothing of it is recorded."""
     target = NightTarget(app, options)
     book = target.nights.book(target.night(options.night))
@@ -298,19 +298,19 @@ def reproduce(app: App, options: ReproduceOptions) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PruneNightsOptions(StoreOptions, DryRun):
+class NightPruneOptions(StoreOptions, DryRun):
     """Options of `nightly prune`."""
 
     keep: int
     families: tuple[str, ...]
 
 
-@command("prune", PruneNightsOptions, parent=nightly)
+@command("prune", NightPruneOptions, parent=nightly)
 @option("--keep", type=click.IntRange(min=1), default=60, show_default=True, help="Nights to keep.")
 @option("--family", "families", multiple=True, metavar="NAME", help="Prune its places, too.")
 @store_options
 @dry_run_option
-def prune(app: App, options: PruneNightsOptions) -> None:
+def prune(app: App, options: NightPruneOptions) -> None:
     """Remove nights, kept builds and wheel sets that retention no longer keeps."""
     target = NightTarget(app, options)
     old = target.nights.names()[: -options.keep]
@@ -347,7 +347,7 @@ def _prune(
 
 
 @dataclass(frozen=True, kw_only=True)
-class NotifyOptions(NightOptions, DryRun):
+class NightNotifyOptions(NightOptions, DryRun):
     """Options of `nightly notify`."""
 
     url: str
@@ -356,7 +356,7 @@ class NotifyOptions(NightOptions, DryRun):
     deadline: float
 
 
-@command("notify", NotifyOptions, parent=nightly)
+@command("notify", NightNotifyOptions, parent=nightly)
 @night_argument
 @option("--url", default="", help="Where to POST the JSON summary.")
 @option("--file", type=click.Path(path_type=Path), help="Where to write it; .md for Markdown.")
@@ -366,7 +366,7 @@ class NotifyOptions(NightOptions, DryRun):
 )
 @store_options
 @dry_run_option
-def notify_command(app: App, options: NotifyOptions) -> None:
+def notify_command(app: App, options: NightNotifyOptions) -> None:
     """Tell a file or URL how a night differs from the one before; without a difference, nothing.
 
     A POST carries X-Rocwheel-Signature: sha256=HMAC of the body; it is retried until the deadline.
@@ -383,7 +383,7 @@ def notify_command(app: App, options: NotifyOptions) -> None:
     app.emit({"night": night, "state": state}, f"{night} {state}")
 
 
-def _tell(app: App, options: NotifyOptions, message: notify.Message) -> None:
+def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> None:
     name = options.secret_variable
     secret = app.environ.get(name, "")
     if name and not secret:

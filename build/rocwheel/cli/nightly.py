@@ -48,7 +48,7 @@ RETRY: Final = Retry(attempts=4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(StoreOptions, DryRun):
+class NightPlanOptions(StoreOptions, DryRun):
     """Options of `nightly plan`."""
 
     night: str
@@ -65,7 +65,7 @@ class PlanOptions(StoreOptions, DryRun):
         return PersonOptions(by=self.by, reason=self.reason)
 
 
-@command("plan", PlanOptions, parent=nightly)
+@command("plan", NightPlanOptions, parent=nightly)
 @option("--night", default="", metavar="NAME", help="Its name; default: today's date, UTC.")
 @option(
     "--config", type=click.Path(path_type=Path), help="Default: ci/nightly.yaml of this checkout."
@@ -86,7 +86,7 @@ class PlanOptions(StoreOptions, DryRun):
 @person_options
 @store_options
 @dry_run_option
-def plan(app: App, options: PlanOptions) -> None:
+def plan(app: App, options: NightPlanOptions) -> None:
     """Decide what a night does, and store it: resolved once, never changed.
 
     Branches, the newest ROCm tarball of each family and images become commits and digests here.
@@ -119,7 +119,7 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
     app.emit(document, "\n".join(lines))
 
 
-def _plan(app: App, options: PlanOptions, target: NightTarget) -> NightPlan:
+def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan:
     night = options.night or app.now().strftime("%Y-%m-%d")
     by = options.who.who(app).by
     if options.repeat:
@@ -159,7 +159,7 @@ def _plan(app: App, options: PlanOptions, target: NightTarget) -> NightPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(NightOptions, DryRun):
+class NightRunOptions(NightOptions, DryRun):
     """Options of `nightly run`."""
 
     engine: str
@@ -168,7 +168,7 @@ class RunOptions(NightOptions, DryRun):
     program: str
 
 
-@command("run", RunOptions, parent=nightly)
+@command("run", NightRunOptions, parent=nightly)
 @night_argument
 @option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Where.")
 @option(
@@ -186,7 +186,7 @@ class RunOptions(NightOptions, DryRun):
 )
 @store_options
 @dry_run_option
-def run(app: App, options: RunOptions) -> int:
+def run(app: App, options: NightRunOptions) -> int:
     """Run a planned night until nothing more can be done; run again, it continues.
 
     Here, Ctrl-C lets what runs end and starts nothing new; twice, it stops everything. On Slurm,
@@ -209,7 +209,7 @@ def run(app: App, options: RunOptions) -> int:
 
 
 def _run_there(
-    app: App, options: RunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
+    app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
     engine = slurm.SlurmEngine(
         nights=target.nights,
@@ -227,7 +227,7 @@ def _run_there(
 
 
 def _run_here(
-    app: App, options: RunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
+    app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
     night = book.plan.night
     if options.dry_run:

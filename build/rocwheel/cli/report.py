@@ -12,7 +12,7 @@ from rocwheel.cli.night import NightTarget
 from rocwheel.cli.target import StoreOptions, judging, store_options
 from rocwheel.errors import ConfigError, ObjectMissingError
 from rocwheel.pipeline import summing
-from rocwheel.report import state as page
+from rocwheel.report import night_page as page
 from rocwheel.store import HTML, Headers, each
 
 KEY = "status/index.html"

@@ -20,7 +20,7 @@ def suites_group() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions:
+class SuitesCheckOptions:
     """Options of `suites check`."""
 
     jax: str | None
@@ -29,14 +29,14 @@ class CheckOptions:
     record: bool
 
 
-@command("check", CheckOptions, parent=suites_group)
+@command("check", SuitesCheckOptions, parent=suites_group)
 @option("--jax", metavar="VERSION", help="One release only, or the name of what is compared.")
 @option(
     "--jax-tests", type=_PATH, metavar="DIR", help="A JAX checkout instead of what is recorded."
 )
 @option("--jax-wheel", type=_PATH, metavar="FILE", help="The wheel that was made of it.")
 @option("--record", is_flag=True, help="Record what the checkout needs in ci/jax_tests.json.")
-def check(app: App, options: CheckOptions) -> None:
+def check(app: App, options: SuitesCheckOptions) -> None:
     """Say what the suites of JAX's own tests miss, or name for nothing.
 
     Test files are read, not imported: modules they import that the wheel of JAX lacks must be in

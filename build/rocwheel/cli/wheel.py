@@ -82,14 +82,14 @@ def inspect(app: App, options: WheelsOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(WheelsOptions, PolicyOptions):
+class WheelVerifyOptions(WheelsOptions, PolicyOptions):
     """Options of `wheel verify`."""
 
     gfx_targets: str | None
     rocm_root: Path | None
 
 
-@command("verify", VerifyOptions, parent=wheel)
+@command("verify", WheelVerifyOptions, parent=wheel)
 @_wheels
 @_policy
 @option(
@@ -101,7 +101,7 @@ class VerifyOptions(WheelsOptions, PolicyOptions):
     type=_PATH,
     help="ROCm tree that must have every ROCm library the wheels need.",
 )
-def verify(app: App, options: VerifyOptions) -> int:
+def verify(app: App, options: WheelVerifyOptions) -> int:
     """Say whether wheels or a wheelhouse may ship, and why not.
 
     Exit status 0 says that they may, 6 that they may not. A wheelhouse is judged by its manifest;
@@ -118,7 +118,7 @@ def verify(app: App, options: VerifyOptions) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RetagOptions(OutputOptions):
+class WheelRetagOptions(OutputOptions):
     """Options of `wheel retag`."""
 
     python_tag: str
@@ -126,7 +126,7 @@ class RetagOptions(OutputOptions):
     platform_tag: str
 
 
-@command("retag", RetagOptions, parent=wheel)
+@command("retag", WheelRetagOptions, parent=wheel)
 @_wheels
 @option("--python-tag", default="", metavar="TAG", help="New interpreter tag: cp312, py3.")
 @option("--abi-tag", default="", metavar="TAG", help="New ABI tag: cp312, cp314t, none.")
@@ -135,7 +135,7 @@ class RetagOptions(OutputOptions):
 )
 @_output
 @dry_run_option
-def retag(app: App, options: RetagOptions) -> None:
+def retag(app: App, options: WheelRetagOptions) -> None:
     """Give wheels other tags.
 
     Everything but WHEEL and RECORD is copied as it is compressed.
@@ -152,7 +152,7 @@ def retag(app: App, options: RetagOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReversionOptions(OutputOptions):
+class WheelReversionOptions(OutputOptions):
     """Options of `wheel reversion`."""
 
     version: str
@@ -160,14 +160,14 @@ class ReversionOptions(OutputOptions):
     local: str
 
 
-@command("reversion", ReversionOptions, parent=wheel)
+@command("reversion", WheelReversionOptions, parent=wheel)
 @_wheels
 @option("--version", "version", default="", metavar="V", help="The whole new version.")
 @option("--post-release", type=click.IntRange(0), metavar="N", help="Make it .postN.")
 @option("--local", default="", metavar="L", help="Make it +L, for example rocm7.10.0.")
 @_output
 @dry_run_option
-def reversion(app: App, options: ReversionOptions) -> None:
+def reversion(app: App, options: WheelReversionOptions) -> None:
     """Give wheels of a set another version; all or none.
 
     The pins of the wheels on each other follow; everything else is copied as it is compressed.
@@ -182,13 +182,13 @@ def reversion(app: App, options: ReversionOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairOptions(OutputOptions, PolicyOptions):
+class WheelRepairOptions(OutputOptions, PolicyOptions):
     """Options of `wheel repair`."""
 
     library_path: tuple[Path, ...]
 
 
-@command("repair", RepairOptions, parent=wheel)
+@command("repair", WheelRepairOptions, parent=wheel)
 @_wheels
 @_policy
 @_output
@@ -200,7 +200,7 @@ class RepairOptions(OutputOptions, PolicyOptions):
     help="Where libraries to graft are looked for, before the system's folders; repeatable.",
 )
 @dry_run_option
-def repair(app: App, options: RepairOptions) -> None:
+def repair(app: App, options: WheelRepairOptions) -> None:
     """Make wheels fit to ship: tag, RUNPATH, allowed grafts.
 
     The platform tag becomes the oldest manylinux level that holds. A wheel that lacks nothing is
@@ -219,7 +219,7 @@ def repair(app: App, options: RepairOptions) -> None:
 
 
 def _repaired(
-    app: App, options: RepairOptions, plan: repairing.RepairPlan
+    app: App, options: WheelRepairOptions, plan: repairing.RepairPlan
 ) -> repairing.RepairResult:
     return repairing.apply(
         plan,
@@ -231,7 +231,7 @@ def _repaired(
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffOptions:
+class WheelDiffOptions:
     """Options of `wheel diff`."""
 
     first: Path
@@ -240,12 +240,12 @@ class DiffOptions:
     html: Path | None
 
 
-@command("diff", DiffOptions, parent=wheel)
+@command("diff", WheelDiffOptions, parent=wheel)
 @click.argument("first", metavar="A", type=_PATH)
 @click.argument("second", metavar="B", type=_PATH)
 @option("--exit-code", is_flag=True, help="End with status 6 when they differ.")
 @option("--html", metavar="FILE", type=_PATH, help="Write a page for people, too.")
-def diff(app: App, options: DiffOptions) -> int:
+def diff(app: App, options: WheelDiffOptions) -> int:
     """Show what differs, down to symbols and GPU code objects.
 
     Prints nothing for two builds of one input.

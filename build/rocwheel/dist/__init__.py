@@ -6,8 +6,8 @@ sources, ROCm, Bazel, wheels, wheelhouse. Each stage is a value that the next on
 
 from rocwheel.dist.assemble import Result, build
 from rocwheel.dist.inputs import Inputs, gather, preview
-from rocwheel.dist.request import Plan, Request, plan
-from rocwheel.dist.show import document, dry_run, github_outputs, lines
+from rocwheel.dist.build_request import Plan, Request, plan
+from rocwheel.dist.output import document, dry_run, github_outputs, lines
 
 __all__ = [
     "Inputs",

@@ -26,7 +26,7 @@ from pathlib import Path
 from rocwheel import source
 from rocwheel.console import Console
 from rocwheel.dist.executor import BuildEnvironment
-from rocwheel.dist.request import Plan
+from rocwheel.dist.build_request import Plan
 from rocwheel.process import HostRunner, Runner
 
 

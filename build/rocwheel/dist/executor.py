@@ -20,12 +20,12 @@ from rocwheel.build_record import BuilderRecord
 from rocwheel.container import EngineKind, Limits, Mount, Spec, User
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.host import machine
-from rocwheel.image import facts, obtain, recipe, registry, searching
+from rocwheel.image import contents, obtain, recipe, registry, searching
 from rocwheel.image.found import INPUTS
 from rocwheel.process import GuestPath
 from collections.abc import Iterator, Mapping
 from rocwheel.console import Console
-from rocwheel.dist.request import Executor, Request
+from rocwheel.dist.build_request import Executor, Request
 from rocwheel.host.machine import Interpreter
 from rocwheel.image import Found, ImageFacts
 from rocwheel.process import Command, HostRunner, Runner
@@ -39,7 +39,7 @@ PROXIES: Final = (
 
 
 SEARCH: Final = "search"
-OWN_INPUTS: Final = Path(facts.TOOL) / "inputs"  # in a builder image: what it was made from
+OWN_INPUTS: Final = Path(contents.TOOL) / "inputs"  # in a builder image: what it was made from
 MOST: Final = 1 << 20
 
 
@@ -249,7 +249,7 @@ def choose(
                 hint="nobody can tell what is in it: `dev` and `shell` take it, a manifest does not",
             )
         spec = container_spec(asked, engine, found, cache=request.cache, environ=request.environ)
-        known = facts.ask(
+        known = contents.ask(
             spec, found.config, cache=request.cache, runner=runner
         )
         place = BuildEnvironment(executor=asked, spec=spec, image=found, facts=known)

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from packaging.version import Version
 from rocwheel.console import Console
 from rocwheel.dist.executor import BuildEnvironment
-from rocwheel.dist.request import Plan, Request
+from rocwheel.dist.build_request import Plan, Request
 from rocwheel.layout import VersionClass
 from rocwheel.manifest import Source
 from rocwheel.image import ImageFacts

@@ -20,7 +20,7 @@ from rocwheel.dist import inputs
 from rocwheel.errors import RocwheelError
 from collections.abc import Iterator
 from rocwheel import source
-from rocwheel.dist.request import Plan, Request
+from rocwheel.dist.build_request import Plan, Request
 from rocwheel.process import HostRunner
 
 

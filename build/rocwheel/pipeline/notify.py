@@ -17,7 +17,7 @@ from typing import Final
 from rocwheel import __version__
 from rocwheel.errors import FetchError
 from rocwheel.ledger.nights import Nights
-from rocwheel.report.state import CellChange, NightSummary, changes
+from rocwheel.report.night_page import CellChange, NightSummary, changes
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 TOLD: Final = {CellChange.NEW, CellChange.FIXED, CellChange.FLAKY, CellChange.INFRA}

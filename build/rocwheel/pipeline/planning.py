@@ -48,7 +48,7 @@ class SetSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class StoreContents:
     """What the store has, as far as the night asks."""
 
     manifests: Mapping[str, str] = field(default_factory=dict)  # inputs -> SHA-256
@@ -73,7 +73,7 @@ class Setting:
 
 def look(
     setting: Setting, recipes: Sequence[WheelRecipe], store: Store, seconds: Mapping[str, int]
-) -> Seen:
+) -> StoreContents:
     """Ask the store; every family and build once."""
 
     def built(recipe: WheelRecipe) -> Manifest | None:
@@ -100,7 +100,7 @@ def look(
         for part in each(of_family, wanted.items(), threads=4)
         for key, value in part.items()
     }
-    return Seen(
+    return StoreContents(
         manifests={inputs: m.sha256 for inputs, m in manifests.items()},
         sets=sets,
         tests=_durations(setting, recipes, manifests, sets, store),
@@ -152,7 +152,7 @@ def _major(recipe: WheelRecipe) -> int:
 
 
 def plan(
-    setting: Setting, recipes: Sequence[WheelRecipe], absent: Sequence[Absent], seen: Seen
+    setting: Setting, recipes: Sequence[WheelRecipe], absent: Sequence[Absent], seen: StoreContents
 ) -> NightPlan:
     """Make the plan; nothing is asked and nothing written."""
     made = _Made(setting, seen)
@@ -201,7 +201,7 @@ def _renamed(argv: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
 class _Made:
     """Cells as they are made, in an order in which each comes after what it needs."""
 
-    def __init__(self, setting: Setting, seen: Seen) -> None:
+    def __init__(self, setting: Setting, seen: StoreContents) -> None:
         self._setting, self._seen = setting, seen
         self._suites = {item.name: item for item in suites.load_all(setting.ci)}
         self.cells: list[Cell] = []

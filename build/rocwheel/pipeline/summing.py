@@ -15,7 +15,7 @@ from rocwheel.model import WheelKind
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.standing import CellStanding, Phase
 from rocwheel.release import status
-from rocwheel.report.state import CellSummary, FamilySummary, NightSummary, WheelSize
+from rocwheel.report.night_page import CellSummary, FamilySummary, NightSummary, WheelSize
 from rocwheel.store import Store, each
 from rocwheel.values import replace
 from rocwheel.verdict import State

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from rocwheel.report import junit, page
+from rocwheel.report import gate_page, junit
 from rocwheel.results import Fault, Results
 
 JSON: Final = "results.json"
@@ -22,5 +22,5 @@ def render(results: Results, found: Fault, libraries: Mapping[str, str]) -> dict
     return {
         JSON: results.to_bytes(),
         JUNIT: junit.render(results, found),
-        HTML: page.render(results, found, libraries),
+        HTML: gate_page.render(results, found, libraries),
     }

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from rocwheel.console import duration
-from rocwheel.report.page import libraries_of, verdict_text
+from rocwheel.report.gate_page import libraries_of, verdict_text
 from rocwheel.results import Fault, Outcome, Results
 from rocwheel.verdict import State
 

@@ -6,6 +6,6 @@ fetch-rocm.md` for what a user sees.
 
 from rocwheel.rocm.obtain import fetch
 from rocwheel.rocm.origin import Origin, RocmPlan, plan
-from rocwheel.rocm.tree import RocmRoot, missing
+from rocwheel.rocm.rocm_root import RocmRoot, missing
 
 __all__ = ["Origin", "RocmPlan", "RocmRoot", "fetch", "missing", "plan"]

@@ -32,12 +32,12 @@ from rocwheel.download import (
     without_secrets,
 )
 from rocwheel.errors import FetchError, HostError, RocmError
-from rocwheel.rocm import tree
-from rocwheel.rocm.cache import TREE, Cache, CachedTree, FetchedSource
+from rocwheel.rocm import rocm_root
 from rocwheel.rocm.origin import Origin, RocmPlan
-from rocwheel.rocm.stage import ReadAhead
+from rocwheel.rocm.read_ahead import ReadAhead
+from rocwheel.rocm.rocm_root import RocmRoot
 from rocwheel.rocm.tarball import inflate
-from rocwheel.rocm.tree import RocmRoot
+from rocwheel.rocm.tree_cache import TREE, Cache, CachedTree, FetchedSource
 from rocwheel.rocm.unpack import UnpackLimits, unpack
 
 if TYPE_CHECKING:
@@ -81,14 +81,14 @@ def fetch(
 
 def _directory(plan: RocmPlan) -> RocmRoot:
     folder = Path(plan.source)
-    facts = tree.inspect(folder, name=plan.source)
+    facts = rocm_root.inspect(folder, name=plan.source)
     root = folder / facts.root
-    return _root(plan, facts, root, sha256=tree.listing_digest(root), cached=True)
+    return _root(plan, facts, root, sha256=rocm_root.listing_digest(root), cached=True)
 
 
 def _root(
     plan: RocmPlan,
-    facts: tree.Facts,
+    facts: rocm_root.Facts,
     root: Path,
     *,
     sha256: str,
@@ -98,7 +98,7 @@ def _root(
 ) -> RocmRoot:
     return RocmRoot(
         root=root,
-        version=tree.agreed_version(facts, asked=plan.asked, named=plan.named, name=plan.name),
+        version=rocm_root.agreed_version(facts, asked=plan.asked, named=plan.named, name=plan.name),
         header_version=facts.header_version,
         sha256=sha256,
         origin="directory" if plan.origin is Origin.DIRECTORY else "tarball",
@@ -292,7 +292,7 @@ class _Job:
             )
         how = "as it should be" if expected else "no checksum was given or published"
         self._console.info(f"   SHA-256 {sha256}, {how}")
-        facts = tree.inspect(folder, name=plan.shown)
+        facts = rocm_root.inspect(folder, name=plan.shown)
         entry, root, lease = self._cache.publish(
             staging,
             CachedTree(

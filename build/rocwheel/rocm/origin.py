@@ -16,7 +16,7 @@ from rocwheel.console import size
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.model import RocmVersion, is_sha256
-from rocwheel.rocm.cache import Cache
+from rocwheel.rocm.tree_cache import Cache
 
 _TARBALL: Final = re.compile(r"therock-dist-linux-gfx.+-(?P<version>\d[^-]*)\.tar\.\w+\Z")
 

@@ -38,7 +38,7 @@ class Etags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class ProbeResult:
     """What a server was seen to do, one by one; what that comes to is `refusal` and `abilities`.
 
     Without `create_only` or `swap` a second writer could be overwritten. Without `checksums`
@@ -88,7 +88,7 @@ def unconditional(missing: Iterable[str]) -> str:
     )
 
 
-def probe(bucket: Bucket, key: str) -> Seen:
+def probe(bucket: Bucket, key: str) -> ProbeResult:
     """Try everything, writing `key`, `key-copy` and `key-folder/` at most.
 
     A condition is only trusted in a spelling in which the right ETag is taken and another refused.
@@ -115,7 +115,7 @@ def probe(bucket: Bucket, key: str) -> Seen:
     source = _spelling(
         bucket, key, lambda tag: accepts(bucket.copy, key, copied, CopySourceIfMatch=tag)
     )
-    return Seen(
+    return ProbeResult(
         create_only=create_only,
         swap=bool(write),
         checksums=stored is not None

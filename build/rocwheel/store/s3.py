@@ -35,7 +35,7 @@ from rocwheel.store import (
 )
 from rocwheel.store.bucket import BrokenError, Bucket, checksum
 from rocwheel.store.parts import Parts, honours_condition
-from rocwheel.store.probe import BODY, Seen, probe, unconditional
+from rocwheel.store.probe import BODY, ProbeResult, probe, unconditional
 
 
 class S3Store:
@@ -47,7 +47,7 @@ class S3Store:
         self.connections = options.connections
         self._options = options
         self._lock = threading.Lock()
-        self._seen: Seen | None = None
+        self._seen: ProbeResult | None = None
 
     def locate(self, key: str, /) -> str:
         return self._bucket.locate(key)
@@ -180,13 +180,13 @@ class S3Store:
     def sweep(self, prefix: str, before: datetime, /) -> tuple[str, ...]:
         return self._bucket.sweep(prefix, before)
 
-    def _tried(self) -> Seen:
+    def _tried(self) -> ProbeResult:
         with self._lock:
             if self._seen is None:
                 self._seen = probe(self._bucket, self._options.probe_key)
             return self._seen
 
-    def _writable(self, key: str) -> Seen:
+    def _writable(self, key: str) -> ProbeResult:
         """What the server can do. Raises RefusedError where that is too little."""
         seen = self._tried()
         if refusal := seen.refusal():

@@ -32,7 +32,7 @@ from rocwheel.index.page import UNFOLDED, links
 from rocwheel.index.publish import await_public
 from rocwheel.index.serve import Site
 from rocwheel.ledger.state import Action
-from rocwheel.release import adopt, resolving
+from rocwheel.release import adopt, pip_resolution
 from rocwheel.store import SIMPLE_JSON
 from rocwheel.values import replace
 
@@ -327,10 +327,10 @@ def test_pip_resolves_each_set_for_each_cpython_with_its_names_from_nowhere_else
     shop.released(tmp_path / "wh")
     with serving(upstream.store) as pypi:
         ask = {"upstream": f"{pypi.url}{upstream.release.root}", "python": Path(sys.executable)}
-        assert resolving.resolve(shop.release, runner=runner, **ask) == []
+        assert pip_resolution.resolve(shop.release, runner=runner, **ask) == []
         page = tmp_path / "store" / shop.release.root / PJRT
         shutil.rmtree(page)  # the decoy upstream has a pjrt, which must not be taken
-        said = resolving.resolve(shop.release, runner=runner, **ask)
+        said = pip_resolution.resolve(shop.release, runner=runner, **ask)
     assert len(said) == 2
     assert "CPython 3.11" in said[0]
 

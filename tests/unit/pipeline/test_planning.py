@@ -15,7 +15,7 @@ from rocwheel.index import channels
 from rocwheel.ledger.nights import NightPlan, WheelRecipe
 from rocwheel.pipeline import planning, resolving
 from rocwheel.pipeline import settings as settings_file
-from rocwheel.pipeline.planning import Seen, SetSeen
+from rocwheel.pipeline.planning import SetSeen, StoreContents
 from rocwheel.verdict import State
 
 ROOT = Path(__file__).parents[3]
@@ -51,8 +51,8 @@ def setting():
     )
 
 
-def made(setting, seen: Seen | None = None) -> NightPlan:
-    return planning.plan(setting, [RECIPE], [], seen or Seen())
+def made(setting, seen: StoreContents | None = None) -> NightPlan:
+    return planning.plan(setting, [RECIPE], [], seen or StoreContents())
 
 
 def names(plan: NightPlan, kind: str) -> list[str]:
@@ -90,13 +90,13 @@ def test_without_history_a_suite_is_cut_as_far_as_it_may_be_and_merged(setting):
 
 @pytest.mark.parametrize(("minutes", "count"), [(1, 1), (31, 2), (200, 7), (10_000, 16)])
 def test_history_says_into_how_many_shards_a_suite_is_cut(setting, minutes, count):
-    seen = Seen(tests={("gfx94X-dcgpu", "unit"): minutes * 60_000})
+    seen = StoreContents(tests={("gfx94X-dcgpu", "unit"): minutes * 60_000})
     shards = [n for n in names(made(setting, seen), "gate") if ".3.12.unit" in n]
     assert len(shards) == count
 
 
 def test_a_night_without_changes_runs_only_page_and_prune(setting):
-    seen = Seen(
+    seen = StoreContents(
         manifests={RECIPE.inputs: MANIFEST},
         sets={(name, MANIFEST): SetSeen(state="released") for name in RECIPE.families},
     )
@@ -112,7 +112,7 @@ def test_of_a_staged_set_only_what_is_missing_or_was_infra_runs_again(setting):
         ("e2e", "3.12"): (State.INFRA, "no device"),
         ("smoke", "3.13"): (State.NOT_RUN, "no verdict"),
     }
-    seen = Seen(
+    seen = StoreContents(
         manifests={RECIPE.inputs: MANIFEST},
         sets={("gfx94X-dcgpu", MANIFEST): SetSeen(state="staged", cells=cells)},
         tests={("gfx94X-dcgpu", suite): 1000 for suite in ("unit", "e2e", "multi_gpu")},
@@ -128,7 +128,7 @@ def test_of_a_staged_set_only_what_is_missing_or_was_infra_runs_again(setting):
 
 
 def test_a_night_is_repeated_from_its_plan_with_every_cell(setting):
-    seen = Seen(manifests={RECIPE.inputs: MANIFEST})
+    seen = StoreContents(manifests={RECIPE.inputs: MANIFEST})
     again = planning.again(made(setting, seen), night="again", by="you", now=NOW)
     assert again.repeats == "2026-05-01"
     assert not [cell for cell in again.cells if cell.kept]
@@ -169,7 +169,7 @@ def test_github_gets_at_most_its_limit_of_jobs_or_an_error(setting):
         }
     )
     with pytest.raises(ConfigError, match="more than the 256"):
-        planning.github_matrix(planning.plan(many, [recipe], [], Seen()), "gate")
+        planning.github_matrix(planning.plan(many, [recipe], [], StoreContents()), "gate")
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
         "gres: {'gpu:mi300x': 'gpu:mi325x'}\n"
     )
     loaded = settings_file.load(ROOT / "ci" / "nightly.yaml", pools)
-    plan = planning.plan(replace(setting, settings=loaded), [RECIPE], [], Seen())
+    plan = planning.plan(replace(setting, settings=loaded), [RECIPE], [], StoreContents())
     cell = next(cell for cell in plan.cells if ".multi_gpu" in cell.name)
     assert (cell.needs.label, cell.needs.partition, cell.needs.gres) == (
         "ours",

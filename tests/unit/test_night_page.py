@@ -10,14 +10,14 @@ import pytest
 from support.states import FIRST, summary
 
 from rocwheel.pipeline.summing import seconds
-from rocwheel.report import state
-from rocwheel.report.state import CellChange, NightSummary, changes
+from rocwheel.report import night_page
+from rocwheel.report.night_page import CellChange, NightSummary, changes
 
 
 def render(nights: int = 5, **kwargs) -> str:
     found = [summary(number, **kwargs) for number in range(nights)]
     now = FIRST + timedelta(days=nights)
-    return state.render(found, now=now, title="nightly wheels", root="../").decode()
+    return night_page.render(found, now=now, title="nightly wheels", root="../").decode()
 
 
 def with_state(base: NightSummary, **states: str) -> NightSummary:
@@ -49,14 +49,14 @@ def test_what_somebody_wrote_cannot_become_markup():
     base = summary(0, families=1)
     evil = "<script>alert(1)</script>"
     cells = tuple(msgspec.structs.replace(c, state="fail", reason=evil) for c in base.cells)
-    text = state.render(
+    text = night_page.render(
         [msgspec.structs.replace(base, cells=cells)], now=FIRST, title=evil, root="../"
     ).decode()
     assert evil not in text
 
 
 def test_without_any_night_there_is_a_page_that_says_so():
-    assert "No night yet" in state.render([], now=FIRST, title="x", root="../").decode()
+    assert "No night yet" in night_page.render([], now=FIRST, title="x", root="../").decode()
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_a_cell_is_compared_with_the_same_cell_of_the_night_before(before, here,
 def test_new_failures_come_first():
     base = summary(0, families=1)
     nights = [with_state(base, unit="fail", e2e="pass"), with_state(base, unit="fail", e2e="fail")]
-    text = state.render(nights, now=FIRST, title="x", root="../").decode()
+    text = night_page.render(nights, now=FIRST, title="x", root="../").decode()
     assert text.index("new failure") < text.index("still failing")
 
 

@@ -15,7 +15,7 @@ from rocwheel.process import base_env
 from collections.abc import Iterator, Mapping
 from rocwheel.dist.assemble import Result
 from rocwheel.dist.executor import BuildEnvironment
-from rocwheel.dist.request import Plan
+from rocwheel.dist.build_request import Plan
 from rocwheel.process import Command, HostRunner
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from rocwheel import files
 from rocwheel.download import Fingerprint
-from rocwheel.rocm.tree import Facts
+from rocwheel.rocm.rocm_root import Facts
 
 SCHEMA: Final = 1
 TREE: Final = "tree"  # the folder with the unpacked tarball, beside entry.json

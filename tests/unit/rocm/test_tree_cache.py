@@ -11,8 +11,8 @@ import pytest
 from rocwheel import files
 from rocwheel.download import Fingerprint
 from rocwheel.files import Lock, try_locked
-from rocwheel.rocm.cache import Cache, CachedTree, FetchedSource
-from rocwheel.rocm.tree import Facts
+from rocwheel.rocm.rocm_root import Facts
+from rocwheel.rocm.tree_cache import Cache, CachedTree, FetchedSource
 
 if TYPE_CHECKING:
     from pathlib import Path

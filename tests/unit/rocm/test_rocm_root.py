@@ -11,7 +11,7 @@ from support.tarballs import rocm_files, write
 from rocwheel import rocm
 from rocwheel.errors import RocmError
 from rocwheel.model import RocmVersion
-from rocwheel.rocm.tree import Facts, agreed_version, inspect, listing_digest
+from rocwheel.rocm.rocm_root import Facts, agreed_version, inspect, listing_digest
 
 if TYPE_CHECKING:
     from pathlib import Path
