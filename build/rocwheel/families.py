@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from amdgpu_family_matrix import Family, Level, Need, Proof, Rule, Trigger
+from amdgpu_family_matrix import Bypass, Family, Level, Need, Proof, Rule, Runner, Trigger
 from rocwheel import config
 from rocwheel.config import Field
 
@@ -26,9 +26,14 @@ def load(path: Path) -> dict[str, Family]:
 
 
 def _family(entry: Field) -> Family:
-    fields = entry.record(required=("name", "about", "targets", "suites", "proof"))
+    fields = entry.record(
+        required=("name", "about", "targets", "suites", "proof"), optional=("runners", "bypass")
+    )
     suites = fields["suites"].mapping()
     levels = [level.value for level in Level]
+    proof = _proof(fields["proof"])
+    gpus = int(proof.devices)
+    labels = fields["runners"].strings() if "runners" in fields else ()
     try:
         return Family(
             fields["name"].string(),
@@ -36,11 +41,18 @@ def _family(entry: Field) -> Family:
             Trigger.NIGHTLY,
             products=(fields["about"].string(),),
             policy=tuple(Rule(name, Level(level.choice(levels))) for name, level in suites.items()),
-            needs=tuple(Need(name, 0) for name in suites),
-            proof=_proof(fields["proof"]),
+            runners=tuple(Runner(label, gpus=gpus) for label in labels),
+            bypass_tests_for_releases=_bypass(fields["bypass"]) if "bypass" in fields else None,
+            needs=tuple(Need(name, gpus) for name in suites),
+            proof=proof,
         )
     except ValueError as exc:
         entry.fail(str(exc))
+
+
+def _bypass(entry: Field) -> Bypass:
+    fields = entry.record(required=("owner", "reason", "expires"))
+    return Bypass(fields["owner"].string(), fields["reason"].string(), fields["expires"].day())
 
 
 def _proof(entry: Field) -> Proof:

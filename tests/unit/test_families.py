@@ -43,7 +43,7 @@ def test_a_mistake_is_located(tmp_path, old, new, problem):
 def test_no_channel_and_no_bucket_takes_such_a_family(where, capsys):
     status = main(["status", f"--families={FILE}", "--family=miniature", where])
     assert status == 3
-    assert "goes into a folder only" in capsys.readouterr().err
+    assert "go into a store of this machine only" in capsys.readouterr().err
 
 
 def test_the_matrix_is_still_asked_for_its_own(capsys, tmp_path):

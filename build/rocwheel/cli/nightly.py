@@ -25,7 +25,14 @@ from rocwheel.cli.night import (
     whole,
     worker,
 )
-from rocwheel.cli.target import PersonOptions, StoreOptions, judging, person_options, store_options
+from rocwheel.cli.target import (
+    FamiliesOptions,
+    PersonOptions,
+    families_option,
+    judging,
+    person_options,
+    store_options,
+)
 from rocwheel.console import columns
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
@@ -48,7 +55,7 @@ RETRY: Final = Retry(attempts=4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NightPlanOptions(StoreOptions, DryRun):
+class NightPlanOptions(FamiliesOptions, DryRun):
     """Options of `nightly plan`."""
 
     night: str
@@ -84,6 +91,7 @@ class NightPlanOptions(StoreOptions, DryRun):
     help="Print the cells of this kind of a night that is planned, for a GitHub matrix.",
 )
 @person_options
+@families_option
 @store_options
 @dry_run_option
 def plan(app: App, options: NightPlanOptions) -> None:
@@ -127,7 +135,8 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         return planning.again(old, night=night, by=by, now=app.now())
     path = app.path(options.config) or app.home.ci / settings_file.FILE
     settings = settings_file.load(path, app.path(options.pools))
-    families = {item.name: item for item in matrix.families(settings.trigger)}
+    own = options.own_families(app)
+    families = {item.name: item for item in matrix.families(settings.trigger)} | own
     with Client(base_env(app.environ), retry=RETRY, note=app.console.detail) as client:
         world = resolving.World(
             ci=app.home.ci,
@@ -148,6 +157,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         ci=app.home.ci,
         by=by,
         now=app.now(),
+        own=(f"--families={app.path(options.families)}",) if own else (),
     )
     names = target.nights.names()
     last = target.nights.summary(names[-1]) if names else None

@@ -9,7 +9,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, dry_run_option, group, option
 from rocwheel.cli.night import NightTarget
-from rocwheel.cli.target import StoreOptions, judging, store_options
+from rocwheel.cli.target import FamiliesOptions, families_option, judging, store_options
 from rocwheel.errors import ConfigError, ObjectMissingError
 from rocwheel.pipeline import summing
 from rocwheel.report import night_page as page
@@ -24,7 +24,7 @@ def report() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateOptions(StoreOptions, DryRun):
+class StateOptions(FamiliesOptions, DryRun):
     """Options of `report state`."""
 
     output: Path | None
@@ -34,6 +34,7 @@ class StateOptions(StoreOptions, DryRun):
 @command("state", StateOptions, parent=report)
 @option("--output", metavar="PATH", help="Write it there, too.", type=Path)
 @option("--nights", type=int, default=30, show_default=True, help="How many are shown.")
+@families_option
 @store_options
 @dry_run_option
 def state(app: App, options: StateOptions) -> None:
@@ -48,7 +49,7 @@ def state(app: App, options: StateOptions) -> None:
         app.emit_plan([f"summary of {newest}", target.store.locate(KEY)])
         return
     if names:
-        _sum_up(app, target, names[-1])
+        _sum_up(app, target, names[-1], matrix.FAMILIES | options.own_families(app))
     found = _summaries(app, target, names[-options.nights :])
     body = _publish(app, target, found)
     if options.output:
@@ -58,10 +59,12 @@ def state(app: App, options: StateOptions) -> None:
     app.emit({"page": url, "nights": len(found), "bytes": len(body)}, url)
 
 
-def _sum_up(app: App, target: NightTarget, night: str) -> None:
+def _sum_up(
+    app: App, target: NightTarget, night: str, families: dict[str, matrix.Family]
+) -> None:
     book = target.nights.book(night)
     channel = judging(app, target.channel)
-    made = summing.summary(book, matrix.FAMILIES, channel, target.store, now=app.now())
+    made = summing.summary(book, families, channel, target.store, now=app.now())
     target.nights.put_summary(night, made.to_bytes())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
@@ -21,6 +22,7 @@ from rocwheel.places import Place
 from rocwheel.release import wheelset
 from rocwheel.release.operations import Who
 
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
 
@@ -46,11 +48,35 @@ class StoreOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetOptions(StoreOptions):
+class FamiliesOptions(StoreOptions):
+    """A channel or a store, and families of one's own."""
+
+    families: Path | None
+
+    def own_families(self, app: App) -> dict[str, matrix.Family]:
+        """Families of --families; none without it. Raises ConfigError where they may not go."""
+        if self.families is None:
+            return {}
+        if self.channel or not _on_this_machine(app, self.store_url or "file:"):
+            raise ConfigError(
+                f"{self.families}: families of your own go into a store of this machine only",
+                hint="give --store file:///folder in place of a channel or another store",
+            )
+        return families.load(app.cwd / self.families)
+
+
+def _on_this_machine(app: App, store: str) -> bool:
+    """Whether a store is a folder, or a bucket of a server on loopback."""
+    named = (app.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+    endpoint = next(filter(None, named), "")
+    return store.startswith("file:") or urlsplit(endpoint).hostname in LOOPBACK
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions(FamiliesOptions):
     """Which index: a channel or a store, and the family."""
 
     family: str | None
-    families: Path | None
 
 
 store_options = section(
@@ -68,17 +94,18 @@ store_options = section(
         help="Where the channels are defined; default: channels.yaml of the data in use.",
     ),
 )
-target_options = together(
-    section(
-        "Target",
-        once("--family", metavar="NAME", help="GPU family (required)."),
-        option(
-            "--families",
-            type=click.Path(path_type=Path),
-            metavar="FILE",
-            help="Families of your own beside the matrix; only with a --store file:///folder.",
-        ),
+families_option = section(
+    "Target",
+    option(
+        "--families",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Families of your own beside the matrix; only with a --store of this machine.",
     ),
+)
+target_options = together(
+    section("Target", once("--family", metavar="NAME", help="GPU family (required).")),
+    families_option,
     store_options,
 )
 
@@ -193,15 +220,8 @@ def judging(app: App, channel: Channel) -> Channel:
 def family_of(app: App, options: TargetOptions) -> matrix.Family:
     """The family of --family: one of --families, or of the matrix. Raises ConfigError."""
     name = options.family or ""
-    own = families.load(app.cwd / options.families) if options.families else {}
-    if name not in own:
-        return family_named(name, tuple(own))
-    if options.channel or not (options.store_url or "file:").startswith("file:"):
-        raise ConfigError(
-            f"{name}: a family of {options.families} goes into a folder only",
-            hint="give --store file:///folder in place of a channel or another store",
-        )
-    return own[name]
+    own = options.own_families(app)
+    return own[name] if name in own else family_named(name, tuple(own))
 
 
 def family_named(name: str, others: tuple[str, ...] = ()) -> matrix.Family:

@@ -19,6 +19,7 @@ import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import __version__
 from rocwheel.errors import ConfigError
+from rocwheel.gate import provisioning
 from rocwheel.gate.suite import history, suites
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe, now_text
@@ -69,6 +70,7 @@ class Setting:
     ci: Path  # the folder of data in use
     by: str
     now: datetime
+    own: tuple[str, ...] = ()  # the option that names families of one's own
 
 
 def look(
@@ -232,7 +234,7 @@ class _Made:
 
     def _family(self, recipe: WheelRecipe, family: Family, build: Cell, manifest: str) -> None:
         seen = self._seen.sets.get((family.name, manifest), SetSeen())
-        words = (f"--family={family.name}", *self._setting.target)
+        words = (f"--family={family.name}", *self._setting.own, *self._setting.target)
         chosen = f"--manifest={manifest or '{' + build.name + '}'}"
         tags: dict[str, Any] = {"family": family.name, "wheels": recipe.name}
         stage = self._add(
@@ -301,6 +303,8 @@ class _Made:
             count = 1
         cost, deadlines = self._setting.settings.gate, self._suites.get(suite)
         limit = deadlines.deadlines.shard + HALF_HOUR if deadlines else cost.hours * 3600
+        # the manifest's own tarball is found by its digest where TheRock publishes them
+        rocm = () if recipe.rocm.startswith(provisioning.TARBALLS) else (f"--rocm={recipe.rocm}",)
         argv = ("gate", f"--suite={suite}", f"--python={python}", *words)
         tags = {"family": family.name, "python": python, "suite": suite, "wheels": recipe.name}
         names = []
@@ -313,7 +317,7 @@ class _Made:
             self._add(
                 name,
                 "gate",
-                (*argv, *part, f"--runner={runner.label}", "--output={scratch}/results"),
+                (*argv, *rocm, *part, f"--runner={runner.label}", "--output={scratch}/results"),
                 after=(stage.name,),
                 needs=Needs(
                     cpus=cost.cpus,
@@ -355,7 +359,8 @@ class _Made:
         """The cells that come last."""
         target, night = self._setting.target, self._setting.night
         ends = tuple(cell.name for cell in self.cells)
-        self._add("page", "page", ("report", "state", *target), settled=ends, why="every night")
+        page = ("report", "state", *self._setting.own, *target)
+        self._add("page", "page", page, settled=ends, why="every night")
         notify = self._setting.settings.notify
         if notify.url or notify.file:
             told = [f"--url={notify.url}"] if notify.url else []

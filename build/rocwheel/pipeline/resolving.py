@@ -18,6 +18,7 @@ from urllib.parse import unquote, urljoin
 
 from packaging.version import InvalidVersion, Version
 
+import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import __version__, files, home, source
 from rocwheel.download import Client
@@ -89,7 +90,7 @@ def resolve(
 def _set(
     item: SetSettings, families: Mapping[str, Family], pins: Pins, world: World
 ) -> Iterator[WheelRecipe | Absent]:
-    wanted = item.families or tuple(families)
+    wanted = item.families or tuple(name for name in families if name in matrix.FAMILIES)
     if not item.rocm.tarballs:
         rocm = one_tarball(item.rocm.source, item.rocm.sha256, world)
         yield _recipe(
