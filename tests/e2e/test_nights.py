@@ -24,7 +24,7 @@ from support import slurm
 from support.s3 import program, servers  # noqa: F401 - a fixture
 
 pytestmark = [
-    pytest.mark.needs("bazel", "clang-19", "cc", "uv", *slurm.PROGRAMS),
+    pytest.mark.needs("bazel", "clang-19", "cc", *slurm.PROGRAMS),
     pytest.mark.slow,
     pytest.mark.timeout(900),
     pytest.mark.xdist_group("demo"),
@@ -95,9 +95,7 @@ class Show:
             tarball=self.tarball, number=number, executable=os.path.realpath(sys.executable),
         )  # fmt: skip
         config.write_text(text)
-        return self.ask(
-            "nightly", "plan", f"--night={night}", f"--config={config}", self.families
-        )
+        return self.ask("nightly", "plan", f"--night={night}", f"--config={config}", self.families)
 
     def states(self, night: str) -> dict[str, str]:
         done = self.world.run("--json", "nightly", "status", night, f"--store={self.store}")
@@ -184,7 +182,9 @@ def installed(show: Show, family: str, installer: str) -> str:
         env={**os.environ, "HOME": str(target)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    code = "import jaxlib; from importlib.metadata import version; print(version('jax-rocm7-plugin'))"
+    code = (
+        "import jaxlib; from importlib.metadata import version; print(version('jax-rocm7-plugin'))"
+    )
     again = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": str(target)}, capture_output=True, text=True,
         check=False,

@@ -19,9 +19,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from rocwheel.cli.app import App
 
@@ -72,6 +74,30 @@ class Once(Option):
 
 option = functools.partial(click.option, cls=Option)
 once = functools.partial(click.option, cls=Once)
+
+
+def given_words(
+    options: object, cwd: Path, *, paths: frozenset[str] = frozenset(), leave: frozenset[str]
+) -> tuple[str, ...]:
+    """The options that were given, as words that mean the same in any folder.
+
+    `paths` are options that name files though their values are text; `leave` are left out.
+    """
+    words, context = [], click.get_current_context()
+    params = {p.name: p for p in context.command.params if isinstance(p, Option)}
+    for name in sorted(field.name for field in dataclasses.fields(options)):  # type: ignore[arg-type]
+        default = context.get_parameter_source(name) is ParameterSource.DEFAULT
+        if name not in params or default or name in leave:
+            continue
+        value, spelt = getattr(options, name), params[name]
+        if isinstance(value, bool):
+            words += (spelt.opts if value else spelt.secondary_opts)[:1]
+            continue
+        for item in value if isinstance(value, tuple) else (value,):
+            if item is not None and item != "":
+                is_path = name in paths or isinstance(item, Path)
+                words.append(f"{spelt.opts[0]}={cwd / str(item) if is_path else item}")
+    return tuple(words)
 
 
 def section(title: str, *options: Decorator) -> Decorator:

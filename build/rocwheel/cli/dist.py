@@ -129,6 +129,6 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     result = dist.build(planned, runner=app.runner, console=app.console)
     for line in dist.lines(result, seconds=app.console.seconds):
         app.console.info(line)
-    app.github_outputs(dist.github_outputs(result))
+    app.github_outputs(dist.github_outputs(result.wheelhouse, result.manifest))
     document = dist.document(result, seconds=app.console.seconds)
     app.emit(document, document["manifest"])

@@ -8,15 +8,14 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
-from click.core import ParameterSource
 
 from amdgpu_family_matrix import Family
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, Option, once, option, section, together
+from rocwheel.cli.command import DryRun, given_words, once, option, section, together
 from rocwheel.cli.target import Target, TargetOptions, family_of, target_options
 from rocwheel.console import ConsoleMode
 from rocwheel.errors import InterruptError, StoreError
@@ -269,27 +268,16 @@ def this_host(app: App, slots: Path, label: str) -> Host:
 
 # of the line that asks the same again: what names a file, always or where it is one, and what
 # `gate rerun` decides anew
-_PATHS = frozenset({"wheels", "jax_tests", "channels_file", "slots"})
+_PATHS = frozenset({"wheels", "jax_tests"})
 _MAYBE_PATHS = frozenset({"manifest", "rocm"})
 _NOT_AGAIN = frozenset({"failed_of", "output", "keep", "dry_run"})
 
 
 def _command_line(app: App, options: GateOptions) -> str:
     """The options that were given, as a line that means the same anywhere; without `rerun`'s."""
-    words, context = ["gate"], click.get_current_context()
-    spelt = {p.name: p.opts[0] for p in context.command.params if isinstance(p, Option)}
-    for name in sorted(field.name for field in fields(options)):
-        value = getattr(options, name)
-        default = context.get_parameter_source(name) is ParameterSource.DEFAULT
-        if not value or default or name in _NOT_AGAIN:
-            continue
-        if value is True:
-            words.append(spelt[name])
-            continue
-        is_path = name in _PATHS or (name in _MAYBE_PATHS and (app.cwd / str(value)).exists())
-        values = value if isinstance(value, tuple) else (value,)
-        words += [f"{spelt[name]}={app.cwd / str(item) if is_path else item}" for item in values]
-    return shlex.join(words)
+    paths = {name for name in _MAYBE_PATHS if (app.cwd / str(getattr(options, name))).exists()}
+    words = given_words(options, app.cwd, paths=_PATHS | paths, leave=_NOT_AGAIN)
+    return shlex.join(("gate", *words))
 
 
 # --- running and telling -------------------------------------------------------------------------

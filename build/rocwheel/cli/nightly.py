@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from rocwheel.cli.night import (
     document_of,
     night_argument,
     nightly,
+    run_here,
     whole,
     worker,
 )
@@ -36,12 +36,9 @@ from rocwheel.cli.target import (
 from rocwheel.console import columns
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
-from rocwheel.files import locked
-from rocwheel.gate.machine import accelerators
-from rocwheel.host import cgroup
 from rocwheel.ledger.nights import Book, Ended, NightPlan
 from rocwheel.pipeline import cell as cells
-from rocwheel.pipeline import local, planning, resolving, slurm, standing, summing
+from rocwheel.pipeline import planning, resolving, slurm, standing, summing
 from rocwheel.pipeline import settings as settings_file
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, base_env
@@ -249,40 +246,8 @@ def _run_here(
         )
         return 0
     here = worker(app, engine="local", job="", how=how)
-    online = len(os.sched_getaffinity(0))
-    cpus = cgroup.cpus(Path("/"), online=online)
-    logs = app.cache / "nightly" / night
-    logs.mkdir(parents=True, exist_ok=True)
-    capacity = local.Capacity(
-        workers=options.workers or 2 * cpus,
-        cpus=cpus,
-        memory_mib=_memory_mib(),
-        gpus=len(accelerators.amd(Path("/"), app.environ).devices),
-        disk=app.cache,
-    )
-    lock = logs / "engine.lock"
-
-    def waiting() -> None:
-        app.console.info(f"another engine of {night} runs here, or its cells do: waiting")
-
-    with locked(lock, waiting=waiting) as held, (logs / "cells.log").open("ab") as output:
-        engine = local.LocalEngine(
-            nights=target.nights,
-            night=night,
-            worker=here,
-            target=target.words,
-            capacity=capacity,
-            ending=local.Ending(),
-            output=output,
-            lock=held.descriptor,
-        )
-        found = engine.run()
+    found = run_here(app, target.nights, night, here, words=target.words, workers=options.workers)
     return _say(app, target.nights.book(night), found)
-
-
-def _memory_mib() -> int:
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return pages * size >> 20
 
 
 def _github(app: App, book: Book, family: str) -> int:

@@ -15,8 +15,6 @@ from rocwheel.pipeline import summing
 from rocwheel.report import night_page as page
 from rocwheel.store import HTML, Headers, each
 
-KEY = "status/index.html"
-
 
 @group("report")
 def report() -> None:
@@ -46,7 +44,7 @@ def state(app: App, options: StateOptions) -> None:
     names = target.nights.names()
     if options.dry_run:
         newest = names[-1] if names else "no night"
-        app.emit_plan([f"summary of {newest}", target.store.locate(KEY)])
+        app.emit_plan([f"summary of {newest}", target.store.locate(page.PAGE)])
         return
     if names:
         _sum_up(app, target, names[-1], matrix.FAMILIES | options.own_families(app))
@@ -55,13 +53,11 @@ def state(app: App, options: StateOptions) -> None:
     if options.output:
         (app.cwd / options.output).write_bytes(body)
     public = target.channel.public_url.rstrip("/")
-    url = f"{public}/{KEY}" if public else target.store.http(KEY)
+    url = f"{public}/{page.PAGE}" if public else target.store.http(page.PAGE)
     app.emit({"page": url, "nights": len(found), "bytes": len(body)}, url)
 
 
-def _sum_up(
-    app: App, target: NightTarget, night: str, families: dict[str, matrix.Family]
-) -> None:
+def _sum_up(app: App, target: NightTarget, night: str, families: dict[str, matrix.Family]) -> None:
     book = target.nights.book(night)
     channel = judging(app, target.channel)
     made = summing.summary(book, families, channel, target.store, now=app.now())
@@ -92,10 +88,10 @@ def _publish(app: App, target: NightTarget, found: list[page.NightSummary]) -> b
         root=f"{public.rstrip('/')}/" if public else "../",
     )
     try:
-        old, previous = target.store.read(KEY)
+        old, previous = target.store.read(page.PAGE)
     except ObjectMissingError:
         old, previous = b"", None
     if old != body:
         headers = Headers(content_type=HTML, cache_control="public, max-age=60")
-        target.store.replace(KEY, body, previous=previous, headers=headers)
+        target.store.replace(page.PAGE, body, previous=previous, headers=headers)
     return body

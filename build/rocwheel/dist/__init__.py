@@ -7,7 +7,7 @@ sources, ROCm, Bazel, wheels, wheelhouse. Each stage is a value that the next on
 from rocwheel.dist.assemble import Result, build
 from rocwheel.dist.inputs import Inputs, gather, preview
 from rocwheel.dist.build_request import Plan, Request, plan
-from rocwheel.dist.output import document, dry_run, github_outputs, lines
+from rocwheel.dist.output import contents, document, dry_run, github_outputs, lines, table
 
 __all__ = [
     "Inputs",
@@ -15,6 +15,7 @@ __all__ = [
     "Request",
     "Result",
     "build",
+    "contents",
     "document",
     "dry_run",
     "gather",
@@ -22,4 +23,5 @@ __all__ = [
     "lines",
     "plan",
     "preview",
+    "table",
 ]

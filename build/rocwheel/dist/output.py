@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel import bazel, wheelhouse
 from rocwheel.download import has_password
 from rocwheel.dist.inputs import ROCM_LATER, preview
 from rocwheel.build_record import BUILD_RECORD
-from rocwheel.manifest import MANIFEST
+from pathlib import Path
+from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import canonical_version, project_name
 from rocwheel.process import base_env
 from collections.abc import Iterator, Mapping
@@ -92,13 +93,22 @@ def _pasteable(command: Command, base: Mapping[str, str]) -> str:
 
 def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
     """The result for a program: what `--json` prints."""
-    manifest = result.manifest
     return {
-        "manifest": str(result.wheelhouse / MANIFEST),
-        "manifest_sha256": manifest.sha256,
-        "build": str(result.wheelhouse / BUILD_RECORD),
-        "wheelhouse": str(result.wheelhouse),
+        **contents(result.wheelhouse, result.manifest),
         "new": result.is_new,
+        "bazel": result.bazel.document,
+        "findings": len(result.findings),
+        "seconds": dict(seconds),
+    }
+
+
+def contents(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    """A wheelhouse for a program, whoever built it and when."""
+    return {
+        "manifest": str(folder / MANIFEST),
+        "manifest_sha256": manifest.sha256,
+        "build": str(folder / BUILD_RECORD),
+        "wheelhouse": str(folder),
         "jax_version": manifest.jax_version,
         "rocm_version": manifest.rocm.version,
         "wheels": [
@@ -115,18 +125,14 @@ def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
             }
             for item in manifest.wheels
         ],
-        "bazel": result.bazel.document,
-        "findings": len(result.findings),
-        "seconds": dict(seconds),
     }
 
 
-def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
-    """The result for a person: wheels, what Bazel did, how long each stage took."""
-    from rocwheel.console import columns, duration, size
+def table(manifest: Manifest) -> Iterator[str]:
+    """The wheels of a set, a line each."""
+    from rocwheel.console import columns, size
 
-    manifest = result.manifest
-    yield from columns(
+    return columns(
         ("wheel", "size", "sha256"),
         [
             (
@@ -137,6 +143,14 @@ def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
             for item in manifest.wheels
         ],
     )
+
+
+def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
+    """The result for a person: wheels, what Bazel did, how long each stage took."""
+    from rocwheel.console import columns, duration
+
+    manifest = result.manifest
+    yield from table(manifest)
     yield ""
     yield from columns(
         ("stage", "time"), [(name, duration(took)) for name, took in seconds.items()]
@@ -151,17 +165,16 @@ def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
     yield f"manifest {manifest.sha256} ({state})"
 
 
-def github_outputs(result: Result) -> dict[str, str]:
-    """What later steps of a GitHub Actions job need to know."""
+def github_outputs(folder: Path, manifest: Manifest) -> dict[str, str]:
+    """What later steps of a GitHub Actions job need to know of a wheelhouse."""
     import json
 
-    manifest = result.manifest
     outputs = {
         "jax_version": manifest.jax_version,
         "rocm_version": manifest.rocm.version,
-        "manifest": str(result.wheelhouse / MANIFEST),
+        "manifest": str(folder / MANIFEST),
         "manifest_sha256": manifest.sha256,
-        "wheelhouse": str(result.wheelhouse),
+        "wheelhouse": str(folder),
         "wheels": json.dumps([item.filename for item in manifest.wheels]),
     }
     for item in manifest.wheels:

@@ -359,7 +359,8 @@ class _Made:
         """The cells that come last."""
         target, night = self._setting.target, self._setting.night
         ends = tuple(cell.name for cell in self.cells)
-        page = ("report", "state", *self._setting.own, *target)
+        shown = f"--nights={self._setting.settings.shown_nights}"
+        page = ("report", "state", shown, *self._setting.own, *target)
         self._add("page", "page", page, settled=ends, why="every night")
         notify = self._setting.settings.notify
         if notify.url or notify.file:

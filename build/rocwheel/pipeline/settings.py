@@ -22,6 +22,7 @@ from rocwheel.config import Field
 from rocwheel.model import PythonVersion, suggest
 
 FILE: Final = "nightly.yaml"
+NUMBERS: Final = ("shard_minutes", "attempts", "quarantine", "keep_nights", "shown_nights")
 EXAMPLE: Final = matrix.Runner("any", partition="any")
 ONE: Final = {"labels": "label", "partitions": "partition", "gres": "gres"}  # a runner's field
 
@@ -85,11 +86,11 @@ class NightSettings:
     sets: tuple[SetSettings, ...]
     build: Cost
     gate: Cost
-    shard_minutes: int
-    attempts: int
-    quarantine: int
-    keep_nights: int
-    shown_nights: int
+    shard_minutes: int = 30
+    attempts: int = 2
+    quarantine: int = 3
+    keep_nights: int = 60
+    shown_nights: int = 30
     notify: Notify = Notify()
     pools: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
@@ -99,13 +100,9 @@ def load(path: Path, pools: Path | None = None) -> NightSettings:
     fields = config.load(path).record(
         required=("sets",),
         optional=(
-            "trigger", "build", "gate", "shard_minutes", "attempts", "quarantine", "keep_nights",
-            "shown_nights", "notify",
+            "trigger", "build", "gate", "notify", *NUMBERS,
         ),
     )  # fmt: skip
-
-    def number(name: str, default: int) -> int:
-        return _whole(fields[name], least=1) if name in fields else default
 
     sets = tuple(_set(item) for item in fields["sets"].sequence())
     names = [item.name for item in sets]
@@ -126,11 +123,7 @@ def load(path: Path, pools: Path | None = None) -> NightSettings:
         gate=_cost(
             fields.get("gate"), Cost(cpus=8, memory_mib=32 << 10, disk_mib=40 << 10, hours=5)
         ),
-        shard_minutes=number("shard_minutes", 30),
-        attempts=number("attempts", 2),
-        quarantine=number("quarantine", 3),
-        keep_nights=number("keep_nights", 60),
-        shown_nights=number("shown_nights", 30),
+        **{name: _whole(fields[name], least=1) for name in NUMBERS if name in fields},
         notify=_notify(fields.get("notify")),
         pools=_pools(pools) if pools else {},
     )

@@ -31,6 +31,7 @@ BAD: Final = frozenset(
     }
 )
 UNDER_WAY: Final = frozenset({"waiting", "running", "open"})
+PAGE: Final = "status/index.html"  # key, below the store
 TESTS: Final = frozenset({"gate", "merge"})
 PLOT_WIDTH: Final = 300.0
 PLOT_HEIGHT: Final = 48.0
