@@ -24,6 +24,7 @@ from rocwheel.gate.suite import history, suites
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe, now_text
 from rocwheel.manifest import Manifest
+from rocwheel.model import suggest
 from rocwheel.pipeline import artifacts
 from rocwheel.pipeline.settings import NightSettings, overlaid
 from rocwheel.pipeline.standing import SILENT
@@ -206,6 +207,13 @@ class _Made:
     def __init__(self, setting: Setting, seen: StoreContents) -> None:
         self._setting, self._seen = setting, seen
         self._suites = {item.name: item for item in suites.load_all(setting.ci)}
+        for family in setting.families.values():
+            for suite in family.suites:
+                if suite not in self._suites:
+                    raise ConfigError(
+                        f"{family.name}: its policy names the suite {suite!r}, and there is none",
+                        hint=suggest(suite, tuple(self._suites)),
+                    )
         self.cells: list[Cell] = []
         self.absent: list[Absent] = []
 
@@ -301,8 +309,8 @@ class _Made:
         count = min(need.shards, max(1, math.ceil(took / target))) if took else need.shards
         if kept:
             count = 1
-        cost, deadlines = self._setting.settings.gate, self._suites.get(suite)
-        limit = deadlines.deadlines.shard + HALF_HOUR if deadlines else cost.hours * 3600
+        cost = self._setting.settings.gate
+        limit = self._suites[suite].deadlines.shard + HALF_HOUR
         # the manifest's own tarball is found by its digest where TheRock publishes them
         rocm = () if recipe.rocm.startswith(provisioning.TARBALLS) else (f"--rocm={recipe.rocm}",)
         argv = ("gate", f"--suite={suite}", f"--python={python}", *words)
