@@ -197,9 +197,7 @@ def release(world: World, recipe: WheelRecipe) -> None:
     place = channel.staging(store, family.name, 7)
     for suite in family.suites:
         for python in recipe.pythons:
-            made = make_verdict(
-                manifest, suite=suite, python=python, state=State.PASS, family=family
-            )
+            made = make_verdict(manifest, suite=suite, python=python, family=family)
             verdicts.add(place, made)
     promote.apply(
         promote.plan(manifest, family, channel, store, who=WHO, approvals=()), console=silent()
