@@ -45,7 +45,7 @@ from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.release import wheelset
 from rocwheel.release.operations import Who
-from rocwheel.report.state import PAGE
+from rocwheel.report.night_page import PAGE
 from rocwheel.source import git
 from rocwheel.store import Store
 from rocwheel.values import canonical_json, replace
