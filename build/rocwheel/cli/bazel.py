@@ -11,7 +11,7 @@ import click
 from rocwheel import dev as loop
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, dry_run_option, once, option
-from rocwheel.cli.dist import listed, needed_rocm, request_from
+from rocwheel.cli.dist import needed_rocm, request_from
 from rocwheel.cli.options import (
     BuildOptions,
     bazel_options,
@@ -20,6 +20,7 @@ from rocwheel.cli.options import (
     executor_options,
     family_options,
     jax_options,
+    listed,
     python_options,
     remote_options,
     rocm_options,

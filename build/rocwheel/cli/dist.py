@@ -13,7 +13,7 @@ from rocwheel import dist
 from rocwheel.bazel.remote import Remote, read_remote
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, dry_run_option
-from rocwheel.cli.options import BuildOptions, build_options
+from rocwheel.cli.options import BuildOptions, build_options, listed
 from rocwheel.dist.build_request import Executor
 from rocwheel.download import shown
 from rocwheel.model import PythonVersion, byte_count
@@ -98,11 +98,6 @@ def _remote(app: App, options: BuildOptions) -> Remote:
         timeout=options.remote_timeout,
         workspaces=tuple(filter(None, trees)),
     )
-
-
-def listed(text: str | None) -> tuple[str, ...]:
-    """The items of a comma-separated option."""
-    return tuple(item.strip() for item in (text or "").split(",") if item.strip())
 
 
 def needed_rocm(options: BuildOptions) -> str:

@@ -349,3 +349,8 @@ build_options = together(
     compiler_option, bazel_options, remote_options, executor_options,
     wheelhouse_options, cache_options,
 )  # fmt: skip
+
+
+def listed(text: str | None) -> tuple[str, ...]:
+    """The items of a comma-separated option."""
+    return tuple(item.strip() for item in (text or "").split(",") if item.strip())

@@ -12,7 +12,7 @@ import click
 from rocwheel import files
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, dry_run_option, group, option
-from rocwheel.cli.dist import listed
+from rocwheel.cli.options import listed
 from rocwheel.errors import WheelError
 from rocwheel.wheel import diff_page, rename, show, together
 from rocwheel.wheel import inspect as inspection
