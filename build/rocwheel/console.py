@@ -18,6 +18,7 @@ from typing import Final, Protocol, TextIO
 from rocwheel.errors import RocwheelError
 
 PLAIN_SECONDS: Final = 10.0  # between two progress lines in a log
+BRIEF: Final = 600  # characters of a message that quotes a file
 _BREAKS: Final = frozenset("\n\t")
 _KEPT: Final = re.compile(r"([\n\t])")
 # What GitHub's runner obeys: `::` where a line begins, after blanks, and `##[` wherever it stands
@@ -247,6 +248,11 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def brief(text: str) -> str:
+    """A text cut where nobody reads on; what it quotes may be megabytes of a hostile file."""
+    return text if len(text) <= BRIEF else f"{text[:BRIEF]}… ({len(text)} characters)"
 
 
 def printable_json(text: str) -> str:

@@ -13,8 +13,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from rocwheel.console import brief
 from rocwheel.errors import ConfigError, WheelError
-from rocwheel.wheel import together
+from rocwheel.wheel import requirements, together
 from rocwheel.wheel.metadata import (
     KeyValueText,
     RecordRow,
@@ -270,17 +271,13 @@ class _Draft:
 
     def edit_version_modules(self, old: Version, new: Version) -> None:
         """Write the new version where a version.py carries the old release version."""
-        from packaging.version import InvalidVersion, Version
-
         for member in self._archive.members:
             if member.name.rpartition("/")[2] != "version.py" or member.size > TEXT:
                 continue
             content = self._archive.read(member.name)
             match = _RELEASE.search(content)
-            try:
-                release = Version(match[2].decode("utf-8", "replace")) if match else None
-            except InvalidVersion:
-                continue
+            text = match[2].decode("utf-8", "replace") if match else ""
+            release = requirements.version(text)
             if match and release and release.base_version == old.base_version:
                 # Everywhere: JAX's module repeats the assignment in the code that writes it.
                 self.edit(member.name, content.replace(match[0], match[1] + str(new).encode()))
@@ -349,13 +346,14 @@ def _pinned(text: str, old: Version, new: Version) -> str:
     Only versions in it change, at their places; a pin on another version than `old` is none of
     this set's (jax's extra `minimum-jaxlib` has one). Raises WheelError where that cannot be.
     """
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement as exc:
-        raise WheelError(f"METADATA: Requires-Dist {text!r}: {exc}", hint="mend it") from exc
+    requirement = requirements.requirement(text)
+    if requirement is None:
+        raise WheelError(
+            brief(f"METADATA: Requires-Dist {text!r} is not PEP 508"), hint="build the wheel again"
+        )
     admits = requirement.specifier.contains
     bases = (old, type(old)(old.base_version))  # a plugin 0.9.2.post1 pins pjrt 0.9.2
     if requirement.url or not any(admits(version, prereleases=True) for version in bases):

@@ -18,6 +18,7 @@ import zlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from rocwheel.console import brief
 from rocwheel.errors import WheelError
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ class ZipArchive:
         return self._fd
 
     def refuse(self, problem: str) -> NoReturn:
-        raise WheelError(f"{self.path}: {problem}", hint="build or fetch the wheel again")
+        raise WheelError(f"{self.path}: {brief(problem)}", hint="build or fetch the wheel again")
 
     def _check_unchanged(self) -> None:
         try:
@@ -341,7 +342,7 @@ class ZipArchive:
         if len(raw) - at < CENTRAL.size:
             self.refuse("its central directory is cut short")
         fields = CENTRAL.unpack_from(raw, at)
-        signature, made, needed, flags, method, _, _, _, compressed, size = fields[:10]
+        signature, _, needed, flags, method, _, _, _, compressed, size = fields[:10]
         name_length, extra_length, comment_length, disk, _, attributes, offset = fields[10:]
         length = CENTRAL.size + name_length + extra_length + comment_length
         if signature != CENTRAL_SIGNATURE or at + length > len(raw):
@@ -365,7 +366,8 @@ class ZipArchive:
         )
         if disk:
             self.refuse("spans several disks")
-        kind = stat.S_IFMT(attributes >> 16) if made >> 8 == UNIX else 0
+        # Whatever made it: unzip takes the bits of other makers too, and pip of all.
+        kind = stat.S_IFMT(attributes >> 16)
         if kind not in (0, stat.S_IFDIR if name.endswith("/") else stat.S_IFREG):
             self.refuse(f"{name}: a link or a special file; wheels hold files only")
         return _Record(

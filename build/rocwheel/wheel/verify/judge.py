@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.model import WheelKind, project_name
+from rocwheel.wheel import requirements
 from rocwheel.wheel.inspect import LIBRARIES, kind_of
 from rocwheel.wheel.install import LIBRARY, SCRIPT_GROUPS, landings, scripts, sound_mode
 from rocwheel.wheel.metadata import canonical_platform, normal_name
@@ -85,22 +86,20 @@ class Judge:
         return self.kind is not None and self.kind.needs_rocm
 
     def _names(self) -> Iterator[Finding]:
-        from packaging.version import InvalidVersion, Version
-
         report, name = self.report, self.report.filename
         if report.dist_info != f"{name.stem}.dist-info":
             yield finding("name.agree", f"{report.dist_info}: the file is named {name.stem}-…")
         own = "".join(report.metadata["Name"][:1])
         if normal_name(own) != name.project:
             yield finding("name.agree", f"METADATA: Name is {own!r}, the file says {name.project}")
-        version = "".join(report.metadata["Version"][:1])
-        try:
-            if Version(version) != report.filename.version:
-                yield finding(
-                    "name.agree", f"METADATA: Version is {version}, the file says {report.version}"
-                )
-        except InvalidVersion:
-            yield finding("metadata.field", f"METADATA: Version {version!r} is not PEP 440")
+        text = "".join(report.metadata["Version"][:1])
+        version = requirements.version(text)
+        if version is None:
+            yield finding("metadata.field", f"METADATA: Version {text!r} is not PEP 440")
+        elif version != report.filename.version:
+            yield finding(
+                "name.agree", f"METADATA: Version is {version}, the file says {report.version}"
+            )
         if report.version != str(report.filename.version):
             yield finding(
                 "name.canonical", f"{report.version}, in normal form {report.filename.version}"
@@ -135,14 +134,12 @@ class Judge:
                 yield finding("metadata.field", f"METADATA: Requires-Dist {text!r} is not PEP 508")
 
     def _pythons(self) -> Iterator[Finding]:
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
         if len(self.report.metadata["Requires-Python"]) > 1:
             yield finding("metadata.field", "METADATA: Requires-Python stands twice")
-        try:
-            requires = SpecifierSet(self.report.requires_python)
-        except InvalidSpecifier as exc:
-            yield finding("metadata.field", f"METADATA: Requires-Python: {exc}")
+        text = self.report.requires_python
+        requires = requirements.specifiers(text)
+        if requires is None:
+            yield finding("metadata.field", f"METADATA: Requires-Python {text!r} is not PEP 440")
             return
         for tag in self.report.filename.pythons:
             if not _admits(requires, tag):
@@ -280,16 +277,9 @@ class Judge:
 
     def _applies(self, requirement: Requirement) -> bool:
         """Whether a requirement is installed with this wheel where no extra is asked for."""
-        if requirement.marker is None:
-            return True
         match = _CPYTHON.match(self.report.filename.pythons[0])
         minor = match[2] if match and match[2] else "12"
-        return requirement.marker.evaluate({
-            "extra": "", "python_version": f"3.{minor}", "python_full_version": f"3.{minor}.0",
-            "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix",
-            "platform_machine": "x86_64", "implementation_name": "cpython",
-            "platform_python_implementation": "CPython",
-        })  # fmt: skip
+        return requirements.applies(requirement, python_minor=minor)
 
     def _grafts(self) -> Iterator[Finding]:
         for name in self.report.grafted:
@@ -337,14 +327,10 @@ def _admits(requires: SpecifierSet, tag: str) -> bool:
 
 
 def _requirement(text: str) -> Requirement | None:
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        requirement = Requirement(text)
-        for item in requirement.specifier:
-            if item.operator == "===":
-                Version(item.version)  # uv takes nothing else
-    except (InvalidRequirement, InvalidVersion):
-        return None
-    return requirement
+    """A requirement that pip and uv take; None where it is none."""
+    found = requirements.requirement(text)
+    arbitrary = (
+        (item.version for item in found.specifier if item.operator == "===") if found else ()
+    )
+    # uv takes a version after ===, and nothing else.
+    return None if any(requirements.version(each) is None for each in arbitrary) else found
