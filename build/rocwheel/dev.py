@@ -126,16 +126,17 @@ def preview_turn(loop: Loop, *, runner: HostRunner) -> Iterator[str]:
     python, _ = _about(loop.environment, runner)
     planned = _plan(loop, python)
     found = dist.preview(planned, runner=runner)
-    sources = planned.sources
-    yield from (str(command) for command in (*sources.commands, *sources.xla_commands(found.tree)))
+    environ = loop.request.environ
+    yield from dist.fetching(planned, found)
     yield from (f"# {note}" for note in found.notes)
     for title, command in found.commands(bazel.invocations(_spec(loop, python, found.spec))):
         yield f"# {title}"
-        yield str(command)
+        yield dist.pasteable(command, environ)
     yield "# then, for the wheels that changed:"
-    yield from map(str, _install(loop, [str(loop.request.cache / "dev" / "<wheels>")]))
+    for command in _install(loop, [str(loop.request.cache / "dev" / "<wheels>")]):
+        yield dist.pasteable(command, environ)
     if loop.tests:
-        yield str(_test(loop, found.rocm_root / "lib"))
+        yield dist.pasteable(_test(loop, found.rocm_root / "lib"), environ)
 
 
 def preview_configure(

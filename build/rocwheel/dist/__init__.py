@@ -7,7 +7,16 @@ sources, ROCm, Bazel, wheels, wheelhouse. Each stage is a value that the next on
 from rocwheel.dist.assemble import Result, build
 from rocwheel.dist.inputs import Inputs, gather, preview
 from rocwheel.dist.build_request import Plan, Request, plan
-from rocwheel.dist.output import contents, document, dry_run, github_outputs, lines, table
+from rocwheel.dist.output import (
+    contents,
+    document,
+    dry_run,
+    fetching,
+    github_outputs,
+    lines,
+    pasteable,
+    table,
+)
 
 __all__ = [
     "Inputs",
@@ -18,9 +27,11 @@ __all__ = [
     "contents",
     "document",
     "dry_run",
+    "fetching",
     "gather",
     "github_outputs",
     "lines",
+    "pasteable",
     "plan",
     "preview",
     "table",

@@ -101,6 +101,7 @@ def _check(
     request: Request,
 ) -> tuple[str, ...]:
     """Look for what Bazel will need, where it will run; returns warnings."""
+    checks.check_own_options(tree, spec)
     invocations = bazel.invocations(spec)
     checks.check_options(tree, invocations)
     with place.running(runner) as inside:
@@ -279,7 +280,9 @@ def specification(
     """Everything Bazel's command lines follow from."""
     request = planned.request
     number = tree.fixed_number or rocm_number(
-        layout=tree.layout.name, jax=_version(tree.jax_version), rocm=version
+        layout=tree.layout.name,
+        jax=None if tree.rc else _version(tree.jax_version),  # a tree that is here says so itself
+        rocm=version,
     )
     built_here = (request.jaxlib or tree.jaxlib_origin) == "built"
     kinds = (WheelKind.PLUGIN, WheelKind.PJRT, *((WheelKind.JAXLIB,) if built_here else ()))

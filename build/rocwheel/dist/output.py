@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import Any, Final
 
-from rocwheel import bazel, wheelhouse
+from rocwheel import bazel, source, wheelhouse
 from rocwheel.download import has_password
-from rocwheel.dist.inputs import ROCM_LATER, preview
+from rocwheel.dist.inputs import ROCM_LATER, Preview, preview
 from rocwheel.build_record import BUILD_RECORD
 from pathlib import Path
 from rocwheel.manifest import MANIFEST, Manifest
@@ -21,7 +21,12 @@ from rocwheel.process import Command, HostRunner
 
 
 UPSTREAM: Final = " (upstream, by hash)"
-ROCM_VARIABLE: Final = "ROCM_ROOT"  # of the shell that dry-run lines are pasted into
+# What is not known before lines were pasted, and how a shell then spells it.
+LATER: Final = {
+    str(ROCM_LATER): '"${ROCM_ROOT}"',
+    source.COMMIT_LATER: '"${XLA_COMMIT}"',
+    f"xla{source.COMMIT_LATER[:9]}": 'xla"${XLA_SHORT}"',  # in a wheel's version
+}
 
 
 def dry_run(
@@ -35,19 +40,12 @@ def dry_run(
     request = planned.request
     found = preview(planned, runner=runner, place=place)
     tree, spec = found.tree, found.spec
-    base = base_env(request.environ)
-    yield "# ROCm"
-    yield from (f"# {line}" for line in str(planned.rocm).splitlines())
-    if found.rocm_root == ROCM_LATER:
-        yield _fetch_rocm(planned)
-    yield "# sources"
-    for command in (*planned.sources.commands, *planned.sources.xla_commands(tree)):
-        yield str(command)
+    yield from fetching(planned, found)
     yield f"# JAX {tree.jax_version} at {tree.root}"
     yield from (f"# {note}" for note in found.notes)
     for title, command in found.commands(bazel.invocations(spec)):
         yield f"# {title}"
-        yield _pasteable(command, base)
+        yield pasteable(command, request.environ)
     yield "# wheels: repair (auditwheel and patchelf where they are needed) and verify"
     joined = canonical_version(tree.jax_version, spec.wheel_version.effective)
     folder = request.wheelhouse / f"<first {wheelhouse.IDENTITY_LENGTH} of the manifest's SHA-256>"
@@ -61,8 +59,36 @@ def dry_run(
     yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
 
 
-def _fetch_rocm(planned: Plan) -> str:
-    """A line of ours that fetches ROCm and remembers where it is for the lines after it."""
+def fetching(planned: Plan, found: Preview) -> Iterator[str]:
+    """Lines that bring ROCm and the sources to where the later lines look for them."""
+    environ = planned.request.environ
+    yield "# ROCm"
+    yield from (f"# {line}" for line in str(planned.rocm).splitlines())
+    if found.rocm_root == ROCM_LATER:
+        yield f'ROCM_ROOT="$({pasteable(_fetch_rocm(planned), environ)})"'
+    yield "# sources"
+    for command in planned.sources.commands:
+        yield pasteable(command, environ)
+    xla = planned.sources.xla(found.tree)
+    if xla is None:
+        return
+    if xla.ask:  # the last line names the commit, of an annotated tag too
+        ask = pasteable(xla.ask, environ)
+        yield f'XLA_COMMIT="$({ask} | tail -n 1 | cut -f 1)"'
+        yield 'XLA_SHORT="$(printf %.9s "$XLA_COMMIT")"'
+    for command in xla.fetch:
+        yield pasteable(command, environ)
+    copy, *patches = (pasteable(command, environ) for command in xla.patch) if xla.patch else ("",)
+    if copy:
+        yield copy
+    for line in patches:
+        yield f"{line} || true  # one that does not apply is left out"
+    if not found.tree.rc:
+        yield "# patches that JAX puts on its XLA are known when its sources are here"
+
+
+def _fetch_rocm(planned: Plan) -> Command:
+    """A command of ours that fetches ROCm and says where it is."""
     request = planned.request
     folder = request.rocm_cache or request.cache
     ours = request.home
@@ -70,25 +96,30 @@ def _fetch_rocm(planned: Plan) -> str:
     words = [*start, "fetch_rocm"]
     words += [f"--therock-path={planned.rocm.shown}", f"--cache-dir={folder}"]
     words += [f"--therock-sha256={planned.rocm.sha256}"] if planned.rocm.sha256 else []
-    return f'{ROCM_VARIABLE}="$({shlex.join(words)})"'
+    return Command(argv=tuple(words))
 
 
-def _pasteable(command: Command, base: Mapping[str, str]) -> str:
-    """A line that runs with exactly the environment the build gives, whatever the shell has.
+def pasteable(command: Command, environ: Mapping[str, str]) -> str:
+    """A line that runs with exactly the environment the tool gives, whatever the shell has.
 
-    A folder that is not there yet is the variable that `_fetch_rocm` sets.
+    What is not known yet is a variable that an earlier line sets.
     """
-    pairs = {**base, **command.env}
+    pairs = {**base_env(environ), **command.env}
     names = [
         f'{name}="${name}"' if has_password(value) else f"{name}={shlex.quote(value)}"
         for name, value in sorted(pairs.items())
     ]
-    words = (shlex.quote(word) for word in command.argv)
-    line = " ".join(["env -i", *names, *words])
-    for word in {word for word in command.argv if str(ROCM_LATER) in word}:
-        variable = word.replace(str(ROCM_LATER), f'"${ROCM_VARIABLE}"')
-        line = line.replace(shlex.quote(word), variable)
-    return f"(cd {shlex.quote(str(command.cwd))} && {line})" if command.cwd else line
+    line = " ".join(["env -i", *names, *map(_word, command.argv)])
+    return f"(cd {_word(str(command.cwd))} && {line})" if command.cwd else line
+
+
+def _word(word: str) -> str:
+    """One word of a shell's line, with variables for what is not known yet."""
+    for later, spelt in LATER.items():
+        before, found, after = word.partition(later)
+        if found:
+            return "".join([_word(before) if before else "", spelt, _word(after) if after else ""])
+    return shlex.quote(word)
 
 
 def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
@@ -27,6 +28,8 @@ from rocwheel.source.git import Checkout, ask_ref, checkout, identify, resolve_r
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, Pins, UpstreamWheel
 from rocwheel.values import replace
+
+COMMIT_LATER: Final = "0" * 40  # of a branch or tag that nobody was asked about yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,15 +60,36 @@ class SourcePlan:
             return ()
         return self.checkout.commands(self.checkout.folder)
 
-    def xla_commands(self, tree: SourceTree) -> tuple[Command, ...]:
-        """What `resolve` will run for an XLA that is named by repository and ref."""
+    def xla(self, tree: SourceTree) -> XlaPlan | None:
+        """What `resolve` will do for an XLA that is named by repository and ref."""
         ref = self.request.xla_ref
         if not ref:
-            return ()
-        if not is_commit(ref):
-            return (ask_ref(tree.xla.repository, ref),)
-        wanted = _checkout(tree.xla.repository, "", ref, self.cache)
-        return () if wanted.folder.is_dir() else wanted.commands(wanted.folder)
+            return None
+        repository = self.request.xla_repository or tree.layout.xla.repository
+        commit = ref if is_commit(ref) else COMMIT_LATER
+        wanted = _checkout(repository, "", commit, self.cache)
+        here = wanted.folder.is_dir()
+        own = patches.named(tree.root / tree.layout.xla.folder)
+        return XlaPlan(
+            ask=None if is_commit(ref) else ask_ref(repository, ref),
+            fetch=() if here else wanted.commands(wanted.folder),
+            patch=patches.commands(wanted.folder, own),
+            repository=repository,
+            commit=commit,
+            folder=patches.copy_of(wanted.folder, own),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class XlaPlan:
+    """An XLA to fetch: the commands in order, and where it will lie."""
+
+    ask: Command | None  # prints the commit, last, where only a branch or tag is known
+    fetch: tuple[Command, ...]
+    patch: tuple[Command, ...]  # the copy, then a patch each: one that does not apply is left out
+    repository: str
+    commit: str
+    folder: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,12 +281,12 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
             xla_dir=request.xla_dir,
             release=pin,
         )
-    if not request.xla_ref:
+    xla = planned.xla(tree)
+    if xla is None:
         return tree
-    repository = request.xla_repository or tree.layout.xla.repository
-    commit = request.xla_ref if is_commit(request.xla_ref) else "0" * 40  # not known yet
-    folder = _checkout(repository, request.xla_ref, commit, planned.cache).folder
-    return replace(tree, xla=Source(repository=repository, commit=commit), xla_dir=folder)
+    return replace(
+        tree, xla=Source(repository=xla.repository, commit=xla.commit), xla_dir=xla.folder
+    )
 
 
 def _checkout(repository: str, ref: str, commit: str, cache: Path) -> Checkout:

@@ -255,12 +255,63 @@ def test_gpu_code_is_compressed_by_the_tree_or_by_us_never_twice(version, look):
         ("--repo_env=ROCM_DISTRO_URL=https://example.org/x", "--therock-path"),
         ("--repo_env=TF_ROCM_AMDGPU_TARGETS=gfx90a", "--gfx-targets"),
         ("--action_env=ROCM_PATH", "--therock-path"),
+        ('--repo_env="ROCM_PATH=/opt/rocm"', "--therock-path"),
+        ("--repo_env=TF_NEED_ROCM=1", "--therock-path"),
+        ("--override_repository=xla=/x", "--xla-source-dir"),
+        ("--build_event_json_file=/x", "finds the wheels with it"),
+        ("--@rules_python//python/config_settings:py_freethreaded=yes", "--python-versions"),
+        ("--config=rocm", "--config=rocm holds --repo_env=TF_NEED_ROCM=1: decided by"),
+        ("--config=rocm_clang_local", "decided by --therock-path"),
     ],
 )
 def test_an_option_that_another_one_decides_is_refused(option, instead, look):
     with pytest.raises(ConfigError, match="decided by") as caught:
         look(GENERATIONS["0.11.0"], bazel_options=(option,))
     assert instead in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "instead"),
+    [
+        (("--output_base=/x",), "--cache-dir"),
+        (("--output_user_root", "/x"), "--cache-dir"),
+        (("--noworkspace_rc",), "the tree"),
+        (("--ignore_all_rc_files",), "the tree"),
+    ],
+)
+def test_an_option_before_the_command_that_another_one_decides_is_refused(options, instead, look):
+    with pytest.raises(ConfigError, match="decided by") as caught:
+        look(GENERATIONS["0.11.0"], bazel_startup_options=options)
+    assert instead in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "option", ["--", "--repo_env ROCM_PATH=/x", '"--jobs=3"', "'--repo_env=ROCM_PATH=/x'", "-c opt"]
+)
+def test_what_bazel_would_not_take_as_one_option_is_refused(option, look):
+    with pytest.raises(ConfigError, match="not one option as Bazel takes it"):
+        look(GENERATIONS["0.11.0"], bazel_options=(option,))
+
+
+def test_a_config_that_is_misspelt_is_told_with_the_nearest_one(look):
+    with pytest.raises(ConfigError, match="no rc file of .* defines it") as caught:
+        look(GENERATIONS["0.11.0"], bazel_options=("--config", "native_arch_posx"))
+    assert caught.value.hint == "did you mean native_arch_posix?"
+
+
+def test_a_config_of_the_users_own_rc_file_is_known_and_taken_apart(look, tmp_path):
+    own = tmp_path / "own.bazelrc"
+    own.write_text("build:fast --jobs=3\nbuild:other --repo_env ROCM_PATH=/opt/rocm\n")
+    startup = {"bazel_startup_options": (f"--bazelrc={own}",)}
+    assert look(GENERATIONS["0.11.0"], bazel_options=("--config=fast",), **startup)
+    with pytest.raises(ConfigError, match="--config=other holds --repo_env=ROCM_PATH=/opt/rocm"):
+        look(GENERATIONS["0.11.0"], bazel_options=("--config=other",), **startup)
+
+
+def test_the_compiler_that_a_users_option_names_is_the_one_that_is_looked_for(look):
+    option = "--action_env=CLANG_COMPILER_PATH=/nowhere/clang"
+    with pytest.raises(HostError, match="/nowhere/clang: not found"):
+        look(GENERATIONS["0.10.1"], bazel_options=(option,))
 
 
 def test_other_variables_are_the_users_own(look):
