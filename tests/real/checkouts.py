@@ -2,7 +2,8 @@
 
 The folder is named by ROCWHEEL_REAL_SOURCES and holds, as clones or bare repositories with their
 history: `jax` (jax-ml/jax), `xla` (openxla/xla, or a fork that has its commits), `rocm-jax`
-(ROCm/rocm-jax), `rocm-fork` (ROCm/jax). Nothing of them is ever copied into this project.
+(ROCm/rocm-jax), `rocm-fork` (ROCm/jax), `rules_ml_toolchain` (google-ml-infra) and `rules_python`
+(bazel-contrib, with its tags). Nothing of them is ever copied into this project.
 """
 
 from __future__ import annotations
@@ -66,6 +67,28 @@ class Commit:
         )
         assert match
         return Commit("xla", match[1])
+
+
+def external(commit: Commit, name: str) -> Commit | None:
+    """The commit of an external repository that is in force for a commit of JAX.
+
+    XLA's choice wins over the one JAX's WORKSPACE names, because `xla_workspace3()` comes first and
+    `tf_http_archive` passes over a repository that exists. None for one that is not in the folder.
+    """
+    if name == "xla":
+        return commit.xla
+    if not (FOLDER / name).is_dir():
+        return None
+    places = [
+        (commit.xla, "workspace3.bzl"),
+        (commit.xla, "third_party/py/python_init_rules.bzl"),
+        (commit, "WORKSPACE"),
+    ]
+    for where, path in places:
+        found = re.search(rf'strip_prefix = "{name}-([\w.]+)"', where.text(path))
+        if found:
+            return Commit(name, found[1])
+    return None
 
 
 def newest(repository: str, count: int) -> list[str]:
