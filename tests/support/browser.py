@@ -68,6 +68,13 @@ class Browser:
             params={"width": width, "height": height, "deviceScaleFactor": 1, "mobile": True},
         )  # fmt: skip
 
+    def scheme(self, name: str) -> None:
+        """Prefer `light` or `dark`, as the person's system does."""
+        self._call(
+            "post", "goog/cdp/execute", cmd="Emulation.setEmulatedMedia",
+            params={"features": [{"name": "prefers-color-scheme", "value": name}]},
+        )  # fmt: skip
+
     def log(self) -> list[str]:
         """What the console said: errors of the script, resources that could not be had."""
         return [entry["message"] for entry in self._call("post", "se/log", type="browser")]

@@ -189,6 +189,7 @@ def apply(
         after = replace(report.filename, platforms=(platform,))
         parts, changed = bench.parts(after.tags)
         path = box.write(str(after), parts, archive)
+        archive.check_digest(report.sha256)  # what was planned is what was read again
     changed = changed or after != report.filename
     known = replace(report, path=path, stamp=Stamp.of(path.stat()))
     return RepairResult(

@@ -10,6 +10,7 @@ that PyPI has refused since 2025.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
 import stat
@@ -185,6 +186,17 @@ class ZipArchive:
         except OSError:
             now = None
         if now != self.stamp:
+            self._changed()
+
+    def check_digest(self, announced: str) -> None:
+        """Read all of the file again; raises WheelError where its SHA-256 is not the announced one.
+
+        Size, time and inode of a file that is written to in place can be made to look the same.
+        """
+        digest = hashlib.sha256()
+        for piece in self.raw(0, self.size, step=CHUNK):
+            digest.update(piece)
+        if digest.hexdigest() != announced:
             self._changed()
 
     def _changed(self) -> NoReturn:
