@@ -14,11 +14,11 @@ from collections.abc import Sized
 from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
-from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
+from rocwheel import assets
 from rocwheel.console import size as readable_size
 from rocwheel.entry import Entry, parsed
 
@@ -200,7 +200,12 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def _render(number: int, **values: Any) -> bytes:
     text = _template().render(
-        number=number, mark=MARK, generator=GENERATOR, api_version=API_VERSION, **values
+        number=number,
+        mark=MARK,
+        generator=GENERATOR,
+        api_version=API_VERSION,
+        theme=assets.style(),
+        **values,
     )
     return text.encode("utf-8", "replace")
 
@@ -209,10 +214,9 @@ def _render(number: int, **values: Any) -> bytes:
 def _template() -> Template:
     from jinja2 import Environment, StrictUndefined
 
-    text = files("rocwheel.index").joinpath("assets/page.html.j2").read_text("utf-8")
     return Environment(
         autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    ).from_string(text)
+    ).from_string(assets.text("index/assets/page.html.j2"))
 
 
 class _Links(HTMLParser):

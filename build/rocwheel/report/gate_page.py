@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rocwheel import assets
 from rocwheel.console import duration
-from rocwheel.report import assets
 from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.verdict import State
 
@@ -71,9 +71,9 @@ def render(results: Results, found: Fault, libraries: Mapping[str, str]) -> byte
     templates.filters["duration"] = lambda ms: (
         duration(ms / 1000) if ms >= 60_000 else f"{ms / 1000:.2f} s"  # noqa: PLR2004
     )
-    text = templates.from_string(assets.text("page.html")).render(
-        css=assets.text("page.css"),
-        js=assets.text("page.js"),
+    text = templates.from_string(assets.text("report/assets/page.html")).render(
+        css=assets.style("report/assets/page.css"),
+        js=assets.text("report/assets/page.js"),
         data=_data(results),
         title=verdict_text(results, found),
         results=results,

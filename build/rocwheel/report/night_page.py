@@ -15,8 +15,8 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import quote
 
+from rocwheel.assets import environment, style, text
 from rocwheel.console import duration, size
-from rocwheel.report.assets import environment, text
 from rocwheel.values import Value
 from rocwheel.verdict import State
 
@@ -217,10 +217,10 @@ def render(
     )
     page = (
         environment()
-        .from_string(text("state.html"))
+        .from_string(text("report/assets/state.html"))
         .render(
-            css=text("page.css") + text("state.css"),
-            js=text("state.js"),
+            css=style("report/assets/page.css", "report/assets/state.css"),
+            js=text("report/assets/state.js"),
             title=title,
             made=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
             max_age_hours=max_age_hours,
