@@ -34,6 +34,7 @@ from rocwheel.cli.target import (
     store_options,
 )
 from rocwheel.console import columns
+from rocwheel.dist.executor import credentials
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
 from rocwheel.ledger.nights import Book, Ended, NightPlan
@@ -142,6 +143,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
             client=client,
             now=app.now(),
             note=app.console.warn,
+            registry=credentials(app.environ),
             tool=resolving.tool_of(app.home, app.runner),
         )
         recipes, absent = resolving.resolve(settings, families, world)

@@ -24,6 +24,7 @@ from rocwheel import __version__, files, home, source
 from rocwheel.download import Client
 from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
 from rocwheel.home import Home
+from rocwheel.image import registry
 from rocwheel.ledger.nights import Absent, WheelRecipe
 from rocwheel.pipeline.settings import Branch, NightSettings, SetSettings
 from rocwheel.process import Runner
@@ -47,6 +48,7 @@ class World:
     client: Client
     now: datetime
     note: Callable[[str], None]
+    registry: Path  # the container client's file of credentials
     tool: str  # commit of rocwheel, or its version
 
 
@@ -134,10 +136,7 @@ def _recipe(
     pythons = item.pythons or (tuple(map(str, pin.pythons)) if pin else ())
     if not pythons:
         raise ConfigError(f"{name}: no CPythons", hint="add `pythons:` to the set")
-    if item.image and "@sha256:" not in item.image:
-        raise SourceError(
-            f"{item.image}: not pinned by digest", hint="write name@sha256:…, as `image` prints it"
-        )
+    image = one_image(item.image, world)
     targets = tuple(dict.fromkeys(t for family in of for t in families[family].targets))
     date = world.now.strftime("%Y%m%d")
     words = (
@@ -147,6 +146,7 @@ def _recipe(
         *argv,
         f"--python-versions={','.join(pythons)}",
         *((f"--gfx-targets={','.join(targets)}",) if targets else ()),
+        *((f"--executor={item.executor}", f"--builder-image={image}") if image else ()),
         *(option.replace("{date}", date) for option in item.options),
         "--wheelhouse={wheelhouse}",
     )
@@ -155,7 +155,7 @@ def _recipe(
         "tool": world.tool,
         "jax": [repository, commit],
         "rocm": [rocm.sha256 or rocm.source, rocm.version],
-        "image": item.image,
+        "image": image,
         "pythons": list(pythons),
         "gfx": list(targets),
         "argv": [word for word in words if not word.startswith("--therock-path=")],
@@ -169,7 +169,7 @@ def _recipe(
         rocm=rocm.source,
         rocm_version=rocm.version,
         rocm_sha256=rocm.sha256,
-        image=item.image,
+        image=image,
         families=of,
         pythons=pythons,
         argv=words,
@@ -256,6 +256,22 @@ def one_tarball(where: str, sha256: str, world: World) -> Tarball:
     return Tarball(
         source=where, version=version, sha256=files.sha256(world.client.get(where).blocks())
     )
+
+
+def one_image(name: str, world: World) -> str:
+    """An image by digest: as given, or what its tag is at its registry now."""
+    if not name or "@sha256:" in name:
+        return name
+    import requests
+
+    repository, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:
+        repository, tag = name, "latest"
+    with requests.Session() as session:
+        found = registry.look(repository, tag, session=session, config=world.registry)
+    if found is None:
+        raise SourceError(f"{name}: the registry has no such image", hint="correct `image`")
+    return found.reference
 
 
 def tool_of(ours: Home, runner: Runner) -> str:

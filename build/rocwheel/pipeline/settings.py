@@ -22,6 +22,7 @@ from rocwheel.config import Field
 from rocwheel.model import PythonVersion, suggest
 
 FILE: Final = "nightly.yaml"
+ENGINES: Final = ("docker", "podman")
 NUMBERS: Final = ("shard_minutes", "attempts", "quarantine", "keep_nights", "shown_nights")
 EXAMPLE: Final = matrix.Runner("any", partition="any")
 ONE: Final = {"labels": "label", "partitions": "partition", "gres": "gres"}  # a runner's field
@@ -56,7 +57,8 @@ class SetSettings:
     families: tuple[str, ...]  # names; () for those of the trigger
     pythons: tuple[str, ...]
     options: tuple[str, ...]  # further options of dist_wheels
-    image: str
+    image: str  # to build in; "" builds on the host
+    executor: str = "docker"  # the engine that runs it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,13 +134,16 @@ def load(path: Path, pools: Path | None = None) -> NightSettings:
 def _set(entry: Field) -> SetSettings:
     fields = entry.record(
         required=("name", "rocm"),
-        optional=("jax", "source_dir", "families", "pythons", "options", "image"),
+        optional=("jax", "source_dir", "families", "pythons", "options", "image", "executor"),
     )
     if ("jax" in fields) == ("source_dir" in fields):
         entry.fail("has not exactly one of jax and source_dir", hint="name a pin: jax: default")
     name = fields["name"].string()
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
         fields["name"].fail(f"{name!r} is not a name", hint="write for example jax-0.9.1")
+
+    if "executor" in fields and "image" not in fields:
+        fields["executor"].fail("belongs to image", hint="name the image to build in")
 
     def several(key: str) -> tuple[str, ...]:
         return fields[key].strings() if key in fields else ()
@@ -158,6 +163,7 @@ def _set(entry: Field) -> SetSettings:
         pythons=several("pythons"),
         options=several("options"),
         image=fields["image"].string() if "image" in fields else "",
+        executor=fields["executor"].choice(ENGINES) if "executor" in fields else "docker",
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from support.faultserver import FaultServer
 
 import amdgpu_family_matrix as matrix
 from rocwheel.errors import ConfigError
@@ -217,6 +219,13 @@ def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
             settings_file.load(ROOT / "ci" / "nightly.yaml", pools)
 
 
+def world(folder: Path, runner=None) -> resolving.World:
+    return resolving.World(
+        ci=ROOT / "ci", cwd=folder, runner=runner, client=None, now=NOW, note=print, tool="",
+        registry=folder / "config.json",
+    )  # fmt: skip
+
+
 def test_the_newest_tarball_of_each_family_is_chosen_by_version(tmp_path):
     for name in (
         "therock-dist-linux-gfx90a-7.9.0.tar.gz",
@@ -226,9 +235,47 @@ def test_the_newest_tarball_of_each_family_is_chosen_by_version(tmp_path):
         "unrelated.tar.gz",
     ):
         (tmp_path / name).touch()
-    world = resolving.World(
-        ci=ROOT / "ci", cwd=tmp_path, runner=None, client=None, now=NOW, note=print, tool=""
-    )
-    found = resolving.newest_tarballs(".", world)
+    found = resolving.newest_tarballs(".", world(tmp_path))
     assert sorted(found) == ["gfx90a", "gfx94X-dcgpu"]
     assert found["gfx90a"].endswith("7.10.0a20260501.tar.gz")
+
+
+SET = """
+sets:
+  - name: jax
+    source_dir: source
+    pythons: ["3.12"]
+    families: [gfx90a]
+    rocm: {{source: rocm-7.1.0.tar.gz}}
+    image: {image}
+    executor: podman
+"""
+
+
+def test_an_image_becomes_a_digest_once_and_its_cells_build_in_it(tmp_path, runner):
+    """A registry's two answers, as the Docker registry gives them."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "rocm-7.1.0.tar.gz").write_bytes(b"ROCm")
+    config = b'{"config": {}}'
+    described = "sha256:" + hashlib.sha256(config).hexdigest()
+    manifest = json.dumps({"config": {"digest": described}, "layers": []}).encode()
+    digest = "sha256:" + hashlib.sha256(manifest).hexdigest()
+
+    def resolved(image: str):
+        (tmp_path / "nightly.yaml").write_text(SET.format(image=image))
+        settings = settings_file.load(tmp_path / "nightly.yaml")
+        return resolving.resolve(settings, matrix.FAMILIES, world(tmp_path, runner))
+
+    with FaultServer() as server:
+        server.add("v2/rocm/builder/manifests/7", manifest)
+        server.add(f"v2/rocm/builder/blobs/{described}", config)
+        name = server.url("rocm/builder").removeprefix("http://")
+        (recipe,), absent = resolved(f"{name}:7")
+        assert not absent
+        _, (gone,) = resolved(f"{name}:8")
+    assert recipe.image == f"{name}@{digest}"
+    assert f"--builder-image={name}@{digest}" in recipe.argv
+    assert "--executor=podman" in recipe.argv
+    assert "no such image" in gone.why
+    (other,), _ = resolved(f"{name}@sha256:{'0' * 64}")
+    assert other.inputs != recipe.inputs
