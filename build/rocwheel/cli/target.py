@@ -38,13 +38,10 @@ class StoreOptions:
         """The channel they name; its store is not opened. Raises UsageError, ConfigError."""
         if bool(self.store_url) == bool(self.channel):
             raise click.UsageError("give --channel or --store, one of the two")
-        return (
-            channels.channel(
-                app.path(self.channels_file) or app.home.ci / "channels.yaml", self.channel
-            )
-            if self.channel
-            else channels.of_store(self.store_url or "")
-        )
+        if not self.channel:
+            return channels.of_store(self.store_url or "")
+        path = app.path(self.channels_file) or app.home.ci / "channels.yaml"
+        return replace(channels.channel(path, self.channel), public_environ=app.environ)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,6 +56,8 @@ class Channel:
     prefixes: Mapping[int, Prefixes]
     options: Options = field(default_factory=Options)
     public_url: str = ""
+    # proxies and CA bundle on the way to that URL
+    public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     page_cache: str = PAGE_CACHE
     wheel_cache: str = WHEEL_CACHE
     retention: Retention = Retention()
@@ -117,6 +119,7 @@ class Channel:
             public_url=self.public_url,
             page_cache=self.page_cache,
             wheel_cache=self.wheel_cache,
+            public_environ=self.public_environ,
         )
 
 

@@ -35,6 +35,7 @@ from rocwheel.values import canonical_json
 TARBALL: Final = re.compile(
     r"therock-dist-linux-(?P<family>gfx.+?)-(?P<version>\d[^-]*)\.tar\.\w+\Z"
 )
+PAGE_BYTES: Final = 64 << 20  # of a page of tarballs
 HREF: Final = re.compile(r"""href\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
 
 
@@ -215,8 +216,10 @@ def _check_pin(pin: Pin, world: World) -> None:
 def newest_tarballs(page: str, world: World) -> dict[str, str]:
     """The newest tarball of each family that a page, or a folder, lists."""
     if "://" in page:
-        body = b"".join(world.client.get(page).blocks()).decode("utf-8", "replace")
-        names = [unescape(match) for match in HREF.findall(body)]
+        body = world.client.read(page, limit=PAGE_BYTES, fresh=True)
+        if body is None:
+            raise FetchError(f"{page}: there is no such page", hint="check `tarballs` of the set")
+        names = [unescape(item) for item in HREF.findall(body.decode("utf-8", "replace"))]
     else:
         names = [path.name for path in sorted((world.cwd / page).glob("*.tar.*"))]
     newest: dict[str, tuple[Version, str]] = {}
@@ -248,14 +251,12 @@ def one_tarball(where: str, sha256: str, world: World) -> Tarball:
         if not path.is_file():
             raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
         return Tarball(source=str(path), version=version, sha256=files.sha256(path))
-    beside = world.client.text(f"{where}.sha256") or ""
+    beside = (world.client.read(f"{where}.sha256") or b"").decode("utf-8", "replace")
     said = re.match(r"\s*([0-9a-fA-F]{64})\b", beside)
     if said:
         return Tarball(source=where, version=version, sha256=said[1].lower())
     world.note(f"{where}: no .sha256 beside it, reading it")
-    return Tarball(
-        source=where, version=version, sha256=files.sha256(world.client.get(where).blocks())
-    )
+    return Tarball(source=where, version=version, sha256=world.client.sha256(where))
 
 
 def one_image(name: str, world: World) -> str:

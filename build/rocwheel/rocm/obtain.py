@@ -212,9 +212,10 @@ class _Job:
         """The digest at `<URL>.sha256`, if the server has that."""
         parts = urlsplit(self._plan.source)
         url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
-        text = client.text(url, beside=self._plan.source)
-        if text is None:
+        data = client.read(url, beside=self._plan.source)
+        if data is None:
             return None
+        text = data.decode("utf-8", "replace")
         return _digest_in(text, name=self._plan.name, where=without_secrets(url))
 
     def _download(self, client: Client, staging: Path, expected: str | None) -> RocmRoot:

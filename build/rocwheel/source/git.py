@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from rocwheel import files
 from rocwheel.errors import CommandError, SourceError
-from rocwheel.files import locked
 from rocwheel.manifest import Source
 from rocwheel.model import is_commit
 from rocwheel.process import Command, Runner
@@ -63,7 +63,7 @@ def checkout(wanted: Checkout, *, runner: Runner) -> bool:
     The folder appears whole or not at all; two runs at once share it. Raises SourceError when
     the repository does not answer or does not have the commit.
     """
-    with locked(wanted.folder.with_name(wanted.folder.name + ".lock")):
+    with files.locked(wanted.folder.with_name(wanted.folder.name + ".lock")):
         if wanted.folder.is_dir():
             return False
         aside = wanted.folder.with_name(wanted.folder.name + ".part")
@@ -225,13 +225,13 @@ def digest(root: Path, names: Iterator[str]) -> str:
     for name in sorted(set(names)):
         path = root / name
         if path.is_symlink():
-            kind, content = "link", os.fsencode(path.readlink())
+            kind, content = "link", files.sha256([os.fsencode(path.readlink())])
         elif path.is_file():
             kind = "program" if os.access(path, os.X_OK) else "file"
-            content = path.read_bytes()
+            content = files.sha256(path)
         else:  # deleted, or a submodule that is not there
-            kind, content = "none", b""
-        total.update(f"{kind} {hashlib.sha256(content).hexdigest()} ".encode())
+            kind, content = "none", files.sha256([])
+        total.update(f"{kind} {content} ".encode())
         total.update(os.fsencode(name) + b"\0")
     return total.hexdigest()
 
@@ -260,11 +260,11 @@ def _fetch(wanted: Checkout, folder: Path, runner: Runner) -> None:
 
 
 def _walk(root: Path) -> Iterator[str]:
-    for folder, names, files in os.walk(root):
+    for folder, names, beside in os.walk(root):
         names[:] = [name for name in names if not _NOT_SOURCES.match(name)]
         here = Path(folder)
         links = [name for name in names if (here / name).is_symlink()]
-        for name in (*files, *links):
+        for name in (*beside, *links):
             if not _NOT_SOURCES.match(name):
                 yield (here / name).relative_to(root).as_posix()
 

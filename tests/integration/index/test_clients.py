@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urljoin
 
@@ -27,7 +28,10 @@ from support.s3 import program
 from support.wheelset import FAMILY, WHO, Shop, make_set, make_wheel, pass_gate
 
 from rocwheel.cli import main
+from rocwheel.cli.app import App
+from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import StoreError
+from rocwheel.index import publish
 from rocwheel.index.page import UNFOLDED, links
 from rocwheel.index.publish import await_public
 from rocwheel.index.serve import Site
@@ -37,6 +41,7 @@ from rocwheel.store import SIMPLE_JSON
 from rocwheel.values import replace
 
 OLDEST_PIP = "22.3.1"  # the first series that reads JSON pages and `.metadata` files
+ROOT = Path(__file__).parents[3]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 PLUGIN, PJRT = "jax-rocm7-plugin", "jax-rocm7-pjrt"
 
@@ -394,7 +399,7 @@ def test_publishing_ends_when_the_public_url_lists_the_files(tmp_path, console) 
     empty = Shop((tmp_path / "cdn").as_uri(), console)
     with serving(empty.store) as cdn:
         place = replace(hidden.release, public_url=cdn.url)
-        with pytest.raises(StoreError, match=r"jax_rocm7_plugin.*: 404 after 0 s"):
+        with pytest.raises(StoreError, match=r"jax_rocm7_plugin.*: there is no page after 0 s"):
             await_public(place, entries, seconds=0)
         timer = threading.Timer(
             1, lambda: shutil.copytree(tmp_path / "store", tmp_path / "cdn", dirs_exist_ok=True)
@@ -404,6 +409,47 @@ def test_publishing_ends_when_the_public_url_lists_the_files(tmp_path, console) 
         assert not timer.is_alive()
         with pytest.raises(StoreError, match="still listed after 0 s"):
             await_public(place, entries, seconds=0, absent=True)
+
+
+def test_the_public_page_is_read_afresh_through_the_callers_proxy_and_never_without_end(
+    tmp_path, console, monkeypatch
+) -> None:
+    asked = []
+
+    class AsProxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append((self.path, self.headers["Cache-Control"]))
+            self.send_response(200)
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):
+                while True:
+                    self.wfile.write(b" " * 65536)
+
+        def log_message(self, *_) -> None:
+            pass
+
+    monkeypatch.setattr(publish, "PAGE_BYTES", 1 << 20)
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    shop.released(tmp_path / "wh", pythons=(PYTHON,))
+    entries = {PLUGIN: list(shop.shown(shop.release, PLUGIN))}
+    with ThreadingHTTPServer(("127.0.0.1", 0), AsProxy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        channels_file = tmp_path / "channels.yaml"
+        channels_file.write_text(
+            (ROOT / "ci" / "channels.yaml")
+            .read_text()
+            .replace("public_url: https:", "public_url: http:")
+        )
+        proxy = f"http://127.0.0.1:{server.server_port}"
+        app = App({"http_proxy": proxy})
+        options = StoreOptions(channel="nightly", store_url=None, channels_file=channels_file)
+        opened = options.open(app)
+        assert opened.public_url.startswith("http://")
+        place = replace(opened.release(shop.store, FAMILY, 7), root=shop.release.root)
+        with pytest.raises(StoreError, match=r"larger than 1\.0 MiB after 0 s"):
+            await_public(place, entries, seconds=0)
+        server.shutdown()
+    assert asked == [(f"{opened.public_url.rstrip('/')}/{place.root}/{PLUGIN}/", "no-cache")]
 
 
 def test_serve_tells_where_it_serves_and_ends_on_a_signal(tmp_path, console) -> None:

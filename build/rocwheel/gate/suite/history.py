@@ -6,20 +6,20 @@ local file or beside the verdicts in the store, where it is replaced only as it 
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal
+
+import msgspec
 
 from rocwheel import files
-from rocwheel.errors import ObjectMissingError, ObjectStaleError, StoreError
+from rocwheel.errors import ConfigError, ObjectMissingError, ObjectStaleError, StoreError
 from rocwheel.gate.engine.scheduler import Estimates
 from rocwheel.places import Place
 from rocwheel.results import Outcome, Results
 from rocwheel.store import JSON, Headers
-from rocwheel.values import canonical_json
+from rocwheel.values import Count, Value
 
 SCHEMA: Final = 1
 KEPT: Final = 10  # outcomes of a test, the newest last
@@ -34,42 +34,29 @@ LETTERS: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Past:
-    """One test's past."""
+class Past(Value, frozen=True, kw_only=True, array_like=True):
+    """One test's past, stored as a pair to be short."""
 
-    milliseconds: int
+    milliseconds: Count
     outcomes: str  # letters as in LETTERS
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuiteHistory:
+class SuiteHistory(Value, frozen=True, kw_only=True):
     """All tests of a suite that ever ran."""
 
-    tests: Mapping[str, Past] = field(default_factory=dict)
-
-    def to_bytes(self) -> bytes:
-        tests = {name: [past.milliseconds, past.outcomes] for name, past in self.tests.items()}
-        return canonical_json({"schema": SCHEMA, "tests": tests})
+    schema: Literal[1] = SCHEMA
+    tests: dict[str, Past] = msgspec.field(default_factory=dict)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> SuiteHistory:
+    def readable(cls, data: bytes) -> SuiteHistory:
         """Parse; what cannot be read is an empty history, for it decides nothing."""
         try:
-            document: Any = json.loads(data)
-            if document["schema"] != SCHEMA:
-                return cls()
-            return cls(
-                tests={
-                    str(name): Past(milliseconds=int(milliseconds), outcomes=str(outcomes))
-                    for name, (milliseconds, outcomes) in document["tests"].items()
-                }
-            )
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return cls.from_bytes(data, name="history")
+        except ConfigError:
             return cls()
 
     def estimates(self, sizes: Mapping[str, int]) -> Estimates:
-        """What a board needs to know; `sizes` are the files' bytes."""
+        """What the scheduler needs to know; `sizes` are the files' bytes."""
         files: dict[str, float] = defaultdict(float)
         for name, past in self.tests.items():
             files[name.partition("::")[0]] += past.milliseconds / 1000
@@ -97,7 +84,7 @@ def read(place: Place | None, suite: str, cache: Path) -> SuiteHistory:
         data = place.store.read(key(place, suite))[0] if place else _file(cache, suite).read_bytes()
     except (StoreError, OSError):
         return SuiteHistory()
-    return SuiteHistory.from_bytes(data)
+    return SuiteHistory.readable(data)
 
 
 def add(place: Place | None, suite: str, cache: Path, results: Results) -> None:
@@ -124,7 +111,7 @@ def _add_to_store(place: Place, suite: str, results: Results) -> None:
     for attempt in range(1, ATTEMPTS + 1):
         try:
             data, previous = place.store.read(name)
-            old = SuiteHistory.from_bytes(data)
+            old = SuiteHistory.readable(data)
         except ObjectMissingError:
             old, previous = SuiteHistory(), None
         body = old.with_results(results).to_bytes()
