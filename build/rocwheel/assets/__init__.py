@@ -7,12 +7,13 @@ page.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # imported when the first page is rendered
-    from jinja2 import Environment
+    from jinja2 import Template
 
 
 @cache
@@ -27,10 +28,16 @@ def style(*names: str) -> str:
     return "".join(map(text, ("assets/theme.css", *names)))
 
 
-def environment() -> Environment:
-    """Templates that escape what they are given, and fail where something is missing."""
-    from jinja2 import Environment, StrictUndefined
+def template(name: str, **filters: Callable[[Any], str]) -> Template:
+    """A template that escapes what it is given, and fails where something is missing."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    environment = Environment(
+        loader=PackageLoader("rocwheel", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.filters.update(filters)
+    return environment.get_template(name)

@@ -15,7 +15,7 @@ import click
 
 from rocwheel import __version__
 from rocwheel.cli.app import App, start
-from rocwheel.cli.command import SectionedGroup, before_the_command, common_options, dry_run_option
+from rocwheel.cli.command import DryRun, SectionedGroup, before_the_command, common_options
 from rocwheel.errors import HostError, InterruptError, RocwheelError
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Commands(SectionedGroup):
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
             from rocwheel.cli.options import build_options
 
-            self.params = [*self.own, *before_the_command(build_options, dry_run_option)]
+            self.params = [*self.own, *before_the_command(build_options, DryRun.declared)]
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
         ctx.meta["rocwheel.given"] = given
         return super().parse_args(ctx, args)

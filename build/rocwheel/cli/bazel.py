@@ -10,22 +10,14 @@ import click
 
 from rocwheel import dev as loop
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, once, option
+from rocwheel.cli.command import DryRun, command, once, option
 from rocwheel.cli.dist import needed_rocm, request_from
 from rocwheel.cli.options import (
     BuildOptions,
-    bazel_options,
-    cache_options,
-    compiler_option,
-    executor_options,
-    family_options,
-    jax_options,
     listed,
-    python_options,
-    remote_options,
-    rocm_options,
-    target_options,
-    version_options,
+    place_options,
+    source_options,
+    unpublished_options,
 )
 from rocwheel.console import count
 from rocwheel.container import devices
@@ -47,18 +39,7 @@ class ConfigureOptions(BuildOptions, DryRun):
     type=_PATH,
     help="The rc file to write, outside of the checkout; default: in the cache.",
 )
-@rocm_options
-@python_options
-@family_options
-@target_options
-@jax_options
-@version_options
-@compiler_option
-@bazel_options
-@remote_options
-@executor_options
-@cache_options
-@dry_run_option
+@unpublished_options
 def configure(app: App, options: ConfigureOptions) -> None:
     """Write an rc file with the options of a build, and say how to run Bazel by hand.
 
@@ -120,16 +101,8 @@ class DevOptions(BuildOptions, DryRun):
     default=0,
     help="Leave the container, with its warm Bazel server, for the next turn.",
 )
-@rocm_options
-@family_options
-@target_options
-@jax_options
-@compiler_option
-@bazel_options
-@remote_options
-@executor_options
-@cache_options
-@dry_run_option
+@source_options
+@place_options
 def dev(app: App, options: DevOptions) -> None:
     """Build with local sources, install what changed, run a test: one turn of the loop.
 
@@ -175,17 +148,7 @@ class ShellOptions(BuildOptions):
 
 @command("shell", ShellOptions)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-@rocm_options
-@python_options
-@family_options
-@target_options
-@jax_options
-@version_options
-@compiler_option
-@bazel_options
-@remote_options
-@executor_options
-@cache_options
+@unpublished_options
 def shell(app: App, options: ShellOptions) -> int:
     """Open a terminal in exactly the container a build would run in.
 

@@ -9,7 +9,7 @@ import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once
-from rocwheel.cli.target import TargetOptions, family_named, target_options
+from rocwheel.cli.target import TargetOptions, family_named
 from rocwheel.release import rights
 
 
@@ -32,7 +32,6 @@ class RightsOptions(TargetOptions):
     required=True,
     help="What the machine does; docs/how-to/release.md has a table.",
 )
-@target_options
 def show_rights(app: App, options: RightsOptions) -> None:
     """Print the S3 policy of a role: what it may do in the channel's bucket, and nothing more.
 

@@ -4,14 +4,13 @@
     class PruneOptions(TargetOptions, PersonOptions, DryRun): ...
 
     @command("prune", PruneOptions)
-    @target_options
-    @person_options
-    @dry_run_option
+    @option("--orphans", is_flag=True, help=...)
     def prune(app: App, options: PruneOptions) -> None: ...
 
 Options are declared once with `option` (click's, with a section of `--help`) and shared as
-decorators (`section`). A command's options and the fields of its value have the same names, which
-is checked when the command is made. Fields that a command has no option for keep their default.
+decorators (`section`). A class of values that several commands inherit has them as `declared`, and
+a command gets those of all its bases. A command's options and the fields of its value have the same
+names, which is checked when the command is made. Fields without an option keep their default.
 """
 
 from __future__ import annotations
@@ -215,13 +214,20 @@ def group_command(name: str, options: type[T]) -> Callable[[Function[T]], click.
 
 
 def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
+    """What click calls: `function` with its value, and with the options that value inherits."""
+
     @functools.wraps(function)
     def run(ctx: click.Context, /, **given: Any) -> int | None:
         if ctx.invoked_subcommand is not None:
             return None
         return function(ctx.find_object(App) or _no_app(), options(**given))
 
-    return click.pass_context(run)
+    entry = click.pass_context(run)
+    own = entry.__dict__.pop("__click_params__", [])  # the last one is shown first
+    inherited = [vars(base)["declared"] for base in options.__mro__ if "declared" in vars(base)]
+    together(*inherited)(entry)
+    vars(entry)["__click_params__"] = [*vars(entry).get("__click_params__", []), *own]
+    return entry
 
 
 def _compare(made: click.Command, options: type) -> None:
@@ -289,13 +295,14 @@ class DryRun:
 
     dry_run: bool = False
 
-
-dry_run_option = section(
-    "Output",
-    option(
-        "--dry-run", is_flag=True, help="Print the plan, every command and file; change nothing."
-    ),
-)
+    declared = section(
+        "Output",
+        option(
+            "--dry-run",
+            is_flag=True,
+            help="Print the plan, every command and file; change nothing.",
+        ),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,17 +8,14 @@ from dataclasses import dataclass
 from rocwheel import demo as job
 from rocwheel import dist
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, given_words, option
+from rocwheel.cli.command import DryRun, command, given_words, option
 from rocwheel.cli.dist import request_from
 from rocwheel.cli.night import run_here, worker
 from rocwheel.cli.options import (
     BuildOptions,
-    bazel_options,
-    cache_options,
-    executor_options,
+    gfx_options,
+    place_options,
     python_options,
-    remote_options,
-    target_options,
     version_options,
     wheelhouse_options,
 )
@@ -40,14 +37,10 @@ class DemoOptions(BuildOptions, DryRun):
 @command("demo", DemoOptions)
 @option("--wheels-only", is_flag=True, help="Build, install and import; no night, no index.")
 @python_options
-@target_options
+@gfx_options
 @version_options
-@bazel_options
-@remote_options
-@executor_options
+@place_options
 @wheelhouse_options
-@cache_options
-@dry_run_option
 def demo(app: App, options: DemoOptions) -> None:
     """Run the whole main job on the miniature workspace: a night whose store is a folder.
 

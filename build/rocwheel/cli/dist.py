@@ -12,7 +12,7 @@ import click
 from rocwheel import dist
 from rocwheel.bazel.remote import Remote, read_remote
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option
+from rocwheel.cli.command import DryRun, command
 from rocwheel.cli.options import BuildOptions, build_options, listed
 from rocwheel.dist.build_request import Executor
 from rocwheel.download import shown
@@ -109,7 +109,6 @@ def needed_rocm(options: BuildOptions) -> str:
 
 @command("dist_wheels", DistOptions)
 @build_options
-@dry_run_option
 def dist_wheels(app: App, options: DistOptions) -> None:
     """Build, repair and verify a wheel set; leave a wheelhouse with its manifest.
 

@@ -17,13 +17,12 @@ from rocwheel.cli.command import (
     DryRun,
     NoOptions,
     command,
-    dry_run_option,
     group,
     group_command,
     option,
 )
-from rocwheel.cli.gating import CellOptions, GateOptions, cell_options, run_options, slots_option
-from rocwheel.cli.target import TargetOptions, target_options
+from rocwheel.cli.gating import CellOptions, GateOptions, slots_option
+from rocwheel.cli.target import TargetOptions
 from rocwheel.console import columns
 from rocwheel.errors import ConfigError
 from rocwheel.gate.machine.slots import SlotRequest, become
@@ -37,9 +36,6 @@ _PATH = click.Path(path_type=Path)
 
 
 @group_command("gate", GateOptions)
-@cell_options
-@run_options
-@dry_run_option
 def gate(app: App, options: GateOptions) -> int:
     """Run a suite on this machine's GPUs against staged wheels; store a verdict.
 
@@ -87,7 +83,6 @@ class GateMergeOptions(CellOptions, DryRun):
 
 
 @command("merge", GateMergeOptions, parent=gate)
-@cell_options
 @option("--shards", type=click.IntRange(min=2), required=True, help="How many there are.")
 @option(
     "--output",
@@ -97,7 +92,6 @@ class GateMergeOptions(CellOptions, DryRun):
     help="Where the reports go.",
 )
 @click.argument("folders", nargs=-1, type=_PATH)
-@dry_run_option
 def merge(app: App, options: GateMergeOptions) -> int:
     """Make one verdict of N shards; a missing one is `not-run`.
 
@@ -127,7 +121,6 @@ class GateRerunOptions(TargetOptions, DryRun):
 
 @command("rerun", GateRerunOptions, parent=gate)
 @click.argument("verdict")
-@target_options
 @option(
     "--output",
     type=_PATH,
@@ -135,7 +128,6 @@ class GateRerunOptions(TargetOptions, DryRun):
     show_default=True,
     help="Where reports and logs go.",
 )
-@dry_run_option
 def rerun(app: App, options: GateRerunOptions) -> int | None:
     """Run again what failed: the same wheels, packages and devices; nothing is stored.
 
@@ -216,9 +208,6 @@ def skips_group() -> None:
 
 
 @command("verify", GateOptions, parent=skips_group)
-@cell_options
-@run_options
-@dry_run_option
 def verify(app: App, options: GateOptions) -> int:
     """Run what the skip lists leave out and say which of it passes now; nothing is stored."""
     asked = gating.request(app, options, choice=Choice.SKIPPED)

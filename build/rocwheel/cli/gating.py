@@ -16,7 +16,7 @@ import click
 from amdgpu_family_matrix import Family
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, given_words, once, option, section, together
-from rocwheel.cli.target import Target, TargetOptions, family_of, target_options
+from rocwheel.cli.target import Target, TargetOptions, family_of
 from rocwheel.console import ConsoleMode
 from rocwheel.errors import InterruptError, StoreError
 from rocwheel.gate import environment
@@ -49,9 +49,7 @@ class CellOptions(TargetOptions):
     python: str | None
     suite: str | None
 
-
-cell_options = together(
-    section(
+    declared = section(
         "Target",
         once("--suite", metavar="NAME", help="A suite of ci/suites (required)."),
         once("--python", metavar="VERSION", help="CPython: 3.12 (required)."),
@@ -60,30 +58,7 @@ cell_options = together(
             metavar="SHA|PATH",
             help="The staged wheel set: SHA-256 of its manifest (6 digits or more), or the file.",
         ),
-    ),
-    target_options,
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GateOptions(CellOptions, DryRun):
-    """Options of `gate` and `skips verify`."""
-
-    wheels: str | None
-    device: str
-    rocm: str | None
-    jax_tests: str | None
-    requirements: tuple[str, ...]
-    shard: str
-    tests: tuple[str, ...]
-    failed_of: str | None
-    lanes: int
-    deadline: float
-    patience: float
-    slots: Path
-    runner: str
-    output: str | None
-    keep: bool
+    )
 
 
 slots_option = option(
@@ -167,6 +142,28 @@ run_options = together(
         option("--keep", is_flag=True, help="Leave the environment where it is, afterwards."),
     ),
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateOptions(CellOptions, DryRun):
+    """Options of `gate` and `skips verify`."""
+
+    wheels: str | None
+    device: str
+    rocm: str | None
+    jax_tests: str | None
+    requirements: tuple[str, ...]
+    shard: str
+    tests: tuple[str, ...]
+    failed_of: str | None
+    lanes: int
+    deadline: float
+    patience: float
+    slots: Path
+    runner: str
+    output: str | None
+    keep: bool
+    declared = run_options
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,17 @@ class EngineOptions:
 
     engine: str = "docker"
 
+    declared = section(
+        "Container",
+        once(
+            "--engine",
+            type=click.Choice(ENGINES),
+            default="docker",
+            show_default=True,
+            help="The container engine.",
+        ),
+    )
+
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeOptions(EngineOptions):
@@ -42,6 +53,29 @@ class RecipeOptions(EngineOptions):
     base: str | None = None
     with_rocm: Path | None = None
     locked: bool = False
+
+    declared = section(
+        "Inputs",
+        once(
+            "--recipe",
+            metavar="NAME",
+            default="manylinux_2_28",
+            show_default=True,
+            help="Builder recipe of ci/images.yaml.",
+        ),
+        once(
+            "--base",
+            metavar="IMAGE",
+            help="Start from this image instead of the recipe's: NAME@sha256:…, or a local one.",
+        ),
+        once(
+            "--with-rocm",
+            type=click.Path(path_type=Path, file_okay=False, exists=True),
+            metavar="DIR",
+            help="Bake this ROCm tree in, as /opt/rocm; default: it is mounted.",
+        ),
+        option("--locked", is_flag=True, help="Take a base by digest only."),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,48 +101,12 @@ class ImagePruneOptions(EngineOptions):
     images: bool = False
 
 
-engine_options = section(
-    "Container",
-    once(
-        "--engine",
-        type=click.Choice(ENGINES),
-        default="docker",
-        show_default=True,
-        help="The container engine.",
-    ),
-)
-recipe_options = section(
-    "Inputs",
-    once(
-        "--recipe",
-        metavar="NAME",
-        default="manylinux_2_28",
-        show_default=True,
-        help="Builder recipe of ci/images.yaml.",
-    ),
-    once(
-        "--base",
-        metavar="IMAGE",
-        help="Start from this image instead of the recipe's: NAME@sha256:…, or a local one.",
-    ),
-    once(
-        "--with-rocm",
-        type=click.Path(path_type=Path, file_okay=False, exists=True),
-        metavar="DIR",
-        help="Bake this ROCm tree in, as /opt/rocm; default: it is mounted.",
-    ),
-    option("--locked", is_flag=True, help="Take a base by digest only."),
-)
-
-
 @group("image")
 def images() -> None:
     """Make, find and show images to build in."""
 
 
 @command("build", ImageBuildOptions, parent=images)
-@recipe_options
-@engine_options
 @once("--push", metavar="REGISTRY", help="Push it there, unless its tag is there already.")
 @once(
     "--build-network",
@@ -182,8 +180,6 @@ def _pushed(
 
 
 @command("search", RecipeOptions, parent=images)
-@recipe_options
-@engine_options
 def search(app: App, options: RecipeOptions) -> None:
     """Find the builder image of a recipe: with the engine, then in the registries.
 
@@ -215,7 +211,6 @@ def _searched(
 
 @command("show", ImageShowOptions, parent=images)
 @click.argument("reference")
-@engine_options
 def show(app: App, options: ImageShowOptions) -> None:
     """Show what an image is and what it has for building wheels."""
     from rocwheel.console import columns
@@ -262,7 +257,6 @@ def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]
 
 
 @command("prune", ImagePruneOptions, parent=images)
-@engine_options
 @option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 @option("--images", is_flag=True, help="Remove builder images of older inputs, too.")
 def prune(app: App, options: ImagePruneOptions) -> None:

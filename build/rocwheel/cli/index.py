@@ -11,13 +11,11 @@ from pathlib import Path
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, group, option, section
+from rocwheel.cli.command import DryRun, command, group, option, section
 from rocwheel.cli.target import (
     PersonOptions,
     Target,
     TargetOptions,
-    person_options,
-    target_options,
 )
 from rocwheel.console import Unit
 from rocwheel.errors import HostError, StoreError
@@ -35,20 +33,19 @@ class WhereOptions(TargetOptions):
 
     in_staging: bool
 
+    declared = section(
+        "Target",
+        option(
+            "--staging/--release",
+            "in_staging",
+            default=False,
+            help="Which of the two indexes; default: the release.",
+        ),
+    )
+
     def places(self, target: Target) -> list[Place]:
         """That of every ROCm major."""
         return [staging if self.in_staging else release for staging, release in target.pairs()]
-
-
-where_option = section(
-    "Target",
-    option(
-        "--staging/--release",
-        "in_staging",
-        default=False,
-        help="Which of the two indexes; default: the release.",
-    ),
-)
 
 
 @group("index")
@@ -78,8 +75,6 @@ class IndexCheckOptions(WhereOptions):
 
 
 @command("check", IndexCheckOptions, parent=index)
-@target_options
-@where_option
 @option("--resolve", is_flag=True, help="Also let pip resolve each set for each CPython.")
 @option(
     "--upstream",
@@ -108,9 +103,6 @@ class IndexRepairOptions(WhereOptions, DryRun):
 
 
 @command("repair", IndexRepairOptions, parent=index)
-@target_options
-@where_option
-@dry_run_option
 def repair(app: App, options: IndexRepairOptions) -> None:
     """Let every page show what the log says, and delete what was pruned and is still there.
 
@@ -129,10 +121,6 @@ class IndexAdoptOptions(WhereOptions, PersonOptions, DryRun):
 
 
 @command("adopt", IndexAdoptOptions, parent=index)
-@target_options
-@where_option
-@person_options
-@dry_run_option
 def adopt(app: App, options: IndexAdoptOptions) -> None:
     """Take over wheels that were in a prefix before rocwheel: they are listed as they are."""
     places, person = options.places(Target(app, options)), options.who(app)
@@ -154,9 +142,6 @@ class IndexMigrateOptions(TargetOptions, PersonOptions, DryRun):
 
 
 @command("migrate", IndexMigrateOptions, parent=index)
-@target_options
-@person_options
-@dry_run_option
 def migrate(app: App, options: IndexMigrateOptions) -> None:
     """Take over staging and release that a version before the log wrote, once.
 
@@ -212,7 +197,6 @@ class ServeOptions(TargetOptions):
 
 
 @command("serve", ServeOptions)
-@target_options
 @option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @option(
     "--port",

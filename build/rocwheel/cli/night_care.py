@@ -12,7 +12,7 @@ from typing import Final, NoReturn
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, option
+from rocwheel.cli.command import DryRun, command, option
 from rocwheel.cli.night import (
     LATEST,
     NightOptions,
@@ -23,7 +23,7 @@ from rocwheel.cli.night import (
     whole,
     worker,
 )
-from rocwheel.cli.target import PersonOptions, StoreOptions, person_options, store_options
+from rocwheel.cli.target import PersonOptions, StoreOptions
 from rocwheel.console import columns, duration
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.ledger.nights import Book, HostMark, Order, moment, now_text
@@ -53,7 +53,6 @@ class NightStatusOptions(NightOptions):
 @option(
     "--every", type=click.FloatRange(min=0.2), default=10.0, show_default=True, metavar="SECONDS"
 )
-@store_options
 def status(app: App, options: NightStatusOptions) -> int:
     """Show where every cell of a night stands, as the store knows it.
 
@@ -120,7 +119,6 @@ class NightCheckOptions(StoreOptions):
 
 @command("check", NightCheckOptions, parent=nightly)
 @option("--max-age", default="36h", show_default=True, metavar="AGE", help="90m, 36h or 2d.")
-@store_options
 def check(app: App, options: NightCheckOptions) -> int:
     """Fail when the newest night is older than it may be: it never started.
 
@@ -195,9 +193,6 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
 @command("retry", NightOrderOptions, parent=nightly)
 @click.argument("night")
 @click.argument("cell", default="")
-@person_options
-@store_options
-@dry_run_option
 def retry(app: App, options: NightOrderOptions) -> None:
     """Allow a cell one more attempt, whatever became of it; without CELL, let a night go on."""
     _order(app, options, "retry" if options.cell else "go-on")
@@ -206,9 +201,6 @@ def retry(app: App, options: NightOrderOptions) -> None:
 @command("drop", NightOrderOptions, parent=nightly)
 @click.argument("night")
 @click.argument("cell")
-@person_options
-@store_options
-@dry_run_option
 def drop(app: App, options: NightOrderOptions) -> None:
     """Let a cell be: it counts as not run, and what needs it does not run."""
     _order(app, options, "drop")
@@ -216,9 +208,6 @@ def drop(app: App, options: NightOrderOptions) -> None:
 
 @command("stop", NightOrderOptions, parent=nightly)
 @click.argument("night")
-@person_options
-@store_options
-@dry_run_option
 def stop(app: App, options: NightOrderOptions) -> None:
     """Start no further cell of a night; what runs, ends."""
     _order(app, options, "stop")
@@ -233,9 +222,6 @@ class NightClearOptions(StoreOptions, PersonOptions, DryRun):
 
 @command("clear", NightClearOptions, parent=nightly)
 @click.argument("host")
-@person_options
-@store_options
-@dry_run_option
 def clear(app: App, options: NightClearOptions) -> None:
     """Let a host have cells again that was given none because everything ended `infra` there."""
     target = NightTarget(app, options)
@@ -276,7 +262,6 @@ class NightReproduceOptions(NightOptions):
 @click.argument("night")
 @click.argument("cell")
 @option("--run", is_flag=True, help="Run it, instead of printing the line.")
-@store_options
 def reproduce(app: App, options: NightReproduceOptions) -> int:
     """Print the line that does here exactly what a cell did; nothing of it is recorded."""
     target = NightTarget(app, options)
@@ -308,8 +293,6 @@ class NightPruneOptions(StoreOptions, DryRun):
 @command("prune", NightPruneOptions, parent=nightly)
 @option("--keep", type=click.IntRange(min=1), default=60, show_default=True, help="Nights to keep.")
 @option("--family", "families", multiple=True, metavar="NAME", help="Prune its places, too.")
-@store_options
-@dry_run_option
 def prune(app: App, options: NightPruneOptions) -> None:
     """Remove nights, kept builds and wheel sets that retention no longer keeps."""
     target = NightTarget(app, options)
@@ -364,8 +347,6 @@ class NightNotifyOptions(NightOptions, DryRun):
 @option(
     "--deadline", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="SECONDS"
 )
-@store_options
-@dry_run_option
 def notify_command(app: App, options: NightNotifyOptions) -> None:
     """Tell a file or URL how a night differs from the one before; without a difference, nothing.
 

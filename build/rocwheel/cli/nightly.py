@@ -13,7 +13,7 @@ import click
 import amdgpu_family_matrix as matrix
 from rocwheel.cli import night_care  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, option
+from rocwheel.cli.command import DryRun, command, option
 from rocwheel.cli.night import (
     LATEST,
     NightOptions,
@@ -25,14 +25,7 @@ from rocwheel.cli.night import (
     whole,
     worker,
 )
-from rocwheel.cli.target import (
-    FamiliesOptions,
-    PersonOptions,
-    families_option,
-    judging,
-    person_options,
-    store_options,
-)
+from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
 from rocwheel.console import columns
 from rocwheel.dist.executor import credentials
 from rocwheel.download import Client, Retry
@@ -53,7 +46,7 @@ RETRY: Final = Retry(attempts=4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NightPlanOptions(FamiliesOptions, DryRun):
+class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
     """Options of `nightly plan`."""
 
     night: str
@@ -62,12 +55,6 @@ class NightPlanOptions(FamiliesOptions, DryRun):
     repeat: str
     explain: bool
     matrix_kind: str | None
-    by: str
-    reason: str
-
-    @property
-    def who(self) -> PersonOptions:
-        return PersonOptions(by=self.by, reason=self.reason)
 
 
 @command("plan", NightPlanOptions, parent=nightly)
@@ -88,10 +75,6 @@ class NightPlanOptions(FamiliesOptions, DryRun):
     type=click.Choice(planning.MATRICES),
     help="Print the cells of this kind of a night that is planned, for a GitHub matrix.",
 )
-@person_options
-@families_option
-@store_options
-@dry_run_option
 def plan(app: App, options: NightPlanOptions) -> None:
     """Decide what a night does, and store it: resolved once, never changed.
 
@@ -127,7 +110,7 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
 
 def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan:
     night = options.night or app.now().strftime("%Y-%m-%d")
-    by = options.who.who(app).by
+    by = options.who(app).by
     if options.repeat:
         old, _ = target.nights.plan(options.repeat)
         return planning.again(old, night=night, by=by, now=app.now())
@@ -193,8 +176,6 @@ class NightRunOptions(NightOptions, DryRun):
     metavar="COMMAND",
     help="How the cells' machines start rocwheel; default: as it was started here.",
 )
-@store_options
-@dry_run_option
 def run(app: App, options: NightRunOptions) -> int:
     """Run a planned night until nothing more can be done; run again, it continues.
 
@@ -300,8 +281,6 @@ class NightCellOptions(NightOptions, DryRun):
 @option("--job", default="", metavar="ID", help="The engine's own name for this attempt.")
 @option("--leash", is_flag=True, help="Stop when standard input closes.")
 @option("--program", default="", metavar="COMMAND", help="How the cell's command is started.")
-@store_options
-@dry_run_option
 def cell(app: App, options: NightCellOptions) -> int:
     """Run one cell here and record how it ended: what every engine calls.
 

@@ -105,7 +105,7 @@ family_options = section(
         help="GPU family that gives the gfx targets; default: the tarball's name.",
     ),
 )
-target_options = section(
+gfx_options = section(
     "Inputs",
     once(
         "--gfx-targets",
@@ -344,11 +344,11 @@ cache_options = section(
 )
 
 fetch_options = together(rocm_options, cache_options)
-build_options = together(
-    rocm_options, python_options, family_options, target_options, jax_options, version_options,
-    compiler_option, bazel_options, remote_options, executor_options,
-    wheelhouse_options, cache_options,
-)  # fmt: skip
+# what is built, and where and with what
+source_options = together(rocm_options, family_options, gfx_options, jax_options, compiler_option)
+place_options = together(bazel_options, remote_options, executor_options, cache_options)
+unpublished_options = together(source_options, python_options, version_options, place_options)
+build_options = together(unpublished_options, wheelhouse_options)
 
 
 def listed(text: str | None) -> tuple[str, ...]:

@@ -9,15 +9,12 @@ from typing import Any
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, option, section
+from rocwheel.cli.command import DryRun, command, option, section
 from rocwheel.cli.target import (
     ManifestOptions,
     PersonOptions,
     Target,
     TargetOptions,
-    manifest_option,
-    person_options,
-    target_options,
 )
 from rocwheel.console import size
 from rocwheel.errors import PromotionError
@@ -38,9 +35,6 @@ class StageOptions(TargetOptions, PersonOptions, DryRun):
 
 @command("stage", StageOptions)
 @click.argument("wheelhouse", type=click.Path(path_type=Path), default=Path("wheelhouse/current"))
-@target_options
-@person_options
-@dry_run_option
 def stage(app: App, options: StageOptions) -> None:
     """Upload a wheel set to the staging index, whole and once.
 
@@ -79,16 +73,12 @@ class PromoteOptions(ManifestOptions, PersonOptions, DryRun):
 
 
 @command("promote", PromoteOptions)
-@manifest_option
-@target_options
 @option(
     "--approve",
     multiple=True,
     metavar="SUITE:CPYTHON",
     help="Release although this cell is flaky; needs --reason; repeatable.",
 )
-@person_options
-@dry_run_option
 def promote(app: App, options: PromoteOptions) -> int:
     """Make a staged and gated wheel set installable from the release index, or change nothing.
 
@@ -142,9 +132,6 @@ _files = section(
 
 @command("yank", YankOptions)
 @_files
-@target_options
-@person_options
-@dry_run_option
 def yank(app: App, options: YankOptions) -> None:
     """Yank a whole set or single files (PEP 592).
 
@@ -155,9 +142,6 @@ def yank(app: App, options: YankOptions) -> None:
 
 @command("unyank", YankOptions)
 @_files
-@target_options
-@person_options
-@dry_run_option
 def unyank(app: App, options: YankOptions) -> None:
     """Take a yank back, for a whole set or single files."""
     _yank(app, options, Action.UNYANK)
@@ -183,20 +167,12 @@ class SetOptions(ManifestOptions, PersonOptions, DryRun):
 
 
 @command("rollback", SetOptions)
-@manifest_option
-@target_options
-@person_options
-@dry_run_option
 def rollback(app: App, options: SetOptions) -> None:
     """Take a released set out of the index; the bytes are kept, `restore` puts it back."""
     _withdraw(app, options, Action.ROLLBACK)
 
 
 @command("restore", SetOptions)
-@manifest_option
-@target_options
-@person_options
-@dry_run_option
 def restore(app: App, options: SetOptions) -> None:
     """Put a rolled back set into the index again, with the bytes that were released."""
     _withdraw(app, options, Action.RESTORE)
@@ -218,15 +194,12 @@ class PruneOptions(TargetOptions, PersonOptions, DryRun):
 
 
 @command("prune", PruneOptions)
-@target_options
 @option(
     "--orphans",
     is_flag=True,
     help="Also wheels older than a day that no set holds, such as a killed `stage` left; files "
     "that came before rocwheel are among them until `index adopt`.",
 )
-@person_options
-@dry_run_option
 def prune(app: App, options: PruneOptions) -> None:
     """Remove what the channel's retention no longer keeps, and what killed runs left."""
     target, person = Target(app, options), options.who(app, reason="retention")
@@ -252,7 +225,6 @@ class StatusOptions(TargetOptions):
 
 
 @command("status", StatusOptions)
-@target_options
 @option(
     "--older-than",
     type=float,

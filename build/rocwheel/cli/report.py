@@ -7,9 +7,9 @@ from pathlib import Path
 
 import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, group, option
+from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.night import NightTarget
-from rocwheel.cli.target import FamiliesOptions, families_option, judging, store_options
+from rocwheel.cli.target import FamiliesOptions, judging
 from rocwheel.errors import ConfigError, ObjectMissingError
 from rocwheel.pipeline import summing
 from rocwheel.report import night_page as page
@@ -32,9 +32,6 @@ class StateOptions(FamiliesOptions, DryRun):
 @command("state", StateOptions, parent=report)
 @option("--output", metavar="PATH", help="Write it there, too.", type=Path)
 @option("--nights", type=int, default=30, show_default=True, help="How many are shown.")
-@families_option
-@store_options
-@dry_run_option
 def state(app: App, options: StateOptions) -> None:
     """Sum up the newest night and publish the page of all families at <store>/status/.
 

@@ -11,7 +11,7 @@ import click
 import amdgpu_family_matrix as matrix
 from rocwheel import families
 from rocwheel.cli.app import App
-from rocwheel.cli.command import once, option, section, together
+from rocwheel.cli.command import once, option, section
 from rocwheel.errors import ConfigError
 from rocwheel.index import channels
 from rocwheel.index.channels import Channel
@@ -34,6 +34,22 @@ class StoreOptions:
     store_url: str | None
     channels_file: Path | None
 
+    declared = section(
+        "Target",
+        once("--channel", metavar="NAME", help="dev, nightly or prerelease."),
+        once(
+            "--store",
+            "store_url",
+            metavar="URL",
+            help="A store without a channel: s3://bucket/prefix or file:///folder.",
+        ),
+        option(
+            "--channels-file",
+            type=click.Path(path_type=Path),
+            help="Where the channels are defined; default: channels.yaml of the data in use.",
+        ),
+    )
+
     def open(self, app: App) -> channels.Channel:
         """The channel they name; its store is not opened. Raises UsageError, ConfigError."""
         if bool(self.store_url) == bool(self.channel):
@@ -49,6 +65,16 @@ class FamiliesOptions(StoreOptions):
     """A channel or a store, and families of one's own."""
 
     families: Path | None
+
+    declared = section(
+        "Target",
+        option(
+            "--families",
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Families of your own beside the matrix; only with a --store of this machine.",
+        ),
+    )
 
     def own_families(self, app: App) -> dict[str, matrix.Family]:
         """Families of --families; none without it. Raises ConfigError where they may not go."""
@@ -75,36 +101,7 @@ class TargetOptions(FamiliesOptions):
 
     family: str | None
 
-
-store_options = section(
-    "Target",
-    once("--channel", metavar="NAME", help="dev, nightly or prerelease."),
-    once(
-        "--store",
-        "store_url",
-        metavar="URL",
-        help="A store without a channel: s3://bucket/prefix or file:///folder.",
-    ),
-    option(
-        "--channels-file",
-        type=click.Path(path_type=Path),
-        help="Where the channels are defined; default: channels.yaml of the data in use.",
-    ),
-)
-families_option = section(
-    "Target",
-    option(
-        "--families",
-        type=click.Path(path_type=Path),
-        metavar="FILE",
-        help="Families of your own beside the matrix; only with a --store of this machine.",
-    ),
-)
-target_options = together(
-    section("Target", once("--family", metavar="NAME", help="GPU family (required).")),
-    families_option,
-    store_options,
-)
+    declared = section("Target", once("--family", metavar="NAME", help="GPU family (required)."))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,17 +111,18 @@ class PersonOptions:
     by: str
     reason: str
 
+    declared = section(
+        "Person",
+        option(
+            "--by", default="", metavar="NAME", help="Who; default: GitHub's actor, or the user."
+        ),
+        option("--reason", default="", metavar="TEXT", help="Why; kept in the record."),
+    )
+
     def who(self, app: App, *, reason: str = "") -> Who:
         """Who acts: --by, else GitHub's actor, else the user."""
         name = self.by.strip() or app.environ.get("GITHUB_ACTOR") or app.user
         return Who(by=name, now=app.now(), reason=self.reason or reason)
-
-
-person_options = section(
-    "Person",
-    option("--by", default="", metavar="NAME", help="Who; default: GitHub's actor, or the user."),
-    option("--reason", default="", metavar="TEXT", help="Why; kept in the record."),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,17 +131,16 @@ class ManifestOptions(TargetOptions):
 
     manifest: str
 
-
-manifest_option = section(
-    "Target",
-    once(
-        "--manifest",
-        required=True,
-        metavar="SHA|PATH",
-        help="The wheel set: SHA-256 of its manifest (6 digits or more), or the file or "
-        "wheelhouse.",
-    ),
-)
+    declared = section(
+        "Target",
+        once(
+            "--manifest",
+            required=True,
+            metavar="SHA|PATH",
+            help="The wheel set: SHA-256 of its manifest (6 digits or more), or the file or "
+            "wheelhouse.",
+        ),
+    )
 
 
 class Target:

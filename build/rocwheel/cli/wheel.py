@@ -11,7 +11,7 @@ import click
 
 from rocwheel import files
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, group, option
+from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.options import listed
 from rocwheel.errors import WheelError
 from rocwheel.wheel import diff_page, rename, show, together
@@ -134,7 +134,6 @@ class WheelRetagOptions(OutputOptions):
     "--platform-tag", default="", metavar="TAG", help="New platform tag: manylinux_2_28_x86_64."
 )
 @_output
-@dry_run_option
 def retag(app: App, options: WheelRetagOptions) -> None:
     """Give wheels other tags.
 
@@ -166,7 +165,6 @@ class WheelReversionOptions(OutputOptions):
 @option("--post-release", type=click.IntRange(0), metavar="N", help="Make it .postN.")
 @option("--local", default="", metavar="L", help="Make it +L, for example rocm7.10.0.")
 @_output
-@dry_run_option
 def reversion(app: App, options: WheelReversionOptions) -> None:
     """Give wheels of a set another version; all or none.
 
@@ -199,7 +197,6 @@ class WheelRepairOptions(OutputOptions, PolicyOptions):
     type=_PATH,
     help="Where libraries to graft are looked for, before the system's folders; repeatable.",
 )
-@dry_run_option
 def repair(app: App, options: WheelRepairOptions) -> None:
     """Make wheels fit to ship: tag, RUNPATH, allowed grafts.
 

@@ -11,7 +11,7 @@ import abc
 import threading
 import uuid
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
@@ -233,8 +233,3 @@ def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
             f"{where}/: this page was made by {made}",
             hint="take its files over first: `index adopt`",
         )
-
-
-def with_number(state: IndexState, number: int) -> IndexState:
-    """The same state, its log continuing above a number that pages show already."""
-    return replace(state, number=number, saved=number)

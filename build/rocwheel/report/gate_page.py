@@ -65,13 +65,13 @@ class Bar:
     title: str
 
 
+def _duration(ms: int) -> str:
+    return duration(ms / 1000) if ms >= 60_000 else f"{ms / 1000:.2f} s"  # noqa: PLR2004
+
+
 def render(results: Results, found: Fault, libraries: Mapping[str, str]) -> bytes:
     """Render the page."""
-    templates = assets.environment()
-    templates.filters["duration"] = lambda ms: (
-        duration(ms / 1000) if ms >= 60_000 else f"{ms / 1000:.2f} s"  # noqa: PLR2004
-    )
-    text = templates.from_string(assets.text("report/assets/page.html")).render(
+    text = assets.template("report/assets/page.html", duration=_duration).render(
         css=assets.style("report/assets/page.css"),
         js=assets.text("report/assets/page.js"),
         data=_data(results),

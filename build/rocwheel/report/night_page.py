@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Final
 from urllib.parse import quote
 
-from rocwheel.assets import environment, style, text
+from rocwheel.assets import style, template, text
 from rocwheel.console import duration, size
 from rocwheel.values import Value
 from rocwheel.verdict import State
@@ -215,33 +215,29 @@ def render(
         for cell in (newest.cells if newest else ())
         if cell.state in {"waiting", "open"}
     )
-    page = (
-        environment()
-        .from_string(text("report/assets/state.html"))
-        .render(
-            css=style("report/assets/page.css", "report/assets/state.css"),
-            js=text("report/assets/state.js"),
-            title=title,
-            made=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
-            max_age_hours=max_age_hours,
-            newest=newest,
-            families=newest.families if newest else (),
-            groups=_groups(rows, newest),
-            counts=Counter(row.state for row in rows),
-            changed=sorted(
-                (row for row in rows if row.change is not CellChange.SAME),
-                key=lambda row: list(CellChange).index(row.change),
-            ),
-            other=other,
-            queue=sorted(queue.items()),
-            plots=_plots(summaries),
-            nights=[(item, _night_colour(item)) for item in reversed(summaries)],
-            shown=len(summaries),
-            colour=colour,
-            duration=duration,
-            size=size,
-            url=lambda key: f"{root}{quote(key)}" if key else "",
-        )
+    page = template("report/assets/state.html").render(
+        css=style("report/assets/page.css", "report/assets/state.css"),
+        js=text("report/assets/state.js"),
+        title=title,
+        made=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        max_age_hours=max_age_hours,
+        newest=newest,
+        families=newest.families if newest else (),
+        groups=_groups(rows, newest),
+        counts=Counter(row.state for row in rows),
+        changed=sorted(
+            (row for row in rows if row.change is not CellChange.SAME),
+            key=lambda row: list(CellChange).index(row.change),
+        ),
+        other=other,
+        queue=sorted(queue.items()),
+        plots=_plots(summaries),
+        nights=[(item, _night_colour(item)) for item in reversed(summaries)],
+        shown=len(summaries),
+        colour=colour,
+        duration=duration,
+        size=size,
+        url=lambda key: f"{root}{quote(key)}" if key else "",
     )
     return page.encode()
 

@@ -79,10 +79,6 @@ class RocmRoot:
             "bytes": self.bytes,
         }
 
-    def unknown_targets(self, targets: Iterable[str]) -> tuple[str, ...]:
-        """Those of `targets` for which this ROCm has no device bitcode."""
-        return tuple(target for target in targets if target not in self.targets)
-
 
 def inspect(folder: Path, *, name: str) -> Facts:
     """Read a tree's facts. Raises RocmError, naming `name`, when something is missing."""

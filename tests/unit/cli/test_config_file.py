@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from rocwheel import cli, doctor
 from rocwheel.cli import COMMANDS, ci_build
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, dry_run_option
+from rocwheel.cli.command import command
 from rocwheel.cli.dist import DistOptions
 from rocwheel.cli.options import build_options
 from rocwheel.errors import ConfigError
@@ -23,7 +23,6 @@ def ask(monkeypatch, tmp_path):
 
     @command("dist_wheels", DistOptions)
     @build_options
-    @dry_run_option
     def probe(app, options):
         calls.append((app, options))
 

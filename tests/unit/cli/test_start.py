@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def seen(monkeypatch):
     """What a stand-in for `dist_wheels` with the real options is called with."""
-    from rocwheel.cli.command import command, dry_run_option
+    from rocwheel.cli.command import command
     from rocwheel.cli.dist import DistOptions
     from rocwheel.cli.options import build_options
 
@@ -28,7 +28,6 @@ def seen(monkeypatch):
 
     @command("dist_wheels", DistOptions)
     @build_options
-    @dry_run_option
     def probe(app, options):
         calls.append((app, options))
 
