@@ -27,7 +27,7 @@ _OBEYED: Final = re.compile(r"^([ \t]*):(?=:)|#(?=#\[)", re.MULTILINE)
 
 
 class ConsoleMode(enum.Enum):
-    """How the stream is read."""
+    """What reads the stream: a terminal, a log, or a GitHub Actions job."""
 
     TERMINAL = "terminal"
     PLAIN = "plain"
@@ -224,7 +224,7 @@ class Console:
 
 
 def silent() -> Console:
-    """A console nobody reads."""
+    """A console whose output goes nowhere."""
     import io
 
     return Console(io.StringIO(), clock=float, verbosity=-1)

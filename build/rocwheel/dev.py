@@ -26,6 +26,7 @@ from rocwheel.process import Command, GuestPath, HostRunner, Runner
 TEST_ENV: Final = ("GPU_", "HIP_", "HSA_", "JAX_", "ROCR_", "XLA_")
 _ABOUT: Final = """
 import importlib.metadata, json, sys, sysconfig
+# the record of pip: packaging.python.org/en/latest/specifications/direct-url-data-structure
 installed = {}
 for item in importlib.metadata.distributions():
     origin = json.loads(item.read_text("direct_url.json") or "{}")
@@ -52,7 +53,7 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What a turn did."""
+    """The result of one turn of the developer's loop: what was built, installed and run."""
 
     bazel: bazel.Runs
     installed: tuple[str, ...]  # file names, of wheels that had changed
@@ -105,7 +106,8 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
     with console.step("Install", key="install"):
         made = {path: "" if loop.editable else files.sha256(path) for path in runs.outputs}
         changed = {path: digest for path, digest in made.items() if digest not in hashes}
-        # pip before 23.1 remembers a digest only when it was told one.
+        # pip before 23.1 remembers a digest only when it was told one:
+        # https://pip.pypa.io/en/stable/news/#v23-1
         what = [f"{path.as_uri()}#sha256={digest}" for path, digest in changed.items()]
         for command in _install(loop, list(map(str, changed)) if loop.editable else what):
             runner.run(command)

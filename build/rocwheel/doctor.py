@@ -23,7 +23,7 @@ from rocwheel.process import Runner
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One thing that was looked at."""
+    """One line of doctor's table: what was looked at, and what was found."""
 
     name: str
     found: str

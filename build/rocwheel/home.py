@@ -1,4 +1,4 @@
-"""Where rocwheel's own data lies, and which rocwheel this is.
+"""The folders of rocwheel's own data (ci, suites, examples), and which rocwheel this is.
 
 In a checkout the data is the checkout's (`ci/`, `suites/`, `examples/`); an installed rocwheel
 carries a copy in `rocwheel/share`, with the commit it was built from in `source.json`. A team can

@@ -40,7 +40,7 @@ HEADER: Final = ("what", "size", "unused for", "")
 
 @dataclass(frozen=True, kw_only=True)
 class CacheItem:
-    """One thing in the cache."""
+    """One thing in the cache: its kind, size and last use."""
 
     kind: str
     path: Path

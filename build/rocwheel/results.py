@@ -91,7 +91,7 @@ class CollectError(Value, frozen=True, kw_only=True):
 
 
 class LaneRecord(Value, frozen=True, kw_only=True):
-    """One place tests ran: the devices its processes had to themselves."""
+    """One lane of a run: the devices that its worker processes had to themselves."""
 
     name: str
     devices: tuple[Device, ...]

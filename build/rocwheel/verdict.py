@@ -174,7 +174,7 @@ class Attempts(Value, frozen=True, kw_only=True):
 
 
 class Verdict(Value, frozen=True, kw_only=True):
-    """One suite's word on one (manifest, family, CPython)."""
+    """The result of one suite for one (manifest, family, CPython), as it is stored."""
 
     manifest: Sha256
     family: Annotated[str, Meta(pattern=r"\A[a-z][0-9a-zA-Z-]*\Z")]

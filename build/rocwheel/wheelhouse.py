@@ -1,4 +1,4 @@
-"""A wheelhouse on disk: it appears whole under its identity, or not at all.
+"""Wheelhouses: folders with a wheel set and its manifest, which appear whole or not at all.
 
 `<folder>/<first 12 of the manifest's SHA-256>/` holds the wheels, `manifest.json` and
 `build.json`; `<folder>/current` is a symbolic link to the newest complete one and moves last.

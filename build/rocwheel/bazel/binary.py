@@ -92,7 +92,9 @@ def _search(
     for path in filter(None, (shutil.which(name, path=search_path) for name in NAMES)):
         try:
             version = identity(path, workspace, runner)
-        except HostError as exc:  # a wrapper without the version that `.bazelversion` asks for
+        # a wrapper without the version that `.bazelversion` asks for:
+        # https://github.com/bazelbuild/bazelisk#how-does-bazelisk-know-which-bazel-version-to-run
+        except HostError as exc:
             others.append(str(exc))
             continue
         if wanted in {"", version}:

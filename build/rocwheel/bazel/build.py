@@ -31,7 +31,8 @@ from rocwheel.model import WheelKind
 from rocwheel.process import Runner
 
 POLL_SECONDS: Final = 0.2
-RUNNER_COUNTS_SINCE: Final = (5,)  # Bazel that counts cache hits in its build metrics
+# Bazel that counts cache hits in its build metrics: https://github.com/bazelbuild/bazel/issues/7714
+RUNNER_COUNTS_SINCE: Final = (5,)
 SHOWN_LINES: Final = 60  # of a failed action's output
 WARNINGS: Final = 20  # kept of one invocation
 OWN_FAILURES: Final = frozenset({"NON_ZERO_EXIT", "TIMEOUT", ""})
@@ -72,7 +73,7 @@ class BazelResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Where one invocation leaves its traces."""
+    """Paths of the files that one Bazel invocation writes: log, events, profile."""
 
     log: Path
     events: Path

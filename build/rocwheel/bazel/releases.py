@@ -27,7 +27,7 @@ _MACHINES: Final = {"x86_64": "x86_64", "aarch64": "arm64"}  # as Bazel spells t
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """One Bazel binary: its bytes are its identity."""
+    """One Bazel release for one platform, identified by its SHA-256."""
 
     version: str
     platform: str
@@ -38,7 +38,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class Releases:
-    """Every release of the table."""
+    """All Bazel releases of `ci/bazel_binaries.yaml`."""
 
     url: str  # template: {version} and {platform}
     releases: tuple[Release, ...]

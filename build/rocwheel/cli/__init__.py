@@ -271,7 +271,9 @@ def _run(app: App, argv: Sequence[str] | None) -> int:
             standalone_mode=False,
             obj=app,
         )
-    except SystemExit:  # click's answer to EPIPE, which it takes for itself
+    # click's answer to EPIPE, which it takes for itself (`main` of a command):
+    # https://github.com/pallets/click/blob/main/src/click/core.py
+    except SystemExit:
         raise BrokenPipeError from None
     except (KeyboardInterrupt, click.Abort):
         raise InterruptError(

@@ -16,7 +16,7 @@ from rocwheel.model import byte_count
 
 @dataclass(frozen=True, kw_only=True)
 class CacheOptions:
-    """Which cache."""
+    """The option that names the cache folder."""
 
     cache_dir: str | None
 

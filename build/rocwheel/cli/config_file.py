@@ -1,4 +1,4 @@
-"""What a team sets once: `rocwheel.toml`, or `[tool.rocwheel]` of `pyproject.toml`.
+"""The configuration file: `rocwheel.toml`, or `[tool.rocwheel]` of `pyproject.toml`.
 
 The file is looked for in the working directory and above it, or named by ROCWHEEL_CONFIG. Its
 tables are commands, its keys their options. Order: option, environment, file, default.
@@ -32,7 +32,7 @@ VARIABLES: Final = ("ROCWHEEL_CACHE_DIR", "ROCWHEEL_CI_DIR", "ROCWHEEL_CONFIG")
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One configuration file; an empty one where there is none."""
+    """The values of a configuration file; none where there is no file."""
 
     path: Path | None
     text: str

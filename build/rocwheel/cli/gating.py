@@ -168,7 +168,7 @@ class GateOptions(CellOptions, DryRun):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a gate's options mean."""
+    """A gate as its options ask for it: request, machine, and where the verdict goes."""
 
     request: GateRequest
     host: Host

@@ -29,7 +29,7 @@ CONFIG = ".docker/config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Which engine."""
+    """The option that names the container engine."""
 
     engine: str = "docker"
 
@@ -47,7 +47,7 @@ class EngineOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeOptions(EngineOptions):
-    """Which image: a recipe of ci/images.yaml, and what replaces its base."""
+    """Options that name a builder image: a recipe of ci/images.yaml, and what replaces its base."""
 
     recipe: str = "manylinux_2_28"
     base: str | None = None

@@ -29,7 +29,7 @@ from rocwheel.release.operations import Tally, Who
 
 @dataclass(frozen=True, kw_only=True)
 class WhereOptions(TargetOptions):
-    """Which of the two indexes."""
+    """Options that name one of the two indexes of a family, staging or release."""
 
     in_staging: bool
 
@@ -44,7 +44,7 @@ class WhereOptions(TargetOptions):
     )
 
     def places(self, target: Target) -> list[Place]:
-        """That of every ROCm major."""
+        """That index of every ROCm major."""
         return [staging if self.in_staging else release for staging, release in target.pairs()]
 
 

@@ -31,7 +31,7 @@ LATEST: Final = "latest"
 
 @dataclass(frozen=True, kw_only=True)
 class NightOptions(StoreOptions):
-    """A night of a store."""
+    """Options that name a night of a store."""
 
     night: str
 
@@ -69,7 +69,7 @@ class NightTarget:
 
 
 def whole(app: App) -> HostRunner:
-    """Starts what needs the caller's whole environment: our own commands, and Slurm's."""
+    """A runner whose commands get the caller's whole environment: our own ones, and Slurm's."""
     return HostRunner(dict(app.environ))
 
 

@@ -15,7 +15,7 @@ _PATH = click.Path(path_type=Path)
 
 @dataclass(frozen=True, kw_only=True)
 class RocmOptions:
-    """Which ROCm, and the cache it is kept in."""
+    """Options that name a ROCm, and the cache it is kept in."""
 
     therock_path: str | None = None
     therock_sha256: str | None = None

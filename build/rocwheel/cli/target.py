@@ -28,7 +28,7 @@ SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """Which channel or store."""
+    """Options that name a channel or a store."""
 
     channel: str | None
     store_url: str | None
@@ -62,7 +62,7 @@ class StoreOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class FamiliesOptions(StoreOptions):
-    """A channel or a store, and families of one's own."""
+    """Options that name a channel or a store, and a file of further GPU families."""
 
     families: Path | None
 
@@ -97,7 +97,7 @@ def _on_this_machine(app: App, store: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions(FamiliesOptions):
-    """Which index: a channel or a store, and the family."""
+    """Options that name an index: a channel or a store, and the GPU family."""
 
     family: str | None
 
@@ -106,7 +106,7 @@ class TargetOptions(FamiliesOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class PersonOptions:
-    """Who acts, and why."""
+    """Options that say who acts, and why."""
 
     by: str
     reason: str
@@ -127,7 +127,7 @@ class PersonOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ManifestOptions(TargetOptions):
-    """A wheel set in an index."""
+    """Options that name a wheel set in an index."""
 
     manifest: str
 
@@ -159,7 +159,7 @@ class Target:
         return judging(app, self.channel)
 
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
-        """Staging and release of every ROCm major."""
+        """The staging and the release place of every ROCm major."""
         return self.channel.pairs(self.store, self.family.name)
 
     def manifest(self, app: App, text: str) -> Manifest:

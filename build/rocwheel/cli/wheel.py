@@ -37,12 +37,12 @@ _output = option(
 
 @dataclass(frozen=True, kw_only=True)
 class WheelsOptions:
-    """The wheels a command is about."""
+    """The arguments that name wheels."""
 
     wheels: tuple[Path, ...]
 
     def paths(self, app: App) -> list[Path]:
-        """Where they are."""
+        """The paths of the wheels, below the working directory."""
         return [app.cwd / path for path in self.wheels]
 
 
@@ -55,7 +55,7 @@ class OutputOptions(WheelsOptions, DryRun):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:
-    """The policy wheels are judged by."""
+    """The option that names the policy wheels are judged by."""
 
     policy: Path | None
 

@@ -26,11 +26,14 @@ from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostP
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 20.0
 BEAT_SECONDS: Final = 15.0
+# crun takes no cgroups that mix v1 and v2: https://github.com/containers/crun/issues/617
 CGROUPS: Final = (
     'set runtime = "runc" and cgroup_manager = "cgroupfs" in containers.conf, or use the other '
     "engine"
 )
-NOT_STARTED: Final = (126, 127)  # what a shell and the engines say of a program that is not there
+# What a shell and the engines say of a program that is not there:
+# https://docs.docker.com/engine/containers/run/#exit-status
+NOT_STARTED: Final = (126, 127)
 # Puts our two pipes, which the engine knows as stdin and stdout, where the program looks for them.
 MOVE: Final = """
 import os, sys
@@ -135,7 +138,11 @@ class Container:
         return self._first is None or self._first.poll() is None
 
     def _end(self, number: int) -> None:
-        """End a process group inside: its client is gone, it is not."""
+        """End a process group inside: its client is gone, it is not.
+
+        Engines do not pass signals on to what `exec` started:
+        https://github.com/moby/moby/issues/9098
+        """
         if not self.alive:
             return
         for sent, grace in zip((signal.SIGINT, signal.SIGTERM), GRACE_SECONDS, strict=True):

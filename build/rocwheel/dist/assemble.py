@@ -31,7 +31,7 @@ RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A finished wheelhouse, and what making it took."""
+    """The result of a build: the finished wheelhouse, and what making it took."""
 
     wheelhouse: Path
     manifest: Manifest

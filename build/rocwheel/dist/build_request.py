@@ -1,4 +1,4 @@
-"""What is asked for, and what is decided before the first byte is fetched."""
+"""The request for a build, and the plan: what is decided before the first byte is fetched."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ JAXLIB_ORIGINS: Final = ("built", "upstream")
 
 @dataclass(frozen=True, kw_only=True)
 class Executor:
-    """What was asked for: the host, or an engine with an image and how its container may run."""
+    """Where Bazel shall run: on this machine, or in a container of an image, and with what rights."""
 
     kind: Literal["host", "docker", "podman"] = "host"
     image: str = ""  # a reference, or `search`
@@ -44,13 +44,13 @@ class Executor:
 
     @property
     def strategy(self) -> str:
-        """What Bazel's sandbox can be there."""
+        """The kind of sandbox that Bazel can use there."""
         return "linux-sandbox" if self.sandbox or self.kind == "host" else "processwrapper-sandbox"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What was asked for; what is empty or None is decided by the pin, the tree or the tarball."""
+    """A request for a build; what is empty or None is decided by the pin, the tree or the tarball."""
 
     therock: str
     therock_sha256: str | None = None
@@ -95,7 +95,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything decided before the first byte is fetched."""
+    """The plan of a build: everything decided before the first byte is fetched."""
 
     request: Request
     rocm: rocm.RocmPlan

@@ -92,7 +92,7 @@ class Fingerprint:
 
 
 class LostError(Exception):
-    """Something that may work when tried again."""
+    """A request that failed in a way that may work when it is made again."""
 
     def __init__(self, problem: str, *, after: float = 0.0, busy: bool = False) -> None:
         super().__init__(problem)

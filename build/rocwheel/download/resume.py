@@ -43,7 +43,7 @@ class WrongBytesError(FetchError):
 
 
 class Part:
-    """What has come of a download, on disk: `<name>.part` and, beside it, what it is a part of.
+    """The part of a download that is on disk: `<name>.part` and, beside it, what it is a part of.
 
     One writer; the caller holds a lock. Raises OSError when the disk refuses.
     """
@@ -104,7 +104,7 @@ class Part:
 
 
 class Download:
-    """One file: the part an earlier run left, then the rest from the network."""
+    """The download of one file: the part an earlier run left, then the rest from the network."""
 
     def __init__(self, client: Client, url: str, part: Part) -> None:
         self._client = client

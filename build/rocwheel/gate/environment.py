@@ -46,7 +46,7 @@ class WheelUnderTest:
 
 @dataclass(frozen=True, kw_only=True)
 class WheelsUnderTest:
-    """What is gated, for one CPython."""
+    """The wheels of a set that a gate installs and tests, for one CPython."""
 
     manifest: str  # SHA-256, "" for wheels without one
     jax_version: str
@@ -124,7 +124,7 @@ def plan(
     constraints: Sequence[str],
     with_jax: bool,
 ) -> InstallPlan:
-    """RunPlan an environment in `folder`. `constraints` hold other packages to given versions."""
+    """Plan an environment in `folder`. `constraints` hold other packages to given versions."""
     python = folder / "env" / "bin" / "python"
     ours, others, held = folder / "wheels.txt", folder / "others.txt", folder / "constraints.txt"
     jax = [f"jax=={wheels.jax_version}"] if with_jax else []

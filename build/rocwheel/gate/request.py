@@ -33,7 +33,7 @@ class DeviceChoice(enum.Enum):
 
 
 class Choice(enum.Enum):
-    """Which tests of a suite."""
+    """Which tests of a suite are run: all, named ones, or those that are skipped."""
 
     ALL = "all"  # but those of the skip lists
     NAMED = "named"
@@ -135,7 +135,7 @@ class GateRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The machine and the process's place on it."""
+    """The machine a gate runs on, and the folders it may use there."""
 
     runner: HostRunner
     environ: Mapping[str, str]  # where masks and proxies stand

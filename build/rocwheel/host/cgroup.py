@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-# NPROC is what XLA sizes its own pools by
+# NPROC is what XLA sizes its own pools by (DefaultThreadPoolSize):
+# https://github.com/openxla/xla/blob/main/xla/pjrt/utils.cc
 THREAD_VARIABLES: Final = ("MKL_NUM_THREADS", "NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 

@@ -31,7 +31,7 @@ print(json.dumps({
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """A CPython, where builds run."""
+    """A CPython of the machine where builds run: path, version, headers."""
 
     version: PythonVersion
     full: str  # 3.12.1

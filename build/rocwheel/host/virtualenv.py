@@ -48,7 +48,8 @@ def python(lock: Path, *, environ: Mapping[str, str]) -> Path:
     return executable
 
 
-# pip's own settings that put packages elsewhere than into the environment that is being filled
+# pip's own settings that put packages elsewhere than into the environment that is being filled:
+# https://pip.pypa.io/en/stable/topics/configuration/#environment-variables
 _ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON"})
 
 

@@ -54,7 +54,8 @@ def _found(
     identity = document["Id"]
     identity = identity if identity.startswith("sha256:") else f"sha256:{identity}"
     config = document.get("Config") or {}
-    # With containerd's image store an engine calls the *manifest's* digest the id.
+    # With containerd's image store an engine calls the *manifest's* digest the id:
+    # https://docs.docker.com/engine/storage/containerd/
     config_digest = (
         _saved_config(identity, engine=engine, runner=runner)
         if document.get("Descriptor")

@@ -34,7 +34,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteImage:
-    """An image in a registry."""
+    """An image in a registry: its digests, labels and layers."""
 
     repository: str  # registry/name
     digest: str  # of the manifest: what a pull by digest names

@@ -31,7 +31,7 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Prefixes:
-    """The two prefixes of one ROCm major."""
+    """The staging and the release prefix of one ROCm major."""
 
     staging: str
     release: str

@@ -142,13 +142,15 @@ def _file(entry: Entry) -> dict[str, Any]:
     core = {"sha256": entry.metadata_sha256} if entry.metadata_sha256 else False
     document: dict[str, Any] = {
         "filename": entry.filename,
-        # pip before 23 checks the hash of a JSON page's file only when it is in the URL.
+        # pip before 23 checks the hash of a JSON page's file only when it is in the URL:
+        # https://github.com/pypa/pip/pull/11158
         "url": f"../{quote(entry.filename, safe='')}#sha256={entry.sha256}",
         "hashes": {"sha256": entry.sha256},
         "size": entry.size,
         "upload-time": entry.uploaded,
         "yanked": entry.yanked if entry.yanked is not None else False,
-        # Not under PEP 658's own name as well: pip 22.3 to 23.0 fail on it (PEP 714).
+        # Not under PEP 658's own name as well: pip 22.3 to 23.0 fail on it:
+        # https://peps.python.org/pep-0714/
         "core-metadata": core,
         PRIVATE: {
             "version": entry.version,

@@ -1,4 +1,4 @@
-"""Making pages show a state of the log: `settle`, which may be stopped, repeated and run twice.
+"""Publishing pages: `settle` makes them show a state of the log, however often it is stopped.
 
 A page is put only where it is older than the state and lists something else, and only in place of
 exactly what was read. Since each page carries the number of its state in its bytes, a publisher
@@ -31,7 +31,7 @@ ROUND: Final = 1.0  # seconds; HTTP dates have no fractions
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """One of the objects that a page is: its key, and its bytes for any number."""
+    """One stored form of a page (HTML or JSON): its key, and its bytes for any state's number."""
 
     key: str
     headers: Headers

@@ -73,7 +73,7 @@ class Cell(Value, frozen=True, kw_only=True):
 
 
 class Absent(Value, frozen=True, kw_only=True):
-    """A cell one might have expected, and why it is not in the plan."""
+    """A cell that is not in the plan though one might expect it, and why."""
 
     name: str
     why: str
@@ -98,7 +98,7 @@ class WheelRecipe(Value, frozen=True, kw_only=True):
 
 
 class NightPlan(Value, frozen=True, kw_only=True):
-    """A night, decided. Whoever has it can run the night again."""
+    """The plan of a night: all its cells, resolved, so that whoever has it can run it again."""
 
     night: str
     made: str  # time
@@ -130,7 +130,7 @@ class NightPlan(Value, frozen=True, kw_only=True):
 
 
 class Begun(Value, frozen=True, kw_only=True):
-    """An attempt at a cell began here."""
+    """The record that an attempt at a cell began, and on which machine."""
 
     token: str  # nobody else's, so that a put whose answer was lost is known again
     cell: str
@@ -142,7 +142,7 @@ class Begun(Value, frozen=True, kw_only=True):
 
 
 class Ended(Value, frozen=True, kw_only=True):
-    """How an attempt ended. `state` is one of `rocwheel.verdict.State`."""
+    """The record of how an attempt at a cell ended. `state` is one of `rocwheel.verdict.State`."""
 
     cell: str
     plan: str
@@ -172,7 +172,7 @@ class Order(Value, frozen=True, kw_only=True):
 
 
 class HostMark(Value, frozen=True, kw_only=True):
-    """A host gets no more cells, or gets them again."""
+    """The record that a host gets no more cells, or gets them again."""
 
     host: str
     quarantined: bool

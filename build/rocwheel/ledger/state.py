@@ -93,7 +93,7 @@ class Transition(Value, frozen=True, kw_only=True):
 
 
 class Known(Value, frozen=True, kw_only=True):
-    """What is known of one set."""
+    """One wheel set as a log knows it: where it stands, since when, and its files."""
 
     id: str
     standing: Standing
@@ -119,7 +119,7 @@ class File(Value, frozen=True, kw_only=True):
 
 
 class Listing(Value, frozen=True, kw_only=True):
-    """Everything about the files of one project."""
+    """The listing of one project: its files, their hashes, and the sets that hold them."""
 
     project: str
     files: tuple[File, ...] = ()  # by name

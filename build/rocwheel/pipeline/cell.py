@@ -62,7 +62,7 @@ HINTS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """The machine a cell runs on."""
+    """The machine a cell runs on: its programs, folders and clock."""
 
     runner: HostRunner
     program: tuple[str, ...]
@@ -78,7 +78,7 @@ class Worker:
 
 
 class Signals:
-    """What ends a cell from outside: SIGINT, SIGTERM, or the engine's end."""
+    """Signals that end a cell from outside: SIGINT, SIGTERM, or the engine's end."""
 
     def __init__(self) -> None:
         self._told = threading.Event()

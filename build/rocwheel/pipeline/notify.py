@@ -25,7 +25,7 @@ TOLD: Final = {CellChange.NEW, CellChange.FIXED, CellChange.FLAKY, CellChange.IN
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What is told."""
+    """A message about a night, as JSON and as Markdown."""
 
     json: str
     markdown: str

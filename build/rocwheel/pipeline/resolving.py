@@ -1,4 +1,4 @@
-"""From what moves to what does not: a branch, the newest tarball, an image become digests, once.
+"""Resolving what moves (a branch, the newest tarball, an image) to digests, once for a night.
 
 What cannot be resolved leaves its own set out of the night, with the reason; the others go on.
 """
@@ -41,7 +41,7 @@ HREF: Final = re.compile(r"""href\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What resolving asks: the network, git, this checkout."""
+    """The places that resolving asks: network, git, this checkout, the clock."""
 
     ci: Path  # the folder of data in use
     cwd: Path

@@ -40,7 +40,9 @@ from rocwheel.values import Value
 from rocwheel.verdict import State
 
 GRACE: Final = 120  # seconds between a cell's own limit and the job's
-SIGNAL: Final = "TERM@60"  # before Slurm kills at the limit, so that the cell can say so
+# Before Slurm kills at the limit, so that the cell can say so:
+# https://slurm.schedmd.com/sbatch.html#OPT_signal
+SIGNAL: Final = "TERM@60"
 PENDING: Final = frozenset(
     {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "SUSPENDED"}
 )
@@ -84,7 +86,7 @@ class Submitted:
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmEngine:
-    """Submits a night."""
+    """Submits the cells of one night to a Slurm cluster as job arrays."""
 
     nights: Nights
     night: str

@@ -23,7 +23,7 @@ GRACE: Final = 300  # seconds after its limit before an attempt without an end c
 
 
 class Phase(enum.Enum):
-    """What can be done about a cell now."""
+    """How far a cell is: kept, waiting, running, ended, open to another try, or barred."""
 
     KEPT = "kept"  # done before this night
     WAITING = "waiting"  # for others, or for a machine
@@ -35,7 +35,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CellStanding:
-    """Where a cell stands."""
+    """One cell of a night with its attempts: its phase and its state."""
 
     cell: Cell
     phase: Phase

@@ -39,7 +39,7 @@ def seconds(data: bytes | None) -> dict[str, int]:
 def summary(
     book: Book, families: Mapping[str, Family], channel: Channel, store: Store, *, now: datetime
 ) -> NightSummary:
-    """Sum a night up. Raises StoreError."""
+    """Make the summary of a night. Raises StoreError."""
     found = standing.stand(book, now)
     wanted = dict.fromkeys(name for recipe in book.plan.recipes for name in recipe.families)
     known = [families[name] for name in wanted if name in families]

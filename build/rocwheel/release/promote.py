@@ -45,7 +45,7 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True)
 class Promote(Operation):
-    """Copy a set's files and list them."""
+    """The operation that copies a staged set into the release and lists it there."""
 
     staging: Place
     manifest: Manifest

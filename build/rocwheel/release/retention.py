@@ -29,7 +29,7 @@ LEFTOVER_AGE = timedelta(days=1)  # of scratch files, unfinished uploads, files 
 
 @dataclass(frozen=True, kw_only=True)
 class Prune(Operation):
-    """Let go of the sets that retention no longer keeps."""
+    """The operation that lets go of the sets that retention no longer keeps."""
 
     days: int | None
     keep: Retention
@@ -67,7 +67,7 @@ class Prune(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Spend(Operation):
-    """Mark the names of files that no set holds, so that they may be deleted."""
+    """The operation that marks names of files that no set holds, so that they may be deleted."""
 
     filenames: tuple[str, ...]
 

@@ -36,7 +36,7 @@ class Upload:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Operation):
-    """Put a set's files and list them."""
+    """The operation that uploads a set to staging and lists it there."""
 
     manifest: Manifest
     uploads: tuple[Upload, ...]

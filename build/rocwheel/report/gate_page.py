@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing else, readable on a phone, sortable in a browser.
+"""The page of one gate: a single HTML file, readable on a phone, sortable in a browser.
 
 The verdict and the first failure are on top and need no script; the table of all tests is made
 by one from data in the page.

@@ -1,4 +1,4 @@
-"""The page people read in the morning: what each family has, what is missing, and why.
+"""The page of the nightly: what each family has, what is missing, and why.
 
 One HTML file made of the summaries of the shown nights and nothing else, so that it costs the same
 with ten nights stored as with four hundred. What may be released and what blocks it is copied from
@@ -39,7 +39,7 @@ COLOURS: Final = ("good", "warn", "bad", "idle", "none")
 
 
 class CellSummary(Value, frozen=True, kw_only=True):
-    """What became of one cell in one night."""
+    """How one cell of one night ended, as the page shows it."""
 
     name: str
     kind: str
@@ -100,7 +100,7 @@ class FamilySummary(Value, frozen=True, kw_only=True):
 
 
 class NightSummary(Value, frozen=True, kw_only=True):
-    """One night, as pages read it."""
+    """The summary of one night, from which pages are made."""
 
     night: str
     made: str

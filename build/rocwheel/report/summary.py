@@ -10,7 +10,8 @@ from rocwheel.report.gate_page import libraries_of, verdict_text
 from rocwheel.results import Fault, Outcome, Results
 from rocwheel.verdict import State
 
-SHOWN: Final = 20  # failures in the summary; GitHub keeps ten annotations per step
+# GitHub keeps ten annotations per step: https://github.com/orgs/community/discussions/26680
+SHOWN: Final = 20  # failures in the summary
 ANNOTATED: Final = 10
 
 

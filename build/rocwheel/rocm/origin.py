@@ -22,7 +22,7 @@ _TARBALL: Final = re.compile(r"therock-dist-linux-gfx.+-(?P<version>\d[^-]*)\.ta
 
 
 class Origin(enum.Enum):
-    """Where ROCm comes from."""
+    """The kind of a ROCm source: a URL, a tarball or a directory."""
 
     URL = "url"
     TARBALL = "tarball"

@@ -1,4 +1,4 @@
-"""Stages of a stream, each in a thread of its own, with a bounded number of blocks between them.
+"""Generators that run ahead in a thread, a bounded number of blocks before their reader.
 
 A stage is a generator. `ReadAhead(blocks)` runs it ahead of whoever iterates it; what it raises is
 raised there. Leaving the `with` block stops it wherever it is, so that an error or Ctrl-C in

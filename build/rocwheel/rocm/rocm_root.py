@@ -25,7 +25,7 @@ _ISA: Final = re.compile(r"oclc_isa_version_(.+)\.bc\Z")
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What `inspect` found; paths are relative to the folder that was inspected."""
+    """What a ROCm tree has; paths are relative to the folder that was inspected."""
 
     root: str  # "" or the one folder everything is in
     info_version: str

@@ -24,7 +24,8 @@ from rocwheel.model import is_commit
 from rocwheel.process import Command, Runner
 
 # The tree decides nothing here: no prompt, no monitor program of its configuration, and a folder
-# owned by somebody else is only read.
+# owned by somebody else is only read:
+# https://git-scm.com/docs/git-config#Documentation/git-config.txt-safedirectory
 _ENV: Final = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -108,7 +109,7 @@ def _names(ref: str) -> tuple[str, ...]:
 
 
 def identify(root: Path, *, runner: Runner) -> Source:
-    """Say what the files below `root` are.
+    """Identify the files below `root`: their commit, or a digest.
 
     The top of a git checkout is its commit; when files differ from it, it is dirty and has a
     digest too. Any other folder is identified by its digest alone. The configuration of the user

@@ -1,4 +1,4 @@
-"""From what was asked (a pin, a folder, overrides) to a checked source tree.
+"""Getting the sources of a build (a pin, a folder, overrides) as a checked source tree.
 
 `plan` decides without touching anything; `resolve` fetches what is missing, checks the tree
 against its layout and says exactly what it is. Nothing is ever written below a tree.
@@ -34,7 +34,7 @@ COMMIT_LATER: Final = "0" * 40  # of a branch or tag that nobody was asked about
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRequest:
-    """What the user said about sources; everything may be left out."""
+    """A request for sources: pin, folders, overrides; everything may be left out."""
 
     jax_version: str = ""  # a pin
     jax_dir: Path | None = None

@@ -123,7 +123,7 @@ class Store(Protocol):
         ...
 
     def stream(self, key: str, sink: Callable[[bytes], object], /) -> Info:
-        """Hand the content to `sink` block by block, from the start again never.
+        """Hand the content to `sink` block by block; what broke off is continued.
 
         Raises ObjectMissingError; a connection that breaks is taken up where it broke, on the
         same content only.

@@ -100,7 +100,9 @@ class Bucket:
             with self.translated(key, "HeadObject"):
                 found = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
         except ObjectMissingError:
-            self.see()  # HEAD cannot tell a missing object from a missing bucket
+            # HEAD has no body that tells a missing object from a missing bucket:
+            # https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadObject.html
+            self.see()
             return None
         return _info(key, found), Headers(
             content_type=found.get("ContentType", ""), cache_control=found.get("CacheControl", "")
@@ -234,7 +236,10 @@ class Bucket:
             self._seen = True
 
     def conditional(self, call: Callable[[], Result]) -> Result | None:
-        """Make a conditional write: None when the condition does not hold; 409 is tried again."""
+        """Make a conditional write: None when the condition does not hold; 409 is tried again.
+
+        https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
+        """
         from botocore.exceptions import ClientError
 
         failures = 0

@@ -25,7 +25,8 @@ from rocwheel.store.bucket import (
 BODY: Final = b"rocwheel tries here what this store can do; see docs/layout.md\n"
 REFUSALS: Final = {BAD_REQUEST, PRECONDITION_FAILED, NOT_IMPLEMENTED}
 OTHER_ETAG: Final = "0" * 32
-QUOTED, BARE = '"{}"', "{}"  # RFC 9110, and what Ceph's RGW takes
+# RFC 9110 8.8.3, and what Ceph's RGW takes: https://github.com/slatedb/slatedb/issues/1818
+QUOTED, BARE = '"{}"', "{}"
 TRIES: Final = 3  # where others try at the same time, and each write gives another ETag
 
 

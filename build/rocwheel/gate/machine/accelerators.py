@@ -172,7 +172,8 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
         properties = _properties(node / "properties")
         banks = [_properties(bank / "properties") for bank in _nodes(node / "mem_banks")]
     except PermissionError as exc:
-        # what a device cgroup hides: kfd_devcgroup_check_permission, drivers/gpu/drm/amd/amdkfd
+        # what a device cgroup hides (kfd_devcgroup_check_permission):
+        # https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_priv.h
         if exc.errno == errno.EPERM:
             return None
         raise _unreadable(node, exc) from exc
@@ -189,8 +190,9 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
         return None
     unique = properties.get("unique_id", 0)
     place = properties.get("location_id", 0)
-    # the kernel numbers partitions in the upper four bits (kfd_topology_add_device in
-    # drivers/gpu/drm/amd/amdkfd/kfd_topology.c): the same number, whatever else is visible
+    # the kernel numbers partitions in the upper four bits (kfd_topology_add_device), the same
+    # number whatever else is visible:
+    # https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_topology.c
     partition = place >> PARTITION_SHIFT
     location = f"{properties.get('domain', 0):04x}-{place & PLACE_MASK:04x}"
     return Accelerator(

@@ -29,7 +29,7 @@ REINSTALL: Final = "compare the staged set with its manifest: ci_build verify"
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentFacts:
-    """What an environment said of itself."""
+    """What `facts.py` found in the tested environment."""
 
     python: str
     backend: str  # rocm, cuda, cpu; "" without JAX on a GPU

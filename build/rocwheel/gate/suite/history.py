@@ -35,14 +35,14 @@ LETTERS: Final = {
 
 
 class Past(Value, frozen=True, kw_only=True, array_like=True):
-    """One test's past, stored as a pair to be short."""
+    """How long one test took and how it ended, stored as a pair to be short."""
 
     milliseconds: Count
     outcomes: str  # letters as in LETTERS
 
 
 class SuiteHistory(Value, frozen=True, kw_only=True):
-    """All tests of a suite that ever ran."""
+    """Durations and outcomes of all tests of a suite that ever ran."""
 
     schema: Literal[1] = SCHEMA
     tests: dict[str, Past] = msgspec.field(default_factory=dict)

@@ -41,7 +41,7 @@ class SkipContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Skip:
-    """One entry."""
+    """One entry of a skip list: a test, why and where it is left out, and until when."""
 
     pattern: str
     suites: frozenset[str]

@@ -46,7 +46,7 @@ class SuiteSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """Seconds; each ends what lies within it."""
+    """The deadlines of a suite, in seconds: of one test, of a shard, of all of it."""
 
     test: int
     shard: int
@@ -55,7 +55,7 @@ class Deadlines:
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """One suite."""
+    """One suite of `ci/suites`: where its tests are, what they need, what they must show."""
 
     name: str
     about: str
