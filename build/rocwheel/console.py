@@ -8,6 +8,7 @@ as plain lines now and then, on GitHub Actions with folded groups. Durations of 
 from __future__ import annotations
 
 import enum
+import io
 import json
 import re
 import threading
@@ -225,8 +226,6 @@ class Console:
 
 def silent() -> Console:
     """A console whose output goes nowhere."""
-    import io
-
     return Console(io.StringIO(), clock=float, verbosity=-1)
 
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from rocwheel import container, image, source
+from rocwheel import rocm as trees
 from rocwheel.bazel import releases
 from rocwheel.bazel.releases import Downloads
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once, option, section
+from rocwheel.console import columns, size
 from rocwheel.container import EngineKind
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import container_spec
@@ -213,8 +215,6 @@ def _searched(
 @click.argument("reference")
 def show(app: App, options: ImageShowOptions) -> None:
     """Show what an image is and what it has for building wheels."""
-    from rocwheel.console import columns
-
     engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     there = found.inspect(options.reference, engine=engine, runner=app.runner)
     if there is None:
@@ -241,8 +241,6 @@ def _document(there: found.Found, has: contents.ImageFacts) -> dict[str, object]
 
 
 def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]:
-    from rocwheel.console import size
-
     return [
         ("image", there.reference),
         ("configuration", there.config),
@@ -296,8 +294,6 @@ def _inputs(
         bazel = table.find(chosen.bazel).sha256
     rocm, version = "", ""
     if options.with_rocm:
-        from rocwheel import rocm as trees
-
         planned = trees.plan(
             str(options.with_rocm), sha256=None, version=None, cache=app.cache, cwd=app.cwd
         )

@@ -13,6 +13,7 @@ from rocwheel import families
 from rocwheel.cli.app import App
 from rocwheel.cli.command import once, option, section
 from rocwheel.errors import ConfigError
+from rocwheel.gate.suite import suites
 from rocwheel.index import channels
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import manifests
@@ -206,8 +207,6 @@ class Target:
 
 def judging(app: App, channel: Channel) -> Channel:
     """A channel with the suites of this checkout: verdicts of other suites do not count."""
-    from rocwheel.gate.suite import suites
-
     return replace(channel, suites=suites.load_known(app.home, today=app.now().date()))
 
 

@@ -25,6 +25,8 @@ from rocwheel.wheel.inspect import WheelReport
 from rocwheel.wheel.repair import Grafting, repair
 from rocwheel.wheel.verify import Expectation, verify
 from rocwheel.wheel.verify.rules import Finding, Severity
+from packaging.utils import parse_wheel_filename
+
 
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
 
@@ -196,8 +198,6 @@ def _upstream_jaxlib(
     tree: source.SourceTree, pythons: tuple[PythonVersion, ...]
 ) -> Iterator[WheelEntry]:
     """Jaxlib from the upstream index, pinned by hash: gated with the set, never staged."""
-    from packaging.utils import parse_wheel_filename
-
     for python in pythons:
         pinned = tree.upstream_jaxlib(python)
         _, version, _, tags = parse_wheel_filename(pinned.filename)

@@ -30,6 +30,8 @@ from rocwheel.host.machine import Interpreter
 from rocwheel.image import Found, ImageFacts
 from rocwheel.process import Command, HostRunner, Runner
 from rocwheel.source import SourceTree
+import resource
+import resource
 
 
 CERTIFICATES: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
@@ -427,16 +429,12 @@ def caller() -> User:
 
 def _most(number: int) -> int:
     """What this process may have of something: open files, processes."""
-    import resource
-
     hard = resource.getrlimit(number)[1]
     return MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
 
 
 def limits(executor: Executor) -> Limits:
     """What the container may use: what was asked for, and never more than this process may."""
-    import resource
-
     return Limits(
         cpus=executor.cpus,
         memory=executor.memory,

@@ -23,6 +23,7 @@ from rocwheel.layout import VersionClass
 from rocwheel.manifest import Source
 from rocwheel.image import ImageFacts
 from rocwheel.process import Command, HostRunner, Runner
+from packaging.version import Version
 
 
 
@@ -339,6 +340,4 @@ def _wheel_version(
 
 
 def _version(text: str) -> Version:
-    from packaging.version import Version
-
     return Version(text)

@@ -18,6 +18,9 @@ from rocwheel.dist.assemble import Result
 from rocwheel.dist.executor import BuildEnvironment
 from rocwheel.dist.build_request import Plan
 from rocwheel.process import Command, HostRunner
+from rocwheel.console import columns, size
+from rocwheel.console import columns, duration
+import json
 
 
 UPSTREAM: Final = " (upstream, by hash)"
@@ -161,8 +164,6 @@ def contents(folder: Path, manifest: Manifest) -> dict[str, Any]:
 
 def table(manifest: Manifest) -> Iterator[str]:
     """The wheels of a set, a line each."""
-    from rocwheel.console import columns, size
-
     return columns(
         ("wheel", "size", "sha256"),
         [
@@ -178,8 +179,6 @@ def table(manifest: Manifest) -> Iterator[str]:
 
 def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
     """The result for a person: wheels, what Bazel did, how long each stage took."""
-    from rocwheel.console import columns, duration
-
     manifest = result.manifest
     yield from table(manifest)
     yield ""
@@ -198,8 +197,6 @@ def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
 
 def github_outputs(folder: Path, manifest: Manifest) -> dict[str, str]:
     """What later steps of a GitHub Actions job need to know of a wheelhouse."""
-    import json
-
     outputs = {
         "jax_version": manifest.jax_version,
         "rocm_version": manifest.rocm.version,

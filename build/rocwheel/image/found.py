@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
@@ -74,8 +75,6 @@ def _found(
 
 
 def _saved_config(identity: str, *, engine: ContainerEngine, runner: Runner) -> str:
-    import tempfile
-
     with tempfile.TemporaryFile() as file:
         process = runner.start(engine.command("image", "save", identity), output=file)
         if process.wait(1800):

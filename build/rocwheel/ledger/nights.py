@@ -22,6 +22,7 @@ from rocwheel.errors import (
     ObjectMissingError,
     ObjectStaleError,
 )
+from rocwheel.model import suggest
 from rocwheel.places import OURS
 from rocwheel.store import JSON, TEXT, Headers, Store, each
 from rocwheel.values import Value
@@ -115,8 +116,6 @@ class NightPlan(Value, frozen=True, kw_only=True):
 
     def cell(self, name: str) -> Cell:
         """Look up a cell. Raises ConfigError that names the nearest one."""
-        from rocwheel.model import suggest
-
         for cell in self.cells:
             if cell.name == name:
                 return cell
@@ -262,8 +261,6 @@ class Nights:
         try:
             data = self.store.read(key)[0]
         except ObjectMissingError as exc:
-            from rocwheel.model import suggest
-
             raise ConfigError(
                 f"{night}: no such night in {self.store.url}", hint=suggest(night, self.names())
             ) from exc

@@ -22,6 +22,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
+from rocwheel import __version__
 from rocwheel.console import Console
 from rocwheel.errors import (
     ConfigError,
@@ -182,8 +183,6 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
 
 def check_tool(book: Book) -> None:
     """Raises ConfigError for a plan of another rocwheel: its commands may mean something else."""
-    from rocwheel import __version__
-
     if book.plan.tool != __version__:
         raise ConfigError(
             f"{book.plan.night}: planned by rocwheel {book.plan.tool}, this is {__version__}",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rocwheel import __version__
+from rocwheel.download import proxies, reason
 from rocwheel.errors import FetchError
 from rocwheel.ledger.nights import Nights
 from rocwheel.report.night_page import CellChange, NightSummary, changes
@@ -75,8 +76,6 @@ def post(
 ) -> None:
     """POST the JSON. Raises FetchError when it was not taken before the deadline."""
     import requests
-
-    from rocwheel.download import proxies, reason
 
     body = told.json.encode()
     headers = {"Content-Type": "application/json", "User-Agent": f"rocwheel/{__version__}"}

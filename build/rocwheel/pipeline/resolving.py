@@ -26,6 +26,7 @@ from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
 from rocwheel.home import Home
 from rocwheel.image import registry
 from rocwheel.ledger.nights import Absent, WheelRecipe
+from rocwheel.model import suggest
 from rocwheel.pipeline.settings import Branch, NightSettings, SetSettings
 from rocwheel.process import Runner
 from rocwheel.source import git
@@ -73,8 +74,6 @@ def resolve(
     for item in settings.sets:
         unknown = [name for name in item.families if name not in families]
         if unknown:
-            from rocwheel.model import suggest
-
             raise ConfigError(
                 f"{item.name}: {unknown[0]!r}: unknown GPU family",
                 hint=suggest(unknown[0], tuple(families)),

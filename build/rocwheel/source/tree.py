@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 
-from rocwheel.console import Console
+from rocwheel.console import Console, silent
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.layout import Assignment, Layout, VersionClass
@@ -260,8 +260,6 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
 
     Raises what `resolve` raises for a tree that is here.
     """
-    from rocwheel.console import silent
-
     pin, request = planned.pin, planned.request
     if pin is None or planned.root.is_dir():
         here = replace(planned, request=replace(request, xla_repository="", xla_ref=""))
