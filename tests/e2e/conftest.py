@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support.s3 import servers
+
+__all__ = ["servers"]
 
 ROOT = Path(__file__).parents[2]
 EXECUTABLE = ROOT / "build" / "ci_build"

@@ -22,7 +22,7 @@ import pytest
 from e2e.conftest import World
 from e2e.test_faults import WORKSPACE
 from support import slurm
-from support.s3 import program, servers  # noqa: F401 - a fixture
+from support.s3 import program
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc", *slurm.PROGRAMS),
@@ -166,7 +166,7 @@ class Show:
 
 
 @pytest.fixture
-def show(demo, tmp_path, servers):  # noqa: F811
+def show(demo, tmp_path, servers):
     shared, _ = demo
     server = servers["seaweedfs"]
     env = {**server.environ(), "XDG_CACHE_HOME": str(shared.folder / "cache")}

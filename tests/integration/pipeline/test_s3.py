@@ -6,7 +6,6 @@ import json
 
 import pytest
 from support.night import World
-from support.s3 import servers  # noqa: F401 - a fixture
 
 from rocwheel.store import Options
 
@@ -14,7 +13,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_grou
 
 
 @pytest.fixture
-def world(tmp_path, servers):  # noqa: F811
+def world(tmp_path, servers):
     env = servers["seaweedfs"].environ()
     with pytest.MonkeyPatch.context() as patch:
         for name, value in env.items():
