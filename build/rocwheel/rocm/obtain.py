@@ -305,7 +305,7 @@ class _Job:
             ),
         )
         self._cache.remember(
-            plan.key, FetchedSource(remote=known, sha256=sha256), source=plan.shown
+            plan.key, FetchedSource(remote=known, sha256=sha256, source=plan.shown)
         )
         self._console.info(f"   {unpacked.files} files, {size(unpacked.bytes)}, in {root}")
         return self._root(entry, root, lease, cached=False)

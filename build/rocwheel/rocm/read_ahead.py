@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from types import TracebackType
 from typing import Final, final
 
 AHEAD: Final = 8  # blocks; bounds memory
@@ -42,12 +41,7 @@ class ReadAhead:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
         self._thread.join(
             STOP_SECONDS

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import re
@@ -14,6 +13,7 @@ from typing import Any, Final, Literal
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.model import RocmVersion
+from rocwheel.values import Value
 
 INFO: Final = ".info/version"
 HEADER: Final = "include/rocm-core/rocm_version.h"
@@ -23,8 +23,7 @@ LIBRARIES: Final = ("lib", "lib/rocm_sysdeps/lib", "lib/llvm/lib")
 _ISA: Final = re.compile(r"oclc_isa_version_(.+)\.bc\Z")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Facts:
+class Facts(Value, frozen=True, kw_only=True):
     """What a ROCm tree has; paths are relative to the folder that was inspected."""
 
     root: str  # "" or the one folder everything is in
@@ -34,15 +33,6 @@ class Facts:
     bitcode: str
     targets: tuple[str, ...]  # gfx targets the device bitcode knows
     sonames: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Facts:
-        """Raises KeyError or TypeError when the document is of another kind."""
-        lists = {name: tuple(document[name]) for name in ("targets", "sonames")}
-        return cls(**{**document, **lists})
 
 
 @dataclass(frozen=True, kw_only=True)

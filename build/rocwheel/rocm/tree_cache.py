@@ -14,33 +14,32 @@ power cut, empty the cache.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal, TypeVar
 
 from rocwheel import files
 from rocwheel.download import Fingerprint
+from rocwheel.errors import ConfigError
 from rocwheel.rocm.rocm_root import Facts
+from rocwheel.values import Sha256, Value
 
 SCHEMA: Final = 1
+Record = TypeVar("Record", bound=Value)
 TREE: Final = "tree"  # the folder with the unpacked tarball, beside entry.json
 
 
-@dataclass(frozen=True, kw_only=True)
-class FetchedSource:
+class FetchedSource(Value, frozen=True, kw_only=True):
     """What a source was when it was last fetched."""
 
     remote: Fingerprint
-    sha256: str
+    sha256: Sha256
+    source: str  # without credentials, for people
 
 
-@dataclass(frozen=True, kw_only=True)
-class CachedTree:
+class CachedTree(Value, frozen=True, kw_only=True):
     """What `entry.json` says about a cached tree."""
 
     sha256: str
@@ -48,6 +47,7 @@ class CachedTree:
     files: int
     bytes: int
     facts: Facts
+    schema: Literal[1] = SCHEMA
 
 
 class Cache:
@@ -86,18 +86,10 @@ class Cache:
 
     def recall(self, key: str) -> FetchedSource | None:
         """What the source with this key was; None when it was never fetched."""
-        document = _read(self._sources / f"{key}.json")
-        try:
-            return FetchedSource(
-                remote=Fingerprint(**document["remote"]), sha256=document["sha256"]
-            )
-        except (KeyError, TypeError):
-            return None
+        return _read(self._sources / f"{key}.json", FetchedSource)
 
-    def remember(self, key: str, seen: FetchedSource, *, source: str) -> None:
-        files.write_json(
-            self._sources / f"{key}.json", {**dataclasses.asdict(seen), "source": source}
-        )
+    def remember(self, key: str, seen: FetchedSource) -> None:
+        files.write(self._sources / f"{key}.json", seen.to_bytes())
 
     def partial(self, key: str) -> Path:
         """Where the download of the source with this key lies while it is incomplete."""
@@ -108,14 +100,7 @@ class Cache:
         return status.st_size if status else 0
 
     def _entry(self, sha256: str) -> CachedTree | None:
-        document = _read(self.trees / sha256 / "entry.json")
-        if document.pop("schema", None) != SCHEMA:
-            return None
-        try:
-            facts = Facts.from_json(document.pop("facts"))
-            return CachedTree(facts=facts, **document)
-        except (KeyError, TypeError):
-            return None
+        return _read(self.trees / sha256 / "entry.json", CachedTree)
 
     # Making a tree.
 
@@ -137,10 +122,7 @@ class Cache:
 
     def publish(self, staging: Path, entry: CachedTree) -> tuple[CachedTree, Path, files.Lock]:
         """Make `staging/tree` the tree of its digest, by one rename; an equal one may be there."""
-        files.write_json(
-            staging / "entry.json",
-            {**dataclasses.asdict(entry), "facts": entry.facts.to_json(), "schema": SCHEMA},
-        )
+        files.write(staging / "entry.json", entry.to_bytes())
         lease = self._lease(entry.sha256)  # from now on nobody trims it
         target = self.trees / entry.sha256
         with files.locked(self._lock("publish")):
@@ -225,10 +207,9 @@ class Cache:
         return self._locks / f"{name}.lock"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """A JSON object; empty when there is none, or half of one."""
+def _read(path: Path, kind: type[Record]) -> Record | None:
+    """A record; None when there is none, half of one, or one of another version."""
     try:
-        document = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
+        return kind.from_bytes(path.read_bytes(), name=path.name)
+    except (OSError, ConfigError):
+        return None

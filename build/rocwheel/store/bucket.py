@@ -12,7 +12,6 @@ from contextlib import contextmanager, suppress
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
-from types import TracebackType
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import quote
 
@@ -322,12 +321,7 @@ class Window:
         self.seek(0)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: object, *_: object) -> None:
         if exc_type:
             self.seek(0)
 

@@ -42,7 +42,7 @@ def test_the_facts_of_a_sound_tree(tmp_path: Path) -> None:
 
 def test_facts_survive_json(tmp_path: Path) -> None:
     found = facts(write(tmp_path, rocm_files()))
-    assert Facts.from_json(found.to_json()) == found
+    assert Facts.from_bytes(found.to_bytes(), name="facts") == found
 
 
 def test_one_wrapping_directory_is_looked_into(tmp_path: Path) -> None:

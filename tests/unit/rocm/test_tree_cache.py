@@ -278,8 +278,9 @@ def test_what_a_killed_trim_left_does_not_stop_the_next(cache: Cache) -> None:
 
 
 def test_a_source_is_recalled_as_it_was(cache: Cache) -> None:
-    seen = FetchedSource(remote=Fingerprint(size=5, etag='"x"', modified="m"), sha256="a" * 64)
-    cache.remember("key", seen, source="https://host/x")
+    remote = Fingerprint(size=5, etag='"x"', modified="m")
+    seen = FetchedSource(remote=remote, sha256="a" * 64, source="https://host/x")
+    cache.remember("key", seen)
     assert cache.recall("key") == seen
     assert cache.recall("other") is None
     (cache.folder / "sources/key.json").write_text('{"remote": {"colour": 1}}')
