@@ -295,29 +295,20 @@ class _Made:
         if not runners:
             self.absent.append(Absent(name=stem, why=f"{family.name} has no runner for {suite}"))
             return
-        state, why = seen.cells.get((suite, python), (None, ""))
-        kept = ""
-        if seen.state in DONE:
-            kept, why = seen.state, f"{seen.state} already"
-        elif state is not None and state not in SILENT:
-            kept, why = state.value, f"has a verdict: {state.value} {why}".strip()
-        elif state is not None and why != "no verdict":
-            why = f"was {state.value}: {why}"
+        kept, why = _earlier(seen, suite, python)
         need = family.need(suite)
         took = self._seen.tests.get((family.name, suite), 0) // 1000
         target = self._setting.settings.shard_minutes * 60
         count = min(need.shards, max(1, math.ceil(took / target))) if took else need.shards
-        if kept:
-            count = 1
+        count = 1 if kept else count
         cost = self._setting.settings.gate
         limit = self._suites[suite].deadlines.shard + HALF_HOUR
         # the manifest's own tarball is found by its digest where TheRock publishes them
         rocm = () if recipe.rocm.startswith(provisioning.TARBALLS) else (f"--rocm={recipe.rocm}",)
         argv = ("gate", f"--suite={suite}", f"--python={python}", *words)
         tags = {"family": family.name, "python": python, "suite": suite, "wheels": recipe.name}
-        names = []
-        for number in range(1, count + 1):
-            name = f"{stem}.{number}-of-{count}" if count > 1 else stem
+        names = [f"{stem}.{n}-of-{count}" if count > 1 else stem for n in range(1, count + 1)]
+        for number, name in enumerate(names, 1):
             runner = overlaid(
                 matrix.choose(runners, f"{self._setting.night}/{name}"), self._setting.settings
             )
@@ -343,25 +334,33 @@ class _Made:
                 why=why if kept or why else f"{level.value}, no verdict yet",
                 **tags,
             )
-            names.append(name)
-        if count == 1:
-            yield stem
-            return
-        merge = f"merge.{stem.removeprefix('gate.')}"
+        yield self._merge(stem, names, words, stage=stage, tags=tags) if count > 1 else stem
+
+    def _merge(
+        self,
+        stem: str,
+        shards: Sequence[str],
+        words: tuple[str, ...],
+        *,
+        stage: Cell,
+        tags: Mapping[str, str],
+    ) -> str:
+        """The cell that makes one verdict of the shards of a suite; its name."""
+        name = f"merge.{stem.removeprefix('gate.')}"
         self._add(
-            merge,
+            name,
             "merge",
             (
-                "gate", "merge", f"--shards={count}", f"--suite={suite}", f"--python={python}",
-                *words, "--output={scratch}/results",
+                "gate", "merge", f"--shards={len(shards)}", f"--suite={tags['suite']}",
+                f"--python={tags['python']}", *words, "--output={scratch}/results",
             ),
             after=(stage.name,),
-            settled=tuple(names),
+            settled=tuple(shards),
             seconds=60,
-            why=f"one verdict of {count} shards",
+            why=f"one verdict of {len(shards)} shards",
             **tags,
         )  # fmt: skip
-        yield merge
+        return name
 
     def end(self) -> None:
         """The cells that come last."""
@@ -392,6 +391,18 @@ class _Made:
         cell = Cell(name=name, kind=kind, argv=argv, **fields)
         self.cells.append(cell)
         return cell
+
+
+def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:
+    """The state that makes a gate superfluous ("" where none does), and what is known of it."""
+    state, why = seen.cells.get((suite, python), (None, ""))
+    if seen.state in DONE:
+        return seen.state, f"{seen.state} already"
+    if state is not None and state not in SILENT:
+        return state.value, f"has a verdict: {state.value} {why}".strip()
+    if state is not None and why != "no verdict":
+        why = f"was {state.value}: {why}"
+    return "", why
 
 
 def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
