@@ -40,6 +40,18 @@ class Commit:
         argv = ["git", "-C", str(FOLDER / self.repository), *words]
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
+    def is_here(self) -> bool:
+        """Whether the checkout has it; a snapshot may be older than what names the commit."""
+        argv = [
+            "git",
+            "-C",
+            str(FOLDER / self.repository),
+            "cat-file",
+            "-e",
+            f"{self.name}^{{commit}}",
+        ]
+        return subprocess.run(argv, check=False, capture_output=True).returncode == 0
+
     def text(self, path: str) -> str:
         return self.git("show", f"{self.name}:{path}")
 
@@ -73,7 +85,7 @@ def external(commit: Commit, name: str) -> Commit | None:
     """The commit of an external repository that is in force for a commit of JAX.
 
     XLA's choice wins over the one JAX's WORKSPACE names, because `xla_workspace3()` comes first and
-    `tf_http_archive` passes over a repository that exists. None for one that is not in the folder.
+    `tf_http_archive` passes over a repository that exists. None for a commit that is not in the folder.
     """
     if name == "xla":
         return commit.xla
@@ -87,7 +99,8 @@ def external(commit: Commit, name: str) -> Commit | None:
     for where, path in places:
         found = re.search(rf'strip_prefix = "{name}-([\w.]+)"', where.text(path))
         if found:
-            return Commit(name, found[1])
+            commit = Commit(name, found[1])
+            return commit if commit.is_here() else None
     return None
 
 
