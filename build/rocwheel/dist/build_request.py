@@ -120,6 +120,11 @@ def plan(request: Request) -> Plan:
     ):
         if value is not None and value not in valid:
             raise ConfigError(f"{value!r}: unknown {what}", hint=suggest(value, valid))
+    if request.compiler == "hermetic" and request.compiler_path:
+        raise ConfigError(
+            f"{request.compiler_path}: a path, and --compiler hermetic is the one JAX chooses",
+            hint="drop one of the two; with the path it is --compiler clang",
+        )
     for option in (*request.bazel_options, *request.bazel_startup_options):
         if has_secret(option):
             raise ConfigError(

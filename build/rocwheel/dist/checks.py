@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -58,8 +59,9 @@ def check_own_options(tree: source.SourceTree, spec: bazel.BuildSpec) -> None:
     before ROCM_PATH in XLA's rocm_configure.bzl. Raises ConfigError.
     """
     startup = source.joined(spec.startup_options)
-    for word in (*spec.options, *startup):
-        if word == "--" or word[:1] in "\"'" or re.match(r"--?[\w@/:.+-]+\s", word):
+    for before, word in (*pairwise(("", *spec.options)), *pairwise(("", *startup))):
+        value = before.startswith("-") and "=" not in before  # of an option in two words
+        if word == "--" or re.match(r"--?[\w@/:.+-]+\s", word) or word[:1] != "-" and not value:
             raise ConfigError(
                 f"{word!r}: not one option as Bazel takes it",
                 hint="write --bazel-options=--NAME=VALUE, without quotes that a shell has left",
@@ -67,6 +69,11 @@ def check_own_options(tree: source.SourceTree, spec: bazel.BuildSpec) -> None:
     for option in startup:
         _refuse(option, option, _OWNED_STARTUP)
     command, rc = tree.layout.command, _rc_files(tree, startup)
+    personal = {str(tree.root / name) for name in tree.layout.personal}
+    for line in rc.lines if rc else ():
+        if not line.config and line.where.rpartition(":")[0] in personal:
+            for option in line.options:
+                _refuse(option, line.where, _OWNED)
     for option in source.joined(spec.options):
         name, _, config = option.partition("=")
         if rc and name == "--config" and config not in rc.configs(command):
@@ -83,6 +90,9 @@ def _rc_files(tree: source.SourceTree, startup: tuple[str, ...]) -> source.RcFil
     named = [item.partition("=")[2] for item in startup if item.startswith("--bazelrc=")]
     if tree.rc is None or not named:
         return tree.rc
+    for name in named:
+        if not (tree.workspace / name).is_file():
+            raise ConfigError(f"{name}: no such file, for Bazel to read", hint="name an rc file")
     return source.read_rc(tree.workspace, (*tree.version_class.startup_files, *named))
 
 
@@ -189,12 +199,12 @@ def _check_linker(linker: str, compiler: str, *, runner: Runner) -> None:
         )
 
 
-def check_rocm(tree: source.SourceTree, root: rocm.RocmRoot) -> None:
+def check_rocm(tree: source.SourceTree, root: Path, *, name: str) -> None:
     """What XLA's repository rules look for in ROCm. Raises RocmError with the list."""
-    missing = rocm.missing(root.root, tree.version_class.needs.paths)
+    missing = rocm.missing(root, tree.version_class.needs.paths)
     if missing:
         raise RocmError(
-            f"{root.name}: lacks {len(missing)} of the files JAX {tree.jax_version} looks for",
+            f"{name}: lacks {len(missing)} of the files JAX {tree.jax_version} looks for",
             hint="use a whole TheRock distribution, with its development headers",
             detail="\n".join(missing),
         )

@@ -80,7 +80,7 @@ def gather(
             budget_bytes=request.cache_budget,
             env=request.environ,
         )
-    checks.check_rocm(tree, root)
+    checks.check_rocm(tree, root.root, name=root.name)
     place = place.with_mounts(Mount(host=root.root, guest=executor.ROCM))
     final = spec(
         version=root.version, rocm_root=place.path(root.root), binary=binary, place=place

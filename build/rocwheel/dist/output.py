@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from rocwheel import bazel, source, wheelhouse
 from rocwheel.download import has_password
+from rocwheel.dist import checks
 from rocwheel.dist.inputs import ROCM_LATER, Preview, preview
 from rocwheel.build_record import BUILD_RECORD
 from pathlib import Path
@@ -43,6 +44,8 @@ def dry_run(
     request = planned.request
     found = preview(planned, runner=runner, place=place)
     tree, spec = found.tree, found.spec
+    if found.rocm_root != ROCM_LATER:
+        checks.check_rocm(tree, found.rocm_root, name=planned.rocm.name)
     yield from fetching(planned, found)
     yield f"# JAX {tree.jax_version} at {tree.root}"
     yield from (f"# {note}" for note in found.notes)

@@ -162,12 +162,26 @@ def compiler(
     """
     cc = path or newest(name, environ)
     twin = {"clang": "clang++", "gcc": "g++"}[name]
+    if not cc.is_file():
+        raise HostError(f"{cc}: no such program", hint=f"name {name} itself: --compiler-path")
+    if name not in cc.name:
+        raise HostError(
+            f"{cc}: --compiler {name} needs {name}, by its name",
+            hint=f"name it with {twin} beside it, or choose another --compiler",
+        )
     candidates = (cc.with_name(cc.name.replace(name, twin, 1)), cc.with_name(twin))
-    cxx = next((item for item in candidates if item != cc and item.is_file()), None)
+    cxx = next((item for item in candidates if item.is_file()), None)
     if cxx is None:
         raise HostError(
             f"{candidates[0]}: not found, {cc} has no C++ compiler beside it",
             hint="install it, or name another compiler: --compiler-path",
+        )
+    introduced = runner.capture(Command(argv=(str(cc), "--version"), timeout=60))
+    other = {"clang": "Free Software Foundation", "gcc": "clang version"}[name]
+    if other in introduced:
+        raise HostError(
+            f"{cc}: is no {name}, it calls itself {introduced.splitlines()[0]!r}",
+            hint="name another compiler: --compiler-path",
         )
     said = runner.capture(Command(argv=(str(cc), "-dumpversion"), timeout=60)).strip()
     match = re.match(r"(\d+)", said)

@@ -217,12 +217,12 @@ def test_a_rocm_is_checked_for_all_that_this_jax_looks_for_at_once(version, look
     folder = tarballs.rocm_folder(tmp_path / "rocm")
     asked = rocm.plan(str(folder), sha256=None, version=None, cache=tmp_path, cwd=tmp_path)
     root = rocm.fetch(asked, console=silent())
-    checks.check_rocm(tree, root)
+    checks.check_rocm(tree, root.root, name=root.name)
     gone = ("include/miopen/version.h", "lib/librocsolver.so", "include/roctracer/roctracer.h")
     for name in gone:
         (folder / name).unlink()
     with pytest.raises(RocmError, match=f"3 of the files JAX {version} looks for") as caught:
-        checks.check_rocm(tree, root)
+        checks.check_rocm(tree, root.root, name=root.name)
     assert {line.split(" or ")[0] for line in caught.value.detail.splitlines()} == set(gone)
 
 
@@ -286,7 +286,17 @@ def test_an_option_before_the_command_that_another_one_decides_is_refused(option
 
 
 @pytest.mark.parametrize(
-    "option", ["--", "--repo_env ROCM_PATH=/x", '"--jobs=3"', "'--repo_env=ROCM_PATH=/x'", "-c opt"]
+    "option",
+    [
+        "--",
+        "",
+        "jobs=3",
+        "//some:target",
+        "--repo_env ROCM_PATH=/x",
+        '"--jobs=3"',
+        "'--repo_env=ROCM_PATH=/x'",
+        "-c opt",
+    ],
 )
 def test_what_bazel_would_not_take_as_one_option_is_refused(option, look):
     with pytest.raises(ConfigError, match="not one option as Bazel takes it"):
@@ -306,6 +316,35 @@ def test_a_config_of_the_users_own_rc_file_is_known_and_taken_apart(look, tmp_pa
     assert look(GENERATIONS["0.11.0"], bazel_options=("--config=fast",), **startup)
     with pytest.raises(ConfigError, match="--config=other holds --repo_env=ROCM_PATH=/opt/rocm"):
         look(GENERATIONS["0.11.0"], bazel_options=("--config=other",), **startup)
+
+
+def test_a_value_in_a_word_of_its_own_is_no_mistake(look):
+    assert look(GENERATIONS["0.11.0"], bazel_options=("--jobs", "3", "-c", "opt"))
+
+
+def test_an_rc_file_of_the_user_that_is_not_there_is_named(look):
+    with pytest.raises(ConfigError, match=r"/nowhere\.rc: no such file"):
+        look(GENERATIONS["0.11.0"], bazel_startup_options=("--bazelrc=/nowhere.rc",))
+
+
+def test_what_a_personal_rc_file_decides_behind_ones_back_is_refused(look):
+    good = GENERATIONS["0.10.1"]
+    rc = good.bazelrc + "try-import %workspace%/.bazelrc.user\n"
+    for text, refused in (
+        ("build --jobs=3\nbuild:own --repo_env=ROCM_PATH=/x\n", False),
+        ("build --repo_env ROCM_PATH=/x\n", True),
+    ):
+        tree = replace(good, bazelrc=rc, files={**good.files, ".bazelrc.user": text})
+        if refused:
+            with pytest.raises(ConfigError, match=r"\.bazelrc\.user:1 holds --repo_env=ROCM_PATH"):
+                look(tree)
+        else:
+            assert any("your own Bazel options" in note for note in look(tree)[3])
+
+
+def test_a_path_beside_the_hermetic_compiler_is_refused(look, clang):
+    with pytest.raises(ConfigError, match="--compiler hermetic is the one JAX chooses"):
+        look(GENERATIONS["0.11.0"], compiler="hermetic", compiler_path=clang("lld") / "clang")
 
 
 def test_the_compiler_that_a_users_option_names_is_the_one_that_is_looked_for(look):

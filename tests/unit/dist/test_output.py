@@ -13,6 +13,7 @@ from support.generations import GENERATIONS
 
 from rocwheel import home
 from rocwheel import dist
+from rocwheel.errors import RocmError
 from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[3]
@@ -89,6 +90,13 @@ def test_a_rocm_that_is_here_stands_in_the_line(lines, tmp_path):
     assert not any("ROCM_ROOT" in line for line in shown)
     plugin = next(line for line in invocations(shown) if "jax_rocm_plugin_wheel" in line)
     assert f"word --repo_env=ROCM_PATH={folder}" in paste(plugin)
+
+
+def test_a_dry_run_refuses_the_rocm_that_the_build_would_refuse(lines, tmp_path):
+    folder = tarballs.rocm_folder(tmp_path / "rocm")
+    (folder / "include/miopen/version.h").unlink()
+    with pytest.raises(RocmError, match="lacks 1 of the files"):
+        lines(therock=str(folder), gfx_targets=("gfx942",))
 
 
 def test_a_proxy_with_a_password_is_named_not_shown(lines):
