@@ -68,6 +68,18 @@ ARCHIVES = {
         Zip(good(), comment=SOUND[-22:]).to_bytes(),
         "does not lie where",
     ),
+    "a comment that looks like an archive": (
+        Zip(good(), comment=b"PK\1\2").to_bytes(),
+        "looks like another archive",
+    ),
+    "a stored member with its sizes behind it": (
+        Zip(good(method=0, descriptor="signed")).to_bytes(),
+        "nobody sees its end",
+    ),
+    "a link as a Mac writes it": (
+        Zip(good(made_by=19, mode=0o120777)).to_bytes(),
+        "a link or a special file",
+    ),
     "a second disk": (Zip(good(), disk=1).to_bytes(), "several disks"),
     "a member on a second disk": (Zip(good(disk=1)).to_bytes(), "several disks"),
     "more members declared": (Zip(good(), count=9).to_bytes(), "9 members declared"),

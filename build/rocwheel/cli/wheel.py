@@ -14,6 +14,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.options import listed
 from rocwheel.errors import WheelError
+from rocwheel.model import gfx_target
 from rocwheel.wheel import diff_page, rename, show, together
 from rocwheel.wheel import inspect as inspection
 from rocwheel.wheel import policy as policies
@@ -109,12 +110,20 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
     """
     root = app.path(options.rocm_root)
     expected = judging.Expectation(
-        gfx_targets=frozenset(listed(options.gfx_targets)) if options.gfx_targets else None,
+        gfx_targets=_targets(options.gfx_targets),
         rocm_sonames=judging.libraries(root) if root else None,
     )
     found = judging.verify_given(options.paths(app), options.load(app), expected)
     app.emit(show.verdict_document(found), "\n".join(show.verdict_lines(found)))
     return 0 if show.ships(found) else WheelError.exit_code
+
+
+def _targets(text: str | None) -> frozenset[str] | None:
+    """What --gfx-targets names. Raises UsageError for nothing, ConfigError for no gfx target."""
+    found = frozenset(map(gfx_target, listed(text)))
+    if text is not None and not found:
+        raise click.UsageError("--gfx-targets names no target: leave it out, or write gfx942")
+    return found or None
 
 
 @dataclass(frozen=True, kw_only=True)

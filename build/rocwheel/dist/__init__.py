@@ -5,8 +5,8 @@ sources, ROCm, Bazel, wheels, wheelhouse. Each stage is a value that the next on
 """
 
 from rocwheel.dist.assemble import Result, build
-from rocwheel.dist.inputs import Inputs, gather, preview
 from rocwheel.dist.build_request import Plan, Request, plan
+from rocwheel.dist.inputs import Inputs, gather, preview
 from rocwheel.dist.output import (
     contents,
     document,

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal
 
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, rocm, source
-from rocwheel.wheel.policy import WheelPolicy
 from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.bazel.remote import LOCAL
 from rocwheel.container import DeviceNode
 from rocwheel.download import has_secret
 from rocwheel.errors import ConfigError
+from rocwheel.home import Home
 from rocwheel.model import PythonVersion, gfx_target, suggest
 from rocwheel.wheel import policy as policy_file
-from collections.abc import Mapping
-from pathlib import Path
-from rocwheel.home import Home
-
+from rocwheel.wheel.policy import WheelPolicy
 
 JAXLIB_ORIGINS: Final = ("built", "upstream")
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel import bazel, rocm, source
 from rocwheel.errors import ConfigError, HostError, RocmError, SourceError
 from rocwheel.model import suggest
-from rocwheel.process import Command
-from collections.abc import Iterator, Mapping
-from rocwheel.process import Runner
-
+from rocwheel.process import Command, Runner
 
 COMPILER: Final = "CLANG_COMPILER_PATH"  # what XLA's rocm_configure.bzl compiles host code with
 HERMETIC: Final = "USE_HERMETIC_CC_TOOLCHAIN"  # "0" where a config turns to the machine's compiler
@@ -34,8 +32,10 @@ _OWNED: Final = (
         "--wheel-type, --wheel-date, --wheel-hash and --wheel-suffix",
     ),
     (
-        r"--(?:repo|action|host_action)_env="
-        r"(ROCM_PATH|ROCM_DISTRO_\w+|TF_ROCM_MULTIPLE_PATHS|TF_NEED_ROCM)(=|\Z)",
+        (
+            r"--(?:repo|action|host_action)_env="
+            r"(ROCM_PATH|ROCM_DISTRO_\w+|TF_ROCM_MULTIPLE_PATHS|TF_NEED_ROCM)(=|\Z)"
+        ),
         "--therock-path",
     ),
     (
@@ -149,9 +149,8 @@ def check_toolchain(
                 "compiler of this machine that its rc file names"
             )
         return
-    for invocation in planned:
-        if not any(kind.needs_rocm for kind in invocation.kinds):
-            continue
+    with_rocm = (item for item in planned if any(kind.needs_rocm for kind in item.kinds))
+    for invocation in with_rocm:
         given = (*invocation.recipe, *source.joined(invocation.own_options))
         options = rc.flatten(invocation.command, given)
         values = source.variables(options)
@@ -189,9 +188,7 @@ def _check_linker(linker: str, compiler: str, *, runner: Runner) -> None:
     """Ask the compiler itself where it would find the linker."""
     name = f"ld.{linker}"
     said = runner.capture(Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)).strip()
-    if not Path(said).is_absolute() and not _is_there(
-        said, {"PATH": "/usr/bin:/bin"}, runner
-    ):
+    if not Path(said).is_absolute() and not _is_there(said, {"PATH": "/usr/bin:/bin"}, runner):
         package = {"gold": "binutils", "lld": "lld"}[linker]
         raise HostError(
             f"{name}: {compiler} does not find it, and the ROCm toolchain links with it",
@@ -210,9 +207,7 @@ def check_rocm(tree: source.SourceTree, root: Path, *, name: str) -> None:
         )
 
 
-def check_programs(
-    tree: source.SourceTree, *, environ: Mapping[str, str], runner: Runner
-) -> None:
+def check_programs(tree: source.SourceTree, *, environ: Mapping[str, str], runner: Runner) -> None:
     """Programs that JAX's build rules run. Raises HostError with the list of missing ones."""
     needed = tree.version_class.needs.programs
     programs = [name for name in needed if not _is_there(name, environ, runner)]

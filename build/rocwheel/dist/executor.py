@@ -10,29 +10,26 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel import bazel, container
 from rocwheel.build_record import BuilderRecord
+from rocwheel.console import Console
 from rocwheel.container import EngineKind, Limits, Mount, Spec, User
+from rocwheel.dist.build_request import Executor, Request
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.host import machine
-from rocwheel.image import contents, obtain, recipe, registry, searching
-from rocwheel.image.found import INPUTS
-from rocwheel.process import GuestPath
-from collections.abc import Iterator, Mapping
-from rocwheel.console import Console
-from rocwheel.dist.build_request import Executor, Request
 from rocwheel.host.machine import Interpreter
-from rocwheel.image import Found, ImageFacts
-from rocwheel.process import Command, HostRunner, Runner
+from rocwheel.image import Found, ImageFacts, contents, obtain, recipe, registry, searching
+from rocwheel.image.found import INPUTS
+from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.source import SourceTree
 import resource
 import resource
-
 
 CERTIFICATES: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 PROXIES: Final = (
@@ -248,12 +245,10 @@ def choose(
         if asked.traceable and not found.traceable:
             raise ConfigError(
                 f"{found.reference}: somebody kept a container as this image",
-                hint="nobody can tell what is in it: `dev` and `shell` take it, a manifest does not",
+                hint="nobody knows what is in it: `dev` and `shell` take it, a manifest does not",
             )
         spec = container_spec(asked, engine, found, cache=request.cache, environ=request.environ)
-        known = contents.ask(
-            spec, found.config, cache=request.cache, runner=runner
-        )
+        known = contents.ask(spec, found.config, cache=request.cache, runner=runner)
         place = BuildEnvironment(executor=asked, spec=spec, image=found, facts=known)
         place = _with_caches(place, request, runner)
         console.info(f"   {engine}, image {found.reference} ({found.config[:19]})")
@@ -363,7 +358,8 @@ def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) 
     for prefix in prefixes:
         if not (prefix / "bin" / "python3").is_file():
             raise HostError(
-                f"{prefix}: holds no bin/python3", hint="name the prefix of a CPython: its sys.prefix"
+                f"{prefix}: holds no bin/python3",
+                hint="name the prefix of a CPython: its sys.prefix",
             )
     place = place.with_mounts(
         *(Mount(host=prefix, guest=guest) for prefix, guest in prefixes.items())

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from packaging.version import Version
 
 from rocwheel import bazel, home, rocm, source
-from rocwheel.console import silent
+from rocwheel.console import Console, silent
 from rocwheel.container import Mount
 from rocwheel.dist import checks, executor
-from rocwheel.errors import ConfigError, HostError
-from rocwheel.model import RocmVersion, WheelKind, rocm_number
-from rocwheel.process import GuestPath
-from collections.abc import Iterator, Sequence
-from packaging.version import Version
-from rocwheel.console import Console
-from rocwheel.dist.executor import BuildEnvironment
 from rocwheel.dist.build_request import Plan, Request
+from rocwheel.dist.executor import BuildEnvironment
+from rocwheel.errors import ConfigError, HostError
+from rocwheel.image import ImageFacts
 from rocwheel.layout import VersionClass
 from rocwheel.manifest import Source
 from rocwheel.image import ImageFacts
@@ -82,9 +81,7 @@ def gather(
         )
     checks.check_rocm(tree, root.root, name=root.name)
     place = place.with_mounts(Mount(host=root.root, guest=executor.ROCM))
-    final = spec(
-        version=root.version, rocm_root=place.path(root.root), binary=binary, place=place
-    )
+    final = spec(version=root.version, rocm_root=place.path(root.root), binary=binary, place=place)
     for warning in checks.odd_options(final, home=request.environ.get("HOME", "")):
         console.warn(warning)
     if not planned.rocm.version:
@@ -108,9 +105,7 @@ def _check(
     with place.running(runner) as inside:
         checks.check_programs(tree, environ=request.environ, runner=inside)
         return tuple(
-            checks.check_toolchain(
-                tree, spec, invocations, environ=request.environ, runner=inside
-            )
+            checks.check_toolchain(tree, spec, invocations, environ=request.environ, runner=inside)
         )
 
 
@@ -234,7 +229,9 @@ def find_bazel(
 
 def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
     """Stands for the Bazel that will be there."""
-    return bazel.BazelBinary(path=GuestPath(PurePosixPath("bazel")), version=tree.bazel, origin="missing")
+    return bazel.BazelBinary(
+        path=GuestPath(PurePosixPath("bazel")), version=tree.bazel, origin="missing"
+    )
 
 
 def find_compiler(
@@ -248,8 +245,10 @@ def find_compiler(
     notes: tuple[str, ...] = ()
     if request.compiler == "clang" and version_class.own_clang:
         if request.compiler_path is None:
-            note = f"compiler: the clang that JAX downloads; not this machine's own: {version_class.own_clang}"
-            return bazel.Compiler(kind="hermetic"), (note,)
+            why = f"not this machine's own: {version_class.own_clang}"
+            return bazel.Compiler(kind="hermetic"), (
+                f"compiler: the clang that JAX downloads; {why}",
+            )
         notes = (f"{request.compiler_path}: will probably fail: {version_class.own_clang}",)
     return place.compiler(request, runner=runner), notes
 

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Final
 
 from rocwheel import bazel, source, wheelhouse
-from rocwheel.download import has_password
-from rocwheel.dist import checks
-from rocwheel.dist.inputs import ROCM_LATER, Preview, preview
 from rocwheel.build_record import BUILD_RECORD
-from pathlib import Path
+from rocwheel.console import columns, duration, size
+from rocwheel.dist import checks
+from rocwheel.dist.assemble import Result
+from rocwheel.dist.build_request import Plan
+from rocwheel.dist.executor import BuildEnvironment
+from rocwheel.dist.inputs import ROCM_LATER, Preview, preview
+from rocwheel.download import has_password
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import canonical_version, project_name
-from rocwheel.process import base_env
-from collections.abc import Iterator, Mapping
-from rocwheel.dist.assemble import Result
-from rocwheel.dist.executor import BuildEnvironment
-from rocwheel.dist.build_request import Plan
-from rocwheel.process import Command, HostRunner
-from rocwheel.console import columns, size
-from rocwheel.console import columns, duration
-import json
-
+from rocwheel.process import Command, HostRunner, base_env
 
 UPSTREAM: Final = " (upstream, by hash)"
 # What is not known before lines were pasted, and how a shell then spells it.

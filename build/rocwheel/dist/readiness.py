@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-from rocwheel import bazel, rocm, wheelhouse
+from rocwheel import bazel, rocm, source, wheelhouse
 from rocwheel.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.console import duration, size
 from rocwheel.dist import inputs
-from rocwheel.errors import RocwheelError
-from collections.abc import Iterator
-from rocwheel import source
 from rocwheel.dist.build_request import Plan, Request
+from rocwheel.errors import RocwheelError
 from rocwheel.process import HostRunner
-
 
 GIB: Final = 1 << 30
 BAZEL_DISK: Final = 40 * GIB  # repositories unpacked, objects and the disk cache of one JAX

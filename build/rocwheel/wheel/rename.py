@@ -98,8 +98,6 @@ class NewVersion:
 
     def of(self, old: Version) -> Version:
         """The new version of a wheel that has version `old`. Raises ConfigError."""
-        from packaging.version import InvalidVersion, Version
-
         if self.post is not None and (old.is_devrelease or old.is_prerelease):
             raise ConfigError(
                 f"{old}: a pre-release has no post-releases", hint="give --version instead"
@@ -110,12 +108,12 @@ class NewVersion:
             if self.local
             else f"{old.base_version}.post{self.post}{local}"
         )
-        try:
-            new = Version(text)
-        except InvalidVersion as exc:
+        new = requirements.version(text)
+        if new is None:
             raise ConfigError(
-                f"{text!r}: not a PEP 440 version", hint="write for example 0.9.1.post1 or rocm7.10"
-            ) from exc
+                f"{brief(text)!r}: not a PEP 440 version",
+                hint="write for example 0.9.1.post1 or rocm7.10",
+            )
         if str(new) != text:
             raise ConfigError(
                 f"{text!r}: PEP 440 spells it {str(new)!r}", hint="give it in normal form"

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
+import re
 import stat
 import struct
 import zlib
@@ -54,6 +55,7 @@ NAME: Final = 1024  # bytes of a member's path; with a prefix it must fit into P
 PART: Final = 255  # bytes of one name in it (NAME_MAX)
 READ: Final = 256 << 10  # bytes of compressed input at a time
 CHUNK: Final = 1 << 20  # bytes of inflated output at a time
+_LIKE_AN_ARCHIVE: Final = re.compile(rb"PK[\0-\x1f]")  # uv refuses such a comment, too
 SMALL: Final = 64 << 10  # bytes of a member up to which the standard library inflates it
 
 
@@ -281,6 +283,8 @@ class ZipArchive:
         _, disk, first_disk, here, count, size, offset, length = END.unpack_from(tail, at)
         if at + END.size + length != len(tail):
             self.refuse("bytes after its end record")
+        if _LIKE_AN_ARCHIVE.search(tail, at + END.size):
+            self.refuse("its comment looks like another archive")
         if disk or first_disk or here != count:
             self.refuse("spans several disks")
         directory = CentralDirectory(
@@ -366,6 +370,8 @@ class ZipArchive:
             self.refuse(f"{name}: encrypted, or a flag no wheel uses ({flags:#06x})")
         if method not in (STORED, DEFLATED):
             self.refuse(f"{name}: compression method {method}; wheels are stored or deflated")
+        if method == STORED and flags & FLAG_DESCRIPTOR:  # uv, while it downloads, says the same
+            self.refuse(f"{name}: stored with its sizes behind it, so that nobody sees its end")
         if disk not in (0, U16):
             self.refuse("spans several disks")
         extra = raw[at + CENTRAL.size + name_length : at + length - comment_length]

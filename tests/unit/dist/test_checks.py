@@ -15,8 +15,7 @@ import pytest
 from support import generations, tarballs
 from support.generations import GENERATIONS
 
-from rocwheel import home
-from rocwheel import bazel, dist, rocm, source
+from rocwheel import bazel, dist, home, rocm
 from rocwheel.console import silent
 from rocwheel.dist import checks, inputs
 from rocwheel.errors import ConfigError, HostError, RocmError, SourceError
@@ -178,14 +177,14 @@ def test_every_config_and_flag_is_looked_up_before_bazel_starts(file, text, prob
 
 @pytest.mark.parametrize("version", sorted(OWN_CLANG))
 def test_gold_is_asked_for_up_to_0_10_1(version, look):
-    with pytest.raises(HostError, match="ld.gold") as caught:
+    with pytest.raises(HostError, match=r"ld.gold") as caught:
         look(GENERATIONS[version], linkers=("lld",))
     assert "binutils" in caught.value.hint
 
 
 def test_lld_is_asked_for_where_the_machines_own_clang_links_a_late_jax(look, clang):
     own = {"compiler_path": clang("gold") / "clang", "linkers": ("gold",)}
-    with pytest.raises(HostError, match="ld.lld") as caught:
+    with pytest.raises(HostError, match=r"ld.lld") as caught:
         look(GENERATIONS["0.11.0"], **own)
     assert "apt-get install lld" in caught.value.hint
     assert look(GENERATIONS["0.11.0"], linkers=("gold",))  # the hermetic clang brings its own
@@ -204,7 +203,7 @@ def test_the_linker_is_looked_for_before_the_tree_is_fetched_too(version, look, 
 def test_a_linker_that_only_the_rc_files_ask_for_is_looked_for_too(look):
     old = GENERATIONS["0.9.1"]
     more = replace(old, bazelrc=old.bazelrc + 'common:clang_local --linkopt="-fuse-ld=lld"\n')
-    with pytest.raises(HostError, match="ld.lld"):
+    with pytest.raises(HostError, match=r"ld.lld"):
         look(more, linkers=("gold",))
 
 
@@ -304,7 +303,7 @@ def test_what_bazel_would_not_take_as_one_option_is_refused(option, look):
 
 
 def test_a_config_that_is_misspelt_is_told_with_the_nearest_one(look):
-    with pytest.raises(ConfigError, match="no rc file of .* defines it") as caught:
+    with pytest.raises(ConfigError, match=r"no rc file of .* defines it") as caught:
         look(GENERATIONS["0.11.0"], bazel_options=("--config", "native_arch_posx"))
     assert caught.value.hint == "did you mean native_arch_posix?"
 

@@ -11,8 +11,7 @@ import pytest
 from support import generations, tarballs
 from support.generations import GENERATIONS
 
-from rocwheel import home
-from rocwheel import dist
+from rocwheel import dist, home
 from rocwheel.errors import RocmError
 from rocwheel.values import replace
 

@@ -236,6 +236,10 @@ BROKEN = {
         PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "x===odd")),
         None, "metadata.field", "x===odd",
     ),
+    "a program that an entry point makes": (
+        PLUGIN.but(entry_points="[console_scripts]\npip = jax_rocm7_plugin:main\n"), None,
+        "layout.stray", "goes to the scripts of an environment",
+    ),
     "a program in another folder": (
         GENERAL.but(entry_points="[gui_scripts]\n../run = demo:main\n"),
         None, "layout.entry-point", "program = module:function",
@@ -548,7 +552,7 @@ def test_a_wheelhouse_agrees_with_its_manifest_or_says_where_not(tmp_path: Path)
 
     with_file(PLUGIN, "jax_rocm7_plugin/more.py").write(tmp_path)
     found = verify_wheelhouse(tmp_path, made, policy=POLICY)
-    assert [item.rule for item in found[plugin]] == ["set.manifest"]
+    assert [item.rule for item in found[plugin]] == ["set.manifest"] * 2  # SHA-256 and size
 
     plugin.unlink()
     found = verify_wheelhouse(tmp_path, made, policy=POLICY)
@@ -562,3 +566,16 @@ def test_every_rule_is_broken_by_some_test_and_explained_in_the_guide() -> None:
     for rule, (severity, holds, remedy) in RULES.items():
         assert f'"{rule}"' in tested, rule
         assert f"| `{rule}` | {severity.value} | {holds} | {remedy} |" in guide, rule
+
+
+def test_a_manifest_that_lists_a_wheel_twice_or_as_it_is_not_is_found_out(tmp_path: Path) -> None:
+    plugin, pjrt = PLUGIN.write(tmp_path), PJRT.write(tmp_path)
+    made = wheels.manifest(plugin, pjrt)
+    twice = replace(made, wheels=(*made.wheels, made.wheels[0]))
+    found = verify_wheelhouse(tmp_path, twice, policy=POLICY)
+    assert [item.message for item in found[plugin]] == ["listed more than once in the manifest"]
+    wrong = replace(made.wheels[0], size=1, requires_python=">=3.99")
+    found = verify_wheelhouse(
+        tmp_path, replace(made, wheels=(wrong, made.wheels[1])), policy=POLICY
+    )
+    assert [item.message.partition(":")[0] for item in found[plugin]] == ["size", "Requires-Python"]

@@ -171,14 +171,14 @@ class Judge:
 
     def _layout(self) -> Iterator[Finding]:
         report = self.report
-        found = list(landings((member.name for member in report.members), report.filename.stem))
+        names = (member.name for member in report.members)
+        found = [*landings(names, report.filename.stem), *scripts(report.entry_points)]
         for item in found:
             if item.problem:
                 yield finding("layout.scheme", f"{item.member}: {item.problem}")
             elif problem := self._stray(item):
                 yield finding("layout.stray", f"{item.member}: {problem}")
-        programs = scripts(report.entry_points)
-        places = [item.place for item in (*found, *programs) if not item.problem]
+        places = [item.place for item in found if not item.problem]
         if conflict := path_conflict(places):
             yield finding("layout.conflict", f"once installed, {conflict}")
 
