@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from support import wheels
 from support.wheels import File, make_elf
 
 from rocwheel.cli import main
+from rocwheel.wheel import together
+from rocwheel.wheel.zip_reader import ZipArchive
 
 OUT = "out"
 
@@ -266,3 +270,51 @@ def test_no_field_of_a_wheel_reaches_a_terminal_raw_or_forges_a_line(tmp_path, c
         for line in shown.split("\n"):
             assert line.isprintable(), command
             assert not line.startswith(("hint: x", "error: x")), command
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> list[str]:
+    """Wheels of one set, the last in the alphabet first."""
+    made = [wheels.pjrt()]
+    made += [wheels.plugin(tag=f"cp3{minor}-cp3{minor}-linux_x86_64") for minor in (14, 13, 12)]
+    return [wheel.write(tmp_path).name for wheel in made[::-1]][::-1]
+
+
+MANY = {
+    "inspect": ("--json",),
+    "verify": (),
+    "retag": ("--json", "--platform-tag", "manylinux_2_35_x86_64", "--output", OUT),
+    "reversion": ("--json", "--post-release", "1", "--output", OUT),
+    "repair": ("--json", "--output", OUT),
+}
+
+
+def names_in(told: str) -> list[str]:
+    """The wheels that were given, in the order in which an output names them."""
+    if not told.startswith("{"):
+        return [line.partition(":")[0] for line in told.splitlines() if not line.startswith(" ")]
+    items = json.loads(told)["wheels"]
+    return [Path(item.get("source") or item["filename"]).name for item in items]
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_several_wheels_are_handled_at_once_and_told_in_order(
+    name: str, several: list[str], capsys, monkeypatch
+) -> None:
+    """Two wheels are open at a time: each waits, when it is opened, until another one is."""
+    two = threading.Barrier(2)
+    opened = ZipArchive.__init__
+
+    def wait(archive: ZipArchive, *arguments, **options) -> None:
+        opened(archive, *arguments, **options)
+        with suppress(threading.BrokenBarrierError):  # there is no second one
+            two.wait(timeout=30)
+        if not two.broken:
+            met.append(archive.path.name)
+
+    met: list[str] = []
+    monkeypatch.setattr(together, "cores", lambda: 2)
+    monkeypatch.setattr(ZipArchive, "__init__", wait)
+    assert main(["wheel", name, *MANY[name], *several]) in (0, 6)
+    assert names_in(capsys.readouterr().out) == several
+    assert len(met) >= 4

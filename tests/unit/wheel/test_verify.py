@@ -579,3 +579,13 @@ def test_a_manifest_that_lists_a_wheel_twice_or_as_it_is_not_is_found_out(tmp_pa
         tmp_path, replace(made, wheels=(wrong, made.wheels[1])), policy=POLICY
     )
     assert [item.message.partition(":")[0] for item in found[plugin]] == ["size", "Requires-Python"]
+
+
+def test_what_was_read_once_is_judged_and_listed_without_the_file(tmp_path: Path) -> None:
+    """`dist_wheels` makes verdict and manifest entry from one reading, and from one set of hashes."""
+    path = PLUGIN.write(tmp_path)
+    report = inspect(path, hashes=True)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    path.unlink()
+    assert verify(report, policy=POLICY) == ()
+    assert report.sha256 == digest
