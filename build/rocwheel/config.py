@@ -186,6 +186,8 @@ def load(path: Path) -> Field:
     """Read a YAML file. Raises ConfigError when it is missing, unreadable or not YAML."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}", hint="check the path") from exc
+    except UnicodeDecodeError as exc:
         raise ConfigError(f"{path}: {exc}", hint="check the path") from exc
     return parse(text, name=str(path))

@@ -137,6 +137,8 @@ class Sections:
             self.format_commands(ctx, formatter)
         rows: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
         for param in self.get_params(ctx):  # type: ignore[attr-defined]
+            if isinstance(param, click.Argument):  # which the usage line has
+                continue
             row = param.get_help_record(ctx)
             if row is not None:
                 rows[getattr(param, "section", TALK)].append(row)
