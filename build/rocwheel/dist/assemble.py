@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from packaging.utils import parse_wheel_filename
+
 from rocwheel import bazel, source, wheelhouse
 from rocwheel.build_record import BazelRecord, BuildRecord, FindingRecord
 from rocwheel.console import Console
@@ -25,8 +27,6 @@ from rocwheel.wheel.inspect import WheelReport
 from rocwheel.wheel.repair import Grafting, repair
 from rocwheel.wheel.verify import Expectation, verify
 from rocwheel.wheel.verify.rules import Finding, Severity
-from packaging.utils import parse_wheel_filename
-
 
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
 

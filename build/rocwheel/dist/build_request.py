@@ -24,7 +24,7 @@ JAXLIB_ORIGINS: Final = ("built", "upstream")
 
 @dataclass(frozen=True, kw_only=True)
 class Executor:
-    """Where Bazel shall run: on this machine, or in a container of an image, and with what rights."""
+    """Where Bazel shall run: on this machine, or in a container of an image, and its rights."""
 
     kind: Literal["host", "docker", "podman"] = "host"
     image: str = ""  # a reference, or `search`
@@ -49,7 +49,7 @@ class Executor:
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """A request for a build; what is empty or None is decided by the pin, the tree or the tarball."""
+    """A request for a build; what is empty or None comes from the pin, the tree or the tarball."""
 
     therock: str
     therock_sha256: str | None = None

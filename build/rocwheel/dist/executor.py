@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,8 +29,6 @@ from rocwheel.image import Found, ImageFacts, contents, obtain, recipe, registry
 from rocwheel.image.found import INPUTS
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.source import SourceTree
-import resource
-import resource
 
 CERTIFICATES: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 PROXIES: Final = (

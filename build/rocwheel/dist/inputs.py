@@ -20,11 +20,8 @@ from rocwheel.errors import ConfigError, HostError
 from rocwheel.image import ImageFacts
 from rocwheel.layout import VersionClass
 from rocwheel.manifest import Source
-from rocwheel.image import ImageFacts
-from rocwheel.process import Command, HostRunner, Runner
-from packaging.version import Version
-
-
+from rocwheel.model import RocmVersion, WheelKind, rocm_number
+from rocwheel.process import Command, GuestPath, HostRunner, Runner
 
 _ROOT: Final = GuestPath(PurePosixPath("/"))
 

@@ -91,7 +91,7 @@ def test_every_option_stands_in_a_section_that_help_shows(path):
             assert param.opts[0] in text
             assert getattr(param, "section", "Talk") in SECTIONS
         elif isinstance(param, click.Argument):  # stands in the usage line
-            assert text.count(param.make_metavar(ctx)) == 1
+            assert param.make_metavar(ctx) not in map(str.strip, text.splitlines())
 
 
 def test_the_top_page_names_every_command_by_stage_and_no_option_of_theirs():
