@@ -3,7 +3,8 @@
 
 Installs what they need first: system packages when it is root on Debian or Ubuntu (otherwise it
 prints the command), Python packages into an environment of its own. Further arguments go to
-pytest: `python3 tests/run.py tests/unit -k manifest`. `--lint` runs the static checks only.
+pytest: `python3 tests/run.py tests/unit -k manifest`. `--lint` runs the static checks only,
+`--campaign` the interleavings of docs/release-protocol.md, all of them (tests/campaign.py).
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ def main(arguments: list[str]) -> int:
         print(f"{exc.detail}\nerror: {exc}\nhint:  {exc.hint}".strip(), file=sys.stderr)
         return exc.exit_code
     checks = CHECKS
-    if "--lint" not in arguments:
+    if arguments[:1] == ["--campaign"]:
+        checks = (("tests/campaign.py", *arguments[1:]),)
+    elif "--lint" not in arguments:
         checks += (PYTEST if not arguments else ("-m", "pytest", *arguments),)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "build")}
     failed = 0
