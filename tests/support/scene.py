@@ -159,13 +159,15 @@ class Scene:
             entries = self.shop.entries(place)
             assert all(n == 1 for n in Counter(item.id for item in entries).values()), "twice"
             if not any(process.was_killed for process in processes):
-                assert audit.check_pages(place) == [], "the pages do not show the log"
+                problems = audit.check_pages(place)
+                assert problems == [], f"the pages do not show the log: {problems}"
             found = log.load(place, log.read(place), None)
             self._check_held(place, found)
             assert found.problems == (), found.problems
             assert found.number == len(entries), "an entry of the log does not count"
             retention.repair(place)
-            assert audit.check(place).problems == ()
+            problems = audit.check(place).problems
+            assert problems == (), problems
             names = {
                 item.key.removeprefix(place.key("")) for item in self.shop.store.keys(place.key(""))
             }

@@ -95,6 +95,9 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
     names = [info.key.removeprefix(base) for info in place.store.keys(base)]
     wheels = frozenset(name for name in names if "/" not in name and name.endswith(".whl"))
     shown, highest = _pages(place, names, wheels)
+    if highest > state.number:
+        # A page follows its entry: what is not in the log now is gone, not about to come.
+        state = log.load(place, log.read(place), None)
     if not state.number:
         state = replace(state, number=highest, saved=highest)
     known = {
