@@ -25,6 +25,8 @@ from rocwheel.release import stage as staging
 from rocwheel.release import status as standing
 from rocwheel.release.policy import Approval
 
+LOOK = 10  # staged sets that `status` judges
+
 
 @dataclass(frozen=True, kw_only=True)
 class StageOptions(TargetOptions, PersonOptions, DryRun):
@@ -222,6 +224,7 @@ class StatusOptions(TargetOptions):
     """Options of `status`."""
 
     older_than: float | None
+    look: int
 
 
 @command("status", StatusOptions)
@@ -231,12 +234,24 @@ class StatusOptions(TargetOptions):
     metavar="HOURS",
     help="Only sets that were staged longer ago and are not released.",
 )
+@option(
+    "--look",
+    type=click.IntRange(min=0),
+    default=LOOK,
+    show_default=True,
+    help="Staged sets whose verdicts are read, the youngest; 0 asks the log alone.",
+)
 def status(app: App, options: StatusOptions) -> None:
     """Show every wheel set: staged, gated, released; its age, and what holds it up."""
     target = Target(app, options)
     channel, now = target.judging(app), app.now()
     found = standing.overview(
-        target.pairs(), target.family, channel, now=now, hours=options.older_than
+        target.pairs(),
+        target.family,
+        channel,
+        now=now,
+        hours=options.older_than,
+        look=options.look,
     )
     for text in found.problems:
         app.console.warn(text)

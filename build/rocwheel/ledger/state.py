@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import enum
 import hashlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -128,7 +129,9 @@ class Listing(Value, frozen=True, kw_only=True):
 
     def file(self, filename: str) -> File | None:
         """The file of that name, where a set holds it."""
-        return next((item for item in self.files if item.entry.filename == filename), None)
+        at = _place(self.files, filename)
+        found = self.files[at] if at < len(self.files) else None
+        return found if found and found.entry.filename == filename else None
 
     @property
     def sha256(self) -> str:
@@ -296,16 +299,18 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
     listings = dict(state.listings)
     for project, entries in _by_project(holding.files).items():
         listing = state.listing(project)
-        files = {file.entry.filename: file for file in listing.files}
+        files = list(listing.files)
         for item in entries:
+            at = _place(files, item.filename)
+            is_there = at < len(files) and files[at].entry.filename == item.filename
             plain = msgspec.structs.replace(item, yanked=None)
-            there = files.get(item.filename) or File(entry=plain, sets=())
+            there = files[at] if is_there else File(entry=plain, sets=())
             yanks = (
                 there.yanks if item.yanked is None else {**there.yanks, holding.set: item.yanked}
             )
             sets = tuple(dict.fromkeys((*there.sets, holding.set)))
-            files[item.filename] = File(entry=there.entry, sets=sets, yanks=yanks)
-        listings[project] = _listing(listing, files.values())
+            files[at : at + is_there] = [File(entry=there.entry, sets=sets, yanks=yanks)]
+        listings[project] = msgspec.structs.replace(listing, files=tuple(files))
     names = {item.filename for item in holding.files}
     projects = {*_by_project(holding.files), *(known.projects if known else ())}
     standing = Known(
@@ -448,6 +453,11 @@ def _by_project(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     for entry in entries:
         found.setdefault(entry.project, []).append(entry)
     return found
+
+
+def _place(files: Sequence[File], filename: str) -> int:
+    """Where a name stands, or would, among files by name."""
+    return bisect_left(files, filename, key=lambda file: file.entry.filename)
 
 
 def _listing(

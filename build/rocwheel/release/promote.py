@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from amdgpu_family_matrix import Family
 from rocwheel.console import Console, Unit
@@ -29,8 +29,6 @@ from rocwheel.release.policy import Approval, Decision
 from rocwheel.release.stage import holding
 from rocwheel.store import Ability, Info, Store, each, replaced
 from rocwheel.values import replace
-
-LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,7 +236,7 @@ def plan(
         found,
         now=who.now,
         approvals=approvals,
-        lost=_lost(staging, found, release, state.sets.values()),
+        lost=_lost(staging, found, release, state),
     )
     _check_approvals(approvals, decision)
     looked = each(
@@ -286,18 +284,10 @@ def apply(plan: PromotePlan, *, console: Console) -> int:
 
 
 def _lost(
-    staging: Place, found: Sequence[FoundVerdict], release: Place, sets: Iterable[Known]
+    staging: Place, found: Sequence[FoundVerdict], release: Place, state: IndexState
 ) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Tests that the last released set with the suite had, and this one has not, by cell."""
     covered = verdicts.coverage(staging, found)
-    before: dict[tuple[str, str], frozenset[str]] = {}
-    released = (known for known in sets if known.standing is Standing.LISTED)
-    for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
-        if covered.keys() <= before.keys():
-            break
-        before = {**verdicts.coverage(release, verdicts.find(release, known.id)), **before}
-    gone = {cell: before.get(cell, frozenset()) - names for cell, names in covered.items()}
-    return {cell: tuple(sorted(names)) for cell, names in gone.items() if names}
+    return verdicts.lost(covered, verdicts.released_coverage(release, state, covered))
 
 
 def _source(staging: Place, wheel: WheelEntry, there: dict[str, Info]) -> tuple[Info, bytes]:
