@@ -359,19 +359,22 @@ class Nights:
             return None
 
     def forget(self, nights: Iterable[str]) -> int:
-        """Delete nights, the index first; return how many objects that were."""
+        """Delete nights; return how many objects that were.
+
+        The index comes last: what is stopped, or may not delete, leaves them to the next try.
+        """
         gone = tuple(nights)
+        count = 0
+        for night in gone:
+            keys = [info.key for info in self.store.keys(self._key(night, ""))]
+            each(self.store.delete, keys, threads=self.store.connections)
+            count += len(keys)
         self._swap(
             f"{ROOT}/index.json",
             lambda old: Index(
                 nights=tuple(n for n in _parsed(old).nights if n not in gone)
             ).to_bytes(),
         )
-        count = 0
-        for night in gone:
-            keys = [info.key for info in self.store.keys(self._key(night, ""))]
-            each(self.store.delete, keys, threads=self.store.connections)
-            count += len(keys)
         return count
 
     # --- how it is kept ------------------------------------------------------------------------

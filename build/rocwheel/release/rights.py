@@ -41,9 +41,8 @@ NIGHT_PROBE: Final = f"{nights.PROBE}*"
 HOSTS: Final = f"{nights.HOSTS}/*"
 BUILDS: Final = f"{OURS}/builds/*"
 PAGE: Final = "status/*"
-PLANS: Final = tuple(
-    f"{nights.ROOT}/{name}" for name in ("index.json", "clock.json", "*/plan.json")
-)
+NIGHTS: Final = f"{nights.ROOT}/index.json"
+PLANS: Final = (NIGHTS, *(f"{nights.ROOT}/{name}" for name in ("clock.json", "*/plan.json")))
 SUMMARIES: Final = f"{nights.ROOT}/*/summary.json"
 
 
@@ -96,7 +95,7 @@ ROLES: Final = {
         ),
         Role(
             name="promoter",
-            about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`; ends nights",
+            about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`; prunes nights",
             bucket=(*LIST, *UPLOADS),
             may=(
                 (READ, (STAGED, RELEASED, PROBE, *NIGHT, BUILDS, PAGE)),
@@ -107,11 +106,13 @@ ROLES: Final = {
                         RELEASED,
                         PROBE,
                         PAGE,
+                        NIGHTS,
                         SUMMARIES,
                         *_cells("promote.*", "page/*", "notify*", "prune/*"),
                     ),
                 ),
-                (DELETE, (STAGED, RELEASED)),
+                # Retention is one decision, so one role carries it out: of indexes and of nights.
+                (DELETE, (STAGED, RELEASED, f"{nights.ROOT}/*", BUILDS)),
             ),
             may_not=(
                 (PUT, (WHEELS, METADATA, MANIFESTS)),

@@ -114,7 +114,6 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
     suite, known = request.suite, request.known
     packages = setup.environment.packages if setup.environment else ()
     pytest = [item.partition("==")[2] for item in packages if item.startswith("pytest==")]
-    dirty = ("files of rocwheel differ from its commit",) if setup.tool.endswith(DIRTY) else ()
     return Ran(
         definition=known.definition if known else "",
         skips=known.skips if known else "",
@@ -122,5 +121,14 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
         selection=suite.select,
         pytest=next(iter(pytest), ""),
         collected=sha256_of(tests_list(results)) if results.tests else "",
-        unofficial=(*request.unofficial, *dirty),
+        unofficial=(*request.unofficial, *_unknown(setup.tool, results)),
     )
+
+
+def _unknown(tool: str, results: Results) -> tuple[str, ...]:
+    """Why nobody could run these tests again with the same rocwheel."""
+    if tool.endswith(DIRTY):
+        return ("files of rocwheel differ from its commit",)
+    if results.tests and tool == __version__:
+        return ("this rocwheel does not know the commit it was built from",)
+    return ()
