@@ -291,6 +291,8 @@ def test_status_names_the_cell_that_blocks_and_old_sets_are_listed(shop, tmp_pat
     found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=now)
     states = {item.set_id: item.state for item in found.sets}
     assert (states[waiting.sha256], states[approved.sha256]) == ("staged", "gated")
+    few = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=now, look=0)
+    assert {item.blocked_by for item in few.sets if item.state == "staged"} == {status.NOT_LOOKED}
     assert {s.set_id for s in status.waiting(found.sets, hours=24)} == {
         waiting.sha256,
         approved.sha256,

@@ -95,7 +95,8 @@ ROLES: Final = {
         ),
         Role(
             name="promoter",
-            about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`; prunes nights",
+            about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`, "
+            "`nightly prune`; ends nights",
             bucket=(*LIST, *UPLOADS),
             may=(
                 (READ, (STAGED, RELEASED, PROBE, *NIGHT, BUILDS, PAGE)),
