@@ -48,7 +48,15 @@ STARTS = {
     "A yanked, B": ("promote A", "yank A", "promote B"),
 }
 OPERATIONS = {
-    "staged": ("promote A", "promote B", "promote C", "adopt", "stage D", "prune staging"),
+    "staged": (
+        "promote A",
+        "promote B",
+        "promote C",
+        "adopt",
+        "stage D",
+        "prune staging",
+        "repair",
+    ),
     "A": ("promote B", "promote C", "rollback A", "yank A", "prune A", "repair"),
     "AB": ("rollback A", "rollback B", "prune A", "yank B", "repair"),
     "A rolled back": ("restore A", "prune A", "promote B", "promote C"),

@@ -131,7 +131,7 @@ def adopt(app: App, options: IndexAdoptOptions) -> None:
 def _adopt(app: App, place: Place, person: Who, *, dry_run: bool) -> adoption.Adoption:
     with app.console.progress("reading", unit=Unit.BYTES) as progress:
         planned = adoption.plan(place, who=person, count=Tally(progress))
-    if planned.entries and not dry_run:
+    if planned.is_needed and not dry_run:
         adoption.apply(planned)
     return planned
 

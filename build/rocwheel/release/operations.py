@@ -225,11 +225,13 @@ def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
     new = [project for project in touched(state, entry) if project not in state.projects]
     for project in (*new, *([""] if not state.number else [])):
         number = claimed(place, project)
-        if number is None or (number > state.number and log.read(place).number > state.number):
-            continue  # or somebody was faster, and the commit will say so
+        if number is None or 0 <= number <= state.number > 0:
+            continue  # of a log that was lost, and made again by an adoption of all it listed
+        if number > state.number and log.read(place).number > state.number:
+            continue  # somebody was faster, and the commit will say so
         where = place.store.locate(place.key(project))
         made = "another tool" if number < 0 else "a log that is gone"
         raise StoreError(
-            f"{where}/: this page was made by {made}",
+            f"{where.rstrip('/')}/: this page was made by {made}",
             hint="take its files over first: `index adopt`",
         )

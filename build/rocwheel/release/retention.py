@@ -194,6 +194,8 @@ def sweep(place: Place, state: IndexState, *, afresh: bool = False) -> tuple[str
 def repair(place: Place) -> tuple[str, ...]:
     """Let every page show what the log says, and delete what should be gone; return its keys."""
     state = log.read(place)
+    if not state.number:
+        return ()  # a page would claim a place that no log has begun
     state = operations.repair(place, state, in_order(state.projects, removing=False))
     return sweep(place, state, afresh=True)
 
