@@ -10,6 +10,7 @@ from support.wheelset import FAMILY, Shop, make_set, pass_gate
 from rocwheel.cli import main
 from rocwheel.ledger import log
 from rocwheel.release import operations
+from rocwheel.values import replace
 
 
 class Desk:
@@ -73,7 +74,7 @@ def test_adoption_leaves_the_half_of_a_set_that_a_killed_promotion_put(desk) -> 
     manifest = desk.gated("a")
     plan = desk.shop.plan(manifest)
     plugin = next(item for item in plan.copies if item.entry.project.endswith("plugin"))
-    half = operations.replace(plan.operation, copies=(plugin,))
+    half = replace(plan.operation, copies=(plugin,))
     half.prepare(plan.before)
     assert desk.run("index", "adopt", "--dry-run") == 0
     assert "of an unfinished operation" in desk.capsys.readouterr().out
