@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from xml.etree import ElementTree as ET
 
 import pytest
-from support.report import FOUND, NASTY, rich
+from support.report import FOUND, LAST, NASTY, attempt, rich
 
 from rocwheel.report import gate_page, junit, render, summary
-from rocwheel.results import Fault, Results
+from rocwheel.report.trail import Trails
+from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -160,3 +162,66 @@ def test_a_bad_state_without_a_failing_test_is_annotated_as_well():
 
 def test_the_nasty_text_is_really_nasty():
     assert {"\x00", "\x1b"} <= set(NASTY)
+
+
+def test_a_failure_has_the_line_that_runs_it_again_its_process_and_what_ran_before():
+    results = rich()
+    bad = next(test for test in results.failures if "test_bad" in test.test)
+    found = Trails(results, LAST).of(bad)
+    assert shlex.split(found.again) == [
+        "rocwheel", "gate", "--suite=smoke", "--wheels=/my wheels",
+        "--test=test_b.py::Case::test_bad[a::b]",
+    ]  # fmt: skip
+    first = found.ends[0].places[0]
+    assert (first.lane, first.process, first.log) == ("gpu0", 1, "001-gpu0.log")
+    assert first.before == "test_b.py::test_flaky"
+    assert first.number > 1
+    html = gate_page.render(results, FOUND, {}, LAST).decode()
+    assert 'href="logs/001-gpu0.log"' in html
+
+
+def test_attempts_that_ended_alike_are_one_but_for_addresses_and_process_numbers():
+    results = rich()
+    attempts = tuple(
+        attempt(Outcome.CRASHED, lane=f"gpu{n}", start=5, message=f"at 0x7f0{n} in process {n}")
+        for n in range(2)
+    )
+    other = attempt(Outcome.FAILED, start=6, message="assert 0")
+    test = TestResult(test="t.py::t", outcome=Outcome.CRASHED, attempts=(*attempts, other))
+    trail = Trails(replace(results, tests=(test,)), None).of(test)
+    assert [len(end.places) for end in trail.ends] == [2, 1]
+    assert trail.change == "", "without a run before nothing is new"
+
+
+def test_what_is_new_against_the_last_run_is_told():
+    results = rich()
+    changes = {t.test: Trails(results, LAST).of(t).change for t in results.failures}
+    assert changes["test_b.py::test_hang"] == "timed-out in the last run too"
+    assert changes["test_b.py::test_crash"].startswith("new")
+    html = gate_page.render(results, FOUND, {}, LAST).decode()
+    assert "2 new failures, 1 known from it, 1 mended" in html
+    assert "Mended since the last run" in html
+    assert "No run of this suite" in gate_page.render(results, FOUND, {}).decode()
+
+
+def test_states_are_coloured_by_what_to_do_and_say_it():
+    colours = {state: gate_page.colour(state) for state in State}
+    assert colours[State.PASS] == "good"
+    assert colours[State.NO_RUNNER] == colours[State.INFRA] == colours[State.NOT_RUN] == "idle"
+    assert colours[State.FAIL] == colours[State.CRASH] == colours[State.TIMEOUT] == "bad"
+    assert colours[State.TOO_FEW_RAN] == colours[State.FLAKY] == "warn"
+    assert set(gate_page.TO_DO) == set(State)
+    empty = replace(rich(), tests=(), faults=(), collect_errors=())
+    html = gate_page.render(empty, Fault(state=State.NO_RUNNER, message="no GPU"), {}).decode()
+    assert "Run it where there are GPUs of the family" in html
+    assert '<span class="badge idle">no-runner' in html
+
+
+def test_what_a_long_output_ends_with_stands_there_and_the_rest_is_folded():
+    text = "".join(f"line {number}\n" for number in range(40))
+    test = TestResult(
+        test="t.py::t", outcome=Outcome.FAILED, attempts=(attempt(Outcome.FAILED, output=text),)
+    )
+    html = gate_page.render(replace(rich(), tests=(test,)), FOUND, {}).decode()
+    assert "<pre>line 28\n" in html
+    assert "All it printed" in html

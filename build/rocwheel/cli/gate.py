@@ -31,6 +31,7 @@ from rocwheel.gate.suite import skips, suites
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.merge import merge as merge_shards
 from rocwheel.results import Results
+from rocwheel.verdict import Demand
 
 _PATH = click.Path(path_type=Path)
 
@@ -39,21 +40,26 @@ _PATH = click.Path(path_type=Path)
 def gate(app: App, options: GateOptions) -> int:
     """Run a suite on this machine's GPUs against staged wheels; store a verdict.
 
-    The wheels are installed by URL and SHA-256 into a fresh environment. The exit status is 0 for
-    a pass and otherwise 21 to 30, one for each state; a verdict is stored in any case.
+    The wheels are installed by URL and SHA-256 into an environment of their own, which is kept:
+    the next gate of the same wheels uses it again when nothing in it has changed. The exit status
+    is 0 for a pass and otherwise 21 to 30, one for each state, of the first suite that is no pass;
+    a verdict is stored in any case.
     """
     named = options.tests or options.failed_of
-    asked = gating.request(app, options, choice=Choice.NAMED if named else Choice.ALL)
+    several = gating.requests(app, options, choice=Choice.NAMED if named else Choice.ALL)
     if options.dry_run:
-        return gating.dry_run(app, asked)
-    gated = gating.run(app, asked)
-    if gated.error:
-        app.console.fail(gated.error)
-    status = gating.finish(
-        app, (gated.results, gated.found, gated.verdict), asked.stored, asked.request.output
-    )
-    gating.remember(app, asked, gated.results)
-    return status
+        return gating.dry_run(app, several)
+    told = []
+    for asked in several:
+        gated = gating.run(app, asked)
+        if gated.error:
+            app.console.fail(gated.error)
+        judged = (gated.results, gated.found, gated.verdict)
+        asked_for = asked.request
+        whole = asked_for.whole and not str(asked_for.shard)
+        told.append(gating.finish(app, judged, asked.stored, asked_for.output, whole=whole))
+        gating.remember(app, asked, gated.results)
+    return gating.tell(app, told)
 
 
 @command("list", NoOptions, parent=gate)
@@ -102,13 +108,16 @@ def merge(app: App, options: GateMergeOptions) -> int:
         found = [storing.shard_in(app.cwd / folder) for folder in options.folders]
     else:
         place, found = gating.stored_shards(app, options, options.shards)
-    merged = merge_shards(
-        found, options.shards, lambda suite: suites.load(app.home.ci, suite).demand
-    )
+
+    def demanded(results: Results) -> Demand:
+        suite = suites.load(app.home.ci, results.suite)
+        return suite.demand_for(results.environment.get("jax", ""))
+
+    merged = merge_shards(found, options.shards, demanded)
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
-    return gating.finish(app, merged, place, app.cwd / options.output)
+    return gating.tell(app, [gating.finish(app, merged, place, app.cwd / options.output)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,7 +219,10 @@ def skips_group() -> None:
 @command("verify", GateOptions, parent=skips_group)
 def verify(app: App, options: GateOptions) -> int:
     """Run what the skip lists leave out and say which of it passes now; nothing is stored."""
-    asked = gating.request(app, options, choice=Choice.SKIPPED)
+    several = gating.requests(app, options, choice=Choice.SKIPPED)
+    if len(several) > 1:
+        raise click.UsageError("skip lists are verified one suite at a time")
+    (asked,) = several
     suite = asked.request.suite.name
     if not any(suite in entry.suites for entry in asked.request.skips):
         app.emit(
@@ -218,7 +230,7 @@ def verify(app: App, options: GateOptions) -> int:
         )
         return 0
     if options.dry_run:
-        return gating.dry_run(app, asked)
+        return gating.dry_run(app, several)
     gated = gating.run(app, asked)
     found = skips.SkipAudit.of(gated.results)
     app.emit(found.document(), "\n".join(found.lines()))

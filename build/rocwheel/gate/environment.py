@@ -1,4 +1,4 @@
-"""The fresh environment: the wheel set by URL and SHA-256, JAX by version, the suite's own needs.
+"""A fresh environment: the wheel set by URL and SHA-256, JAX by version, the suite's own needs.
 
 The set is installed first, alone and by hash; what follows is held to its versions by
 constraints. The wheels bring no ROCm: its root is linked to where their RUNPATH looks for it, so
@@ -7,6 +7,7 @@ that no LD_LIBRARY_PATH hides a wrong one.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from rocwheel import files
+from rocwheel.console import Console
 from rocwheel.errors import CommandError, WheelError
 from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
 from rocwheel.host.machine import Interpreter
@@ -24,6 +26,7 @@ from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.process import Command, Runner
 from rocwheel.values import replace
 
+QUIET: Final = {"PYTHONDONTWRITEBYTECODE": "1"}  # what looks at an environment changes nothing
 PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
@@ -112,7 +115,9 @@ class InstallPlan:
 
     python: Path  # of the environment
     files: tuple[tuple[Path, str], ...]
-    commands: tuple[Command, ...]
+    commands: tuple[tuple[str, Command], ...]  # each with what it does
+    requirements: tuple[str, ...]  # beside the wheels, and what all is held to
+    current: Command  # prints what pip would install today over it, as JSON
 
 
 def plan(
@@ -141,12 +146,29 @@ def plan(
             (held, _lines(pins)),
         ),
         commands=(
-            Command(argv=(str(interpreter.executable), "-m", "venv", str(folder / "env"))),
-            Command(argv=(*pip, *binary, "--no-deps", "--require-hashes", "-r", str(ours))),
-            Command(argv=(*pip, *binary, "-c", str(held), "-r", str(others))),
-            Command(argv=(*pip, "check")),
+            (
+                "a virtual environment",
+                Command(argv=(str(interpreter.executable), "-m", "venv", str(folder / "env"))),
+            ),
+            (
+                f"{len(wheels.wheels)} wheels of the set, by hash",
+                Command(argv=(*pip, *binary, "--no-deps", "--require-hashes", "-r", str(ours))),
+            ),
+            (
+                "JAX and what the suite requires" if with_jax else "what the suite requires",
+                Command(argv=(*pip, *binary, "-c", str(held), "-r", str(others))),
+            ),
+            ("pip check", Command(argv=(*pip, "check"), env=QUIET)),
         ),
-    )
+        requirements=(*jax, *requirements, *pins),
+        current=Command(
+            argv=(
+                *pip, *binary, "--dry-run", "--upgrade", "--upgrade-strategy=eager",
+                "--report=-", "-c", str(held), "-r", str(others),
+            ),
+            env=QUIET,
+        ),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,25 +185,28 @@ def make(
     *,
     runner: Runner,
     rocm: Path | None,
+    console: Console,
     log: Path,
     left: Callable[[], float],
 ) -> Environment:
-    """Apply a plan; `left` says how many seconds there still are.
+    """Apply a plan and say what takes how long; `left` says how many seconds there still are.
 
     Raises InfraError, or WrongWheelsError where requirements contradict.
     """
     for path, text in planned.files:
         path.write_text(text, encoding="utf-8")
-    *steps, check = planned.commands
-    for command in steps:
+    *steps, (last, check) = planned.commands
+    for what, command in steps:
         try:
-            runner.run(replace(command, timeout=left()), log=log)
+            with console.step(what):
+                runner.run(replace(command, timeout=left()), log=log)
         except CommandError as exc:
             raise InfraError(
                 f"the environment could not be made: {exc}", hint=exc.hint, detail=exc.detail
             ) from exc
     try:
-        runner.run(replace(check, timeout=left()), log=log)
+        with console.step(last):
+            runner.run(replace(check, timeout=left()), log=log)
     except CommandError as exc:
         raise WrongWheelsError(
             f"pip check: {_first(exc.detail)}",
@@ -199,6 +224,17 @@ def make(
     return Environment(
         python=planned.python, site=site, packages=tuple(sorted(listed.split(), key=str.lower))
     )
+
+
+def outdated(planned: InstallPlan, *, runner: Runner, log: Path, left: Callable[[], float]) -> str:
+    """Why an environment is not what a fresh one would be today, "" when it is."""
+    try:
+        runner.run(replace(planned.commands[-1][1], timeout=left()), log=log)
+        said = runner.capture(replace(planned.current, timeout=left()))
+        wanted = [item["metadata"] for item in json.loads(said)["install"]]
+    except (CommandError, ValueError, KeyError) as exc:
+        return f"pip cannot say what is in it: {_first(str(exc))}"
+    return ", ".join(f"pip has {item['name']} {item['version']} now" for item in wanted[:1])
 
 
 def _lines(lines: Iterable[str]) -> str:

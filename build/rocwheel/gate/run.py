@@ -18,10 +18,10 @@ from typing import Final
 
 from packaging.version import Version
 
-from rocwheel import __version__, home
+from rocwheel import __version__, files, home
 from rocwheel.console import Console
 from rocwheel.errors import ConfigError, RocwheelError
-from rocwheel.gate import environment, provisioning
+from rocwheel.gate import environment, kept, provisioning
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.engine import Engine
 from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
@@ -46,6 +46,7 @@ from rocwheel.source import git
 from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State, Verdict
 
+WORK: Final = "gate/work"  # in the cache
 WATCHED: Final = ("jax", "jaxlib")
 
 
@@ -77,11 +78,11 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
     except InfraError as exc:
         yield f"{exc}: {exc.state.value}"
         return
-    planned = _plan_install(request, interpreter, Path("<work>"), ())
+    planned = _plan_install(request, interpreter, host.cache / kept.FOLDER / "<new>", ())
     for path, text in planned.files:
         yield f"write {path}:"
         yield from (f"  {line}" for line in text.splitlines())
-    yield from map(str, planned.commands)
+    yield from (str(command) for _, command in planned.commands)
     yield f"run the tests with {planned.python}, at most {request.run_seconds:g} s"
 
 
@@ -128,9 +129,7 @@ def _results(
 
     allotted = devices.choose(request, host)
     interpreter = _interpreter(request, host)
-    work = Path(tempfile.mkdtemp(prefix="gate-", dir=_folder(host.cache / "gate"))).resolve()
-    if not request.keep:
-        stack.callback(shutil.rmtree, work, ignore_errors=True)
+    work = _work(request, host, stack)
     with console.step("Tests of the suite", key="tests"):
         tests = _gather(request, host, work)
         setup.tests = _identity(request, host)
@@ -138,11 +137,12 @@ def _results(
         provided = provisioning.provide(request, host, console)
         setup.provided = provided.record
     taken = _take(host, allotted, stack, patience=min(request.patience, left()))
-    with console.step("A fresh environment", key="environment"):
-        planned = _plan_install(request, interpreter, work, provided.requirements)
-        setup.environment = environment.make(
-            planned, runner=host.runner, rocm=provided.root, log=_log(request, "install"), left=left
+    with console.step("The environment", key="environment"):
+        asked = _ingredients(request, host, interpreter, provided)
+        prepared = stack.enter_context(
+            kept.prepared(asked, host, console, log=_log(request, "install"), left=left)
         )
+        setup.environment, setup.prepared = prepared.environment, prepared.how
     env = _environment(request, allotted, provided)
     setup.lanes = tuple(devices.lanes(allotted, taken.devices, env))
     with console.step("Preflight", key="preflight"):
@@ -151,7 +151,8 @@ def _results(
     plan = _plan_run(request, tests, setup, left())
     plan = replace(plan, worker=replace(plan.worker, locks=taken.locks))
     with console.step(f"{len(tests.files)} files on {len(setup.lanes)} lanes", key="run"):
-        return _run(plan, request, host, watcher, setup)
+        results = _run(plan, request, host, watcher, setup)
+    return _with_change(results, prepared.changed())
 
 
 # --- before the tests ----------------------------------------------------------------------------
@@ -180,7 +181,7 @@ def _find(request: GateRequest, fetched: Path | None) -> SuiteFiles:
     top = request.home.tests / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
         raise ConfigError(f"{request.cell}: no tests", hint="add --jax-tests with a JAX checkout")
-    return discovery.find(source, top, request.shard)
+    return discovery.find(source, top, request.shard, request.weights)
 
 
 def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
@@ -209,6 +210,15 @@ def _tool(request: GateRequest, host: Host) -> str:
     return f"{own.commit}{record.DIRTY if own.dirty else ''}" or __version__
 
 
+def _work(request: GateRequest, host: Host, stack: ExitStack) -> Path:
+    """A folder of this run alone, locked while it lasts: cleaning the cache leaves it."""
+    work = Path(tempfile.mkdtemp(dir=_folder(host.cache / WORK))).resolve()
+    stack.enter_context(files.locked(host.cache / kept.LOCKS / f"{work.name}.lock"))
+    if not request.keep:
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
+    return work
+
+
 def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
     found = machines.pythons(host.environ, runner=host.runner)
     for interpreter in found:
@@ -222,16 +232,36 @@ def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
 
 
 def _plan_install(
-    request: GateRequest, interpreter: machines.Interpreter, work: Path, rocm: tuple[str, ...]
+    request: GateRequest, interpreter: machines.Interpreter, folder: Path, rocm: tuple[str, ...]
 ) -> environment.InstallPlan:
     return environment.plan(
         request.wheels,
         interpreter=interpreter,
-        folder=work,
-        requirements=(*request.suite.requirements, *request.requirements, *rocm),
+        folder=folder,
+        requirements=(*request.packages, *rocm),
         constraints=request.constraints,
-        with_jax=request.suite.with_jax,
+        with_jax=any(suite.with_jax for suite in request.sharing),
     )
+
+
+def _ingredients(
+    request: GateRequest, host: Host, interpreter: machines.Interpreter, provided: Provided
+) -> kept.Ingredients:
+    return kept.Ingredients(
+        wheels=request.wheels,
+        interpreter=interpreter,
+        rocm=provided.root,
+        environ=host.environ,
+        plan=lambda folder: _plan_install(request, interpreter, folder, provided.requirements),
+    )
+
+
+def _with_change(results: Results, changed: str) -> Results:
+    """Add a fault where a file of the environment was changed, by whomever."""
+    if not changed:
+        return results
+    message = f"a file of the environment changed while tests ran: {changed}"
+    return replace(results, faults=(*results.faults, Fault(state=State.INFRA, message=message)))
 
 
 def _take(host: Host, allotted: Allotted, stack: ExitStack, *, patience: float) -> Held:

@@ -13,8 +13,10 @@ from typing import Any, Final
 
 from rocwheel import assets
 from rocwheel.console import duration
-from rocwheel.results import Fault, Outcome, Results, TestResult
-from rocwheel.verdict import State
+from rocwheel.report import trail
+from rocwheel.report.trail import Trails
+from rocwheel.results import Fault, LastRun, Outcome, Results, TestResult
+from rocwheel.verdict import SILENT, State
 
 WIDTH: Final = 1000.0  # of the timeline, in units of its own
 LONG: Final = ("packages",)  # shown folded
@@ -69,22 +71,60 @@ def _duration(ms: int) -> str:
     return duration(ms / 1000) if ms >= 60_000 else f"{ms / 1000:.2f} s"  # noqa: PLR2004
 
 
-def render(results: Results, found: Fault, libraries: Mapping[str, str]) -> bytes:
-    """Render the page."""
+# What to do about a state; a machine that is not well is nobody's failure.
+TO_DO: Final = {
+    State.PASS: "",
+    State.FLAKY: "Look at the tests that passed only when tried again; then run the gate again.",
+    State.FAIL: "Run the first failure again with the line below it, and mend it or the wheels.",
+    State.CRASH: "Read the log of the process that ended, then run the test again alone.",
+    State.TIMEOUT: "Look at the stacks of the test that did not end; run it again alone.",
+    State.COLLECT_ERROR: "Mend the import of the files below: none of their tests ran.",
+    State.NOTHING_RAN: "Look at the suite's file: its paths, its marker expression.",
+    State.TOO_FEW_RAN: "Look at what was skipped and why, and at must_run and may_skip.",
+    State.NO_RUNNER: "Nothing is known of the wheels. Run it where there are GPUs of the family.",
+    State.INFRA: "Nothing is known of the wheels. Mend or leave the machine, run it again.",
+    State.NOT_RUN: "Nothing is known of the wheels. Run it again, or the shard that is missing.",
+}
+
+
+def colour(state: State) -> str:
+    """Which colour a state has: by what is to be done about it.
+
+    `good`: nothing; `bad`: the wheels or tests are to be mended; `warn`: somebody is to look;
+    `idle`: it is to be run again elsewhere, and says nothing of the wheels.
+    """
+    if state is State.PASS:
+        return "good"
+    if state in SILENT:
+        return "idle"
+    look = (State.FLAKY, State.NOTHING_RAN, State.TOO_FEW_RAN)
+    return "warn" if state in look else "bad"
+
+
+def render(
+    results: Results, found: Fault, libraries: Mapping[str, str], last: LastRun | None = None
+) -> bytes:
+    """Render the page; `last` is the run of the same cell it is compared with."""
+    trails = Trails(results, last)
     text = assets.template("report/assets/page.html", duration=_duration).render(
         css=assets.style("report/assets/page.css"),
         js=assets.text("report/assets/page.js"),
-        data=_data(results),
+        data=_data(results, trails),
         title=verdict_text(results, found),
         results=results,
         found=found,
         counts=[(name, number) for name, number in results.counts.by_outcome().items() if number],
-        first=first_failure(results),
+        first=trails.of(results.failures[0]) if results.failures else None,
+        colour=colour,
+        to_do=TO_DO[found.state],
+        against=trail.summary(results, last) if results.tests else "",
+        mended=trail.mended(results, last),
         meaning=MEANINGS[found.state],
         elsewhere=elsewhere(results),
-        failures=results.failures,
+        number=len(results.failures),
+        failures=[trails.of(test) for test in results.failures[:SHOWN]],
         shown=SHOWN,
-        flaky=[test for test in results.tests if test.outcome is Outcome.FLAKY],
+        flaky=[trails.of(t) for t in results.tests if t.outcome is Outcome.FLAKY],
         left=_left(results),
         libraries=libraries_of(results, libraries),
         lanes=[(lane, list(bars(results, lane.name))) for lane in results.lanes],
@@ -110,11 +150,6 @@ def verdict_text(results: Results, found: Fault) -> str:
 def elsewhere(results: Results) -> str:
     """What the tests ran on instead of the family's GPUs, "" when it was those."""
     return ELSEWHERE.get(results.environment.get("backend", ""), "")
-
-
-def first_failure(results: Results) -> TestResult | None:
-    """What went wrong first, as far as a test did."""
-    return results.failures[0] if results.failures else None
 
 
 def libraries_of(results: Results, known: Mapping[str, str]) -> tuple[LibraryUse, ...]:
@@ -190,7 +225,7 @@ def _end(results: Results) -> int:
     return max([1, results.duration_ms, *ends])
 
 
-def _data(results: Results) -> str:
+def _data(results: Results, trails: Trails) -> str:
     """Every test for the script, safe inside a script element."""
     rows: list[dict[str, Any]] = [
         {
@@ -199,12 +234,15 @@ def _data(results: Results) -> str:
             "ms": test.duration_ms,
             "libraries": list(test.libraries),
             "lanes": list(dict.fromkeys(attempt.lane for attempt in test.attempts)),
+            "again": trails.again(test.test) if test.outcome.bad else "",
             "reason": test.reason or (test.worst.message if test.worst else ""),
             "attempts": [
                 {
                     "outcome": attempt.outcome.value,
                     "lane": attempt.lane,
                     "process": attempt.process,
+                    "log": trails.log(attempt),
+                    "before": trails.before(test.test, attempt),
                     "ms": attempt.duration_ms,
                     "message": attempt.message,
                     "detail": attempt.detail,

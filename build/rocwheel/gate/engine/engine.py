@@ -93,7 +93,7 @@ class Engine:
             self._trimmed = now
             for work in self._works:
                 if work.child:
-                    work.child.trim()
+                    work.child.tend()
         if self._findings.seconds > self._plan.deadline:
             self._close_down(f"the deadline of {self._plan.deadline:g} s passed")
         self._watcher.progress(

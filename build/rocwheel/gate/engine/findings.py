@@ -5,10 +5,12 @@ Texts come from processes that may write anything; they are made printable here,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
 
 from rocwheel.gate.engine import protocol
+from rocwheel.gate.engine.lane_work import LaneWork
 from rocwheel.gate.engine.outcomes import Outcomes
+from rocwheel.gate.engine.plan import RunPlan, Watcher
 from rocwheel.gate.verdict import exits
 from rocwheel.results import (
     Attempt,
@@ -19,13 +21,7 @@ from rocwheel.results import (
     ProcessRecord,
     Results,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from rocwheel.gate.engine.lane_work import LaneWork
-    from rocwheel.gate.engine.plan import RunPlan, Watcher
-    from rocwheel.verdict import State
+from rocwheel.verdict import State
 
 
 class Findings:

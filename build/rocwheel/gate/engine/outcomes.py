@@ -161,10 +161,13 @@ class Outcomes:
             entry.outcome = Outcome.PASSED
             entry.reason = f"failed after {suspect} in one process, passes alone"
 
-    def rerun(self, lane: str, *, alone: bool) -> Rerun | None:
-        """Take the next tests that need a fresh process; `alone`: no other lane could."""
+    def rerun(self, near: frozenset[str], *, alone: bool) -> Rerun | None:
+        """Take the next tests that need a fresh process, on another device than before.
+
+        `near` are the lanes of the device that asks; `alone`: no other device could.
+        """
         for number, rerun in enumerate(self._retries):
-            if alone or rerun.avoid != lane:
+            if alone or rerun.avoid not in near:
                 del self._retries[number]
                 return rerun
         return None

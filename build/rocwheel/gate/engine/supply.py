@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from rocwheel.gate.engine.lane_work import LaneMode
+from rocwheel.gate.engine.lane_work import LaneMode, LaneWork
+from rocwheel.gate.engine.outcomes import Outcomes
+from rocwheel.gate.engine.plan import RunPlan
 from rocwheel.gate.engine.scheduler import Scheduler, Step
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rocwheel.gate.engine.lane_work import LaneWork
-    from rocwheel.gate.engine.outcomes import Outcomes
-    from rocwheel.gate.engine.plan import RunPlan
 
 AHEAD_SECONDS: Final = 0.1  # of tests a worker is sent before it asks
 AHEAD_TESTS: Final = 32
@@ -34,8 +30,9 @@ class Supply:
             step = self.scheduler.next(work.lane.name, self._clock())
             if step or work.mode is not LaneMode.FREE:
                 return step
-            alone = sum(item.mode is not LaneMode.LOST for item in works) == 1
-            work.rerun = self._outcomes.rerun(work.lane.name, alone=alone)
+            near = frozenset(item.lane.name for item in works if item.lane.shares(work.lane))
+            well = {item.lane.name for item in works if item.mode is not LaneMode.LOST}
+            work.rerun = self._outcomes.rerun(near, alone=well <= near)
             work.left = list(work.rerun.tests) if work.rerun else []
         if not work.left:
             return None

@@ -57,10 +57,13 @@ class SuiteFiles:
         return ("-c", "/dev/null")
 
 
-def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
+def find(
+    source: SuiteSource, top: Path, shard: Shard, weights: Mapping[str, int] | None = None
+) -> SuiteFiles:
     """Find the files below `top` (our suite's folder, or a JAX checkout).
 
-    Raises SourceError when a path of the suite meets nothing, or the shard would be empty.
+    Shards are cut by `weights`, milliseconds by file, the same for all of them. Raises SourceError
+    when a path of the suite meets nothing, or the shard would be empty.
     """
     if not top.is_dir():
         raise SourceError(f"{top}: no such folder", hint="the suite's tests should be there")
@@ -83,7 +86,7 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
         if not any(fnmatch.fnmatchcase(file, pattern) for pattern in source.exclude)
     )
     sizes = {file: (top / file).stat().st_size for file in files}
-    mine = part(sizes, shard)
+    mine = part(weigh(sizes, weights or {}), shard)
     if not mine:
         raise SourceError(
             f"{top}: {len(files)} test files, too few for {shard.count} shards",
@@ -95,11 +98,22 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
     )
 
 
-def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
-    """The files of one shard: the largest first, each to the shard that has least.
+def weigh(sizes: Mapping[str, int], known: Mapping[str, int]) -> Mapping[str, int]:
+    """The weight of each file: how long it took, or what its size makes likely.
 
-    The same files give the same shards on every machine, so it goes by their size and not by
-    durations, which another shard may just have updated.
+    Without any durations sizes decide alone.
+    """
+    both = [file for file in sizes if known.get(file)]
+    if not both:
+        return sizes
+    per_byte = sum(known[file] for file in both) / max(1, sum(sizes[file] for file in both))
+    return {file: known.get(file) or round(size * per_byte) for file, size in sizes.items()}
+
+
+def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
+    """The files of one shard: the heaviest first, each to the shard that has least.
+
+    The same files with the same weights give the same shards on every machine.
     """
     loads = [0] * shard.count
     parts: list[list[str]] = [[] for _ in range(shard.count)]

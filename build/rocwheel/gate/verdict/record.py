@@ -25,6 +25,7 @@ class Setup:
     provided: RocmProvided
     facts: EnvironmentFacts | None = None
     environment: Environment | None = None
+    prepared: str = ""  # how the environment came to be
     lanes: tuple[Lane, ...] = ()
     tests: str = ""  # commit of JAX whose tests ran, or SHA-256 of the folder
     tool: str = __version__  # our commit, "-dirty" when files differ from it
@@ -59,6 +60,7 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
         "devices": "\n".join(f"{d.target} {d.serial} {d.name}".strip() for d in devices_.values()),
         "host": host.name,
         "runner": host.label,
+        "environment": setup.prepared,
         "packages": "\n".join(packages),
         "tool": setup.tool,
     }
