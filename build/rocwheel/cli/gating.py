@@ -271,6 +271,14 @@ def _weights(
     return history.weights(place, suite.name, wheels.manifest, host.cache)
 
 
+def request(app: App, options: GateOptions, *, choice: Choice) -> Asked:
+    """Turn options into the request for their one suite. Raises as `requests`."""
+    found = requests(app, options, choice=choice)
+    if len(found) > 1:
+        raise click.UsageError("this takes one --suite at a time")
+    return found[0]
+
+
 def _output(options: GateOptions, suite: Suite, *, several: bool) -> str:
     """Where reports and logs of a suite go."""
     shard = Shard.parse(options.shard)
