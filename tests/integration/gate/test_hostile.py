@@ -54,6 +54,7 @@ def forged(**values):
 def test_before(): pass
 """
 TAIL = "\ndef test_after(): pass\n"
+LOG = "Path(os.readlink('/proc/self/fd/1'))"
 PASS, FAIL, CRASH, HANG = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT
 FINISH = (
     'forged(event="finish", key="x", test="test_a.py::test_it", batch=0, offset=0, '
@@ -258,6 +259,65 @@ KINDS = {
         "@pytest.mark.xfail(run=False)\ndef test_it(): os.abort()", Outcome.SKIPPED, outside=True,
         state=State.PASS,
     ),
+    # what it does to the files and processes around it
+    "its log is removed": fail(f"{LOG}.unlink(); assert 0", "assert 0"),
+    "its log is a pipe that nobody writes": fail(
+        f"p = {LOG}; p.unlink(); os.mkfifo(p); assert 0", "assert 0"
+    ),
+    "its log is a folder": fail(f"p = {LOG}; p.unlink(); p.mkdir(); assert 0", "assert 0"),
+    "its log has no end": fail(
+        f"p = {LOG}; p.unlink(); p.symlink_to('/dev/zero'); assert 0", "assert 0"
+    ),
+    "its log is a TiB long": fail("os.ftruncate(1, 1 << 40); assert 0", "assert 0"),
+    "its log is cut": fail("print('x' * 99999, flush=True); os.ftruncate(1, 0); assert 0", "assert"),
+    "all logs are removed": fail(f"__import__('shutil').rmtree({LOG}.parent); assert 0", "assert 0"),
+    "the file of its stacks is a pipe": crash(
+        f"p = {LOG}.with_suffix('.stacks'); p.unlink(); os.mkfifo(p); os.abort()", "SIGABRT"
+    ),
+    "its supervisor is stopped": well("os.kill(os.getppid(), signal.SIGSTOP)"),
+    "its supervisor is stopped, and it hangs": hang(
+        "os.kill(os.getppid(), signal.SIGSTOP); time.sleep(1000)"
+    ),
+    "its supervisor is stopped, and it crashes": crash(
+        "os.kill(os.getppid(), signal.SIGSTOP); os.abort()", "SIGABRT"
+    ),
+    "the pipe of commands cannot be waited for": crash(
+        "[os.set_blocking(n, False) for n in pipes(False)]", "after it was reported"
+    ),
+    # what it takes from its process
+    "the recursion limit": well(
+        "import inspect; sys.setrecursionlimit(len(inspect.stack()) + 8)",
+        left="another recursion limit",
+    ),
+    "all imported modules": well(
+        "sys.modules.clear()", left="no imported modules", state=State.CRASH
+    ),
+    "the built-in functions": crash("import builtins; builtins.len = builtins.isinstance = None"),
+    "the function that imports": well(
+        "import builtins; builtins.__import__ = None", left="another __import__"
+    ),
+    "what waits for processes": crash("os.waitid = os.kill = None"),
+    "another user": well(
+        "os.geteuid() or (os.setgid(65534), os.setuid(65534))",
+        left="another user" if os.geteuid() == 0 else "",
+    ),
+    "pytest's own loop": fail(
+        "def test_it(request): request.session.shouldstop = 'enough'",
+        "stopped the whole session: enough", outside=True,
+    ),
+    "the plugin that runs it": fail(
+        "def test_it(request):\n    manager = request.config.pluginmanager\n"
+        "    for plugin in list(manager.get_plugins()):\n"
+        "        if 'rocwheel' in type(plugin).__module__: manager.unregister(plugin)",
+        "no outcome", outside=True,
+    ),
+    "a repr that never ends": hang(
+        "class R:\n        def __repr__(self):\n            while True: pass\n    assert R() == 1"
+    ),
+    "a repr that ends the process": crash(
+        "class R:\n        def __repr__(self): os._exit(0)\n    assert R() == 1", "exit status 0"
+    ),
+    "a coroutine": fail("async def test_it(): assert 0", "async def", outside=True),
     "a report made a pass": fail(
         "def test_it(): assert 0, 'hidden'", "hidden", outside=True,
     ),
@@ -276,7 +336,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def test_the_corpus_has_the_kinds_it_is_said_to_have():
-    assert len(KINDS) >= 88
+    assert len(KINDS) >= 110
 
 
 @pytest.fixture

@@ -140,7 +140,9 @@ def lay_out(tests: SuiteFiles, source: SuiteSource, target: Path) -> SuiteFiles:
             wanted.add(pattern)
     for file in wanted:
         _copy(tests.root / file, root / file)
-    extra = {path for pattern in source.modules for path in tests.root.glob(pattern)}
+    # `**` at the end of a pattern finds folders alone before Python 3.13
+    patterns = (f"{pattern}/*" if pattern.endswith("**") else pattern for pattern in source.modules)
+    extra = {path for pattern in patterns for path in tests.root.glob(pattern) if path.is_file()}
     for path in extra:
         _copy(path, modules / path.relative_to(tests.root))
     return replace(tests, root=root, modules=modules if extra else None)

@@ -76,11 +76,16 @@ def test_jax_itself_is_not_beside_its_tests(jax, tmp_path):
 def test_modules_that_the_wheel_lacks_get_a_folder_of_their_own(jax, tmp_path):
     (jax / "jax/_src").mkdir()
     (jax / "jax/_src/only_for_tests.py").touch()
-    source = replace(SOURCE, modules=("jax/_src/only*.py",))
+    (jax / "jax/_src/whole/deep").mkdir(parents=True)
+    for name in ("__init__.py", "deep/one.py"):
+        (jax / "jax/_src/whole" / name).touch()
+    source = replace(SOURCE, modules=("jax/_src/only*.py", "jax/_src/whole/**"))
     laid = discovery.lay_out(discovery.find(source, jax, Shard()), source, tmp_path / "out")
-    assert [str(p.relative_to(laid.modules)) for p in laid.modules.rglob("*.py")] == [
-        "jax/_src/only_for_tests.py"
-    ]
+    assert {str(p.relative_to(laid.modules)) for p in laid.modules.rglob("*.py")} == {
+        "jax/_src/only_for_tests.py",
+        "jax/_src/whole/__init__.py",
+        "jax/_src/whole/deep/one.py",
+    }
     assert not (laid.root / "jax").exists()
 
 

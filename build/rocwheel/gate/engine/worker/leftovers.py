@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import faulthandler
 import os
 import resource
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from .channel import EventWriter
 
 DUMP_SIGNAL = 62  # a real-time signal that nothing else uses; stacks of all threads on request
+RECURSION, USER, IMPORT = "recursion limit", "user", "__import__"
 END_SECONDS = 1.0  # for a killed process to disappear
 ARGUMENTS_SECONDS = 0.1  # for a new program to have its arguments
 KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
@@ -28,8 +30,9 @@ LIMITS = (
 )  # fmt: skip
 
 # Tests replace what they like: what is needed here is kept.
-_fstat, _clock, _threads, _getsignal, _setsignal = (
-    os.fstat, time.monotonic, threading.enumerate, signal.getsignal, signal.signal,
+_fstat, _clock, _threads, _getsignal, _setsignal, _geteuid, _getegid = (
+    os.fstat, time.monotonic, threading.enumerate, signal.getsignal, signal.signal, os.geteuid,
+    os.getegid,
 )  # fmt: skip
 
 
@@ -104,6 +107,9 @@ class Leftovers:
         if self._stacks.closed:
             self.found.append("closed descriptors that were not its own")
             self.spoiled = True
+        if "pytest" not in sys.modules:
+            self.found.append("no imported modules")
+            self.spoiled = True
         self._restore(_state())
         self._kill()
         if not self.spoiled:
@@ -121,6 +127,18 @@ class Leftovers:
                     resource.setrlimit(name[0], expected)
                 except (OSError, ValueError):  # a hard limit is for ever
                     self.spoiled = True
+                continue
+            if name == RECURSION:
+                sys.setrecursionlimit(expected)
+                self.found.append(f"another {name}")
+                continue
+            if name == IMPORT:
+                builtins.__import__ = expected
+                self.found.append(f"another {name}")
+                continue
+            if name == USER:
+                self.found.append(f"another {name}")
+                self.spoiled = True
                 continue
             if isinstance(name, str):
                 setattr(sys, name, expected)
@@ -162,6 +180,8 @@ def _state() -> dict[Any, Any]:
     """Signal handlers and standard streams of this process."""
     state: dict[Any, Any] = {number: _getsignal(number) for number in KEPT_SIGNALS}
     state["stdout"], state["stderr"] = sys.stdout, sys.stderr
+    state[RECURSION], state[USER] = sys.getrecursionlimit(), (_geteuid(), _getegid())
+    state[IMPORT] = builtins.__import__
     state |= {limit: resource.getrlimit(limit[0]) for limit in LIMITS}
     return state
 

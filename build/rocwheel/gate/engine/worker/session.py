@@ -236,7 +236,11 @@ class Session:
             message = f"the test stopped the whole session: {type(exc).__name__}: {exc}"
         seconds = _clock() - started
         self._leftovers.end()
-        going = going and not self._leftovers.spoiled
+        if stopped := item.session.shouldstop or item.session.shouldfail:
+            outcome, message = FAILED_STATUS, f"the test stopped the whole session: {stopped}"
+            going = False
+        registered = item.config.pluginmanager.is_registered(self)
+        going = going and registered and not self._leftovers.spoiled
         self.failed += outcome == FAILED_STATUS
         self._ran[outcome] += 1
         self._reports_failed = outcome == FAILED_STATUS
