@@ -1,5 +1,5 @@
 # Builder image: CPythons, compilers, Bazel, patchelf and rocwheel itself, on any base.
-# `ci_build image build` makes the context and gives every argument; ci/images.yaml has the values.
+# `rocwheel image build` makes the context and gives every argument; ci/images.yaml has the values.
 ARG BASE
 FROM ${BASE}
 

@@ -32,12 +32,14 @@ PACKAGES = (
     "curl",
     "docker-registry",
     "docker.io",
+    "fish",
     "git",
     "iptables",
     "isal",
     "munge",
     "mmdebstrap",
     "nginx-light",
+    "openssh-server",
     "openssl",
     "podman",
     "python3-venv",
@@ -46,6 +48,7 @@ PACKAGES = (
     "slurmd",
     "runc",
     "skopeo",
+    "zsh",
     "zstd",
 )
 

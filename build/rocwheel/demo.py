@@ -319,7 +319,7 @@ def _pinned(manifest: Manifest) -> str:
     )
 
 
-def dry_run(base: dist.Request, *, runner: HostRunner) -> Iterator[str]:
+def dry_run(base: dist.Request, *, runner: HostRunner, console: Console) -> Iterator[str]:
     """What `run` would do, as lines; asks for CPythons and packages, changes nothing."""
     missing = debian.missing(debian.MINIATURE_PACKAGES, runner=runner) if debian.present() else ()
     for command in debian.install_commands(missing) if missing else ():
@@ -330,7 +330,7 @@ def dry_run(base: dist.Request, *, runner: HostRunner) -> Iterator[str]:
     yield str(_making(miniature(base.home), tarball))
     yield f"# serve {tarball.parent} on a free loopback port while dist_wheels runs:"
     served = dataclasses.replace(wanted, therock=f"http://localhost/{TARBALL}")
-    yield from dist.dry_run(dist.plan(served), runner=runner, place=prepared.place)
+    yield from dist.dry_run(dist.plan(served), runner=runner, console=console, place=prepared.place)
     yield "# stage, gate (suite miniature, every CPython), promote: cells of a night, into a folder"
     yield "# install from that index by hash into a fresh environment per CPython, and import"
 

@@ -25,7 +25,7 @@ from rocwheel.process import Command, GuestPath, HostRunner, Runner
 # What a test may need of the caller's environment; everything else a child sees is fixed.
 TEST_ENV: Final = ("GPU_", "HIP_", "HSA_", "JAX_", "ROCR_", "XLA_")
 _ABOUT: Final = """
-import importlib.metadata, json, sys, sysconfig
+import importlib.metadata, importlib.util, json, sys, sysconfig
 # the record of pip: packaging.python.org/en/latest/specifications/direct-url-data-structure
 installed = {}
 for item in importlib.metadata.distributions():
@@ -35,7 +35,11 @@ for item in importlib.metadata.distributions():
     old = archive.get("hash", "").rpartition("sha256=")[2]  # as pip before 23.1 writes it
     installed[name] = archive.get("hashes", {}).get("sha256", old)
 free = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
-print(json.dumps({"python": "%d.%d%s" % (*sys.version_info[:2], free), "installed": installed}))
+print(json.dumps({
+    "python": "%d.%d%s" % (*sys.version_info[:2], free),
+    "installed": installed,
+    **{name: bool(importlib.util.find_spec(name)) for name in ("pip", "pytest")},
+}))
 """
 
 
@@ -92,7 +96,7 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
     Raises what building raises; HostError for an environment that is none; CommandError when pip
     or a test fails.
     """
-    python, hashes = _about(loop.environment, runner)
+    python, hashes = _about(loop, runner)
     planned = _plan(loop, python)
     inputs = dist.gather(planned, runner=runner, console=console)
     with bazel.explained(planned.failures), inputs.place.running(runner) as inside:
@@ -123,11 +127,11 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
     )
 
 
-def preview_turn(loop: Loop, *, runner: HostRunner) -> Iterator[str]:
+def preview_turn(loop: Loop, *, runner: HostRunner, console: Console) -> Iterator[str]:
     """Every command `turn` would run; changes nothing."""
-    python, _ = _about(loop.environment, runner)
+    python, _ = _about(loop, runner)
     planned = _plan(loop, python)
-    found = dist.preview(planned, runner=runner)
+    found = dist.preview(planned, runner=runner, console=console)
     environ = loop.request.environ
     yield from dist.fetching(planned, found)
     yield from (f"# {note}" for note in found.notes)
@@ -142,10 +146,11 @@ def preview_turn(loop: Loop, *, runner: HostRunner) -> Iterator[str]:
 
 
 def preview_configure(
-    request: dist.Request, *, rc_file: Path | None, runner: HostRunner
+    request: dist.Request, *, rc_file: Path | None, runner: HostRunner, console: Console
 ) -> Iterator[str]:
     """The rc file `configure` would write, and the commands it would print."""
-    found = dist.preview(dist.plan(replace(request, allow_dirty=True)), runner=runner)
+    planned_build = dist.plan(replace(request, allow_dirty=True))
+    found = dist.preview(planned_build, runner=runner, console=console)
     planned = bazel.invocations(found.spec)
     path = rc_file or _default_rc(request, found.spec)
     yield f"# write {path}"
@@ -241,7 +246,7 @@ def _spec(loop: Loop, python: PythonVersion, spec: bazel.BuildSpec) -> bazel.Bui
 
 
 def _rc_lines(planned: Sequence[BazelInvocation]) -> list[str]:
-    lines = ["# Written by `ci_build configure`. Each config is one command line of it."]
+    lines = ["# Written by `rocwheel configure`. Each config is one command line of it."]
     for option in planned[0].startup:
         name, _, value = option.partition("=")
         if name == "--bazelrc":  # read after the workspace's own, as on a command line
@@ -275,8 +280,12 @@ def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
     )
 
 
-def _about(environment: Path, runner: Runner) -> tuple[PythonVersion, frozenset[str]]:
-    """The CPython of an environment, and the digests of the wheels it was filled from."""
+def _about(loop: Loop, runner: Runner) -> tuple[PythonVersion, frozenset[str]]:
+    """The CPython of an environment, and the digests of the wheels it was filled from.
+
+    Raises HostError for an environment that is none, or that lacks what the turn will run in it.
+    """
+    environment = loop.environment
     python = environment / "bin" / "python"
     if not python.is_file():
         raise HostError(
@@ -285,6 +294,16 @@ def _about(environment: Path, runner: Runner) -> tuple[PythonVersion, frozenset[
         )
     answer = json.loads(runner.capture(Command(argv=(str(python), "-c", _ABOUT), timeout=60)))
     installed: Mapping[str, str] = answer["installed"]
+    lacking = [name for name in ("pip", *("pytest",) * bool(loop.tests)) if not answer[name]]
+    if lacking:
+        name = " and ".join(lacking)
+        missing = "python -m ensurepip" if "pip" in lacking else "pip install pytest"
+        raise HostError(
+            f"{environment}: has no {name}", hint=f"bring it: {environment / 'bin'}/{missing}"
+        )
+    for test in loop.tests:
+        if not test.exists():
+            raise ConfigError(f"{test}: no such file", hint="check --test")
     return PythonVersion.parse(answer["python"]), frozenset(filter(None, installed.values()))
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Bypass, Family, Level, Need, Proof, Rule, Runner, Trigger
 from rocwheel import config
 from rocwheel.config import Field
+from rocwheel.errors import ConfigError
+from rocwheel.model import suggest
 
 
 def load(path: Path) -> dict[str, Family]:
@@ -23,6 +26,17 @@ def load(path: Path) -> dict[str, Family]:
             entry.fail(f"{family.name}: defined twice")
         found[family.name] = family
     return found
+
+
+def named(name: str, others: tuple[str, ...] = ()) -> Family:
+    """The family of the matrix of that name. Raises ConfigError that names the nearest one."""
+    try:
+        return matrix.family(name)
+    except KeyError as exc:
+        problem, _, hint = str(exc.args[0]).partition("; ")
+        if "unknown" in problem:
+            hint = suggest(name, (*matrix.FAMILIES, *others))
+        raise ConfigError(problem, hint=hint) from exc
 
 
 def _family(entry: Field) -> Family:

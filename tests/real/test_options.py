@@ -44,6 +44,7 @@ def gathered(commit: Commit, tmp_path: Path, **changes: object) -> tuple:
         subprocess.run([*git, *words], check=True)
     folder = compilers(tmp_path / "bin")
     asked = dist.Request(
+        allow_dirty=True,  # of the checkout that the tests stand in
         therock=str(tarballs.rocm_folder(tmp_path / "rocm")),
         gfx_targets=("gfx942",),
         jax_source_dir=root,

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
+    from click.shell_completion import CompletionItem
+
 # by stage, as the help shows them: name -> where it is, and the first line of its help
 STAGES: Final = {
     "Build": {
@@ -112,6 +114,7 @@ STAGES: Final = {
         "completion": ("rocwheel.cli.completion:completion", "Print shell completion code."),
     },
 }
+COMPLETE: Final = "_ROCWHEEL_COMPLETE"  # set by the code that `completion` prints
 COMMANDS: Final = {name: what for stage in STAGES.values() for name, what in stage.items()}
 
 
@@ -146,6 +149,18 @@ class Commands(SectionedGroup):
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands of the table, and options, which may stand before a command; imports none."""
+        from click.shell_completion import CompletionItem
+
+        from rocwheel.cli.options import build_options
+
+        options = before_the_command(build_options, DryRun.declared)
+        opts = [name for param in (*self.get_params(ctx), *options) for name in param.opts]
+        names = opts if incomplete.startswith("-") else COMMANDS
+        found = sorted({name for name in names if name.startswith(incomplete)})
+        return [CompletionItem(name) for name in found]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         for stage, commands in STAGES.items():
@@ -182,6 +197,8 @@ class Commands(SectionedGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Put options that stood before the command behind it, where they are used."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            if ctx.resilient_parsing:  # a line that somebody is still typing
+                return None, None, []
             from rocwheel.model import suggest
 
             if "--json" in args and ctx.obj:  # which no command is there to read
@@ -248,7 +265,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        return _run(app, argv)
+        return _complete(app) if COMPLETE in app.environ else _run(app, argv)
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except click.ClickException as exc:
@@ -262,12 +279,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(app, _host_error(exc))
 
 
+def _complete(app: App) -> int:
+    """Answer a press of Tab; what is wrong with the line is said when it is run."""
+    from rocwheel.cli.completion import answer
+
+    if found := answer(ci_build, app):
+        click.echo(found)
+    return 0
+
+
 def _run(app: App, argv: Sequence[str] | None) -> int:
     try:
         status = ci_build.main(
             args=None if argv is None else list(argv),
             prog_name=program_name(sys.argv[0]),
-            complete_var="_CI_BUILD_COMPLETE",
             standalone_mode=False,
             obj=app,
         )
@@ -293,7 +318,16 @@ def _usage(app: App, exc: click.ClickException) -> int:
     return exc.exit_code
 
 
+def _as_called(text: str) -> str:
+    """A hint, with the name this program was called by in its command lines."""
+    import re
+
+    ours = rf"\brocwheel (?=(?:{'|'.join(COMMANDS)})\b)"
+    return re.sub(ours, f"{program_name(sys.argv[0])} ", text)
+
+
 def _fail(app: App, error: RocwheelError) -> int:
+    error.hint = _as_called(error.hint)
     if app.debug:
         import traceback
 

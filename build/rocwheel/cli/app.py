@@ -62,7 +62,13 @@ class App:
         elif sys.stderr.isatty() and self.environ.get("TERM", "dumb") != "dumb":
             mode = ConsoleMode.TERMINAL
         verbosity = 2 if self.debug else self.verbosity
-        return Console(sys.stderr, clock=time.monotonic, mode=mode, verbosity=verbosity)
+        return Console(
+            sys.stderr,
+            clock=time.monotonic,
+            mode=mode,
+            verbosity=verbosity,
+            colour=mode is ConsoleMode.TERMINAL and not self.environ.get("NO_COLOR"),
+        )
 
     @cached_property
     def runner(self) -> HostRunner:

@@ -9,9 +9,11 @@ from pathlib import Path
 import click
 
 from rocwheel import dev as loop
+from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, once, option
 from rocwheel.cli.dist import needed_rocm, request_from
+from rocwheel.cli.known import Known
 from rocwheel.cli.options import (
     BuildOptions,
     listed,
@@ -21,6 +23,7 @@ from rocwheel.cli.options import (
 )
 from rocwheel.console import count
 from rocwheel.container import devices
+from rocwheel.model import WheelKind
 
 _PATH = click.Path(path_type=Path)
 
@@ -49,7 +52,9 @@ def configure(app: App, options: ConfigureOptions) -> None:
     request = request_from(app, options, therock=needed_rocm(options))
     rc_file = app.path(options.output)
     if options.dry_run:
-        app.emit_plan(loop.preview_configure(request, rc_file=rc_file, runner=app.runner))
+        app.emit_plan(
+            loop.preview_configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
+        )
         return
     done = loop.configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
     app.console.info(f"wrote {done.rc_file}; by hand:")
@@ -82,6 +87,7 @@ class DevOptions(BuildOptions, DryRun):
 @option(
     "--only",
     metavar="LIST",
+    type=Known(known.of(*(kind.value for kind in WheelKind)), many=True),
     help="Wheels to build, comma-separated: plugin,pjrt,jaxlib; default: all.",
 )
 @option("--editable", is_flag=True, help="Install editable, where the layout has it.")
@@ -111,7 +117,7 @@ def dev(app: App, options: DevOptions) -> None:
     """
     asked = _loop(app, options)
     if options.dry_run:
-        app.emit_plan(loop.preview_turn(asked, runner=app.runner))
+        app.emit_plan(loop.preview_turn(asked, runner=app.runner, console=app.console))
         return
     done = loop.turn(asked, runner=app.runner, console=app.console)
     for line in done.bazel.lines():

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import click
 
+from rocwheel import families
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once
-from rocwheel.cli.target import TargetOptions, family_named
+from rocwheel.cli.target import TargetOptions
 from rocwheel.release import rights
 
 
@@ -37,6 +38,6 @@ def show_rights(app: App, options: RightsOptions) -> None:
 
     Without --family it is for all families; a runner should be given one.
     """
-    family = family_named(options.family).name if options.family else "*"
+    family = families.named(options.family).name if options.family else "*"
     document = rights.policy(options.open(app), rights.ROLES[options.role], family=family)
     app.emit(document, json.dumps(document, indent=2))

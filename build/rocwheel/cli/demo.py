@@ -52,7 +52,7 @@ def demo(app: App, options: DemoOptions) -> None:
     """
     base = request_from(app, options, therock="")
     if options.dry_run:
-        app.emit_plan(job.dry_run(base, runner=app.runner))
+        app.emit_plan(job.dry_run(base, runner=app.runner, console=app.console))
         return
     root = os.geteuid() == 0
     job.install_packages(runner=app.runner, console=app.console, root=root)

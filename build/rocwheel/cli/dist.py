@@ -118,7 +118,7 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     """
     planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
     if options.dry_run:
-        app.emit_plan(dist.dry_run(planned, runner=app.runner))
+        app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
         return
     result = dist.build(planned, runner=app.runner, console=app.console)
     for line in dist.lines(result, seconds=app.console.seconds):

@@ -203,7 +203,7 @@ class GateSlotOptions:
 def slot(app: App, options: GateSlotOptions) -> None:
     """Become COMMAND with a GPU of its own, as soon as one is free.
 
-    For Bazel: --run_under="ci_build gate slot --". The masks this process was given are narrowed,
+    For Bazel: --run_under="rocwheel gate slot --". The masks this process was given are narrowed,
     never widened; the lock is held until COMMAND ends.
     """
     host = gating.this_host(app, options.slots, "")

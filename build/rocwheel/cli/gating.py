@@ -15,8 +15,10 @@ from typing import Any
 import click
 
 from amdgpu_family_matrix import Family
+from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, given_words, once, option, section, together
+from rocwheel.cli.known import Known
 from rocwheel.cli.target import Target, TargetOptions, family_of
 from rocwheel.console import ConsoleMode
 from rocwheel.errors import InterruptError, StoreError
@@ -41,6 +43,7 @@ from rocwheel.verdict import State, Verdict
 NAME_WIDTH = 40  # of a test in the progress line
 SLOTS = Path("/run/lock/rocwheel")
 _TEXT_PATH = click.Path(path_type=str)
+_NEEDED = {"suites": known.suites, "python": known.pythons, "family": known.families}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,10 +55,16 @@ class SetOptions(TargetOptions):
 
     declared = section(
         "Target",
-        once("--python", metavar="VERSION", help="CPython: 3.12 (required)."),
+        once(
+            "--python",
+            metavar="VERSION",
+            type=Known(known.pythons),
+            help="CPython: 3.12 (required).",
+        ),
         once(
             "--manifest",
             metavar="SHA|PATH",
+            type=known.FILE,
             help="The staged wheel set: SHA-256 of its manifest (6 digits or more), or the file.",
         ),
     )
@@ -68,7 +77,13 @@ class CellOptions(SetOptions):
     suite: str | None
 
     declared = section(
-        "Target", once("--suite", metavar="NAME", help="A suite of ci/suites (required).")
+        "Target",
+        once(
+            "--suite",
+            metavar="NAME",
+            type=Known(known.suites),
+            help="A suite of ci/suites (required).",
+        ),
     )
 
 
@@ -96,6 +111,7 @@ run_options = together(
     once(
         "--rocm",
         metavar="SOURCE",
+        type=known.FILE,
         help="ROCm: a tarball, URL or folder, or pip:REQUIREMENT; default: the manifest's tarball.",
     ),
     once(
@@ -190,6 +206,7 @@ class GateOptions(SetOptions, DryRun):
                 "suites",
                 multiple=True,
                 metavar="NAME",
+                type=Known(known.suites),
                 help="A suite of ci/suites (required); repeated, they share one environment.",
             ),
         ),
@@ -214,9 +231,9 @@ class Asked:
 
 def requests(app: App, options: GateOptions, *, choice: Choice) -> tuple[Asked, ...]:
     """Turn options into a request for each suite. Raises UsageError, ConfigError, StoreError."""
-    for name in ("suites", "python", "family"):
+    for name, values in _NEEDED.items():
         if not getattr(options, name):
-            raise click.UsageError(f"give --{name.removesuffix('s')}; `gate list` shows the suites")
+            raise known.lacking(f"--{name.removesuffix('s')}", values)
     named = tuple(dict.fromkeys(options.suites))
     if len(named) > 1 and (options.tests or options.failed_of):
         raise click.UsageError("--test and --failed-of go with one --suite")
@@ -295,6 +312,8 @@ def _wheels(
     if options.wheels:
         if options.channel or options.store_url:
             raise click.UsageError("--wheels are local: give no --channel and no --store")
+        if options.manifest:
+            raise click.UsageError("--wheels and --manifest contradict each other: give one")
         folder = app.cwd / options.wheels
         family = family_of(app, options)
         if not (folder / MANIFEST).is_file():

@@ -13,8 +13,10 @@ from rocwheel import container, image, source
 from rocwheel import rocm as trees
 from rocwheel.bazel import releases
 from rocwheel.bazel.releases import Downloads
+from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once, option, section
+from rocwheel.cli.known import Known
 from rocwheel.console import columns, size
 from rocwheel.container import EngineKind
 from rocwheel.dist.build_request import Executor
@@ -61,6 +63,7 @@ class RecipeOptions(EngineOptions):
         once(
             "--recipe",
             metavar="NAME",
+            type=Known(known.recipes),
             default="manylinux_2_28",
             show_default=True,
             help="Builder recipe of ci/images.yaml.",
@@ -206,7 +209,7 @@ def _searched(
     if remote is None:
         raise HostError(
             f"{inputs.reference}: neither {engine.kind.value} nor a registry has it",
-            hint=f"make it: ci_build image build --recipe {inputs.recipe.name}",
+            hint=f"make it: rocwheel image build --recipe {inputs.recipe.name}",
         )
     return remote
 

@@ -18,8 +18,10 @@ from rocwheel.cli.target import (
     TargetOptions,
 )
 from rocwheel.console import Unit
+from rocwheel.entry import parsed
 from rocwheel.errors import HostError, StoreError
 from rocwheel.index.serve import Site
+from rocwheel.ledger import log
 from rocwheel.places import Place
 from rocwheel.release import adopt as adoption
 from rocwheel.release import audit, pip_resolution
@@ -187,6 +189,7 @@ class ServeOptions(TargetOptions):
                 host=self.host,
                 port=self.port,
                 upstream=self.upstream,
+                indexes=[place.root for pair in target.pairs() for place in reversed(pair)],
                 say=app.console.detail,
             )
         except OSError as exc:
@@ -212,12 +215,34 @@ class ServeOptions(TargetOptions):
     help="Index that names we do not have are redirected to.",
 )
 def serve(app: App, options: ServeOptions) -> None:
-    """Serve a store over local HTTP as pip and uv see it, until Ctrl-C."""
+    """Serve a store over local HTTP as pip and uv see it, until Ctrl-C.
+
+    A line that installs the newest plugin of each index is printed.
+    """
     target = Target(app, options)
     site = options.site(app, target)
-    urls = [f"{site.url}{place.root}/" for pair in target.pairs() for place in reversed(pair)]
-    text = "\n".join(f"pip install --index-url {url} …" for url in urls)
-    app.emit({"url": site.url, "indexes": urls}, text)
-    sys.stdout.flush()
-    with site:
-        site.serve_forever()
+    places = [place for pair in target.pairs() for place in reversed(pair)]
+    urls = [f"{site.url}{place.root}/" for place in places]
+    lines = [
+        _install_line(place, url, options.upstream) for place, url in zip(places, urls, strict=True)
+    ]
+    try:
+        with site:
+            app.emit({"url": site.url, "indexes": urls, "install": lines}, "\n".join(lines))
+            sys.stdout.flush()
+            site.serve_forever()
+    except KeyboardInterrupt:
+        app.console.info(f"stopped: {site.url} is not served any more")
+
+
+def _install_line(place: Place, url: str, upstream: str) -> str:
+    """A line to paste: the newest plugin by its exact version, the rest from upstream."""
+    state = log.read(place)
+    state = log.load(place, state, [name for name in state.digests if name.endswith("-plugin")])
+    others = "" if upstream else " --extra-index-url https://pypi.org/simple/"
+    for project in sorted(name for name in state.projects if name in state.listings):
+        files = [item for item in state.shown(project) if item.yanked is None]
+        if files:
+            newest = max(files, key=lambda item: parsed(item.version)).version
+            return f"pip install --index-url {url}{others} {project}=={newest}"
+    return f"# nothing is listed at {url}"

@@ -24,7 +24,7 @@ from rocwheel.cli.night import (
     worker,
 )
 from rocwheel.cli.target import PersonOptions, StoreOptions
-from rocwheel.console import columns, duration
+from rocwheel.console import columns, count, duration
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.ledger.nights import Book, HostMark, Order, moment, now_text
 from rocwheel.pipeline import artifacts, notify, slurm, standing
@@ -305,7 +305,7 @@ def prune(app: App, options: NightPruneOptions) -> None:
         return
     app.console.detail("\n".join(lines))
     builds = _prune(target, old, plans, who)
-    app.emit({"nights": list(old), "builds": builds}, f"{len(old)} nights pruned")
+    app.emit({"nights": list(old), "builds": builds}, f"{count(len(old), 'night')} pruned")
 
 
 def _plans(target: NightTarget, families: tuple[str, ...], who: Who) -> list[retention.PrunePlan]:

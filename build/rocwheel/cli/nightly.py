@@ -26,7 +26,7 @@ from rocwheel.cli.night import (
     worker,
 )
 from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
-from rocwheel.console import columns
+from rocwheel.console import columns, count
 from rocwheel.dist.executor import credentials
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
@@ -102,7 +102,7 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
     runs = sum(not cell.kept for cell in made.cells)
     kept = len(made.cells) - runs
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
-    lines.append(f"{made.night} {state}: {runs} cells to run, {kept} kept")
+    lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept")
     cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
     document = {"night": made.night, "state": state, "run": runs, "kept": kept, "cells": cells_}
     app.emit(document, "\n".join(lines))

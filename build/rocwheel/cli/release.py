@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, option, section
 from rocwheel.cli.target import (
@@ -16,7 +17,7 @@ from rocwheel.cli.target import (
     Target,
     TargetOptions,
 )
-from rocwheel.console import size
+from rocwheel.console import count, size
 from rocwheel.errors import PromotionError
 from rocwheel.ledger.state import Action
 from rocwheel.release import promote as promotion
@@ -43,7 +44,7 @@ def stage(app: App, options: StageOptions) -> None:
     WHEELHOUSE is a wheelhouse or its manifest.json. Returns when the staging index lists every
     file with its hash; run again, it uploads only what is missing.
     """
-    target, dry_run = Target(app, options), options.dry_run
+    target, dry_run = Target(app, options, makes_store=True), options.dry_run
     path, person = app.cwd / options.wheelhouse, options.who(app)
     planned = staging.plan(path, target.family, target.channel, target.store, who=person)
     if dry_run or not planned.is_done:
@@ -127,7 +128,7 @@ class YankOptions(TargetOptions, PersonOptions, DryRun):
 
 _files = section(
     "Target",
-    option("--manifest", default="", metavar="SHA|PATH", help="A whole set."),
+    option("--manifest", default="", metavar="SHA|PATH", type=known.FILE, help="A whole set."),
     option("--file", "files", multiple=True, metavar="NAME", help="One wheel."),
 )
 
@@ -207,8 +208,11 @@ def prune(app: App, options: PruneOptions) -> None:
     target, person = Target(app, options), options.who(app, reason="retention")
     plans = retention.plans(target.pairs(), target.channel, who=person, orphans=options.orphans)
     documents = [_prune(app, planned, dry_run=options.dry_run) for planned in plans]
-    count = sum(len(item["sets"]) for item in documents)
-    app.emit({"places": documents}, f"{count} sets {'to prune' if options.dry_run else 'pruned'}")
+    number = sum(len(item["sets"]) for item in documents)
+    app.emit(
+        {"places": documents},
+        f"{count(number, 'set')} {'to prune' if options.dry_run else 'pruned'}",
+    )
 
 
 def _prune(app: App, planned: retention.PrunePlan, *, dry_run: bool) -> dict[str, Any]:

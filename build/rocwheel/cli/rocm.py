@@ -35,6 +35,7 @@ def _plan(app: App, options: FetchOptions) -> rocm.RocmPlan:
 def fetch_rocm(app: App, options: FetchOptions) -> None:
     """Fetch, check and cache a ROCm tree; print the path of its root."""
     plan = _plan(app, options)
+    rocm.check_local(plan)
     budget = byte_count(options.cache_budget) if options.cache_budget else None
     if options.dry_run:
         app.emit(plan.document(), str(plan))

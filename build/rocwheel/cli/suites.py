@@ -9,6 +9,7 @@ import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, option
+from rocwheel.console import count
 from rocwheel.gate.suite import static
 
 _PATH = click.Path(path_type=Path)
@@ -53,5 +54,6 @@ def check(app: App, options: SuitesCheckOptions) -> None:
     if options.jax_tests and options.jax_wheel:
         mine = static.read(app.cwd / options.jax_tests, app.cwd / options.jax_wheel)
     found = static.compare(app.home.root, options.jax or "", mine, record=options.record)
-    text = f"{len(found)} JAX releases, {sum(map(len, found.values()))} files: ok"
+    files = count(sum(map(len, found.values())), "file")
+    text = f"{count(len(found), 'JAX release')}, {files}: ok"
     app.emit({"jax": sorted(found)}, text)

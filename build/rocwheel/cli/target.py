@@ -10,18 +10,21 @@ import click
 
 import amdgpu_family_matrix as matrix
 from rocwheel import families
+from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import once, option, section
-from rocwheel.errors import ConfigError
+from rocwheel.cli.known import Known
+from rocwheel.errors import ConfigError, StoreError
 from rocwheel.gate.suite import suites
 from rocwheel.index import channels
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import manifests
 from rocwheel.manifest import Manifest
-from rocwheel.model import suggest
 from rocwheel.places import Place
 from rocwheel.release import wheelset
 from rocwheel.release.operations import Who
+from rocwheel.store import Store
+from rocwheel.store.file import FileStore
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
@@ -37,7 +40,12 @@ class StoreOptions:
 
     declared = section(
         "Target",
-        once("--channel", metavar="NAME", help="dev, nightly or prerelease."),
+        once(
+            "--channel",
+            metavar="NAME",
+            type=Known(known.channels),
+            help="A channel of ci/channels.yaml, such as nightly.",
+        ),
         once(
             "--store",
             "store_url",
@@ -54,7 +62,7 @@ class StoreOptions:
     def open(self, app: App) -> channels.Channel:
         """The channel they name; its store is not opened. Raises UsageError, ConfigError."""
         if bool(self.store_url) == bool(self.channel):
-            raise click.UsageError("give --channel or --store, one of the two")
+            raise known.lacking("--store URL, or --channel", known.channels)
         if not self.channel:
             return channels.of_store(self.store_url or "")
         path = app.path(self.channels_file) or app.home.ci / "channels.yaml"
@@ -102,7 +110,15 @@ class TargetOptions(FamiliesOptions):
 
     family: str | None
 
-    declared = section("Target", once("--family", metavar="NAME", help="GPU family (required)."))
+    declared = section(
+        "Target",
+        once(
+            "--family",
+            metavar="NAME",
+            type=Known(known.families),
+            help="GPU family (required).",
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +154,7 @@ class ManifestOptions(TargetOptions):
             "--manifest",
             required=True,
             metavar="SHA|PATH",
+            type=known.FILE,
             help="The wheel set: SHA-256 of its manifest (6 digits or more), or the file or "
             "wheelhouse.",
         ),
@@ -147,13 +164,15 @@ class ManifestOptions(TargetOptions):
 class Target:
     """What the target options mean: channel, family and an open store."""
 
-    def __init__(self, app: App, options: TargetOptions) -> None:
-        """Raises UsageError or ConfigError."""
+    def __init__(self, app: App, options: TargetOptions, *, makes_store: bool = False) -> None:
+        """Raises UsageError, ConfigError, StoreError for a folder that is none."""
         self.channel = options.open(app)
         if not options.family:
-            raise click.UsageError("give --family; `python -m amdgpu_family_matrix` lists them")
+            raise known.lacking("--family", known.families)
         self.family = family_of(app, options)
         self.store = self.channel.open()
+        if not makes_store:
+            must_exist(self.store)
 
     def judging(self, app: App) -> Channel:
         """The channel with the suites of the data in use: verdicts of other suites do not count."""
@@ -205,6 +224,17 @@ class Target:
         return self.channel.release(self.store, self.family.name, major), manifest.sha256
 
 
+def must_exist(store: Store) -> None:
+    """Refuse a folder that is not there, in which nothing would be found. Raises StoreError.
+
+    A bucket says so itself, at the first request.
+    """
+    if isinstance(store, FileStore) and not store.root.is_dir():
+        raise StoreError(
+            f"{store.url}: no such folder", hint="check --store; `stage` makes a new one"
+        )
+
+
 def judging(app: App, channel: Channel) -> Channel:
     """A channel with the suites of this checkout: verdicts of other suites do not count."""
     return replace(channel, suites=suites.load_known(app.home, today=app.now().date()))
@@ -214,14 +244,4 @@ def family_of(app: App, options: TargetOptions) -> matrix.Family:
     """The family of --family: one of --families, or of the matrix. Raises ConfigError."""
     name = options.family or ""
     own = options.own_families(app)
-    return own[name] if name in own else family_named(name, tuple(own))
-
-
-def family_named(name: str, others: tuple[str, ...] = ()) -> matrix.Family:
-    """The GPU family of that name. Raises ConfigError that names the nearest one."""
-    try:
-        return matrix.family(name)
-    except KeyError as exc:
-        problem, _, hint = str(exc.args[0]).partition("; ")
-        hint = suggest(name, others) if others else hint
-        raise ConfigError(problem, hint=hint) from exc
+    return own[name] if name in own else families.named(name, tuple(own))

@@ -287,10 +287,10 @@ def refusal(spec: Spec, said: str) -> HostError:
     last = said.strip().rpartition("\n")[2] or f"no answer within {START_SECONDS:g} s"
     known = (
         (("no such image", "image not known", "unable to find image"),
-         f"get it first: ci_build image build, or {kind} pull {spec.image}"),
+         f"get it first: rocwheel image build, or {kind} pull {spec.image}"),
         (("bind source path", "no such file or directory: ", "mount", "statfs"),
          "a folder cannot be mounted: check that it exists and that the engine may read it"),
-        (("no space left",), f"free some space at {spec.engine.root}: ci_build image prune"),
+        (("no space left",), f"free some space at {spec.engine.root}: rocwheel image prune"),
         (("cgroup",), CGROUPS),
         (("exec format error",), "the image is for another architecture: build one for this"),
         (("rlimit",), "set default_ulimits in containers.conf to what this user may have"),

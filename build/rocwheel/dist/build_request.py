@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 import amdgpu_family_matrix as matrix
-from rocwheel import bazel, rocm, source
+from rocwheel import bazel, families, rocm, source
 from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.bazel.remote import LOCAL
 from rocwheel.container import DeviceNode
@@ -137,6 +137,7 @@ def plan(request: Request) -> Plan:
         cache=request.rocm_cache or request.cache,
         cwd=request.cwd,
     )
+    rocm.check_local(planned)
     return Plan(
         request=request,
         rocm=planned,
@@ -165,15 +166,11 @@ def _targets(request: Request, of_tarball: matrix.Family | None) -> tuple[str, .
         known = matrix.known_targets()
         for target in request.gfx_targets:
             if gfx_target(target) not in known:
-                raise ConfigError(f"{target!r}: unknown gfx target", hint=suggest(target, known))
+                hint = matrix.RETIRED_TARGETS.get(target) or suggest(target, known)
+                raise ConfigError(f"{target!r}: unknown gfx target", hint=hint)
         return tuple(dict.fromkeys(request.gfx_targets))
     if request.family:
-        if request.family not in matrix.FAMILIES:
-            raise ConfigError(
-                f"{request.family!r}: unknown GPU family",
-                hint=suggest(request.family, tuple(matrix.FAMILIES)),
-            )
-        return matrix.FAMILIES[request.family].targets
+        return families.named(request.family).targets
     if of_tarball:
         return of_tarball.targets
     raise ConfigError(

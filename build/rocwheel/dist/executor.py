@@ -288,7 +288,7 @@ def _searched(
         where = f"; {remote.reference} has to be pulled" if remote else ""
         raise HostError(
             f"{wanted.name}: no builder image of this checkout{where}",
-            hint=f"make it: ci_build image build --recipe {wanted.name}",
+            hint=f"make it: rocwheel image build --recipe {wanted.name}",
         )
     return registry.pull(remote, engine=engine, runner=runner, console=console)
 
@@ -340,7 +340,7 @@ def check(place: BuildEnvironment, request: Request, *, bazel_version: str) -> N
     if missing:
         raise HostError(
             f"{place.image.reference}: lacks {'; '.join(missing)}",
-            hint="make an image that has it: ci_build image build, or choose another",
+            hint="make an image that has it: rocwheel image build, or choose another",
         )
 
 

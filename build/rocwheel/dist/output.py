@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from rocwheel import bazel, source, wheelhouse
 from rocwheel.build_record import BUILD_RECORD
-from rocwheel.console import columns, duration, size
+from rocwheel.console import Console, columns, duration, size
 from rocwheel.dist import checks
 from rocwheel.dist.assemble import Result
 from rocwheel.dist.build_request import Plan
@@ -31,15 +31,19 @@ LATER: Final = {
 
 
 def dry_run(
-    planned: Plan, *, runner: HostRunner, place: BuildEnvironment | None = None
+    planned: Plan,
+    *,
+    runner: HostRunner,
+    console: Console | None = None,
+    place: BuildEnvironment | None = None,
 ) -> Iterator[str]:
     """Every command `build` would run and every file it would write, as lines to read or paste.
 
     Looks for Bazel and the compiler; fetches nothing. Sources that are not here yet are taken to
-    be what their pin says.
+    be what their pin says. It warns as `build` does, and raises what that would before a fetch.
     """
     request = planned.request
-    found = preview(planned, runner=runner, place=place)
+    found = preview(planned, runner=runner, console=console, place=place)
     tree, spec = found.tree, found.spec
     if found.rocm_root != ROCM_LATER:
         checks.check_rocm(tree, found.rocm_root, name=planned.rocm.name)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -55,7 +55,8 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Need]
     """
     request = planned.request
     try:
-        seen = inputs.preview(planned, runner=runner)
+        allowed = replace(planned, request=replace(request, allow_dirty=True))
+        seen = inputs.preview(allowed, runner=runner)
     except RocwheelError as exc:
         yield Need(name="request", found=str(exc), remedy=exc.hint, program=_program(str(exc)))
         return

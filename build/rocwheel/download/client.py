@@ -19,6 +19,7 @@ from rocwheel import __version__, files
 from rocwheel.console import size
 from rocwheel.download.urls import proxies, reason, without_secrets
 from rocwheel.errors import ConfigError, FetchError
+from rocwheel.process import ca_bundle
 
 if TYPE_CHECKING:
     import requests
@@ -172,8 +173,7 @@ class Client:
         self._session.headers.update(
             {"User-Agent": f"rocwheel/{__version__}", "Accept-Encoding": "identity"}
         )
-        bundle = env.get("REQUESTS_CA_BUNDLE") or env.get("CURL_CA_BUNDLE")
-        self._session.verify = bundle or env.get("SSL_CERT_FILE") or True
+        self._session.verify = ca_bundle(env) or True
 
     def __enter__(self) -> Client:
         return self

@@ -19,7 +19,7 @@ from typing import Final
 from packaging.version import Version
 
 from rocwheel import __version__, files, home
-from rocwheel.console import Console
+from rocwheel.console import Console, count
 from rocwheel.errors import ConfigError, RocwheelError
 from rocwheel.gate import environment, kept, provisioning
 from rocwheel.gate.engine.child import WorkerSpec
@@ -72,7 +72,7 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
         yield from map(str, checkout.commands(checkout.folder))
     else:
         tests = _find(request, checkout.folder if checkout else None)
-        yield f"tests: {len(tests.files)} files below {tests.root}"
+        yield f"tests: {count(len(tests.files), 'file')} below {tests.root}"
     try:
         interpreter = _interpreter(request, host)
     except InfraError as exc:
@@ -150,7 +150,9 @@ def _results(
         console.info(f"   {_said(setup.facts)}")
     plan = _plan_run(request, tests, setup, left())
     plan = replace(plan, worker=replace(plan.worker, locks=taken.locks))
-    with console.step(f"{len(tests.files)} files on {len(setup.lanes)} lanes", key="run"):
+    with console.step(
+        f"{count(len(tests.files), 'file')} on {count(len(setup.lanes), 'lane')}", key="run"
+    ):
         results = _run(plan, request, host, watcher, setup)
     return _with_change(results, prepared.changed())
 

@@ -186,7 +186,7 @@ def _explained(inputs: ImageInputs, exc: CommandError) -> HostError | CommandErr
     if "no space left" in said:
         return HostError(
             f"{inputs.reference}: the disk of the engine is full",
-            hint="free some space: ci_build image prune",
+            hint="free some space: rocwheel image prune",
             detail=exc.detail,
         )
     return exc

@@ -127,7 +127,7 @@ class ImageFacts(Value, frozen=True, kw_only=True):
         return tuple(missing)
 
 
-BUILD_ONE: Final = "make one that has it: ci_build image build"
+BUILD_ONE: Final = "make one that has it: rocwheel image build"
 
 
 def ask(spec: container.Spec, key: str, *, cache: Path, runner: HostRunner) -> ImageFacts:

@@ -119,7 +119,7 @@ def obtain(
     if found is None and not pull:
         raise HostError(
             f"{reference}: {engine.kind.value} has no such image",
-            hint=f"{engine.program} pull {reference}, or build one: ci_build image build",
+            hint=f"{engine.program} pull {reference}, or build one: rocwheel image build",
         )
     if found is None:
         console.info(f"   pull {reference}")
@@ -134,7 +134,7 @@ def obtain(
         raise HostError(
             f"{reference}: is for {found.architecture or 'an unknown architecture'}, "
             f"this machine is {engine.architecture}",
-            hint="choose an image for this machine, or build one: ci_build image build",
+            hint="choose an image for this machine, or build one: rocwheel image build",
         )
     return found
 
@@ -143,13 +143,13 @@ def _not_pulled(reference: str, said: str) -> HostError:
     lowered = said.lower()
     last = said.strip().rpartition("\n")[2]
     if "no space left" in lowered:
-        hint = "free some space where the engine keeps images: ci_build image prune"
+        hint = "free some space where the engine keeps images: rocwheel image prune"
     elif "manifest unknown" in lowered or "not found" in lowered:
-        hint = "the registry has it no more: choose another, or build it: ci_build image build"
+        hint = "the registry has it no more: choose another, or build it: rocwheel image build"
     elif "denied" in lowered or "unauthorized" in lowered:
         hint = "log in to its registry, or check the name"
     else:
-        hint = "check the name and the network, or build it: ci_build image build"
+        hint = "check the name and the network, or build it: rocwheel image build"
     return HostError(f"{reference}: cannot be pulled: {last}", hint=hint)
 
 

@@ -23,7 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from rocwheel import __version__
-from rocwheel.console import Console
+from rocwheel.console import Console, count
 from rocwheel.errors import (
     ConfigError,
     FetchError,
@@ -406,7 +406,7 @@ def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
     bad = len(ends) == book.plan.quarantine and all(e.state == State.INFRA.value for e in ends)
     if not bad or worker.host in book.quarantined:
         return False
-    why = f"{len(ends)} cells in a row ended infra in {night}: {ends[-1].reason}"
+    why = f"{count(len(ends), 'cell')} in a row ended infra in {night}: {ends[-1].reason}"
     worker.console.warn(f"{worker.host} gets no more cells: {why}")
     nights.mark_host(
         HostMark(

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final
 
-from rocwheel.console import columns, duration
+from rocwheel.console import columns, count, duration
 from rocwheel.errors import HostError, InterruptError, StoreError
 from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order
 from rocwheel.pipeline import standing
@@ -144,7 +144,7 @@ class LocalEngine:
         if self.ending.drains:
             open_ = sum(not item.settled for item in found.values())
             raise InterruptError(
-                f"{self.night}: ended with {open_} cells to do",
+                f"{self.night}: ended with {count(open_, 'cell')} to do",
                 hint=f"go on with: nightly run {self.night}",
             )
         lacking = [name for name, times in self._refused.items() if times >= self._attempts]

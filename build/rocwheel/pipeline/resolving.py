@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urljoin
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
@@ -228,9 +228,9 @@ def newest_tarballs(page: str, world: World) -> dict[str, str]:
             continue
         try:
             version = Version(match["version"])
-        except InvalidVersion:
+            where = urljoin(page, name) if "://" in page else str(world.cwd / page / name)
+        except ValueError:  # no version, or no URL, such as `http://[bad`
             continue
-        where = urljoin(page, name) if "://" in page else str(world.cwd / page / name)
         if match["family"] not in newest or newest[match["family"]][0] < version:
             newest[match["family"]] = (version, where)
     return {family: where for family, (_, where) in newest.items()}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
+from rocwheel.console import count
 from rocwheel.entry import Entry
 from rocwheel.errors import ObjectMissingError, RocwheelError, WheelError
 from rocwheel.index.page import Page, Root, links, mark
@@ -36,7 +37,7 @@ class Checked:
 
     def lines(self) -> list[str]:
         """The problems, or that there is none."""
-        return list(self.problems) or [f"{self.files} files, no problem"]
+        return list(self.problems) or [f"{count(self.files, 'file')}, no problem"]
 
     def to_json(self) -> dict[str, Any]:
         return {"files": self.files, "problems": list(self.problems)}

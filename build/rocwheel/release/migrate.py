@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rocwheel.console import count
 from rocwheel.entry import Entry
 from rocwheel.errors import ConfigError, StoreError
 from rocwheel.ledger import log
@@ -63,7 +64,7 @@ class Migration:
     def lines(self) -> list[str]:
         place = self.operation.place
         sets = [
-            f"set      {item.set[:12]}: {item.standing.value}, {len(item.files)} files"
+            f"set      {item.set[:12]}: {item.standing.value}, {count(len(item.files), 'file')}"
             for item in self.operation.brings
         ]
         lines = [f"stop     {place.store.locate(key)}" for key in self.stops]

@@ -16,6 +16,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, Final
 
 from amdgpu_family_matrix import Bypass, Family, Level
+from rocwheel.console import count
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest
@@ -235,7 +236,7 @@ def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:
     if not lost:
         return cell
     names = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")  # noqa: PLR2004 - an example
-    said = f"{len(lost)} tests of the last released set are gone: {names}"
+    said = f"gone since the last released set: {count(len(lost), 'test')}: {names}"
     cell = replace(cell, notes=(*cell.notes, said))
     allowed = case.demand.may_lose if case.demand else 0
     if len(lost) <= allowed or cell.state not in {State.PASS, State.FLAKY}:

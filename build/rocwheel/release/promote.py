@@ -129,9 +129,14 @@ class PromotePlan:
         return sum(item.entry.size for item in self.copies)
 
     def lines(self) -> list[str]:
-        """The plan for people: every source and destination URL, sizes, cells."""
+        """The plan for people: every source and destination URL, sizes, cells.
+
+        Of a blocked one what blocks, first; nothing would be copied.
+        """
         store = self.release.store
         lines = [f"manifest {self.manifest.sha256}"]
+        if self.state == "blocked":
+            return [*lines, *sorted(self.cell_lines(), key=lambda line: line[:6] != "BLOCKS")]
         for item in self.copies:
             act = "is there" if item.is_there else "copy"
             target = store.locate(self.release.key(item.entry.filename))

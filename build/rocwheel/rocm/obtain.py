@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from rocwheel import files
-from rocwheel.console import Console, Progress, Unit, size
+from rocwheel.console import Console, Progress, Unit, count, size
 from rocwheel.download import (
     BLOCK,
     ChangedError,
@@ -307,7 +307,7 @@ class _Job:
         self._cache.remember(
             plan.key, FetchedSource(remote=known, sha256=sha256, source=plan.shown)
         )
-        self._console.info(f"   {unpacked.files} files, {size(unpacked.bytes)}, in {root}")
+        self._console.info(f"   {count(unpacked.files, 'file')}, {size(unpacked.bytes)}, in {root}")
         return self._root(entry, root, lease, cached=False)
 
     def _hashed(self, blocks: Iterator[bytes], digest: Hash, progress: Progress) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
+import tarfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,8 @@ from rocwheel.console import size
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.model import RocmVersion, is_sha256
+from rocwheel.rocm import rocm_root
+from rocwheel.rocm.tarball import Compression
 from rocwheel.rocm.tree_cache import Cache
 
 _TARBALL: Final = re.compile(r"therock-dist-linux-gfx.+-(?P<version>\d[^-]*)\.tar\.\w+\Z")
@@ -129,6 +132,30 @@ def plan(
         partial=0,
     )
     return found if origin is Origin.DIRECTORY else _looked_up(found)
+
+
+def check_local(plan: RocmPlan) -> None:
+    """Look at what is on this machine already, before something long begins.
+
+    Raises RocmError for a folder that is no ROCm and a file that is no tarball.
+    """
+    if plan.origin is Origin.DIRECTORY:
+        rocm_root.inspect(Path(plan.source), name=plan.source)
+    elif plan.origin is Origin.TARBALL:
+        _refuse_other(Path(plan.source))
+
+
+def _refuse_other(path: Path) -> None:
+    """Look at the first bytes of a tarball. Raises RocmError for a file that is none."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(tarfile.BLOCKSIZE)
+    except OSError as exc:
+        raise RocmError(f"{path}: {exc.strerror}", hint="check its permissions") from exc
+    if Compression.of(head) is None:
+        raise RocmError(
+            f"{path}: neither .tar.gz, .tar.xz nor .tar.zst", hint="name a tarball of TheRock"
+        )
 
 
 def _looked_up(found: RocmPlan) -> RocmPlan:

@@ -285,7 +285,9 @@ def _git(folder: Path | None, *arguments: str) -> Command:
 
 
 def _unreachable(repository: str, exc: CommandError) -> SourceError:
-    said = exc.detail.strip().splitlines()
+    said = exc.detail.partition("\n\nPlease make sure")[0].strip().splitlines()
+    if said[1:] and said[-1] == "fatal: Could not read from remote repository.":
+        said.pop()  # above it stands why: what ssh said
     return SourceError(
         f"{repository}: {said[-1] if said else exc}",
         hint="check the URL, the network and the proxy, or give a checkout: --jax-source-dir",

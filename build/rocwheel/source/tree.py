@@ -54,6 +54,11 @@ class SourcePlan:
     cache: Path
 
     @property
+    def is_fetched(self) -> bool:
+        """Whether `resolve` will ask a repository for something."""
+        return bool(self.commands or self.request.xla_ref)
+
+    @property
     def commands(self) -> tuple[Command, ...]:
         """What `resolve` will run before it looks at the tree."""
         if self.checkout is None or self.checkout.folder.is_dir():
@@ -251,7 +256,7 @@ def resolve(
         ),
     )
     for warning in tree.warnings:
-        console.warn(warning)
+        console.warn(warning, once=True)
     return tree
 
 

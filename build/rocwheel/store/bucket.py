@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
@@ -33,6 +34,14 @@ PASSING: Final = frozenset({408, CONFLICT, 429})  # a retry may be answered othe
 
 class BrokenError(Exception):
     """A connection broke while a body was read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contact:
+    """What a server says of us and of the time."""
+
+    who: str  # "" where it does not say
+    clock: datetime | None
 
 
 class Bucket:
@@ -93,6 +102,42 @@ class Bucket:
         return {"Bucket": self.name, "Key": self._base + key}
 
     # Requests
+
+    def contact(self) -> Contact:
+        """Who we are to the server, and its clock. Raises StoreError; 403 is an answer, too."""
+        from botocore.exceptions import ClientError
+
+        with self.translated("", "ListBucket"):
+            try:
+                answer: Any = self.client.head_bucket(Bucket=self.name)
+            except ClientError as exc:
+                if status(exc) == NOT_FOUND:
+                    raise self._no_bucket() from exc
+                if status(exc) != FORBIDDEN:
+                    raise
+                answer = exc.response
+        said = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date", "")
+        with suppress(TypeError, ValueError):
+            return Contact(who=self._who(), clock=parsedate_to_datetime(said))
+        return Contact(who=self._who(), clock=None)
+
+    def _who(self) -> str:
+        """Whom these credentials stand for, "" where the server does not say."""
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        options = self._options
+        once = Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1})
+        with suppress(BotoCoreError, ClientError, KeyError):
+            sts = boto3.session.Session().client(
+                "sts",
+                endpoint_url=options.endpoint or None,
+                region_name=options.region or None,
+                config=once,
+            )
+            return str(sts.get_caller_identity()["Arn"])
+        return ""
 
     def head(self, key: str) -> tuple[Info, Headers] | None:
         try:

@@ -33,7 +33,7 @@ from rocwheel.store import (
     sha256_of,
     stale,
 )
-from rocwheel.store.bucket import BrokenError, Bucket, checksum
+from rocwheel.store.bucket import BrokenError, Bucket, Contact, checksum
 from rocwheel.store.parts import Parts, honours_condition
 from rocwheel.store.probe import BODY, ProbeResult, probe, unconditional
 
@@ -54,6 +54,10 @@ class S3Store:
 
     def http(self, key: str, /) -> str:
         return self._bucket.http(key)
+
+    def contact(self) -> Contact:
+        """Who we are to the server, and its clock. Raises StoreError."""
+        return self._bucket.contact()
 
     def abilities(self) -> Abilities:
         return self._writable("").abilities()

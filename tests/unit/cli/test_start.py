@@ -192,18 +192,39 @@ def test_a_port_that_no_machine_has_is_a_usage_error(port):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_code_is_printed(shell):
-    done = run("completion", shell)
-    assert done.returncode == 0
-    assert "_CI_BUILD_COMPLETE" in done.stdout
+def tab(*words):
+    env = {"_ROCWHEEL_COMPLETE": "zsh", "_ROCWHEEL_WORDS": "\n".join(("rocwheel", *words))}
+    done = run(**env)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [line.partition("\t")[2] for line in done.stdout.splitlines()]
 
 
-def test_completion_knows_commands_and_options():
-    env = {"_CI_BUILD_COMPLETE": "bash_complete", "COMP_WORDS": "ci_build dist", "COMP_CWORD": "1"}
-    assert "dist_wheels" in run(**env).stdout
-    env.update(COMP_WORDS="ci_build dist_wheels --comp", COMP_CWORD="2")
-    assert "--compiler" in run(**env).stdout
+def test_completion_offers_a_list_without_what_is_in_it():
+    assert "3.12,3.13" in tab("dist_wheels", "--python-versions", "3.12,3.1")
+    assert "3.12,3.12" not in tab("dist_wheels", "--python-versions", "3.12,3.1")
+
+
+def test_completion_of_a_line_that_is_wrong_says_nothing():
+    assert tab("no_such_command", "--fam") == ["--family"]
+    assert tab("status", "--channels-file", "/nowhere", "--channel", "") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "listed"),
+    [
+        (("status", "--store=file:///x"), "gfx94X-dcgpu"),
+        (("status", "--family=gfx94X-dcgpu"), "nightly"),
+        (("gate",), "multi_gpu"),
+        (("gate", "--suite=smoke"), "3.12"),
+        (("gate", "--suite=smoke", "--python=3.12"), "gfx94X-dcgpu"),
+        (("channels", "rights", "--channel=dev"), "runner"),
+    ],
+)
+def test_an_option_that_is_needed_lists_its_values(arguments, listed):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 2, done.stderr
+    assert listed in done.stderr.splitlines()[0]
 
 
 def test_an_old_python_gets_one_clear_answer(tmp_path):

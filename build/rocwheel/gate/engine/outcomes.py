@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from rocwheel.console import count
 from rocwheel.results import Attempt, CollectError, Outcome, TestResult
 from rocwheel.values import replace
 
@@ -153,9 +154,8 @@ class Outcomes:
             return
         guilty = self._entries[suspect]
         guilty.outcome, guilty.victims = Outcome.FAILED, len(victims)
-        guilty.reason = (
-            f"poisons its process: {len(victims)} tests after it failed there and pass alone"
-        )
+        others = count(len(victims), "test")
+        guilty.reason = f"poisons its process: {others} after it failed there and pass alone"
         for name in victims:
             entry = self._entries[name]
             entry.outcome = Outcome.PASSED

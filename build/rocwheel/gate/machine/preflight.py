@@ -24,7 +24,7 @@ from rocwheel.process import Command, Runner
 SCRIPT: Final = "gate/machine/facts.py"
 DEADLINE: Final = 300.0  # a first start of a GPU backend may compile kernels
 LOOK: Final = "look at the preflight's log, and at the machine: rocminfo, nvidia-smi, dmesg"
-REINSTALL: Final = "compare the staged set with its manifest: ci_build verify"
+REINSTALL: Final = "compare the staged set with its manifest: rocwheel wheel verify"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -101,7 +101,7 @@ def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
         if entry.expires < today:
             raise ConfigError(
                 f"{entry.where}: {entry.pattern}: expired on {entry.expires.isoformat()}",
-                hint=f"ask {entry.owner}: try it with `ci_build skips verify`, remove or renew it",
+                hint=f"ask {entry.owner}: try it with `rocwheel skips verify`, remove or renew it",
             )
     for one, other in combinations(entries, 2):
         if one.pattern == other.pattern and _overlap(one, other):
