@@ -170,4 +170,17 @@ def start() -> App:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
-    return App(os.environ)
+    environ: Mapping[str, str] = os.environ
+    if "USER" not in environ and not _is_known(os.getuid()):
+        # as in a container that runs as any number: Bazel starts for nobody without a name
+        environ = {**environ, "USER": f"uid{os.getuid()}"}
+    return App(environ)
+
+
+def _is_known(uid: int) -> bool:
+    import pwd
+
+    try:
+        return bool(pwd.getpwuid(uid))
+    except KeyError:
+        return False

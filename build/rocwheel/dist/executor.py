@@ -167,6 +167,13 @@ class BuildEnvironment:
             return self
         return replace(self, spec=replace(self.spec, mounts=(*self.spec.mounts, *mounts)))
 
+    def so_far(self) -> BuildEnvironment:
+        """The same without inputs that are not here yet: a dry run fetches none."""
+        if self.spec is None:
+            return self
+        mounts = tuple(item for item in self.spec.mounts if item.writable or item.host.exists())
+        return replace(self, spec=replace(self.spec, mounts=mounts))
+
     @contextmanager
     def running(self, runner: HostRunner) -> Iterator[Runner]:
         """Run commands there: the runner itself, or a container that ends with the block."""

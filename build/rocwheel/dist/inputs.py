@@ -180,7 +180,7 @@ def preview(
     )
     warnings = (
         *tree.warnings,
-        *_check(tree, spec, place, runner=runner, request=request),
+        *_check(tree, spec, place.so_far(), runner=runner, request=request),
         *checks.odd_options(spec, home=request.environ.get("HOME", "")),
     )
     for warning in warnings:

@@ -151,8 +151,9 @@ def _context(
             target = context / "tool" / relative
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(checkout / relative, target)
+        (context / "bazel").mkdir()
         if ingredients.bazel:
-            shutil.copy(ingredients.bazel, context / "bazel")
+            shutil.copy(ingredients.bazel, context / "bazel" / "bazel")
         if ingredients.rocm:
             shutil.copytree(ingredients.rocm, context / "rocm", symlinks=True)
         else:
