@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import http.server
-import subprocess
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,9 +11,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from support import engines
-from support.processes import DIES_WITH_US
-from support.s3 import free_port
+from support import engines, registries
 
 from rocwheel import container
 from rocwheel.container import EngineKind
@@ -51,31 +47,8 @@ def asked(engine, runner):
 @pytest.fixture
 def address(tmp_path):
     """A registry that dies with the test."""
-    port = free_port()
-    (tmp_path / "config.yml").write_text(
-        "version: 0.1\nlog: {level: error}\n"
-        f"storage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
-        f"http: {{addr: 127.0.0.1:{port}}}\n"
-    )
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*DIES_WITH_US, "docker-registry", "serve", str(tmp_path / "config.yml")],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        until = time.monotonic() + 20
-        while True:
-            try:
-                requests.get(f"http://127.0.0.1:{port}/v2/", timeout=1)
-                break
-            except requests.ConnectionError:
-                assert time.monotonic() < until
-                time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
+    with registries.serving(tmp_path) as where:
+        yield where
 
 
 @pytest.fixture(scope="module")
