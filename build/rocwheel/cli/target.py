@@ -23,7 +23,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.places import Place
 from rocwheel.release import wheelset
 from rocwheel.release.operations import Who
-from rocwheel.store import Store
+from rocwheel.store import TRIED, Store
 from rocwheel.store.file import FileStore
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
@@ -64,9 +64,15 @@ class StoreOptions:
         if bool(self.store_url) == bool(self.channel):
             raise known.lacking("--store URL, or --channel", known.channels)
         if not self.channel:
-            return channels.of_store(self.store_url or "")
-        path = app.path(self.channels_file) or app.home.ci / "channels.yaml"
-        return replace(channels.channel(path, self.channel), public_environ=app.environ)
+            found = channels.of_store(self.store_url or "")
+        else:
+            path = app.path(self.channels_file) or app.home.ci / "channels.yaml"
+            named = channels.channel(path, self.channel)
+            found = replace(named, public_environ=app.environ)
+        url, _, tried = app.environ.get(TRIED, "").partition(" ")
+        if url != found.store.rstrip("/"):
+            return found
+        return replace(found, options=replace(found.options, tried=tried))
 
 
 @dataclass(frozen=True, kw_only=True)
