@@ -61,7 +61,7 @@ def check_own_options(tree: source.SourceTree, spec: bazel.BuildSpec) -> None:
     startup = source.joined(spec.startup_options)
     for before, word in (*pairwise(("", *spec.options)), *pairwise(("", *startup))):
         value = before.startswith("-") and "=" not in before  # of an option in two words
-        if word == "--" or re.match(r"--?[\w@/:.+-]+\s", word) or word[:1] != "-" and not value:
+        if word == "--" or re.match(r"--?[\w@/:.+-]+\s", word) or (word[:1] != "-" and not value):
             raise ConfigError(
                 f"{word!r}: not one option as Bazel takes it",
                 hint="write --bazel-options=--NAME=VALUE, without quotes that a shell has left",

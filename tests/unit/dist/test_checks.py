@@ -63,7 +63,7 @@ def look(tmp_path, runner, clang):
         ):
             subprocess.run(["git", "-C", str(root), *words], check=True)
         asked = dist.Request(
-        allow_dirty=True,  # of the checkout that the tests stand in
+            allow_dirty=True,  # of the checkout that the tests stand in
             therock=f"https://example.com/{TARBALL}",
             jax_source_dir=root,
             jaxlib="built",

@@ -37,7 +37,7 @@ def lines(tmp_path, runner, bazel):
     def show(**changes):
         root = generations.write(tmp_path / "jax", GENERATIONS["0.11.0"])
         asked = dist.Request(
-        allow_dirty=True,  # of the checkout that the tests stand in
+            allow_dirty=True,  # of the checkout that the tests stand in
             therock=URL,
             jax_source_dir=root,
             compiler="hermetic",
