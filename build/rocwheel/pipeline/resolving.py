@@ -21,7 +21,7 @@ from packaging.version import InvalidVersion, Version
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import __version__, files, home, source
-from rocwheel.download import Client
+from rocwheel.download import Client, without_secrets
 from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
 from rocwheel.home import Home
 from rocwheel.image import registry
@@ -217,7 +217,8 @@ def newest_tarballs(page: str, world: World) -> dict[str, str]:
     if "://" in page:
         body = world.client.read(page, limit=PAGE_BYTES, fresh=True)
         if body is None:
-            raise FetchError(f"{page}: there is no such page", hint="check `tarballs` of the set")
+            where = without_secrets(page)
+            raise FetchError(f"{where}: there is no such page", hint="check `tarballs` of the set")
         names = [unescape(item) for item in HREF.findall(body.decode("utf-8", "replace"))]
     else:
         names = [path.name for path in sorted((world.cwd / page).glob("*.tar.*"))]

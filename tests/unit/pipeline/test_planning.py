@@ -9,10 +9,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
-from support.faultserver import FaultServer
+from support.faultserver import Fault, FaultServer
 
 import amdgpu_family_matrix as matrix
-from rocwheel.errors import ConfigError
+from rocwheel.download import Client, Retry
+from rocwheel.errors import ConfigError, FetchError
 from rocwheel.index import channels
 from rocwheel.ledger.nights import NightPlan, WheelRecipe
 from rocwheel.pipeline import planning, resolving
@@ -238,6 +239,25 @@ def test_the_newest_tarball_of_each_family_is_chosen_by_version(tmp_path):
     found = resolving.newest_tarballs(".", world(tmp_path))
     assert sorted(found) == ["gfx90a", "gfx94X-dcgpu"]
     assert found["gfx90a"].endswith("7.10.0a20260501.tar.gz")
+
+
+def test_what_was_cut_on_its_way_is_read_again_and_a_page_that_is_not_there_is_told(tmp_path):
+    tarball = b"ROCm" * 1000
+    with FaultServer() as server:
+        page = server.add("page", b'<a href="therock-dist-linux-gfx90a-7.9.0.tar.gz">ROCm</a>')
+        there = server.add("rocm.tar.gz", tarball)
+        server.faults["page"].append(Fault(cut=9))
+        server.faults["rocm.tar.gz"].append(Fault(cut=1000))
+        retry = Retry(attempts=3, pause=0.01)
+        with Client({}, retry=retry, note=lambda _: None) as client:
+            asking = replace(world(tmp_path), client=client)
+            found = resolving.newest_tarballs(page, asking)
+            assert list(found) == ["gfx90a"]
+            assert client.sha256(there) == hashlib.sha256(tarball).hexdigest()
+            secret = server.url("gone").replace("//", "//user:password@")
+            with pytest.raises(FetchError, match="gone: there is no such page") as caught:
+                resolving.newest_tarballs(secret, asking)
+    assert "password" not in str(caught.value)
 
 
 SET = """
