@@ -371,7 +371,7 @@ class _Made:
         self._add("page", "page", page, settled=ends, why="every night")
         notify = self._setting.settings.notify
         if notify.url or notify.file:
-            told = [f"--url={notify.url}"] if notify.url else []
+            told = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
             told += [f"--secret-variable={notify.secret}"] if notify.secret else []
             told += [f"--file={notify.file}"] if notify.file else []
             self._add(

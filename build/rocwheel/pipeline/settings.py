@@ -78,6 +78,7 @@ class Notify:
     url: str = ""
     secret: str = ""  # name of the environment variable with the key for signing
     file: str = ""
+    deadline: int = 60  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +203,12 @@ def _cost(entry: Field | None, default: Cost) -> Cost:
 def _notify(entry: Field | None) -> Notify:
     if entry is None:
         return Notify()
-    fields = entry.record(required=(), optional=("url", "secret", "file"))
-    found = Notify(**{name: item.string() for name, item in fields.items()})
+    fields = entry.record(required=(), optional=("url", "secret", "file", "deadline"))
+    number = fields.pop("deadline", None)
+    found = Notify(
+        **{name: item.string() for name, item in fields.items()},
+        deadline=_whole(number, least=1) if number else Notify.deadline,
+    )
     if found.url and not found.url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
         fields["url"].fail(f"{found.url!r} is not https", hint="what is sent is signed, not secret")
     return found
