@@ -274,8 +274,10 @@ def reproduce(app: App, options: NightReproduceOptions) -> int:
     if options.run:
         cells.fetch(target.nights.store, item, folder, here)
         return here.runner.run(Command(argv=argv), on_line=app.console.info, check=False).returncode
-    before = shlex.join(("mkdir", "-p", str(folder)))
-    app.emit({"cell": item.name, "argv": list(argv)}, f"{before}\n{shlex.join(argv)}")
+    lines = [shlex.join(("mkdir", "-p", str(folder))), shlex.join(argv)]
+    if item.bring or item.commit:
+        lines.insert(0, "# needs what the build left, or a checkout: --run brings it first")
+    app.emit({"cell": item.name, "argv": list(argv)}, "\n".join(lines))
     return 0
 
 

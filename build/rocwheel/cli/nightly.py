@@ -30,7 +30,7 @@ from rocwheel.console import columns
 from rocwheel.dist.executor import credentials
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
-from rocwheel.ledger.nights import Book, Ended, NightPlan
+from rocwheel.ledger.nights import Book, Ended, NightPlan, check_name
 from rocwheel.pipeline import cell as cells
 from rocwheel.pipeline import planning, resolving, slurm, standing, summing
 from rocwheel.pipeline import settings as settings_file
@@ -110,9 +110,10 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
 
 def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan:
     night = options.night or app.now().strftime("%Y-%m-%d")
+    check_name(night)
     by = options.who(app).by
     if options.repeat:
-        old, _ = target.nights.plan(options.repeat)
+        old, _ = target.nights.plan(target.night(options.repeat))
         return planning.again(old, night=night, by=by, now=app.now())
     path = app.path(options.config) or app.home.ci / settings_file.FILE
     settings = settings_file.load(path, app.path(options.pools))

@@ -207,13 +207,6 @@ class _Made:
     def __init__(self, setting: Setting, seen: StoreContents) -> None:
         self._setting, self._seen = setting, seen
         self._suites = {item.name: item for item in suites.load_all(setting.ci)}
-        for family in setting.families.values():
-            for suite in family.suites:
-                if suite not in self._suites:
-                    raise ConfigError(
-                        f"{family.name}: its policy names the suite {suite!r}, and there is none",
-                        hint=suggest(suite, tuple(self._suites)),
-                    )
         self.cells: list[Cell] = []
         self.absent: list[Absent] = []
 
@@ -291,6 +284,11 @@ class _Made:
     ) -> Iterator[str]:
         """Cells of one (suite, CPython), and the names a promotion waits for."""
         stem = f"gate.{recipe.name}.{family.name}.{python}.{suite}"
+        if suite not in self._suites:
+            raise ConfigError(
+                f"{family.name}: its policy names the suite {suite!r}, and there is none",
+                hint=suggest(suite, tuple(self._suites)),
+            )
         runners = family.runners_for(suite)
         if not runners:
             self.absent.append(Absent(name=stem, why=f"{family.name} has no runner for {suite}"))
