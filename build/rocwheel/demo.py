@@ -260,7 +260,7 @@ def night(
 
 def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
     """Plan the night and store it; a set whose wheelhouse is gone is built again."""
-    seen = planning.look(what.setting, [what.recipe], nights.store, {})
+    seen = planning.look(what.setting, [what.recipe], nights.store, {}, full=False)
     built = seen.manifests.get(what.recipe.inputs, "")
     if built and not house(wheelhouses, built).is_dir():
         seen = dataclasses.replace(seen, manifests={})

@@ -87,7 +87,9 @@ def _night(app: App, base: dist.Request, words: tuple[str, ...]) -> None:
     with app.console.step(f"Night {planned.night}: {runs} cells, {kept} done before", key="night"):
         here = worker(app, engine="local", job="")
         try:
-            found = run_here(app, nights, planned.night, here, words=what.setting.target, workers=0)
+            _, found = run_here(
+                app, nights, nights.book(planned.night), here, words=what.setting.target, workers=0
+            )
         except InterruptError as exc:
             raise InterruptError(str(exc), hint="run it again: what passed is kept") from exc
     if error := job.failure(found, nights.store):

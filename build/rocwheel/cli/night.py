@@ -99,14 +99,15 @@ def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cel
 def run_here(
     app: App,
     nights: Nights,
-    night: str,
+    book: Book,
     here: cells.Worker,
     *,
     words: tuple[str, ...],
     workers: int,
-) -> dict[str, CellStanding]:
+) -> tuple[Book, dict[str, CellStanding]]:
     """Run a night on this machine until nothing more can be done. Raises InterruptError."""
     cpus = cgroup.cpus(Path("/"), online=len(os.sched_getaffinity(0)))
+    night, old = book.plan.night, []
     logs = app.cache / "nightly" / night
     logs.mkdir(parents=True, exist_ok=True)
     capacity = local.Capacity(
@@ -119,10 +120,11 @@ def run_here(
 
     def waiting() -> None:
         app.console.info(f"another engine of {night} runs here, or its cells do: waiting")
+        old.append(book)
 
     lock, log = logs / "engine.lock", logs / "cells.log"
     with locked(lock, waiting=waiting) as held, log.open("ab") as output:
-        return local.LocalEngine(
+        engine = local.LocalEngine(
             nights=nights,
             night=night,
             worker=here,
@@ -131,7 +133,10 @@ def run_here(
             ending=local.Ending(),
             output=output,
             lock=held.descriptor,
-        ).run()
+            book=None if old else book,
+        )
+        found = engine.run()
+        return engine.book or book, found
 
 
 @group("nightly")

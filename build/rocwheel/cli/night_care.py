@@ -75,14 +75,14 @@ def status(app: App, options: NightStatusOptions) -> int:
 
 
 def _look(app: App, target: NightTarget, night: str) -> tuple[Book, dict[str, CellStanding], str]:
-    book = target.nights.book(night)
+    book = target.nights.book(night, hosts=True)
     waits = slurm.waiting(target.nights, night, whole(app))
     if waits is None:  # nothing of this night is in Slurm
         waits = {}
     elif slurm.collect(
         target.nights, night, worker(app, engine="slurm", job=""), runner=whole(app)
     ):
-        book = target.nights.book(night)
+        book = target.nights.book(night, hosts=True)
     found = standing.stand(book, app.now())
     return book, found, "\n".join(_rows(book, found, waits))
 

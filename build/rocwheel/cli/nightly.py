@@ -144,7 +144,8 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     )
     names = target.nights.names()
     last = target.nights.summary(names[-1]) if names else None
-    seen = planning.look(setting, recipes, target.store, summing.seconds(last))
+    full = len(names) >= settings.keep_nights
+    seen = planning.look(setting, recipes, target.store, summing.seconds(last), full=full)
     return planning.plan(setting, recipes, absent, seen)
 
 
@@ -220,7 +221,6 @@ def _run_there(
 def _run_here(
     app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
-    night = book.plan.night
     if options.dry_run:
         found = standing.stand(book, app.now())
         app.emit_plan(
@@ -230,8 +230,10 @@ def _run_here(
         )
         return 0
     here = worker(app, engine="local", job="", how=how)
-    found = run_here(app, target.nights, night, here, words=target.words, workers=options.workers)
-    return _say(app, target.nights.book(night), found)
+    after, found = run_here(
+        app, target.nights, book, here, words=target.words, workers=options.workers
+    )
+    return _say(app, after, found)
 
 
 def _github(app: App, book: Book, family: str) -> int:

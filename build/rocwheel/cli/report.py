@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
@@ -31,7 +33,13 @@ class StateOptions(FamiliesOptions, DryRun):
 
 @command("state", StateOptions, parent=report)
 @option("--output", metavar="PATH", help="Write it there, too.", type=Path)
-@option("--nights", type=int, default=30, show_default=True, help="How many are shown.")
+@option(
+    "--nights",
+    type=click.IntRange(min=1),
+    default=30,
+    show_default=True,
+    help="How many are shown.",
+)
 def state(app: App, options: StateOptions) -> None:
     """Sum up the newest night and publish the page of all families at <store>/status/.
 
@@ -43,22 +51,35 @@ def state(app: App, options: StateOptions) -> None:
         newest = names[-1] if names else "no night"
         app.emit_plan([f"summary of {newest}", target.store.locate(page.PAGE)])
         return
+    found = _summaries(app, target, names[-options.nights : -1])
     if names:
-        _sum_up(app, target, names[-1], matrix.FAMILIES | options.own_families(app))
-    found = _summaries(app, target, names[-options.nights :])
+        found.append(_sum_up(app, target, names[-1], options.own_families(app), found[-1:]))
     body = _publish(app, target, found)
     if options.output:
         (app.cwd / options.output).write_bytes(body)
-    public = target.channel.public_url.rstrip("/")
-    url = f"{public}/{page.PAGE}" if public else target.store.http(page.PAGE)
+    url = _url(target)
     app.emit({"page": url, "nights": len(found), "bytes": len(body)}, url)
 
 
-def _sum_up(app: App, target: NightTarget, night: str, families: dict[str, matrix.Family]) -> None:
-    book = target.nights.book(night)
+def _url(target: NightTarget) -> str:
+    public = target.channel.public_url.rstrip("/")
+    return f"{public}/{page.PAGE}" if public else target.store.http(page.PAGE)
+
+
+def _sum_up(
+    app: App,
+    target: NightTarget,
+    night: str,
+    own: dict[str, matrix.Family],
+    before: list[page.NightSummary],
+) -> page.NightSummary:
+    book = target.nights.book(night, hosts=True)
     channel = judging(app, target.channel)
-    made = summing.summary(book, families, channel, target.store, now=app.now())
+    known = {item.family: item for past in before for item in past.families}
+    families = matrix.FAMILIES | own
+    made = summing.summary(book, families, channel, target.store, now=app.now(), known=known)
     target.nights.put_summary(night, made.to_bytes())
+    return made
 
 
 def _summaries(app: App, target: NightTarget, nights: tuple[str, ...]) -> list[page.NightSummary]:

@@ -22,6 +22,7 @@ from rocwheel.model import suggest
 from rocwheel.places import Place
 from rocwheel.release import wheelset
 from rocwheel.release.operations import Who
+from rocwheel.store import TRIED
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
@@ -56,9 +57,15 @@ class StoreOptions:
         if bool(self.store_url) == bool(self.channel):
             raise click.UsageError("give --channel or --store, one of the two")
         if not self.channel:
-            return channels.of_store(self.store_url or "")
-        path = app.path(self.channels_file) or app.home.ci / "channels.yaml"
-        return replace(channels.channel(path, self.channel), public_environ=app.environ)
+            found = channels.of_store(self.store_url or "")
+        else:
+            path = app.path(self.channels_file) or app.home.ci / "channels.yaml"
+            named = channels.channel(path, self.channel)
+            found = replace(named, public_environ=app.environ)
+        url, _, tried = app.environ.get(TRIED, "").partition(" ")
+        if url != found.store.rstrip("/"):
+            return found
+        return replace(found, options=replace(found.options, tried=tried))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -219,6 +219,7 @@ class Nights:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._once: dict[str, bytes] = {}  # what is written once is read once
 
     # --- plans ---------------------------------------------------------------------------------
 
@@ -259,7 +260,7 @@ class Nights:
         check_name(night)
         key = self._key(night, "plan.json")
         try:
-            data = self.store.read(key)[0]
+            data = self._read(key)[1]
         except ObjectMissingError as exc:
             raise ConfigError(
                 f"{night}: no such night in {self.store.url}", hint=suggest(night, self.names())
@@ -269,8 +270,11 @@ class Nights:
 
     # --- what happened -------------------------------------------------------------------------
 
-    def book(self, night: str) -> Book:
-        """Plan, attempts and orders of a night."""
+    def book(self, night: str, *, hosts: bool = False) -> Book:
+        """Plan, attempts and orders of a night.
+
+        Hosts that are held back are in it with `hosts`, and where a cell for GPUs is to run.
+        """
         plan, sha256 = self.plan(night)
         prefix = self._key(night, "")
         keys = [info.key for info in self.store.keys(prefix)]
@@ -300,12 +304,13 @@ class Nights:
             sha256=sha256,
             attempts=attempts,
             orders=said,
-            quarantined=self.quarantined(),
+            quarantined=self.quarantined() if hosts or _wants_gpus(plan) else {},
         )
 
-    def begin(self, night: str, begun: Begun) -> int:
-        """Take the next number of a cell."""
-        return self._append(self._key(night, f"cells/{begun.cell}/"), begun, ".begun.json")
+    def begin(self, night: str, begun: Begun, *, known: int | None = None) -> int:
+        """Take the next number of a cell; `known` is the last one that was seen."""
+        prefix = self._key(night, f"cells/{begun.cell}/")
+        return self._append(prefix, begun, ".begun.json", known=known)
 
     def end(self, night: str, number: int, ended: Ended) -> bool:
         """Say how an attempt ended; False when it was said already, which then stands."""
@@ -384,7 +389,10 @@ class Nights:
         return self._key(night, name)
 
     def _read(self, key: str) -> tuple[str, bytes]:
-        return key, self.store.read(key)[0]
+        """An object that is never written again."""
+        if key not in self._once:
+            self._once[key] = self.store.read(key)[0]
+        return key, self._once[key]
 
     def _index(self) -> tuple[Index, None]:
         try:
@@ -398,15 +406,16 @@ class Nights:
             known = _parsed(old).nights
             return Index(nights=known if night in known else (*known, night)).to_bytes()
 
-        if night not in self.names():
-            self._swap(f"{ROOT}/index.json", change)
+        self._swap(f"{ROOT}/index.json", change)
 
-    def _append(self, prefix: str, record: Value, suffix: str) -> int:
+    def _append(self, prefix: str, record: Value, suffix: str, *, known: int | None = None) -> int:
         """Create `<prefix><n><suffix>` under the next free number; return it.
 
         A put that was applied although its answer was lost is found again by its bytes.
         """
-        number = max((_number(info.key) for info in self.store.keys(prefix)), default=0) + 1
+        if known is None:
+            known = max((_number(info.key) for info in self.store.keys(prefix)), default=0)
+        number = known + 1
         while True:
             try:
                 self.store.create(f"{prefix}{number}{suffix}", record.to_bytes(), headers=AS_JSON)
@@ -431,6 +440,10 @@ class Nights:
                     raise
             else:
                 return
+
+
+def _wants_gpus(plan: NightPlan) -> bool:
+    return any(cell.needs.gpus and not cell.kept for cell in plan.cells)
 
 
 def check_name(night: str) -> None:

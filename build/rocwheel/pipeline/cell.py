@@ -49,7 +49,7 @@ from rocwheel.pipeline.standing import CellStanding, Phase
 from rocwheel.process import Command, HostRunner, stop
 from rocwheel.source import git
 from rocwheel.source.git import Checkout
-from rocwheel.store import Store
+from rocwheel.store import TRIED, Store
 from rocwheel.verdict import State, Verdict
 
 LOG_BYTES: Final = 1 << 20  # of a log that is kept, its end
@@ -155,7 +155,8 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         job=worker.job,
         time=now_text(worker.now()),
     )
-    number = nights.begin(night, begun)
+    last = max((item.number for item in where.attempts), default=0)
+    number = nights.begin(night, begun, known=last)
     started = time.monotonic()
     outcome, log = _Attempt(nights, found, cell, worker, signals).work()
     ended = Ended(
@@ -286,12 +287,19 @@ class _Attempt:
             link = _report_of(self.nights, str(document["verdict"]))
         return _Outcome(state=state, reason=reason, exit_code=code, manifest=manifest, link=link)
 
+    def _told(self) -> dict[str, str]:
+        """What the command need not try again: what this store can do."""
+        seen = self.nights.store.tried
+        return {TRIED: f"{self.nights.store.url} {seen}"} if seen else {}
+
     def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:
         """Exit status, None when it was ended from here, and the document it printed."""
         result = folder / "result"
         with result.open("wb") as output, (folder / "log").open("wb") as log:
             process = self.worker.runner.start(
-                Command(argv=argv, cwd=folder), output=log, stdout=output.fileno()
+                Command(argv=argv, cwd=folder, env=self._told()),
+                output=log,
+                stdout=output.fileno(),
             )
             code = _wait(process, self.cell.limit, self.signals)
         try:

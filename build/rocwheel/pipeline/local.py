@@ -97,6 +97,7 @@ class LocalEngine:
     ending: Ending
     output: IO[bytes]  # what cells print
     lock: int = -1  # descriptor of a lock the cells hold too
+    book: Book | None = None  # as it was read last; None: read it first
     _running: dict[str, _Running] = field(default_factory=dict)
     _paths: dict[str, int] = field(default_factory=dict)
     _refused: dict[str, int] = field(default_factory=dict)  # cell -> starts that began nothing
@@ -110,11 +111,11 @@ class LocalEngine:
         Raises InterruptError when it was asked to end, HostError when cells could not be started,
         StoreError when the store is away and nothing runs any more.
         """
-        book = self.nights.book(self.night)
+        book = self.book or self.nights.book(self.night)
         check_tool(book)
-        self._bury(book)
         self._paths, self._attempts = critical_paths(book.plan.cells), book.plan.attempts
-        found, looked, fresh = self._look(), time.monotonic(), True
+        found = self._look() if self._bury(book) else self._stand(book)
+        looked, fresh = time.monotonic(), True
         told = shown = 0.0
         with self.ending.caught(), self.worker.console.live() as show:
             try:
@@ -140,8 +141,8 @@ class LocalEngine:
                     time.sleep(POLL)
             finally:
                 self._stop()
-        found = self._look()
         if self.ending.drains:
+            found = self._look()
             open_ = sum(not item.settled for item in found.values())
             raise InterruptError(
                 f"{self.night}: ended with {open_} cells to do",
@@ -166,18 +167,24 @@ class LocalEngine:
             return before, False
 
     def _look(self) -> dict[str, CellStanding]:
-        book = self.nights.book(self.night)
+        return self._stand(self.nights.book(self.night))
+
+    def _stand(self, book: Book) -> dict[str, CellStanding]:
+        self.book = book
         self._stopped = standing.stopped(book.orders)
         self._barred = self.worker.host in book.quarantined
         return standing.stand(book, self.worker.now())
 
-    def _bury(self, book: Book) -> None:
+    def _bury(self, book: Book) -> bool:
         """Attempts that an engine of this host left without an end: it was killed."""
-        for items in book.attempts.values():
-            for item in items:
-                here = item.begun and item.begun.host == self.worker.host
-                if here and item.begun and item.begun.engine == "local":
-                    lost(self.nights, book, item, self.worker, why="the engine was killed")
+        left = [
+            item
+            for items in book.attempts.values()
+            for item in items
+            if item.begun and item.begun.host == self.worker.host and item.begun.engine == "local"
+        ]
+        why = "the engine was killed"
+        return sum(lost(self.nights, book, item, self.worker, why=why) for item in left) > 0
 
     def _start(self, found: Mapping[str, CellStanding]) -> None:
         if self._stopped:

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +21,7 @@ from rocwheel import __version__
 from rocwheel.errors import ConfigError
 from rocwheel.gate import provisioning
 from rocwheel.gate.suite import history, suites
-from rocwheel.index.channels import Channel
+from rocwheel.index.channels import Channel, Retention
 from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe, now_text
 from rocwheel.manifest import Manifest
 from rocwheel.model import suggest
@@ -29,6 +29,7 @@ from rocwheel.pipeline import artifacts
 from rocwheel.pipeline.settings import NightSettings, overlaid
 from rocwheel.pipeline.standing import SILENT
 from rocwheel.release import status
+from rocwheel.release.retention import moment
 from rocwheel.release.wheelset import rocm_major
 from rocwheel.store import Store, each
 from rocwheel.values import replace
@@ -57,6 +58,7 @@ class StoreContents:
     sets: Mapping[tuple[str, str], SetSeen] = field(default_factory=dict)  # (family, manifest)
     tests: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (family, suite) -> ms
     seconds: Mapping[str, int] = field(default_factory=dict)  # of cells in the last night
+    old: bool = False  # whether retention may have something to do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,9 +77,14 @@ class Setting:
 
 
 def look(
-    setting: Setting, recipes: Sequence[WheelRecipe], store: Store, seconds: Mapping[str, int]
+    setting: Setting,
+    recipes: Sequence[WheelRecipe],
+    store: Store,
+    seconds: Mapping[str, int],
+    *,
+    full: bool,
 ) -> StoreContents:
-    """Ask the store; every family and build once."""
+    """Ask the store; every family and build once. `full`: there are nights to forget."""
 
     def built(recipe: WheelRecipe) -> Manifest | None:
         return artifacts.find(store, recipe.inputs)
@@ -90,12 +97,15 @@ def look(
             for name in recipe.families:
                 wanted.setdefault((name, rocm_major(manifest)), set()).add(manifest.sha256)
 
+    keep, old = setting.channel.retention, [full]
+
     def of_family(item: tuple[tuple[str, int], set[str]]) -> dict[tuple[str, str], SetSeen]:
         (name, major), ids = item
         family = setting.families[name]
         staging = setting.channel.staging(store, name, major)
         release = setting.channel.release(store, name, major)
         rows = status.read(staging, release, family, setting.channel, now=setting.now).sets
+        old.extend(_is_old(row, keep, setting.now) for row in rows)
         return {(name, row.set_id): _seen(row) for row in rows if row.set_id in ids}
 
     sets = {
@@ -108,6 +118,16 @@ def look(
         sets=sets,
         tests=_durations(setting, recipes, manifests, sets, store),
         seconds=seconds,
+        old=any(old),
+    )
+
+
+def _is_old(row: status.SetStatus, keep: Retention, now: datetime) -> bool:
+    """Whether retention may let go of a set, at one of its places."""
+    kept = ((row.staged, keep.staging_days), (row.released, keep.release_days))
+    return row.state != "pruned" and any(
+        time and days is not None and now - moment(time) >= timedelta(days=days)
+        for time, days in kept
     )
 
 
@@ -376,6 +396,10 @@ class _Made:
                 "notify", "notify", ("nightly", "notify", night, *told, *target),
                 settled=("page",), why="a night that differs from the one before is told",
             )  # fmt: skip
+        if not self._seen.old and all(cell.kept or cell.kind == "page" for cell in self.cells):
+            why = "nothing was made and nothing is old enough to go"
+            self.absent.append(Absent(name="prune", why=why))
+            return
         keep = f"--keep={self._setting.settings.keep_nights}"
         names = sorted({cell.family for cell in self.cells if cell.family})
         words = (keep, *(f"--family={name}" for name in names), *target)

@@ -31,6 +31,7 @@ Counter: TypeAlias = "Callable[[int], None]"  # called with bytes that passed si
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+TRIED: Final = "_ROCWHEEL_STORE"  # the variable that hands a store's URL and `tried` on
 BLOCK: Final = 1 << 20
 WHEEL: Final = "application/zip"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -91,6 +92,7 @@ class Options:
     put_limit: int = 5 << 30  # largest single PUT and single copy, bytes
     part_size: int = 256 << 20  # multipart above the limit
     probe_key: str = "_rocwheel/probe"  # where abilities are tried; must be writable
+    tried: str = ""  # what another process of ours found this very store able to do
 
 
 class Store(Protocol):
@@ -98,6 +100,11 @@ class Store(Protocol):
 
     url: str
     connections: int
+
+    @property
+    def tried(self) -> str:
+        """What this store was found able to do, for `Options.tried` of another process."""
+        ...
 
     def locate(self, key: str, /) -> str:
         """The full URL of a key, for people: `s3://bucket/prefix/key`, `file:///folder/key`."""

@@ -50,6 +50,10 @@ class FileStore:
     def http(self, key: str, /) -> str:
         return (self.root / key).as_uri() + ("/" if key.endswith("/") else "")
 
+    @property
+    def tried(self) -> str:
+        return ""  # nothing is tried of a folder
+
     def abilities(self) -> Abilities:
         return Abilities(copy_lacks=(), folder_keys=False)
 

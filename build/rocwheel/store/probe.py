@@ -7,6 +7,8 @@ once, and a runner may not delete.
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -55,6 +57,15 @@ class ProbeResult:
     folder_keys: bool
     upload_listing: bool  # lists uploads in parts that were never finished
     etags: Etags
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> ProbeResult:
+        """What `to_json` wrote."""
+        fields = json.loads(text)
+        return cls(**fields | {"etags": Etags(**fields["etags"])})
 
     def refusal(self) -> str:
         """Why nothing may be written to this server, with what it lacks; "" where it may."""

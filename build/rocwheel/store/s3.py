@@ -47,7 +47,11 @@ class S3Store:
         self.connections = options.connections
         self._options = options
         self._lock = threading.Lock()
-        self._seen: ProbeResult | None = None
+        self._seen = ProbeResult.from_json(options.tried) if options.tried else None
+
+    @property
+    def tried(self) -> str:
+        return self._seen.to_json() if self._seen else ""
 
     def locate(self, key: str, /) -> str:
         return self._bucket.locate(key)

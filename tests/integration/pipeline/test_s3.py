@@ -45,5 +45,5 @@ def test_a_night_that_has_nothing_to_do_says_so_and_promotes_nothing_twice(world
     world.plan("one", check=True)
     assert world.local("one").code == 0
     again = world.plan("two", check=True)
-    assert "2 cells to run" in again.out
+    assert "1 cells to run" in again.out
     assert world.local("two").code == 0

@@ -98,12 +98,15 @@ def test_history_says_into_how_many_shards_a_suite_is_cut(setting, minutes, coun
     assert len(shards) == count
 
 
-def test_a_night_without_changes_runs_only_page_and_prune(setting):
+def test_a_night_without_changes_runs_only_the_page_and_prunes_what_is_too_old(setting):
     seen = StoreContents(
         manifests={RECIPE.inputs: MANIFEST},
         sets={(name, MANIFEST): SetSeen(state="released") for name in RECIPE.families},
     )
     plan = made(setting, seen)
+    assert {cell.kind for cell in plan.cells if not cell.kept} == {"page"}
+    assert "nothing is old enough" in {item.name: item.why for item in plan.absent}["prune"]
+    plan = made(setting, replace(seen, old=True))
     assert {cell.kind for cell in plan.cells if not cell.kept} == {"page", "prune"}
     assert plan.cell("build.jax").why == f"built before as {MANIFEST[:12]}"
 
