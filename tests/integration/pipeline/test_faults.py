@@ -134,7 +134,7 @@ def test_a_cell_whose_kth_request_fails_is_known_and_its_failure_never_becomes_a
     total = len(stage.faults.seen)
     assert total > 5
     hasty = replace(QUICK, read_seconds=1.0) if kind == "timeout" else QUICK
-    for number in points(total, 3, KINDS.index(kind)):
+    for number in points(total, 2, KINDS.index(kind)):
         night = stage.night(gate=play)
         stage.nights = Nights(open_store(stage.url, hasty))
         stage.faults.arm(Fault(number, kind))
