@@ -155,7 +155,7 @@ def page(folder: Path) -> dict[str, float]:
     code = (
         "import sys, time, resource, json; from datetime import datetime, timezone\n"
         "from rocwheel.ledger.nights import Nights; from rocwheel.store import open_store\n"
-        "from rocwheel.report import state\n"
+        "from rocwheel.report import night_page as state\n"
         "t = time.monotonic(); nights = Nights(open_store(sys.argv[1]))\n"
         "shown = nights.names()[-30:]\n"
         "found = [state.NightSummary.from_bytes(nights.summary(n), name=n) for n in shown]\n"
