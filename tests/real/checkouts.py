@@ -74,11 +74,14 @@ class Commit:
     @property
     def xla(self) -> Commit:
         """The XLA commit that a commit of JAX is built with."""
-        match = re.search(
-            r'XLA_COMMIT = "([0-9a-f]{40})"', self.text("third_party/xla/revision.bzl")
-        )
-        assert match
-        return Commit("xla", match[1])
+        folder = "jax_rocm_plugin/third_party" if self.repository == "rocm-jax" else "third_party"
+        for name in ("revision.bzl", "workspace.bzl"):
+            if not self.git("ls-tree", self.name, f"{folder}/xla/{name}"):
+                continue
+            match = re.search(r'XLA_COMMIT = "([0-9a-f]{40})"', self.text(f"{folder}/xla/{name}"))
+            if match:
+                return Commit("xla", match[1])
+        raise AssertionError(f"{self.repository} {self.name}: names no XLA commit")
 
 
 def external(commit: Commit, name: str) -> Commit | None:
@@ -112,11 +115,12 @@ def newest(repository: str, count: int) -> list[str]:
 
 
 def upstream() -> list[Commit]:
-    """Every pin, the two newest commits of main, and the development commits."""
+    """Every pin, the newest commits of main and of ROCm's fork, and the development commits."""
     if not (FOLDER / "jax").is_dir():
         return []
     pins = [entry["ref"] for entry in PINS.values() if entry["layout"] == "upstream"]
-    return [Commit("jax", name) for name in (*pins, *newest("jax", 2), *DEVELOPMENT)]
+    forks = [Commit("rocm-fork", name) for name in newest("rocm-fork", 1)]
+    return [*(Commit("jax", name) for name in (*pins, *newest("jax", 2), *DEVELOPMENT)), *forks]
 
 
 def downstream() -> list[Commit]:

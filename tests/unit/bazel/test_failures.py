@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -192,3 +193,29 @@ def test_a_mistake_is_located(tmp_path, old, new, problem):
     with pytest.raises(ConfigError, match=r"known\.yaml:\d+:\d+") as caught:
         failures.load(tmp_path / "known.yaml")
     assert problem in f"{caught.value} {caught.value.hint}"
+
+
+PAGE = FILE.parents[1] / "docs" / "how-to" / "first-real-build.md"
+CHECKS = FILE.parents[1] / "build" / "rocwheel" / "dist" / "checks.py"
+
+
+def likeliest() -> list[str]:
+    """The first lines of the page's table of failures."""
+    table = (
+        PAGE.read_text().partition("## The ten likeliest failures")[2].partition("\n\nA failed")[0]
+    )
+    return re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE)
+
+
+def test_the_page_has_ten_failures():
+    assert len(likeliest()) == len(set(likeliest())) == 10
+
+
+@pytest.mark.parametrize("line", likeliest())
+def test_each_failure_of_the_page_is_one_that_is_recognised_or_said(line):
+    """By a pattern of known failures, or in a message of the checks before Bazel."""
+    if failures.recognised(line.replace("…", "gfx942"), KNOWN)[0]:
+        return
+    parts = [part.strip() for part in re.split(r"…|^\S+:|\d[\d.]*", line)]
+    messages = re.findall(r'f"([^"]*)"', CHECKS.read_text())
+    assert any(all(part in message for part in parts) for message in messages), parts
