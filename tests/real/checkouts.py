@@ -115,12 +115,11 @@ def newest(repository: str, count: int) -> list[str]:
 
 
 def upstream() -> list[Commit]:
-    """Every pin, the newest commits of main and of ROCm's fork, and the development commits."""
+    """Every pin, the two newest commits of main, and the development commits."""
     if not (FOLDER / "jax").is_dir():
         return []
     pins = [entry["ref"] for entry in PINS.values() if entry["layout"] == "upstream"]
-    forks = [Commit("rocm-fork", name) for name in newest("rocm-fork", 1)]
-    return [*(Commit("jax", name) for name in (*pins, *newest("jax", 2), *DEVELOPMENT)), *forks]
+    return [Commit("jax", name) for name in (*pins, *newest("jax", 2), *DEVELOPMENT)]
 
 
 def downstream() -> list[Commit]:
