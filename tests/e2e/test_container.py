@@ -165,6 +165,8 @@ def test_a_wiped_output_base_comes_from_the_disk_cache(inside):
 
 
 def test_two_builds_at_once_share_the_caches(inside):
+    if inside.engine.kind == "podman":
+        pytest.skip("the same caches and the same locks under Docker")
     both = [inside.demo(), inside.demo("--wheelhouse=second")]
     documents = [finished(process) for process in both]
     assert len({item["manifest_sha256"] for item in documents}) == 1
@@ -231,6 +233,7 @@ def building(world) -> list[str]:
     tarball = next((world.cache / "demo").glob("*/therock-dist-*.tar.gz"))
     return [
         f"--therock-path={tarball}",
+        "--rocm-version=7.10.0a20251120",
         "--gfx-targets=gfx90a,gfx942,gfx1100,gfx1201",
         f"--jax-source-dir={WORKSPACE}",
         "--jaxlib=built",

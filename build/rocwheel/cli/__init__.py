@@ -77,6 +77,10 @@ STAGES: Final = {
             "rocwheel.cli.release:prune",
             "Remove what the channel's retention no longer keeps.",
         ),
+        "runtime_images": (
+            "rocwheel.cli.runtime:runtime_images",
+            "Make, test and push a runtime image of a released wheel set.",
+        ),
     },
     "Nightly": {
         "nightly": (

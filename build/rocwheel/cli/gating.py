@@ -162,6 +162,20 @@ run_options = together(
         metavar="SECONDS",
         help="How long to wait for devices that others hold.",
     ),
+    once(
+        "--installed",
+        type=click.Path(path_type=Path),
+        metavar="PYTHON",
+        help="The Python of an environment that has the set and a ROCm in /opt/rocm, as a runtime "
+        "image has, instead of a fresh one; nothing is stored.",
+    ),
+    option(
+        "--packages",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="DIR",
+        help="With --installed: a folder of packages that the suite needs beside it.",
+    ),
     slots_option,
     option("--runner", default="", metavar="LABEL", help="Label of this runner."),
     section(
@@ -198,6 +212,8 @@ class GateOptions(SetOptions, DryRun):
     runner: str
     output: str | None
     keep: bool
+    installed: Path | None
+    packages: tuple[Path, ...]
     declared = together(
         section(
             "Target",
@@ -226,6 +242,7 @@ class Asked:
     def stored(self) -> Place | None:
         """Where the verdict goes; None for what speaks for no whole suite on the family's GPUs."""
         counts = self.request.whole and self.request.device is DeviceChoice.FAMILY
+        counts = counts and self.request.installed is None
         return self.place if counts else None
 
 
@@ -272,6 +289,8 @@ def requests(app: App, options: GateOptions, *, choice: Choice) -> tuple[Asked, 
             history=history.read(place, suite.name, host.cache),
             weights=_weights(shard, place, suite, wheels, host),
             command=_command_line(app, options, suite.name),
+            installed=app.path(options.installed),
+            packages=tuple(app.cwd / folder for folder in options.packages),
         )
         if options.failed_of:
             request = request.for_failures_of(storing.results_in(app.cwd / options.failed_of))

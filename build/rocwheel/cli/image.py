@@ -175,8 +175,8 @@ def _pushed(
         made.inputs.tag,
         engine=engine,
         runner=app.runner,
-        session=_session(),
-        config=_config(app),
+        session=session(),
+        config=config_of(app),
         console=app.console,
     )
     if not sent:
@@ -205,7 +205,7 @@ def _searched(
     app: App, inputs: recipe.ImageInputs, engine: container.ContainerEngine
 ) -> registry.RemoteImage:
     registries = recipe.load(app.home.ci / "images.yaml").registries
-    remote = registry.find(inputs, registries, session=_session(), config=_config(app))
+    remote = registry.find(inputs, registries, session=session(), config=config_of(app))
     if remote is None:
         raise HostError(
             f"{inputs.reference}: neither {engine.kind.value} nor a registry has it",
@@ -339,13 +339,15 @@ def _labels(app: App) -> dict[str, str]:
     }
 
 
-def _session() -> requests.Session:
+def session() -> requests.Session:
+    """For requests to a registry."""
     import requests
 
     return requests.Session()
 
 
-def _config(app: App) -> Path:
+def config_of(app: App) -> Path:
+    """The file in which engines keep what registries want to see."""
     folder = app.environ.get("DOCKER_CONFIG")
     home = Path(app.environ.get("HOME", "/"))
     return Path(folder) / "config.json" if folder else home / CONFIG

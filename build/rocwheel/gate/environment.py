@@ -237,6 +237,19 @@ def outdated(planned: InstallPlan, *, runner: Runner, log: Path, left: Callable[
     return ", ".join(f"pip has {item['name']} {item['version']} now" for item in wanted[:1])
 
 
+def of_image(python: Path, *, runner: Runner) -> Environment:
+    """An environment that was there before, such as an image's. Raises InfraError."""
+    script = (
+        "import importlib.metadata as m, sysconfig; print(sysconfig.get_path('platlib'));"
+        "print(*sorted({f'{d.name}=={d.version}' for d in m.distributions()}, key=str.lower))"
+    )
+    try:
+        site, packages = runner.capture(Command(argv=(str(python), "-c", script))).splitlines()
+    except (CommandError, ValueError) as exc:
+        raise InfraError(f"{python}: is no environment", hint="check --installed") from exc
+    return Environment(python=python, site=Path(site), packages=tuple(packages.split()))
+
+
 def _lines(lines: Iterable[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 

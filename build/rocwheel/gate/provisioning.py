@@ -18,6 +18,7 @@ from rocwheel.verdict import RocmProvided
 
 TARBALLS: Final = "https://rocm.nightlies.amd.com/tarball"  # where TheRock publishes them
 PIP: Final = "pip:"
+IMAGE: Final = Path("/opt/rocm")  # where images have it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +33,8 @@ class Provided:
 
 def describe(request: GateRequest, host: Host) -> str:
     """Say in one line what `provide` will do, for --dry-run. Raises ConfigError."""
+    if request.installed:
+        return f"the ROCm beside {request.installed}"
     if _needless(request):
         return "no ROCm"
     if request.rocm.startswith(PIP):
@@ -41,6 +44,8 @@ def describe(request: GateRequest, host: Host) -> str:
 
 def provide(request: GateRequest, host: Host, console: Console) -> Provided:
     """Make ROCm ready. Raises ConfigError when nobody said which, and what `rocm.fetch` raises."""
+    if request.installed:
+        return _of_image()
     if _needless(request):
         return Provided(record=RocmProvided(origin="none"))
     if request.rocm.startswith(PIP):
@@ -64,6 +69,17 @@ def environment(provided: Provided) -> dict[str, str]:
         "ROCWHEEL_ROCM_VERSION": provided.record.version,
     }
     return {name: value for name, value in known.items() if value}
+
+
+def _of_image() -> Provided:
+    """The ROCm of the image that this runs in, which has no compiler and so is no whole tree."""
+    try:
+        version = (IMAGE / ".info" / "version").read_text(encoding="utf-8").strip()
+    except OSError:
+        return Provided(record=RocmProvided(origin="none"))
+    return Provided(
+        record=RocmProvided(origin="path", version=version, name=IMAGE.name), root=IMAGE
+    )
 
 
 def _pinned(requirements: str) -> str:

@@ -75,6 +75,8 @@ class GateRequest:
     weights: Mapping[str, int] = field(default_factory=dict)  # of files, to cut shards by
     known: KnownSuite | None = None  # the suite as our checkout has it, for the verdict
     command: str = ""  # that asks the same again, to paste
+    installed: Path | None = None  # Python of an environment that has wheels and ROCm: an image's
+    packages: tuple[Path, ...] = ()  # folders with what the suite needs and that one lacks
 
     def for_failures_of(self, results: Results) -> GateRequest:
         """The same request for what failed there, with the same packages and devices.
@@ -135,6 +137,7 @@ class GateRequest:
             "only some of the tests": self.choice is not Choice.ALL,
             f"--device {self.device.value}": self.device is not DeviceChoice.FAMILY,
             f"--rocm {self.rocm}": self.rocm.startswith("pip:"),
+            f"--installed {self.installed}": self.installed,
         }
         return tuple(reason for reason, holds in reasons.items() if holds)
 

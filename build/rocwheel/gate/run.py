@@ -6,6 +6,7 @@ Whatever ends it, there is a verdict that says so: a machine without the family'
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -20,7 +21,7 @@ from packaging.version import Version
 
 from rocwheel import __version__, files, home
 from rocwheel.console import Console, count
-from rocwheel.errors import ConfigError, RocwheelError
+from rocwheel.errors import ConfigError, HostError, RocwheelError
 from rocwheel.gate import environment, kept, provisioning
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.engine import Engine
@@ -73,6 +74,9 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
     else:
         tests = _find(request, checkout.folder if checkout else None)
         yield f"tests: {count(len(tests.files), 'file')} below {tests.root}"
+    if request.installed:
+        yield f"run the tests with {request.installed}, at most {request.run_seconds:g} s"
+        return
     try:
         interpreter = _interpreter(request, host)
     except InfraError as exc:
@@ -128,7 +132,7 @@ def _results(
         return max(1.0, until - host.clock())
 
     allotted = devices.choose(request, host)
-    interpreter = _interpreter(request, host)
+    interpreter = None if request.installed else _interpreter(request, host)
     work = _work(request, host, stack)
     with console.step("Tests of the suite", key="tests"):
         tests = _gather(request, host, work)
@@ -138,11 +142,15 @@ def _results(
         setup.provided = provided.record
     taken = _take(host, allotted, stack, patience=min(request.patience, left()))
     with console.step("The environment", key="environment"):
-        asked = _ingredients(request, host, interpreter, provided)
-        prepared = stack.enter_context(
-            kept.prepared(asked, host, console, log=_log(request, "install"), left=left)
-        )
-        setup.environment, setup.prepared = prepared.environment, prepared.how
+        if request.installed:
+            setup.environment = environment.of_image(request.installed, runner=host.runner)
+        else:
+            interpreter = interpreter or _interpreter(request, host)
+            asked = _ingredients(request, host, interpreter, provided)
+            prepared = stack.enter_context(
+                kept.prepared(asked, host, console, log=_log(request, "install"), left=left)
+            )
+            setup.environment, setup.prepared = prepared.environment, prepared.how
     env = _environment(request, allotted, provided)
     setup.lanes = tuple(devices.lanes(allotted, taken.devices, env))
     with console.step("Preflight", key="preflight"):
@@ -200,7 +208,7 @@ def _identity(request: GateRequest, host: Host) -> str:
     """Which tests these are: SHA-256 of our folder, a commit of JAX, or the user's checkout."""
     if request.suite.source.folder:
         return request.known.tests if request.known else ""
-    if request.jax_tests:
+    if request.jax_tests and not request.installed:  # an image has no git
         theirs = git.identify(request.jax_tests, runner=host.runner)
         return theirs.digest or theirs.commit
     return request.manifest.jax.commit if request.manifest else ""
@@ -208,7 +216,10 @@ def _identity(request: GateRequest, host: Host) -> str:
 
 def _tool(request: GateRequest, host: Host) -> str:
     """Our own commit where it is known, else our version."""
-    own = home.tool(request.home, partial(git.identify, runner=host.runner))
+    try:
+        own = home.tool(request.home, partial(git.identify, runner=host.runner))
+    except HostError:  # an image without git
+        return __version__
     return f"{own.commit}{record.DIRTY if own.dirty else ''}" or __version__
 
 
@@ -289,6 +300,8 @@ def _environment(request: GateRequest, allotted: Allotted, provided: Provided) -
     """What every test process gets, beside the masks of its lane."""
     env = dict(request.suite.environment) | provisioning.environment(provided)
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # the checkout stays as it is
+    if request.packages:
+        env["PYTHONPATH"] = os.pathsep.join(map(str, request.packages))
     if request.suite.with_jax:
         env["JAX_PLATFORMS"] = preflight.platforms(allotted.allotment.devices[0].maker)
     return env
