@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -63,6 +64,14 @@ def configure(app: App, options: ConfigureOptions) -> None:
     )
 
 
+def minutes(text: str) -> int:
+    """How long, in minutes: `30m`, `2h`; `0` is not at all. Raises BadParameter."""
+    match = re.fullmatch(r"0|([1-9][0-9]{0,4})([mh])", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r}: no time; write 30m or 2h")
+    return int(match[1] or 0) * (60 if match[2] == "h" else 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class DevOptions(BuildOptions, DryRun):
     """Options of `dev`."""
@@ -102,10 +111,11 @@ class DevOptions(BuildOptions, DryRun):
 @option("--test-option", "test_options", multiple=True, help="Option of pytest; repeatable.")
 @once(
     "--keep-container",
-    metavar="MINUTES",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Leave the container, with its warm Bazel server, for the next turn.",
+    metavar="TIME",
+    type=minutes,
+    default="0",
+    help="Leave the container, with its warm Bazel server, for the next turn, until it was idle "
+    "for so long: 30m, 2h.",
 )
 @source_options
 @place_options
@@ -131,10 +141,12 @@ def dev(app: App, options: DevOptions) -> None:
 
 def _loop(app: App, options: DevOptions) -> loop.Loop:
     request = request_from(app, options, therock=needed_rocm(options))
-    minutes = options.keep_container
     return loop.Loop(
         request=replace(
-            request, executor=replace(request.executor, keep_minutes=minutes, traceable=False)
+            request,
+            executor=replace(
+                request.executor, keep_minutes=options.keep_container, traceable=False
+            ),
         ),
         environment=app.cwd / options.environment,
         kinds=loop.kinds(listed(options.only)),
