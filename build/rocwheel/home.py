@@ -34,6 +34,16 @@ class Home:
         """Whether rocwheel runs from its sources."""
         return self.root != SHARE
 
+    @property
+    def sources(self) -> Path:
+        """The checkout, whose files go into images. Raises ConfigError where there is none."""
+        if not self.is_checkout:
+            raise ConfigError(
+                "images are made from a checkout of rocwheel, and this one is installed",
+                hint="run build/ci_build of a checkout of the same version",
+            )
+        return self.root
+
 
 def find(ci: Path | None) -> Home:
     """The data that is used; `ci` is a team's own folder. Raises ConfigError where it is none."""

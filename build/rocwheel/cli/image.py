@@ -152,7 +152,7 @@ def _made(
         app.console.info(f"unchanged inputs: {inputs.reference} is there, nothing was built")
         return building.Made(image=there, inputs=inputs, is_new=False)
     ingredients = building.Ingredients(
-        checkout=app.home.root,
+        checkout=app.home.sources,
         base=base,
         bazel=_bazel(app, inputs.recipe.bazel, locked=options.locked),
         rocm=options.with_rocm,
@@ -304,7 +304,7 @@ def _inputs(
         rocm, version = held.sha256, str(held.version)
     inputs = recipe.gather(
         chosen,
-        checkout=app.home.root,
+        checkout=app.home.sources,
         base=base.config,
         bazel=bazel,
         rocm=rocm,

@@ -163,6 +163,7 @@ class _Wanted:
 
     def __init__(self, app: App, options: RuntimeOptions) -> None:
         """Raises UsageError, ConfigError, StoreError."""
+        self.docker = app.home.sources / "docker"
         target = Target(app, options)
         self.family = target.family
         self.manifest = target.manifest(app, options.manifest or "")
@@ -321,7 +322,7 @@ def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
         archive=packages.archive(
             wanted.python, app.cache / "runtime", env=app.environ, console=app.console
         ),
-        docker=app.home.root / "docker",
+        docker=wanted.docker,
         tool=home.tool(app.home, lambda root: source.identify(root, runner=app.runner)).commit,
     )
 

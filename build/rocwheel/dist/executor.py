@@ -279,14 +279,14 @@ def _searched(
     table = bazel.load_releases(ci / "bazel_binaries.yaml")
     digest = table.find(wanted.bazel).sha256 if wanted.bazel else ""
     found = searching.local(
-        wanted, checkout=request.home.root, bazel=digest, engine=engine, runner=runner
+        wanted, checkout=request.home.sources, bazel=digest, engine=engine, runner=runner
     )
     if found:
         return found
     remote = searching.remote(
         wanted,
         images.registries,
-        checkout=request.home.root,
+        checkout=request.home.sources,
         bazel=digest,
         session=requests.Session(),
         config=credentials(request.environ),
