@@ -366,6 +366,7 @@ def _test(
             home=app.home,
             jax_tests=None if suite.source.folder else _jax(app, options, wanted.manifest),
             slots=app.cwd / options.slots,
+            masks={name: app.environ[name] for name in trial.MASKS if name in app.environ},
             folder=Path(folder),
             output=app.cwd / options.output / name,
         )

@@ -21,6 +21,7 @@ from rocwheel.container import Container, ContainerEngine, Mount, Spec
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import caller, limits
 from rocwheel.errors import CommandError, HostError
+from rocwheel.gate.machine.accelerators import CUDA_MASK, HIP_MASK, ROCR_MASK
 from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.judge import judge
@@ -48,6 +49,7 @@ OUTPUT: Final = _guest("/rocwheel/output")
 FAMILIES: Final = _guest("/rocwheel/families.yaml")
 TESTS: Final = _guest("/rocwheel/jax")
 SLOTS: Final = _guest("/rocwheel/slots")
+MASKS: Final = (ROCR_MASK, HIP_MASK, CUDA_MASK)
 WORK: Final = "/tmp"  # noqa: S108 - inside, in memory
 
 
@@ -63,6 +65,7 @@ class Trial:
     home: Home
     jax_tests: Path | None  # a checkout, for suites that take JAX's own tests
     slots: Path  # locks of this machine's devices
+    masks: Mapping[str, str]  # what of the devices this process may use, as its environment says
     folder: Path  # scratch, kept until the image was tried
     output: Path
 
@@ -153,6 +156,7 @@ def _gate(trial: Trial) -> Command:
         "PYTHONPATH": f"{DEPENDENCIES}:{TOOL / 'build'}",
         "PYTHONDONTWRITEBYTECODE": "1",
         "ROCWHEEL_CACHE_DIR": f"{WORK}/cache",
+        **trial.masks,
     }
     return Command(argv=tuple(words), env=env, cwd=PurePosixPath(WORK))
 
