@@ -435,6 +435,14 @@ def _most(number: int) -> int:
     return MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
 
 
+def _process_ids() -> int:
+    """How many processes there can be at all; podman asks runc for no more, and fails above."""
+    try:
+        return int(Path("/proc/sys/kernel/pid_max").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return MOST
+
+
 def limits(executor: Executor) -> Limits:
     """What the container may use: what was asked for, and never more than this process may."""
     return Limits(
@@ -442,5 +450,5 @@ def limits(executor: Executor) -> Limits:
         memory=executor.memory,
         shm=executor.shm,
         files=_most(resource.RLIMIT_NOFILE),
-        processes=_most(resource.RLIMIT_NPROC),
+        processes=min(_most(resource.RLIMIT_NPROC), _process_ids()),
     )
