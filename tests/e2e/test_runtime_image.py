@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import requests
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
 from e2e.conftest import EXECUTABLE, ROOT
 from support import engines, registries
 
@@ -235,6 +237,7 @@ def test_the_bill_of_materials_has_packages_wheels_and_rocm(images, pushed):
     data = (folder / "sbom.json").read_bytes()
     record = json.loads((folder / "record.json").read_bytes())
     assert hashlib.sha256(data).hexdigest() == record["sbom"]
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(data.decode()) is None
     bill = json.loads(data)
     assert bill["bomFormat"] == "CycloneDX"
     refs = {item["bom-ref"]: item for item in bill["components"]}

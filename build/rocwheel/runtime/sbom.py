@@ -1,7 +1,7 @@
 """The bill of materials of a runtime image: packages of the base, wheels, libraries of ROCm.
 
 CycloneDX 1.6 as JSON (https://cyclonedx.org/specification/overview/), written by the project's own
-library and checked against its schema before anybody sees it.
+library; tests hold it against the schema, whose validator is a dependency of tests alone.
 """
 
 from __future__ import annotations
@@ -16,12 +16,9 @@ from cyclonedx.model import HashAlgorithm, HashType
 from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packageurl import PackageURL
 
 from rocwheel import files
-from rocwheel.errors import HostError
 from rocwheel.process import Command, Runner
 from rocwheel.runtime.making import Plan
 
@@ -41,10 +38,7 @@ def packages(inside: Runner) -> tuple[str, ...]:
 
 
 def write(plan: Plan, config: str, system: Iterable[str], *, now: datetime) -> bytes:
-    """The document, the same bytes for the same image at the same time.
-
-    Raises HostError when it is not what the schema asks for.
-    """
+    """The document, the same bytes for the same image at the same time."""
     bom = Bom(
         serial_number=uuid.UUID(hashlib.md5(config.encode(), usedforsecurity=False).hexdigest())
     )
@@ -56,11 +50,7 @@ def write(plan: Plan, config: str, system: Iterable[str], *, now: datetime) -> b
     for component in (*_system(tuple(system)), *_wheels(plan), *_rocm(plan)):
         bom.components.add(component)
     bom.register_dependency(bom.metadata.component, list(bom.components))
-    text = JsonV1Dot6(bom).output_as_string(indent=2)
-    wrong = JsonStrictValidator(SchemaVersion.V1_6).validate_str(text)
-    if wrong is not None:
-        raise HostError(f"the image's SBOM breaks CycloneDX: {wrong}", hint="this is a bug")
-    return f"{text}\n".encode()
+    return f"{JsonV1Dot6(bom).output_as_string(indent=2)}\n".encode()
 
 
 def _system(lines: tuple[str, ...]) -> Iterator[Component]:

@@ -232,3 +232,16 @@ def test_whichever_request_a_push_loses_the_next_push_finishes(inputs, image, ad
             remote, _ = push(image, name, "one")
             assert remote.config == image.config
         server.shutdown()
+
+
+def test_a_moving_tag_names_the_very_same_bytes(address, image, push):
+    pushed, _ = push(image, f"{address}/moving", "one")
+    session = requests.Session()
+    registry.point(f"{address}/moving", "latest", pushed.digest, session=session, config=NOBODY)
+    there = registry.look(f"{address}/moving", "latest", session=session, config=NOBODY)
+    assert (there.digest, there.config) == (pushed.digest, pushed.config)
+    gone = "sha256:" + "0" * 64
+    with pytest.raises(StoreError, match="has it no more"):
+        registry.point(f"{address}/moving", "latest", gone, session=session, config=NOBODY)
+    still = registry.look(f"{address}/moving", "latest", session=session, config=NOBODY)
+    assert still.digest == pushed.digest
