@@ -170,11 +170,10 @@ def with_image(engine: TestEngine, name: str = BASE) -> TestEngine:
 
 def hand_over(name: str, giver: TestEngine, taker: TestEngine) -> None:
     """The same image in another engine, under the same digest."""
-    saving = subprocess.Popen(
-        [giver.kind, "save", name], env={**os.environ, **giver.env}, stdout=subprocess.PIPE
-    )
-    taker("load", stdin=saving.stdout)
-    assert saving.wait() == 0
+    env = {**os.environ, **giver.env}
+    with subprocess.Popen([giver.kind, "save", name], env=env, stdout=subprocess.PIPE) as saving:
+        taker("load", stdin=saving.stdout)
+    assert saving.returncode == 0
 
 
 def image_config(engine: TestEngine, name: str) -> dict:
