@@ -171,6 +171,7 @@ run_options = together(
     ),
     option(
         "--packages",
+        "folders",
         type=click.Path(path_type=Path),
         multiple=True,
         metavar="DIR",
@@ -213,7 +214,7 @@ class GateOptions(SetOptions, DryRun):
     output: str | None
     keep: bool
     installed: Path | None
-    packages: tuple[Path, ...]
+    folders: tuple[Path, ...]
     declared = together(
         section(
             "Target",
@@ -290,7 +291,7 @@ def requests(app: App, options: GateOptions, *, choice: Choice) -> tuple[Asked, 
             weights=_weights(shard, place, suite, wheels, host),
             command=_command_line(app, options, suite.name),
             installed=app.path(options.installed),
-            packages=tuple(app.cwd / folder for folder in options.packages),
+            folders=tuple(app.cwd / folder for folder in options.folders),
         )
         if options.failed_of:
             request = request.for_failures_of(storing.results_in(app.cwd / options.failed_of))

@@ -76,7 +76,7 @@ class GateRequest:
     known: KnownSuite | None = None  # the suite as our checkout has it, for the verdict
     command: str = ""  # that asks the same again, to paste
     installed: Path | None = None  # Python of an environment that has wheels and ROCm: an image's
-    packages: tuple[Path, ...] = ()  # folders with what the suite needs and that one lacks
+    folders: tuple[Path, ...] = ()  # with packages that the suite needs and that one lacks
 
     def for_failures_of(self, results: Results) -> GateRequest:
         """The same request for what failed there, with the same packages and devices.

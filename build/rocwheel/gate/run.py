@@ -141,9 +141,11 @@ def _results(
         provided = provisioning.provide(request, host, console)
         setup.provided = provided.record
     taken = _take(host, allotted, stack, patience=min(request.patience, left()))
+    prepared = None
     with console.step("The environment", key="environment"):
-        if request.installed:
+        if request.installed:  # whose files nobody can write: an image's root is read-only
             setup.environment = environment.of_image(request.installed, runner=host.runner)
+            setup.prepared = f"that of {request.installed}"
         else:
             interpreter = interpreter or _interpreter(request, host)
             asked = _ingredients(request, host, interpreter, provided)
@@ -162,7 +164,7 @@ def _results(
         f"{count(len(tests.files), 'file')} on {count(len(setup.lanes), 'lane')}", key="run"
     ):
         results = _run(plan, request, host, watcher, setup)
-    return _with_change(results, prepared.changed())
+    return _with_change(results, prepared.changed() if prepared else "")
 
 
 # --- before the tests ----------------------------------------------------------------------------
@@ -300,8 +302,8 @@ def _environment(request: GateRequest, allotted: Allotted, provided: Provided) -
     """What every test process gets, beside the masks of its lane."""
     env = dict(request.suite.environment) | provisioning.environment(provided)
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # the checkout stays as it is
-    if request.packages:
-        env["PYTHONPATH"] = os.pathsep.join(map(str, request.packages))
+    if request.folders:
+        env["PYTHONPATH"] = os.pathsep.join(map(str, request.folders))
     if request.suite.with_jax:
         env["JAX_PLATFORMS"] = preflight.platforms(allotted.allotment.devices[0].maker)
     return env
