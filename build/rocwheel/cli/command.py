@@ -17,14 +17,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from rocwheel.cli.app import App
+
+if TYPE_CHECKING:  # what `--help` does not need
+    from pathlib import Path
 
 T = TypeVar("T")
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -94,7 +97,7 @@ def given_words(
             continue
         for item in value if isinstance(value, tuple) else (value,):
             if item is not None and item != "":
-                is_path = name in paths or isinstance(item, Path)
+                is_path = name in paths or isinstance(item, os.PathLike)
                 words.append(f"{spelt.opts[0]}={cwd / str(item) if is_path else item}")
     return tuple(words)
 

@@ -140,7 +140,7 @@ def test_help_starts_without_heavy_imports():
         "from rocwheel.cli import main\n"
         "assert main(['--help']) == 0\n"
         "heavy = {'rich','requests','yaml','jsonschema','elftools','boto3','auditwheel','packaging',"
-        "'jinja2','subprocess','asyncio','email'}\n"
+        "'jinja2','subprocess','asyncio','email','pathlib','urllib.parse'}\n"
         "print(sorted(heavy & set(sys.modules) - before))\n"
     )
     done = subprocess.run(
