@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import pkgutil
 import re
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import click
@@ -59,6 +61,17 @@ def test_the_architecture_gives_every_module_of_the_top_its_layer():
     for path in PACKAGE.iterdir():
         if (path.suffix == ".py" or (path / "__init__.py").exists()) and path.stem[0] != "_":
             assert re.search(rf"`{path.stem}/?`", table), path
+
+
+def test_a_public_class_is_called_like_no_other():
+    """Who looks for a name finds one thing."""
+    where = defaultdict(list)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where[node.name].append(str(path.relative_to(PACKAGE)))
+    assert len(where) > 300
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}
 
 
 def test_the_tutorial_lists_every_exit_status():

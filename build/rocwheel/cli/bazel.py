@@ -14,7 +14,7 @@ from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, once, option
 from rocwheel.cli.dist import needed_rocm, request_from
-from rocwheel.cli.known import Known
+from rocwheel.cli.known import OneOf
 from rocwheel.cli.options import (
     BuildOptions,
     listed,
@@ -96,7 +96,7 @@ class DevOptions(BuildOptions, DryRun):
 @option(
     "--only",
     metavar="LIST",
-    type=Known(known.of(*(kind.value for kind in WheelKind)), many=True),
+    type=OneOf(known.of(*(kind.value for kind in WheelKind)), many=True),
     help="Wheels to build, comma-separated: plugin,pjrt,jaxlib; default: all.",
 )
 @option("--editable", is_flag=True, help="Install editable, where the layout has it.")

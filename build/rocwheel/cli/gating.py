@@ -18,7 +18,7 @@ from amdgpu_family_matrix import Family
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, given_words, once, option, section, together
-from rocwheel.cli.known import Known
+from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import Target, TargetOptions, family_of
 from rocwheel.console import ConsoleMode
 from rocwheel.errors import InterruptError, StoreError
@@ -47,7 +47,7 @@ _NEEDED = {"suites": known.suites, "python": known.pythons, "family": known.fami
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetOptions(TargetOptions):
+class GatedSetOptions(TargetOptions):
     """Options that name a wheel set and a CPython."""
 
     manifest: str | None
@@ -58,7 +58,7 @@ class SetOptions(TargetOptions):
         once(
             "--python",
             metavar="VERSION",
-            type=Known(known.pythons),
+            type=OneOf(known.pythons),
             help="CPython: 3.12 (required).",
         ),
         once(
@@ -71,7 +71,7 @@ class SetOptions(TargetOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellOptions(SetOptions):
+class CellOptions(GatedSetOptions):
     """What names a cell: a wheel set, a suite, a family, a CPython."""
 
     suite: str | None
@@ -81,7 +81,7 @@ class CellOptions(SetOptions):
         once(
             "--suite",
             metavar="NAME",
-            type=Known(known.suites),
+            type=OneOf(known.suites),
             help="A suite of ci/suites (required).",
         ),
     )
@@ -193,7 +193,7 @@ run_options = together(
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateOptions(SetOptions, DryRun):
+class GateOptions(GatedSetOptions, DryRun):
     """Options of `gate` and `skips verify`."""
 
     suites: tuple[str, ...]
@@ -223,7 +223,7 @@ class GateOptions(SetOptions, DryRun):
                 "suites",
                 multiple=True,
                 metavar="NAME",
-                type=Known(known.suites),
+                type=OneOf(known.suites),
                 help="A suite of ci/suites (required); repeated, they share one environment.",
             ),
         ),

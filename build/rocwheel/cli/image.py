@@ -16,7 +16,7 @@ from rocwheel.bazel.releases import Downloads
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once, option, section
-from rocwheel.cli.known import Known
+from rocwheel.cli.known import OneOf
 from rocwheel.console import columns, size
 from rocwheel.container import EngineKind
 from rocwheel.dist.build_request import Executor
@@ -63,7 +63,7 @@ class RecipeOptions(EngineOptions):
         once(
             "--recipe",
             metavar="NAME",
-            type=Known(known.recipes),
+            type=OneOf(known.recipes),
             default="manylinux_2_28",
             show_default=True,
             help="Builder recipe of ci/images.yaml.",

@@ -21,7 +21,7 @@ from rocwheel.model import CPYTHONS
 Values: TypeAlias = Callable[[click.Context], Collection[str]]
 
 
-class Known(click.types.StringParamType):
+class OneOf(click.types.StringParamType):
     """Text that is one of `values`; the command, which knows more, refuses what is none."""
 
     def __init__(self, values: Values, *, many: bool = False) -> None:

@@ -11,7 +11,7 @@ from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.build_record import EXECUTORS
 from rocwheel.cli import known
 from rocwheel.cli.command import once, option, section, together
-from rocwheel.cli.known import Known
+from rocwheel.cli.known import OneOf
 from rocwheel.dist.build_request import JAXLIB_ORIGINS
 
 _PATH = click.Path(path_type=Path)
@@ -99,7 +99,7 @@ python_options = section(
     once(
         "--python-versions",
         metavar="LIST",
-        type=Known(known.pythons, many=True),
+        type=OneOf(known.pythons, many=True),
         help="CPythons, comma-separated: 3.12,3.13; default: all of the JAX pin.",
     ),
 )
@@ -108,7 +108,7 @@ family_options = section(
     once(
         "--family",
         metavar="NAME",
-        type=Known(known.families),
+        type=OneOf(known.families),
         help="GPU family that gives the gfx targets; default: the tarball's name.",
     ),
 )
@@ -118,7 +118,7 @@ gfx_options = section(
         "--gfx-targets",
         "--rocm-amdgpu-targets",
         metavar="LIST",
-        type=Known(known.gfx_targets, many=True),
+        type=OneOf(known.gfx_targets, many=True),
         help="gfx targets, comma-separated: gfx942,gfx1100.",
     ),
 )
@@ -127,7 +127,7 @@ jax_options = section(
     once(
         "--jax-version",
         metavar="VERSION",
-        type=Known(known.jax_versions),
+        type=OneOf(known.jax_versions),
         help="JAX pin of ci/pins.yaml; default: the default pin.",
     ),
     once("--jax-source-dir", type=_PATH, help="JAX source tree to build instead of a pin."),
@@ -145,7 +145,7 @@ jax_options = section(
     once(
         "--jaxlib",
         metavar="ORIGIN",
-        type=Known(known.of(*JAXLIB_ORIGINS)),
+        type=OneOf(known.of(*JAXLIB_ORIGINS)),
         help="jaxlib: built here, or the upstream wheel pinned by hash; default: what the JAX pin "
         "says.",
     ),
@@ -162,7 +162,7 @@ version_options = section(
         metavar="TYPE",
         default="release",
         show_default=True,
-        type=Known(known.of(*WHEEL_TYPES)),
+        type=OneOf(known.of(*WHEEL_TYPES)),
         help="How the version is made: release, nightly (with --wheel-date), custom or snapshot.",
     ),
     once(
@@ -179,7 +179,7 @@ compiler_option = section(
         metavar="NAME",
         default="clang",
         show_default=True,
-        type=Known(known.of(*COMPILERS)),
+        type=OneOf(known.of(*COMPILERS)),
         help="Host compiler: clang (this machine's where JAX builds with it, else JAX's own), "
         "hermetic (JAX's own clang), gcc (where the "
         "layout has it).",
@@ -197,7 +197,7 @@ bazel_options = section(
         metavar="NAME",
         default="release",
         show_default=True,
-        type=Known(known.of(*CPU_FEATURES)),
+        type=OneOf(known.of(*CPU_FEATURES)),
         help="release (AVX), native (this machine only) or default (none).",
     ),
     once(
@@ -281,7 +281,7 @@ executor_options = section(
         metavar="NAME",
         default="manylinux_2_28",
         show_default=True,
-        type=Known(known.recipes),
+        type=OneOf(known.recipes),
         help="Recipe of ci/images.yaml that `search` looks for.",
     ),
     once(

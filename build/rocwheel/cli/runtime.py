@@ -40,7 +40,7 @@ from rocwheel.model import PythonVersion
 from rocwheel.places import Place
 from rocwheel.release import wheelset
 from rocwheel.runtime import making, packages, publishing, recipe, record, sbom, trial
-from rocwheel.runtime.making import Made, Plan, Subject
+from rocwheel.runtime.making import ImagePlan, MadeImage, Subject
 from rocwheel.source import git
 from rocwheel.verdict import State
 from rocwheel.wheel.inspect import inspect
@@ -283,7 +283,7 @@ def _make(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
     return worst
 
 
-def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerEngine) -> Plan:
+def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerEngine) -> ImagePlan:
     subject, manifest = wanted.subject, wanted.manifest
     base = found.obtain(
         wanted.image, engine=engine, locked=False, runner=app.runner, console=app.console
@@ -311,7 +311,7 @@ def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
             runner=app.runner,
         )
         packages.compare(pins, manifest, subject.python)
-    return Plan(
+    return ImagePlan(
         subject=subject,
         base=base,
         rocm=tree,
@@ -343,8 +343,8 @@ def _rocm(app: App, options: RuntimeOptions, manifest: Manifest) -> rocm.RocmPla
 def _test(
     app: App,
     options: RuntimeOptions,
-    plan: Plan,
-    made: Made,
+    plan: ImagePlan,
+    made: MadeImage,
     name: str,
     *,
     engine: ContainerEngine,
@@ -398,8 +398,8 @@ def _pushed(
     app: App,
     options: RuntimeOptions,
     wanted: _Wanted,
-    plan: Plan,
-    made: Made,
+    plan: ImagePlan,
+    made: MadeImage,
     *,
     to: publishing.Registry,
     engine: ContainerEngine,

@@ -13,7 +13,7 @@ from rocwheel import families
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import once, option, section
-from rocwheel.cli.known import Known
+from rocwheel.cli.known import OneOf
 from rocwheel.errors import ConfigError, StoreError
 from rocwheel.gate.suite import suites
 from rocwheel.index import channels
@@ -43,7 +43,7 @@ class StoreOptions:
         once(
             "--channel",
             metavar="NAME",
-            type=Known(known.channels),
+            type=OneOf(known.channels),
             help="A channel of ci/channels.yaml, such as nightly.",
         ),
         once(
@@ -121,7 +121,7 @@ class TargetOptions(FamiliesOptions):
         once(
             "--family",
             metavar="NAME",
-            type=Known(known.families),
+            type=OneOf(known.families),
             help="GPU family (required).",
         ),
     )

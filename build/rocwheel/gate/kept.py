@@ -48,7 +48,7 @@ class _Made(Value, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ingredients:
+class EnvironmentInputs:
     """All that an environment is made of."""
 
     wheels: WheelsUnderTest
@@ -80,7 +80,7 @@ class Ingredients:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prepared:
+class PreparedEnvironment:
     """An environment that is ready, and how it came to be."""
 
     environment: Environment
@@ -103,8 +103,8 @@ class Prepared:
 
 @contextmanager
 def prepared(
-    asked: Ingredients, host: Host, console: Console, *, log: Path, left: Callable[[], float]
-) -> Iterator[Prepared]:
+    asked: EnvironmentInputs, host: Host, console: Console, *, log: Path, left: Callable[[], float]
+) -> Iterator[PreparedEnvironment]:
     """Find or make the environment; while the block lasts, nobody removes it.
 
     Raises InfraError, WrongWheelsError.
@@ -143,7 +143,7 @@ def _alone(path: Path, host: Host, console: Console, *, left: Callable[[], float
 
 
 def _find(
-    asked: Ingredients,
+    asked: EnvironmentInputs,
     folder: Path,
     key: str,
     host: Host,
@@ -151,7 +151,7 @@ def _find(
     *,
     log: Path,
     left: Callable[[], float],
-) -> tuple[Path, Prepared] | None:
+) -> tuple[Path, PreparedEnvironment] | None:
     """A kept environment that is whole and what a fresh one would be."""
     for kept in sorted(folder.glob(f"{key}-*"), key=_made_at, reverse=True):
         started = host.clock()
@@ -175,7 +175,7 @@ def _find(
 
 
 def _make(
-    asked: Ingredients,
+    asked: EnvironmentInputs,
     folder: Path,
     key: str,
     host: Host,
@@ -183,7 +183,7 @@ def _make(
     *,
     log: Path,
     left: Callable[[], float],
-) -> tuple[Path, Prepared]:
+) -> tuple[Path, PreparedEnvironment]:
     """Make one; what is begun and not finished has no mark."""
     target = folder / f"{key}-{os.urandom(4).hex()}"
     target.mkdir()
@@ -211,9 +211,9 @@ def _make(
 
 def _prepared(
     planned: InstallPlan, made: _Made, how: str, folder: Path, states: Mapping[str, tuple[int, ...]]
-) -> Prepared:
+) -> PreparedEnvironment:
     found = Environment(python=planned.python, site=Path(made.site), packages=made.packages)
-    return Prepared(environment=found, how=how, _folder=folder, _states=states)
+    return PreparedEnvironment(environment=found, how=how, _folder=folder, _states=states)
 
 
 def _remove_others(folder: Path, locks: Path, key: str, used: Path) -> None:

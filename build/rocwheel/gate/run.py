@@ -261,8 +261,8 @@ def _plan_install(
 
 def _ingredients(
     request: GateRequest, host: Host, interpreter: machines.Interpreter, provided: Provided
-) -> kept.Ingredients:
-    return kept.Ingredients(
+) -> kept.EnvironmentInputs:
+    return kept.EnvironmentInputs(
         wheels=request.wheels,
         interpreter=interpreter,
         rocm=provided.root,

@@ -20,7 +20,7 @@ _DIFFERS: Final = re.compile(r"0x[0-9a-fA-F]+|\bpid \d+|\bprocess \d+|\b\d+\.\d+
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class AttemptPlace:
     """Where an attempt ran."""
 
     lane: str
@@ -33,14 +33,14 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ended:
+class AttemptEnd:
     """One way a test ended, in one attempt or in several."""
 
     outcome: str
     message: str
     detail: str
     output: str
-    places: tuple[Place, ...]
+    places: tuple[AttemptPlace, ...]
 
     @property
     def last_lines(self) -> str:
@@ -55,7 +55,7 @@ class Trail:
     test: TestResult
     again: str  # the line that runs it again, "" when unknown
     change: str  # against the last run of the cell, "" when there is none
-    ends: tuple[Ended, ...]
+    ends: tuple[AttemptEnd, ...]
 
 
 class Trails:
@@ -94,14 +94,14 @@ class Trails:
         was = self._last.bad.get(test.test)
         return f"{was} in the last run too" if was else "new: not so in the last run"
 
-    def _ends(self, test: TestResult) -> Iterator[Ended]:
+    def _ends(self, test: TestResult) -> Iterator[AttemptEnd]:
         groups: dict[tuple[str, ...], list[Attempt]] = {}
         for item in test.attempts:
             same = (item.outcome.value, *(_DIFFERS.sub("", t) for t in (item.message, item.detail)))
             groups.setdefault(same, []).append(item)
         for attempts in groups.values():
             first = attempts[0]
-            yield Ended(
+            yield AttemptEnd(
                 outcome=first.outcome.value,
                 message=first.message,
                 detail=first.detail,
@@ -133,7 +133,7 @@ def summary(results: Results, last: LastRun | None) -> str:
 
 def _places(
     results: Results, processes: Mapping[int, ProcessRecord]
-) -> dict[tuple[str, int, int, str], Place]:
+) -> dict[tuple[str, int, int, str], AttemptPlace]:
     """Where each attempt ran, by lane, process, start and test."""
     runs: dict[tuple[str, int], list[tuple[Attempt, str]]] = {}
     for test in results.tests:
@@ -146,7 +146,7 @@ def _places(
         process = processes.get(number)
         known = process if process and process.lane == lane else None
         for place, (attempt, name) in enumerate(ran):
-            found[lane, number, attempt.start_ms, name] = Place(
+            found[lane, number, attempt.start_ms, name] = AttemptPlace(
                 lane=lane,
                 process=number,
                 ended=known.ended if known else "",

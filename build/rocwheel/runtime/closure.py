@@ -2,7 +2,7 @@
 
 Starting from what the wheels' ELF files need (NEEDED, gABI chapter 5), each library is looked for
 as the loader would: in the RUNPATH of who needs it, else among the libraries loaded already. What
-nothing names, because it is opened or executed at run time, is data (`recipe.Extra`).
+nothing names, because it is opened or executed at run time, is data (`recipe.RunTimeFiles`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from rocwheel.errors import RocmError
-from rocwheel.runtime.recipe import Extra
+from rocwheel.runtime.recipe import RunTimeFiles
 from rocwheel.wheel import elf
 from rocwheel.wheel.elf import ElfFacts
 from rocwheel.wheel.inspect import WheelReport
@@ -103,7 +103,7 @@ def whole(root: Path) -> Closure:
 def needed(
     root: Path,
     wheels: Iterable[WheelReport],
-    extras: Iterable[Extra],
+    extras: Iterable[RunTimeFiles],
     *,
     targets: Collection[str],
 ) -> Closure:
@@ -148,13 +148,13 @@ def _below_rocm(entries: Iterable[str]) -> Iterator[str]:
             yield match[1]
 
 
-def _is_there(extra: Extra, loaded: Collection[str]) -> bool:
+def _is_there(extra: RunTimeFiles, loaded: Collection[str]) -> bool:
     return not extra.beside or any(
         name == extra.beside or name.startswith(f"{extra.beside}.") for name in loaded
     )
 
 
-def _take(search: _Search, extra: Extra) -> None:
+def _take(search: _Search, extra: RunTimeFiles) -> None:
     why = f"data beside {extra.beside or 'every wheel'}"
     for pattern in extra.paths:
         for path in sorted(search.root.glob(pattern)):

@@ -29,7 +29,7 @@ from rocwheel.process import Command, HostRunner
 from rocwheel.rocm import RocmRoot
 from rocwheel.runtime import closure, layer, packages
 from rocwheel.runtime.closure import Closure
-from rocwheel.runtime.packages import Pin, Where
+from rocwheel.runtime.packages import PackagePin, Where
 from rocwheel.runtime.recipe import RuntimeBase, RuntimeRecipe
 from rocwheel.values import canonical_json
 from rocwheel.wheel.inspect import WheelReport
@@ -69,7 +69,7 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class ImagePlan:
     """Everything an image is made from."""
 
     subject: Subject
@@ -77,7 +77,7 @@ class Plan:
     rocm: RocmRoot
     closure: Closure
     wheels: Mapping[Path, str]  # of the set, for this CPython -> SHA-256
-    pins: tuple[Pin, ...]
+    pins: tuple[PackagePin, ...]
     where: Where
     archive: Path | None  # of the CPython
     docker: Path  # the folder with Dockerfile and script
@@ -125,7 +125,7 @@ class Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class MadeImage:
     """A runtime image, whether it had to be made, and what its layers weigh."""
 
     image: Found
@@ -150,14 +150,14 @@ def files_of(
     return closure.needed(rocm.root, reports, recipe.files, targets=manifest.gfx_targets)
 
 
-def existing(plan: Plan, *, engine: ContainerEngine, runner: HostRunner) -> Found | None:
+def existing(plan: ImagePlan, *, engine: ContainerEngine, runner: HostRunner) -> Found | None:
     """The image of these inputs, if the engine has it; its label is believed, not its tag."""
     found = inspect(plan.image, engine=engine, runner=runner)
     return found if found and found.labels.get(INPUTS) == plan.digest else None
 
 
 def commands(
-    plan: Plan, context: Path, *, engine: ContainerEngine, network: str
+    plan: ImagePlan, context: Path, *, engine: ContainerEngine, network: str
 ) -> Iterator[Command]:
     """The engine's two `build`s."""
     chosen, subject = plan.subject.base, plan.subject
@@ -180,11 +180,11 @@ def commands(
     )  # fmt: skip
 
 
-def _base_name(plan: Plan) -> str:
+def _base_name(plan: ImagePlan) -> str:
     return f"localhost/rocwheel-base:{plan.base.config[7:23]}"
 
 
-def _labels(plan: Plan) -> dict[str, str]:
+def _labels(plan: ImagePlan) -> dict[str, str]:
     manifest, subject = plan.subject.manifest, plan.subject
     return {
         INPUTS: plan.digest,
@@ -229,8 +229,8 @@ def _build(
 
 
 def build(
-    plan: Plan, *, engine: ContainerEngine, runner: HostRunner, console: Console, network: str
-) -> Made:
+    plan: ImagePlan, *, engine: ContainerEngine, runner: HostRunner, console: Console, network: str
+) -> MadeImage:
     """Make the image, unless the engine has it.
 
     Raises HostError for a full disk, ConfigError for libraries that nobody brings; CommandError for
@@ -238,7 +238,7 @@ def build(
     """
     there = existing(plan, engine=engine, runner=runner)
     if there:
-        return Made(image=there, is_new=False, layers=weigh(plan.image, engine, runner))
+        return MadeImage(image=there, is_new=False, layers=weigh(plan.image, engine, runner))
     has_rocm = inspect(plan.rocm_image, engine=engine, runner=runner)
     with (
         console.step(f"Image {plan.subject.reference}", key="image"),
@@ -258,11 +258,11 @@ def build(
     made = existing(plan, engine=engine, runner=runner)
     if made is None:
         raise HostError(f"{plan.image}: built, and not there", hint="ask the engine: images")
-    return Made(image=made, is_new=True, layers=weigh(plan.image, engine, runner))
+    return MadeImage(image=made, is_new=True, layers=weigh(plan.image, engine, runner))
 
 
 @contextmanager
-def _context(plan: Plan, *, with_rocm: bool, runner: HostRunner) -> Iterator[Path]:
+def _context(plan: ImagePlan, *, with_rocm: bool, runner: HostRunner) -> Iterator[Path]:
     """A folder with everything the Dockerfile reads."""
     with tempfile.TemporaryDirectory(prefix="rocwheel-runtime-") as name:
         context = Path(name)
@@ -277,7 +277,7 @@ def _context(plan: Plan, *, with_rocm: bool, runner: HostRunner) -> Iterator[Pat
         yield context
 
 
-def _explained(plan: Plan, exc: CommandError) -> HostError | CommandError:
+def _explained(plan: ImagePlan, exc: CommandError) -> HostError | CommandError:
     said = exc.detail.lower()
     if "neither apt-get nor dnf" in said:
         return HostError(
@@ -317,7 +317,7 @@ def weigh(name: str, engine: ContainerEngine, runner: HostRunner) -> dict[str, i
     return found
 
 
-def refuse_heavy(plan: Plan, made: Made) -> None:
+def refuse_heavy(plan: ImagePlan, made: MadeImage) -> None:
     """Hold an image against its budget. Raises ConfigError with what its layers weigh."""
     profile = plan.subject.profile
     total, most = sum(made.layers.values()), plan.subject.recipe.budgets[profile]

@@ -36,7 +36,7 @@ OLDEST: Final = 5  # of manylinux, the minor version of its C library
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pin:
+class PackagePin:
     """One wheel: what it is, and which bytes."""
 
     project: str
@@ -73,7 +73,7 @@ def pip(command: str, *arguments: str) -> Command:
 
 def resolve(
     local: Mapping[Path, str], requirements: Sequence[str], where: Where, *, runner: Runner
-) -> tuple[Pin, ...]:
+) -> tuple[PackagePin, ...]:
     """What these wheels (path -> SHA-256) and requirements come to, sorted by project.
 
     Raises WheelError when they contradict each other, or an index gives no hash.
@@ -98,7 +98,7 @@ def resolve(
     return tuple(sorted(map(_pin, found["install"]), key=lambda pin: pin.project))
 
 
-def _pin(item: Mapping[str, Any]) -> Pin:
+def _pin(item: Mapping[str, Any]) -> PackagePin:
     url = item["download_info"]["url"].partition("#")[0]
     info = item["download_info"].get("archive_info", {})
     sha256 = info.get("hashes", {}).get("sha256", "")
@@ -107,7 +107,7 @@ def _pin(item: Mapping[str, Any]) -> Pin:
         raise WheelError(
             f"{name} {version}: its index gives no SHA-256", hint="use an index that does"
         )
-    return Pin(
+    return PackagePin(
         project=canonicalize_name(name),
         version=version,
         filename=unquote(url.rpartition("/")[2]),
@@ -116,7 +116,12 @@ def _pin(item: Mapping[str, Any]) -> Pin:
 
 
 def gather(
-    folder: Path, local: Mapping[Path, str], pins: Sequence[Pin], where: Where, *, runner: Runner
+    folder: Path,
+    local: Mapping[Path, str],
+    pins: Sequence[PackagePin],
+    where: Where,
+    *,
+    runner: Runner,
 ) -> None:
     """Fill a folder with these wheels and the list that installs exactly them.
 
@@ -143,7 +148,7 @@ def gather(
     (folder / LIST).write_text("".join(map(_line, pins)), encoding="utf-8")
 
 
-def _line(pin: Pin) -> str:
+def _line(pin: PackagePin) -> str:
     url = f"file://{GUEST}/{quote(pin.filename)}"
     return f"{pin.project} @ {url} --hash=sha256:{pin.sha256}\n"
 
@@ -179,7 +184,7 @@ def upstream(manifest: Manifest, python: PythonVersion) -> tuple[str, ...]:
     )
 
 
-def compare(pins: Sequence[Pin], manifest: Manifest, python: PythonVersion) -> None:
+def compare(pins: Sequence[PackagePin], manifest: Manifest, python: PythonVersion) -> None:
     """Hold what was resolved against the set. Raises WheelError for other bytes than its own."""
     known = {pin.project: pin for pin in pins}
     for wheel in manifest.wheels:

@@ -21,7 +21,7 @@ from rocwheel.places import Place
 from rocwheel.process import HostRunner
 from rocwheel.release.operations import Who
 from rocwheel.runtime import record
-from rocwheel.runtime.making import Made, Plan
+from rocwheel.runtime.making import ImagePlan, MadeImage
 from rocwheel.runtime.record import ImageRecord, TagMove
 
 
@@ -37,7 +37,9 @@ class Registry:
         return f"{self.name}/{name}"
 
 
-def refuse_untried(plan: Plan, made: Made, place: Place) -> Mapping[str, record.ImageVerdict]:
+def refuse_untried(
+    plan: ImagePlan, made: MadeImage, place: Place
+) -> Mapping[str, record.ImageVerdict]:
     """The verdicts that let an image through. Raises PromotionError for what holds it up."""
     found = record.verdicts(place, made.image.config)
     refused = tuple(record.refusals(found, plan.subject.recipe.suites))
@@ -50,8 +52,8 @@ def refuse_untried(plan: Plan, made: Made, place: Place) -> Mapping[str, record.
 
 
 def push(
-    plan: Plan,
-    made: Made,
+    plan: ImagePlan,
+    made: MadeImage,
     to: Registry,
     *,
     engine: ContainerEngine,
@@ -72,8 +74,8 @@ def push(
 
 
 def describe(
-    plan: Plan,
-    made: Made,
+    plan: ImagePlan,
+    made: MadeImage,
     remote: registry.RemoteImage,
     verdicts: Mapping[str, record.ImageVerdict],
     *,
@@ -122,7 +124,7 @@ def trend(place: Place, found: ImageRecord) -> str:
     return f"{100 * (found.size - last.size) / last.size:+.1f} % against {last.reference}"
 
 
-def recorded(plan: Plan, place: Place, to: Registry) -> ImageRecord | None:
+def recorded(plan: ImagePlan, place: Place, to: Registry) -> ImageRecord | None:
     """The record of the image of these inputs there; None where there is none."""
     wanted = f"{to.repository(plan.subject.repository)}:{plan.subject.tag}"
     return next(

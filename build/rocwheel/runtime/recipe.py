@@ -53,7 +53,7 @@ class RuntimeBase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Extra:
+class RunTimeFiles:
     """Files that nothing names in NEEDED: opened or executed at run time."""
 
     beside: str  # a library's name without version, "" for always
@@ -72,7 +72,7 @@ class RuntimeRecipe:
     suites: tuple[str, ...]
     bases: tuple[RuntimeBase, ...]
     budgets: Mapping[str, int]  # profile -> bytes
-    files: tuple[Extra, ...]
+    files: tuple[RunTimeFiles, ...]
 
     def base(self, name: str) -> RuntimeBase:
         """A base by name, "" for the default. Raises ConfigError."""
@@ -156,9 +156,9 @@ def _python(entry: Field) -> PythonSource:
     )
 
 
-def _extra(entry: Field) -> Extra:
+def _extra(entry: Field) -> RunTimeFiles:
     fields = entry.record(required=("with", "paths"))
-    return Extra(beside=fields["with"].string(), paths=fields["paths"].strings())
+    return RunTimeFiles(beside=fields["with"].string(), paths=fields["paths"].strings())
 
 
 def _named(name: str, known: Mapping[str, _T]) -> _T:

@@ -20,7 +20,7 @@ from packageurl import PackageURL
 
 from rocwheel import files
 from rocwheel.process import Command, Runner
-from rocwheel.runtime.making import Plan
+from rocwheel.runtime.making import ImagePlan
 
 # As `name version architecture`, from whichever package manager the base has.
 ASK: Final = (
@@ -37,7 +37,7 @@ def packages(inside: Runner) -> tuple[str, ...]:
     return tuple(line.strip() for line in said.splitlines() if line.strip())
 
 
-def write(plan: Plan, config: str, system: Iterable[str], *, now: datetime) -> bytes:
+def write(plan: ImagePlan, config: str, system: Iterable[str], *, now: datetime) -> bytes:
     """The document, the same bytes for the same image at the same time."""
     bom = Bom(
         serial_number=uuid.UUID(hashlib.md5(config.encode(), usedforsecurity=False).hexdigest())
@@ -72,7 +72,7 @@ def _system(lines: tuple[str, ...]) -> Iterator[Component]:
         )  # fmt: skip
 
 
-def _wheels(plan: Plan) -> Iterator[Component]:
+def _wheels(plan: ImagePlan) -> Iterator[Component]:
 
     for pin in plan.pins:
         yield Component(
@@ -85,7 +85,7 @@ def _wheels(plan: Plan) -> Iterator[Component]:
         )
 
 
-def _rocm(plan: Plan) -> Iterator[Component]:
+def _rocm(plan: ImagePlan) -> Iterator[Component]:
 
     for path in plan.closure.paths:
         file = plan.rocm.root / path

@@ -32,7 +32,7 @@ from rocwheel.manifest import MANIFEST
 from rocwheel.process import Command, GuestPath, HostRunner
 from rocwheel.results import Results
 from rocwheel.runtime import closure
-from rocwheel.runtime.making import PYTHON, Plan
+from rocwheel.runtime.making import PYTHON, ImagePlan
 from rocwheel.runtime.packages import pip
 from rocwheel.runtime.record import ImageVerdict
 
@@ -57,7 +57,7 @@ WORK: Final = "/tmp"  # noqa: S108 - inside, in memory
 class Trial:
     """One suite in one image."""
 
-    plan: Plan
+    plan: ImagePlan
     image: Found
     family: Family
     families: Path | None  # the file of families of one's own
@@ -98,13 +98,13 @@ def opened(
         yield it
 
 
-def missing(plan: Plan, it: Container) -> Mapping[str, str]:
+def missing(plan: ImagePlan, it: Container) -> Mapping[str, str]:
     """Libraries that something in the image needs and the image has not."""
     asked = Command(argv=("/bin/sh", "-c", "PATH=$PATH:/sbin:/usr/sbin ldconfig -p"), timeout=60)
     return closure.missing(plan.closure, it.capture(asked))
 
 
-def refuse_missing(plan: Plan, it: Container) -> None:
+def refuse_missing(plan: ImagePlan, it: Container) -> None:
     """Raise HostError with the names of libraries that nobody brings."""
     lacks = missing(plan, it)
     if lacks:

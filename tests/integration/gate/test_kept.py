@@ -46,7 +46,7 @@ def asked(tmp_path, interpreter):
     make_set(tmp_path / "wheels", pythons=(str(interpreter.version),))
     offer(tmp_path, "1.0")
     wheels = environment.of_folder(tmp_path / "wheels", interpreter.version)
-    return kept.Ingredients(
+    return kept.EnvironmentInputs(
         wheels=wheels,
         interpreter=interpreter,
         rocm=None,

@@ -11,7 +11,7 @@ import pytest
 
 from rocwheel.errors import RocmError
 from rocwheel.runtime import closure, layer
-from rocwheel.runtime.recipe import Extra
+from rocwheel.runtime.recipe import RunTimeFiles
 from rocwheel.wheel import elf
 
 pytestmark = pytest.mark.needs("cc")
@@ -98,8 +98,8 @@ def test_what_rocm_has_not_is_told_with_who_needs_it(rocm, tmp_path):
 
 def test_data_counts_beside_its_library_and_for_the_sets_targets_only(rocm, tmp_path):
     extras = (
-        Extra(beside="libhipblas.so", paths=("lib/blas/*",)),
-        Extra(beside="libhipfft.so", paths=("bin/tool",)),
+        RunTimeFiles(beside="libhipblas.so", paths=("lib/blas/*",)),
+        RunTimeFiles(beside="libhipfft.so", paths=("bin/tool",)),
     )
     asked = wheel(tmp_path / "plugin.so", rocm.hip, rocm.blas)
     found = needed(rocm, asked, extras=extras, targets=("gfx942", "gfx90a"))
@@ -109,7 +109,7 @@ def test_data_counts_beside_its_library_and_for_the_sets_targets_only(rocm, tmp_
 
 
 def test_a_library_that_is_opened_at_run_time_brings_what_it_needs(rocm, tmp_path):
-    extra = Extra(beside="", paths=("lib/libhipblas.so*",))
+    extra = RunTimeFiles(beside="", paths=("lib/libhipblas.so*",))
     found = needed(rocm, extras=(extra,))
     assert "lib/libhipblas.so.3.0" in found.paths
     assert found.system == {"libamdhip64.so.7": "libhipblas.so.3.0"}
@@ -118,7 +118,7 @@ def test_a_library_that_is_opened_at_run_time_brings_what_it_needs(rocm, tmp_pat
 def test_a_link_that_leaves_the_tree_is_refused(rocm, tmp_path):
     (rocm.root / "lib" / "libevil.so.1").symlink_to("../../../etc/passwd")
     (tmp_path / "etc").mkdir()
-    extra = Extra(beside="", paths=("lib/libevil.so.1",))
+    extra = RunTimeFiles(beside="", paths=("lib/libevil.so.1",))
     (rocm.root.parents[1] / "etc").mkdir(exist_ok=True)
     (rocm.root.parents[1] / "etc" / "passwd").touch()
     with pytest.raises(RocmError, match="a link that leads nowhere"):

@@ -11,7 +11,7 @@ from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
 from rocwheel.runtime import sbom
-from rocwheel.runtime.packages import Pin
+from rocwheel.runtime.packages import PackagePin
 
 NOW = datetime(2026, 1, 2, tzinfo=timezone.utc)
 DEBIAN = ("libc6 2.36-9+deb12u13 amd64", "python3.11 3.11.2-6 amd64", "distribution debian 12")
@@ -28,7 +28,9 @@ def plan(tmp_path):
         subject=SimpleNamespace(repository="rocm/jax"),
         rocm=SimpleNamespace(root=tmp_path, version="7.2.0"),
         closure=SimpleNamespace(paths=("lib/data.bin", "lib/libx.so.1", "lib/libx.so.1.0")),
-        pins=(Pin(project="jax", version="0.9.1", filename="jax-0.9.1.whl", sha256="a" * 64),),
+        pins=(
+            PackagePin(project="jax", version="0.9.1", filename="jax-0.9.1.whl", sha256="a" * 64),
+        ),
     )
 
 
