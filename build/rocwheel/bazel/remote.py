@@ -205,7 +205,7 @@ def _check_address(name: str, address: str, schemes: tuple[str, ...]) -> None:
             f"{name} {parts.scheme}://{parts.hostname or ''}: not an address of this kind",
             hint=f"write {' or '.join(f'{scheme}://host' for scheme in schemes)}",
         )
-    if parts.username is not None or parts.password is not None:
+    if parts.username is not None or parts.password is not None or parts.query:
         raise ConfigError(
             f"{name} {parts.scheme}://{parts.hostname}: has a password or token in it",
             hint="put an Authorization line into a file: --remote-header-file",

@@ -315,7 +315,10 @@ def _usage(app: App, exc: click.ClickException) -> int:
     """Show what click refuses in the two lines every error has."""
     ctx = getattr(exc, "ctx", None)
     command = ctx.command_path if ctx else program_name(sys.argv[0])
-    error = RocwheelError(exc.format_message(), hint=f"see {command} --help")
+    from rocwheel.download import shown_setting
+
+    message = shown_setting("", exc.format_message())
+    error = RocwheelError(message, hint=f"see {command} --help")
     app.console.fail(error)
     if app.json:
         app.emit({"error": {"kind": "usage", "message": str(error), "hint": error.hint}})
@@ -331,11 +334,16 @@ def _as_called(text: str) -> str:
 
 
 def _fail(app: App, error: RocwheelError) -> int:
-    error.hint = _as_called(error.hint)
+    """Show an error; whatever it quotes, credentials in it are nobody's to read."""
+    from rocwheel.download import shown_setting
+
+    error.args = (shown_setting("", str(error)),)
+    error.hint = shown_setting("", _as_called(error.hint))
     if app.debug:
         import traceback
 
-        traceback.print_exception(error)
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            app.console.info(shown_setting("", line))
     app.console.fail(error)
     if app.json:
         app.emit({"error": {"kind": error.kind, "message": str(error), "hint": error.hint}})

@@ -188,7 +188,7 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
             f"{request.xla_dir}: an XLA folder and an XLA repository were given", hint="drop one"
         )
     parts = urlsplit(request.xla_repository)
-    if parts.password or (parts.username and parts.scheme in {"http", "https"}):
+    if parts.password or parts.query or (parts.username and parts.scheme in {"http", "https"}):
         raise ConfigError(
             f"{without_secrets(request.xla_repository)}: an XLA repository with a password in it",
             hint="leave it out; git's credential helper gives it (git help credentials)",
