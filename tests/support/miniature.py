@@ -15,7 +15,9 @@ WORKSPACE = Path(__file__).parents[2] / "examples" / "miniature" / "workspace"
 # What the miniature's rules need beside the configs that every generation has.
 _RC = "build:debian_bazel --nosandbox_debug\n"
 _CROSSTOOL = "build:rocm --crosstool_top=@local_config_rocm//crosstool:toolchain\n"
-OWN_HEADERS = frozenset({"0.11.0", "0.11.1"})  # whose local toolchain lists one clang's only
+# Its local toolchain lists the headers of one clang only. (JAX after 0.11.0 lists none; here 0.11.1 has
+# the list of 0.11.0, so that the oldest and the newest of that kind are both met.)
+OWN_HEADERS = frozenset({"0.11.0", "0.11.1"})
 
 
 def write(root: Path, generation: Generation, *, says: str = "", clang: str) -> Path:
