@@ -73,9 +73,9 @@ def smoke(interpreter, tmp_path_factory):
     request = asked(interpreter, folder, wheels=wheels, device=DeviceChoice.CPU, keep=True)
     host = gate.host(folder)
     gated = room.run(request, host, Console(StringIO(), clock=time.monotonic), Watcher())
-    (work,) = (host.cache / "gate").glob("gate-*")
-    yield request, gated, work / "env/bin/python"
-    shutil.rmtree(work)
+    (env,) = (host.cache / "gate/environments").glob("*/env")
+    yield request, gated, env / "bin/python"
+    shutil.rmtree(host.cache / "gate")
 
 
 def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke):

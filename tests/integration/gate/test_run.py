@@ -714,14 +714,16 @@ def test_sigterm_ends_the_command_with_not_run_and_its_reports(tmp_path, interpr
     said = ""
     for line in gate_.stderr:
         said += line
-        if "A fresh environment" in line:
+        if "The environment" in line:
             gate_.terminate()
             break
     said += gate_.communicate(timeout=60)[1]
     assert gate_.returncode == State.NOT_RUN.exit_code, said
     results = (tmp_path / f"gate-results/miniature-{interpreter.version}/results.json").read_bytes()
     assert Results.from_bytes(results, name="r").faults[0].state is State.NOT_RUN
-    assert not list((tmp_path / "cache/rocwheel/gate").glob("gate-*"))
+    kept = tmp_path / "cache/rocwheel/gate"
+    assert not list((kept / "work").iterdir())
+    assert not list(kept.glob("environments/*/environment.json")), "half an environment is none"
 
 
 def test_github_gets_outputs_summary_and_annotation(at, tmp_path, interpreter, monkeypatch, capsys):
