@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import amdgpu_family_matrix as matrix
-from amdgpu_family_matrix import Bypass, Family, Level, Need, Proof, Rule, Runner, Trigger
+from amdgpu_family_matrix import Bypass, Family, Level, Need, Proof, Rule, RunnerPool, Trigger
 from rocwheel import config
 from rocwheel.config import Field
 from rocwheel.errors import ConfigError
@@ -55,7 +55,7 @@ def _family(entry: Field) -> Family:
             Trigger.NIGHTLY,
             products=(fields["about"].string(),),
             policy=tuple(Rule(name, Level(level.choice(levels))) for name, level in suites.items()),
-            runners=tuple(Runner(label, gpus=gpus) for label in labels),
+            runners=tuple(RunnerPool(label, gpus=gpus) for label in labels),
             bypass_tests_for_releases=_bypass(fields["bypass"]) if "bypass" in fields else None,
             needs=tuple(Need(name, gpus) for name in suites),
             proof=proof,

@@ -103,7 +103,7 @@ def _place(app: App, options: DoctorOptions) -> room.Machine:
 
 
 def _show(
-    app: App, rows: Iterable[room.Row | readiness.Need], *, install: tuple[str, ...] = ()
+    app: App, rows: Iterable[room.Row | readiness.BuildNeed], *, install: tuple[str, ...] = ()
 ) -> int:
     rows = tuple(rows)
     bad = [row for row in rows if row.remedy]

@@ -91,7 +91,7 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
 
 
 def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) -> GateResult:
-    """Run it. Raises ConfigError for what was asked wrongly; everything else is a verdict."""
+    """Test a wheel set with a suite. Raises ConfigError alone, for what was asked wrongly."""
     started = host.now()
     setup = record.Setup(provided=RocmProvided(origin="none"), tool=_tool(request, host))
     error: RocwheelError | None = None

@@ -207,6 +207,7 @@ class Book:
 
 
 def now_text(now: datetime) -> str:
+    """A moment as the records of a night write it: UTC, to the second."""
     return now.astimezone(timezone.utc).strftime(TIME)
 
 

@@ -18,6 +18,7 @@ from rocwheel.store import JSON, WHEEL, Headers, Store, each
 
 
 def key(inputs: str, name: str = "") -> str:
+    """Where in the store a file of the build with these inputs lies."""
     return f"{OURS}/builds/{inputs}/{name}"
 
 

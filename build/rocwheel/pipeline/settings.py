@@ -24,7 +24,7 @@ from rocwheel.model import PythonVersion, suggest
 FILE: Final = "nightly.yaml"
 ENGINES: Final = ("docker", "podman")
 NUMBERS: Final = ("shard_minutes", "attempts", "quarantine", "keep_nights", "shown_nights")
-EXAMPLE: Final = matrix.Runner("any", partition="any")
+EXAMPLE: Final = matrix.RunnerPool("any", partition="any")
 ONE: Final = {"labels": "label", "partitions": "partition", "gres": "gres"}  # a runner's field
 
 
@@ -99,7 +99,7 @@ class NightSettings:
 
 
 def load(path: Path, pools: Path | None = None) -> NightSettings:
-    """Read it. Raises ConfigError with file, line and key."""
+    """Read the settings of a night. Raises ConfigError with file, line and key."""
     fields = config.load(path).record(
         required=("sets",),
         optional=(
@@ -240,7 +240,7 @@ def _pools(path: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def _rename(runner: matrix.Runner, pools: Mapping[str, Mapping[str, str]]) -> matrix.Runner:
+def _rename(runner: matrix.RunnerPool, pools: Mapping[str, Mapping[str, str]]) -> matrix.RunnerPool:
     return dataclasses.replace(
         runner,
         label=pools.get("labels", {}).get(runner.label, runner.label),
@@ -249,6 +249,6 @@ def _rename(runner: matrix.Runner, pools: Mapping[str, Mapping[str, str]]) -> ma
     )
 
 
-def overlaid(runner: matrix.Runner, settings: NightSettings) -> matrix.Runner:
+def overlaid(runner: matrix.RunnerPool, settings: NightSettings) -> matrix.RunnerPool:
     """The runner under the names this place has for it."""
     return _rename(runner, settings.pools)

@@ -161,7 +161,7 @@ def plans(
 
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
-    """Do it; return the names of leftovers of killed runs that were removed as well."""
+    """Prune a place; return the names of leftovers of killed runs that were removed as well."""
     place = plan.operation.place
     state = operations.perform(plan.operation, plan.state)
     if plan.spend.filenames:

@@ -180,7 +180,7 @@ def plan(
 
 
 def apply(plan: StagePlan, *, console: Console) -> None:
-    """Do it; returns when the staging index lists every file with its hash."""
+    """Upload a set; returns when the staging index lists every file with its hash."""
     with console.progress("staging", total=plan.size, unit=Unit.BYTES) as progress:
         operation = replace(plan.operation, count=operations.Tally(progress))
         operations.perform(operation, plan.state)

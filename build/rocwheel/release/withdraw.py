@@ -177,7 +177,7 @@ def plan(
 
 
 def apply(plan: ChangePlan) -> None:
-    """Do it; returns when the index shows it."""
+    """Commit a yank, rollback or restore; returns when the index shows it."""
     operations.perform(plan.operation, plan.state)
 
 

@@ -113,6 +113,7 @@ def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
 
 
 def applying(entries: Iterable[Skip], context: SkipContext) -> tuple[Skip, ...]:
+    """The entries of a skip list that hold for this run."""
     return tuple(entry for entry in entries if entry.applies(context))
 
 

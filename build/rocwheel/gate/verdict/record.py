@@ -69,6 +69,7 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
 def verdict(
     request: GateRequest, host: Host, setup: Setup, results: Results, found: Fault
 ) -> Verdict | None:
+    """The verdict that a finished gate stores; none on wheels that no manifest names."""
     if not request.wheels.manifest:
         return None
     failures = results.failures
