@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -254,6 +256,29 @@ def test_the_executable_looks_for_every_dependency_of_the_project():
     assert {
         line.split('"')[1 if "else" not in line else 3] for line in listed.splitlines()
     } == expected
+
+
+IN_THE_TESTED = ("worker", "facts.py")  # what runs among JAX and pytest, not among ours
+ALONG = {"botocore": "boto3", "packageurl": "cyclonedx"}  # in the interface of what brings them
+
+
+def test_nothing_is_imported_that_no_dependency_brings():
+    source = (ROOT / "build" / "ci_build").read_text()
+    ours = {"rocwheel", "amdgpu_family_matrix", "tomli", *ALONG}
+    ours |= set(re.findall(r'"(\w+)"', source.partition("MODULES = (\n")[2].partition("\n)")[0]))
+    for path in (ROOT / "build" / "rocwheel").rglob("*.py"):
+        if not set(IN_THE_TESTED).isdisjoint(path.parts):
+            continue
+        tree = ast.parse(path.read_text())
+        for block in [node for node in ast.walk(tree) if isinstance(node, ast.If)]:
+            if ast.unparse(block.test) == "TYPE_CHECKING":
+                block.body = []
+        for node in ast.walk(tree):
+            names = [item.name for item in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            found = {name.partition(".")[0] for name in names}
+            assert found <= ours | sys.stdlib_module_names, path
 
 
 def test_the_lock_file_holds_every_dependency():
