@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import nights
 from rocwheel.places import OURS
+from rocwheel.store import bucket_of
 
 VERSION: Final = "2012-10-17"  # of the policy language
 READ: Final = ("s3:GetObject",)
@@ -126,13 +126,14 @@ ROLES: Final = {
 
 def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]:
     """The policy document of a role. Raises ConfigError for a store that has no policies."""
-    where = urlsplit(channel.store)
-    if where.scheme != "s3":
+    address = bucket_of(channel.store)
+    if not address:
         raise ConfigError(
-            f"{channel.store}: no bucket, so no policy", hint="a folder has file permissions"
+            f"{channel.store}: no bucket, so no policy",
+            hint="write s3://bucket/prefix; a folder has file permissions",
         )
-    bucket = f"arn:aws:s3:::{where.netloc}"
-    base = f"{where.path.strip('/')}/".lstrip("/")
+    bucket = f"arn:aws:s3:::{address[0]}"
+    base = f"{address[1]}/".lstrip("/")
     statements = [_statement("Allow", role.bucket, [bucket])]
     for effect, grants in (("Allow", role.may), ("Deny", role.may_not)):
         for actions, keys in grants:

@@ -189,6 +189,15 @@ class Store(Protocol):
         ...
 
 
+def bucket_of(url: str) -> tuple[str, str] | None:
+    """Bucket and prefix of `s3://bucket/prefix`; None for anything else, such as credentials."""
+    parts = urlsplit(url)
+    plain = not (parts.query or parts.fragment)
+    if parts.scheme == "s3" and re.fullmatch(r"[A-Za-z0-9._-]{3,63}", parts.netloc) and plain:
+        return parts.netloc, parts.path.strip("/")
+    return None
+
+
 def open_store(url: str, options: Options | None = None) -> Store:
     """Open a store by its URL; nothing is asked of it yet. Raises ConfigError."""
     options = options or Options()
@@ -197,11 +206,10 @@ def open_store(url: str, options: Options | None = None) -> Store:
         from rocwheel.store.file import FileStore
 
         return FileStore(Path(unquote(parts.path)))
-    plain = not (parts.query or parts.fragment)
-    if parts.scheme == "s3" and re.fullmatch(r"[A-Za-z0-9._-]{3,63}", parts.netloc) and plain:
+    if address := bucket_of(url):
         from rocwheel.store.s3 import S3Store
 
-        return S3Store(parts.netloc, parts.path.strip("/"), options)
+        return S3Store(*address, options)
     raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")
 
 
