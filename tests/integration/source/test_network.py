@@ -42,7 +42,7 @@ def fetch(url, commit, folder, environ):
 def download(url, environ):
     retry = Retry(attempts=1, contact=5)
     with Client({**PLAIN, **environ}, retry=retry, note=lambda _text: None) as client:
-        return client.text(f"{url}/info/refs?service=git-upload-pack")
+        return client.read(f"{url}/info/refs?service=git-upload-pack").decode()
 
 
 @pytest.mark.parametrize("name", BUNDLES)
