@@ -15,7 +15,7 @@ import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel.console import size
 from rocwheel.download import without_secrets
-from rocwheel.errors import ConfigError, RocmError
+from rocwheel.errors import ConfigError, HostError, RocmError
 from rocwheel.model import RocmVersion, is_sha256
 from rocwheel.rocm import rocm_root
 from rocwheel.rocm.tarball import Compression
@@ -137,7 +137,7 @@ def plan(
 def check_local(plan: RocmPlan) -> None:
     """Look at what is on this machine already, before something long begins.
 
-    Raises RocmError for a folder that is no ROCm and a file that is no tarball.
+    Raises RocmError for a folder that is no ROCm and a file that is no tarball, HostError.
     """
     if plan.origin is Origin.DIRECTORY:
         rocm_root.inspect(Path(plan.source), name=plan.source)
@@ -146,12 +146,12 @@ def check_local(plan: RocmPlan) -> None:
 
 
 def _refuse_other(path: Path) -> None:
-    """Look at the first bytes of a tarball. Raises RocmError for a file that is none."""
+    """Look at the first bytes of a tarball. Raises RocmError for what is none, HostError."""
     try:
         with path.open("rb") as file:
             head = file.read(tarfile.BLOCKSIZE)
     except OSError as exc:
-        raise RocmError(f"{path}: {exc.strerror}", hint="check its permissions") from exc
+        raise HostError(f"{path}: {exc.strerror}", hint="check its permissions") from exc
     if Compression.of(head) is None:
         raise RocmError(
             f"{path}: neither .tar.gz, .tar.xz nor .tar.zst", hint="name a tarball of TheRock"

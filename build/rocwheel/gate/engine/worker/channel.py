@@ -13,6 +13,7 @@ LOST_PIPE = 71  # exit status of a process whose pipe a test has closed or repla
 
 # Tests replace what they like, `os.getpid` included: what the worker itself needs it keeps.
 _getpid, _write, _fstat, _exit, _dumps = os.getpid, os.write, os.fstat, os._exit, json.dumps
+_set_blocking = os.set_blocking
 
 
 class EventWriter:
@@ -68,6 +69,7 @@ class CommandReader:
     def next(self) -> dict[str, Any]:
         """Wait for the next command; the end of the pipe is `end`."""
         try:
+            _set_blocking(self._file.fileno(), True)  # noqa: FBT003 - a test may have changed that
             line = self._file.readline()
         except OSError:
             _exit(LOST_PIPE)
