@@ -89,9 +89,15 @@ cc_toolchain_suite(
 )
 """
 
-# A program in the toolchain's own folder, as XLA's crosstool wrapper is.
-_HIPCC = """#!/bin/sh
+# A program in the toolchain's own folder, as XLA's crosstool wrapper is. The local route asks hipcc,
+# which finds clang by its real path; then the headers that an action names are this machine's, and a
+# disk cache cannot be shared with a machine where ROCm lies elsewhere.
+_LOCAL_HIPCC = """#!/bin/sh
 exec external/local_config_rocm/rocm/rocm_dist/bin/hipcc "$@"
+"""
+_HIPCC = """#!/bin/sh
+llvm=external/local_config_rocm/rocm/rocm_dist/lib/llvm/bin
+PATH="$PWD/$llvm:$PATH" exec "$llvm/clang++" -no-canonical-prefixes "$@" $HIPCC_COMPILE_FLAGS_APPEND
 """
 
 _TOOLCHAIN = [
@@ -174,7 +180,7 @@ def _rocm_configure_impl(repository_ctx):
         builtin = ["/usr/include", "/usr/lib/gcc", dist + "/include", headers + "/include"]
     repository_ctx.file("BUILD.bazel", "")
     repository_ctx.symlink(Label("//bazel:crosstool.bzl"), "crosstool/crosstool.bzl")
-    repository_ctx.file("crosstool/hipcc", _HIPCC)
+    repository_ctx.file("crosstool/hipcc", _LOCAL_HIPCC if compiler else _HIPCC)
     repository_ctx.file("crosstool/BUILD.bazel", _CROSSTOOL.format(builtin = repr(builtin)))
     repository_ctx.file("rocm/rocm_path_type.bzl", _PATH_TYPE_BZL)
     repository_ctx.file("rocm/build_defs.bzl", """ROCM_VERSION_NUMBER = {}
