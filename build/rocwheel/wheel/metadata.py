@@ -188,7 +188,10 @@ class KeyValueText:
     def _fields(self) -> Iterable[tuple[str, str]]:
         for line in self._lines:
             if match := _FIELD.match(line):
-                yield match[1], match[2].strip()
+                value = match[2].strip()
+                if match[1].lower() == "name":  # pip and uv take no name of several lines
+                    value = match[2].removesuffix("\n").removesuffix("\r").strip(" \t")
+                yield match[1], value
 
 
 def read_record(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:

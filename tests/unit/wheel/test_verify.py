@@ -236,6 +236,42 @@ BROKEN = {
         PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "x===odd")),
         None, "metadata.field", "x===odd",
     ),
+    "a marker of lock files": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", 'x; "a" in extras')),
+        None, "metadata.field", "is not PEP 508",
+    ),
+    "a requirement that uv refuses": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "x @ ./foo.whl")),
+        None, "metadata.field", "not taken by pip and uv",
+    ),
+    "a pin to all versions of a series": (
+        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.*",)), None, "pin.sibling", "pins no version",
+    ),
+    "a name of two lines": (
+        PLUGIN.but(metadata=METADATA.replace(b"Name: ", b"Name:\n ")),
+        None, "name.agree", "METADATA: Name is",
+    ),
+    "a version with a number of more than 64 bits": (
+        wheels.Wheel(
+            version="1.0.18446744073709551616", tag="py3-none-any",
+            files={"demo/__init__.py": File()},
+        ),
+        None, "metadata.field", "number too large",
+    ),
+    "a build number of more than 64 bits": (
+        PLUGIN.but(
+            wheel=WHEEL + b"Build: 18446744073709551616\n",
+            filename="jax_rocm7_plugin-0.9.1-18446744073709551616-cp312-cp312-manylinux_2_27_x86_64.whl",
+        ),
+        None, "metadata.field", "too large",
+    ),
+    "a Requires-Python that only the first release of 3.12 satisfies": (
+        PLUGIN.but(requires_python="==3.12"), None, "metadata.python", "excludes cp312",
+    ),
+    "a Requires-Python of more than 64 bits": (
+        PLUGIN.but(requires_python=">=3.10,<18446744073709551616"),
+        None, "metadata.field", "too large",
+    ),
     "a program that an entry point makes": (
         PLUGIN.but(entry_points="[console_scripts]\npip = jax_rocm7_plugin:main\n"), None,
         "layout.stray", "goes to the scripts of an environment",
@@ -589,3 +625,8 @@ def test_what_was_read_once_is_judged_and_listed_without_the_file(tmp_path: Path
     path.unlink()
     assert verify(report, policy=POLICY) == ()
     assert report.sha256 == digest
+
+
+@pytest.mark.parametrize("text", [">=3.12.2", "==3.12.*", ">=3.11,<3.13", "!=3.12.1", "~=3.12.0"])
+def test_a_requires_python_that_admits_later_releases_holds(text: str, tmp_path: Path) -> None:
+    assert verify(PLUGIN.but(requires_python=text).write(tmp_path), policy=POLICY) == ()

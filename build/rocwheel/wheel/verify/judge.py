@@ -37,6 +37,7 @@ _ENTRY_POINT: Final = re.compile(
     re.ASCII,
 )
 _PROGRAM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+_BUILD: Final = re.compile(r"-0*([0-9]+)")
 _CPYTHON: Final = re.compile(r"(?:cp|py)([0-9])([0-9]*)\Z")
 PATCHES: Final = 40  # releases of one Python minor version that Requires-Python is tried with
 LEFTOVERS: Final = re.compile(
@@ -96,6 +97,8 @@ class Judge:
         version = requirements.version(text)
         if version is None:
             yield finding("metadata.field", f"METADATA: Version {text!r} is not PEP 440")
+        elif not requirements.fits(version):
+            yield finding("metadata.field", f"METADATA: Version {text!r} has a number too large")
         elif version != report.filename.version:
             yield finding(
                 "name.agree", f"METADATA: Version is {version}, the file says {report.version}"
@@ -130,8 +133,13 @@ class Judge:
             if values and values[0].lower() not in valid:
                 yield finding("metadata.field", f"{name} {values[0]!r}")
         for text in self.report.requires:
-            if _requirement(text) is None:
-                yield finding("metadata.field", f"METADATA: Requires-Dist {text!r} is not PEP 508")
+            if requirements.installable(text) is None:
+                problem = (
+                    "is not PEP 508"
+                    if requirements.requirement(text) is None
+                    else "is not taken by pip and uv"
+                )
+                yield finding("metadata.field", f"METADATA: Requires-Dist {text!r} {problem}")
 
     def _pythons(self) -> Iterator[Finding]:
         if len(self.report.metadata["Requires-Python"]) > 1:
@@ -141,6 +149,9 @@ class Judge:
         if requires is None:
             yield finding("metadata.field", f"METADATA: Requires-Python {text!r} is not PEP 440")
             return
+        versions = (requirements.version(item.version.removesuffix(".*")) for item in requires)
+        if any(each is not None and not requirements.fits(each) for each in versions):
+            yield finding("metadata.field", f"METADATA: Requires-Python {text!r}: too large")
         for tag in self.report.filename.pythons:
             if not _admits(requires, tag):
                 yield finding("metadata.python", f"Requires-Python {requires} excludes {tag}")
@@ -159,6 +170,9 @@ class Judge:
                 "tag.agree",
                 f"WHEEL: Build is {build or 'absent'}, the file name has {name.build or 'none'}",
             )
+        digits = _BUILD.match(name.build)
+        if digits and (len(digits[1]) > 20 or int(digits[1]) >= 2**64):  # noqa: PLR2004 - uv's
+            yield finding("metadata.field", f"build number {name.build[1:]} is too large")
         if len({canonical_platform(tag) for tag in name.platforms}) > 1:
             yield finding("tag.single", f"platform tags {', '.join(name.platforms)}")
         for what, values, meant in (
@@ -238,7 +252,7 @@ class Judge:
     def _pins(self) -> Iterator[Finding]:
         pinned: set[str] = set()  # projects of the set that are pinned wherever this installs
         for text in self.report.requires:
-            requirement = _requirement(text)
+            requirement = requirements.installable(text)
             if requirement is None:  # `metadata.field`
                 continue
             if self._applies(requirement):
@@ -272,7 +286,10 @@ class Judge:
             problem = ", which is not in the set"
         elif not (accepts(version) or accepts(base)):
             problem = f", and this wheel is {version}"
-        exact = any(item.operator in ("==", "===") for item in requirement.specifier)
+        exact = any(
+            item.operator in ("==", "===") and not item.version.endswith(".*")
+            for item in requirement.specifier
+        )
         return problem or (": that pins no version" if related and not exact else "")
 
     def _applies(self, requirement: Requirement) -> bool:
@@ -314,7 +331,10 @@ def _entry_point_problem(group: str, line: str, modules: frozenset[str], names: 
 
 
 def _admits(requires: SpecifierSet, tag: str) -> bool:
-    """Whether some Python that takes wheels of an interpreter tag satisfies Requires-Python."""
+    """Whether some Python that takes wheels of an interpreter tag satisfies Requires-Python.
+
+    Its first release alone does not count: `==3.11` is 3.11.0 and excludes all that followed.
+    """
     match = _CPYTHON.match(tag)
     if match is None:
         return True
@@ -322,15 +342,5 @@ def _admits(requires: SpecifierSet, tag: str) -> bool:
     return any(
         requires.contains(f"{match[1]}.{minor}.{patch}")
         for minor in minors
-        for patch in range(PATCHES)
+        for patch in range(1, PATCHES)
     )
-
-
-def _requirement(text: str) -> Requirement | None:
-    """A requirement that pip and uv take; None where it is none."""
-    found = requirements.requirement(text)
-    arbitrary = (
-        (item.version for item in found.specifier if item.operator == "===") if found else ()
-    )
-    # uv takes a version after ===, and nothing else.
-    return None if any(requirements.version(each) is None for each in arbitrary) else found
