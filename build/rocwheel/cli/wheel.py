@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -13,7 +14,7 @@ from rocwheel import files
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.options import listed
-from rocwheel.errors import WheelError
+from rocwheel.errors import HostError, WheelError
 from rocwheel.model import gfx_target
 from rocwheel.wheel import diff_page, rename, show, together
 from rocwheel.wheel import inspect as inspection
@@ -23,6 +24,23 @@ from rocwheel.wheel import verify as judging
 from rocwheel.wheel.diff import diff as compare
 
 _PATH = click.Path(path_type=Path)
+
+
+class _Named(click.Path):
+    """A path that is written to: the empty text would be the working directory."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        if value == "":
+            self.fail("it names nothing; write ./ for this folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_NAMED = _Named(path_type=Path)
 _wheels = click.argument("wheels", nargs=-1, required=True, metavar="WHEEL...", type=_PATH)
 _policy = option(
     "--policy", type=_PATH, help="Policy file; default: wheel_policy.yaml of the data in use."
@@ -31,7 +49,7 @@ _output = option(
     "--output",
     required=True,
     metavar="DIR",
-    type=_PATH,
+    type=_NAMED,
     help="Folder for the new wheels; a file that is there is never overwritten.",
 )
 
@@ -250,21 +268,52 @@ class WheelDiffOptions:
 @click.argument("first", metavar="A", type=_PATH)
 @click.argument("second", metavar="B", type=_PATH)
 @option("--exit-code", is_flag=True, help="End with status 6 when they differ.")
-@option("--html", metavar="FILE", type=_PATH, help="Write a page for people, too.")
+@option("--html", metavar="FILE", type=_NAMED, help="Write a page for people, too.")
 def diff(app: App, options: WheelDiffOptions) -> int:
     """Show what differs, down to symbols and GPU code objects.
 
     Prints nothing for two builds of one input.
     """
+    page = _page_path(app, options)
     differences = compare(app.cwd / options.first, app.cwd / options.second)
     app.emit(
         {"differences": [asdict(item) for item in differences]},
         "\n".join(diff_page.lines(differences)) if differences else None,
     )
-    if options.html:
-        page = diff_page.page(options.first, options.second, differences)
-        files.write(app.cwd / options.html, page.encode())
+    if page:
+        content = diff_page.page(options.first, options.second, differences).encode()
+        try:
+            files.write(page, content)
+        except OSError as exc:  # which names the file that is written aside
+            raise HostError(
+                f"{page}: {exc.strerror or exc}", hint="choose another file with --html"
+            ) from exc
     return WheelError.exit_code if differences and options.exit_code else 0
+
+
+def _page_path(app: App, options: WheelDiffOptions) -> Path | None:
+    """Where the page goes. Raises UsageError where it cannot, or would replace what is no page."""
+    path = app.path(options.html)
+    if options.html is None or path is None:
+        return None
+    if path.is_dir():
+        raise click.UsageError(f"--html {options.html}: a folder; write a file in it")
+    compared = [app.cwd / each for each in (options.first, options.second)]
+    is_compared = path.exists() and any(each.exists() and path.samefile(each) for each in compared)
+    if is_compared or path.name.lower().endswith(".whl"):
+        raise click.UsageError(f"--html {options.html}: a wheel; name a new file for the page")
+    if path.exists() and not _begins_like_a_page(path):
+        raise click.UsageError(f"--html {options.html}: exists and is no page; name a new file")
+    return path
+
+
+def _begins_like_a_page(path: Path) -> bool:
+    """Whether a file may be replaced by a page: it is one, or empty."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(512).lstrip().lower()
+    return not start or start.startswith((b"<!doctype html", b"<html"))
 
 
 def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) -> None:
@@ -274,6 +323,7 @@ def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) 
         app.console.warn(note)
     documents = [plan.document(folder) for plan in plans]
     if options.dry_run:
+        rename.check(plans, folder)
         text = "\n".join(f"would write {folder / str(plan.after)} from {plan}" for plan in plans)
         app.emit({"dry_run": True, "wheels": documents}, text)
         return
