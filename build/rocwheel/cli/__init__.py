@@ -9,6 +9,7 @@ import importlib
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -320,8 +321,7 @@ def _usage(app: App, exc: click.ClickException) -> int:
     message = shown_setting("", exc.format_message())
     error = RocwheelError(message, hint=f"see {command} --help")
     app.console.fail(error)
-    if app.json:
-        app.emit({"error": {"kind": "usage", "message": str(error), "hint": error.hint}})
+    _tell_program(app, "usage", error)
     return exc.exit_code
 
 
@@ -345,9 +345,19 @@ def _fail(app: App, error: RocwheelError) -> int:
         for line in "".join(traceback.format_exception(error)).splitlines():
             app.console.info(shown_setting("", line))
     app.console.fail(error)
-    if app.json:
-        app.emit({"error": {"kind": error.kind, "message": str(error), "hint": error.hint}})
+    _tell_program(app, error.kind, error)
     return error.exit_code
+
+
+def _tell_program(app: App, kind: str, error: RocwheelError) -> None:
+    """Say an error on stdout, too, with `--json`; a stdout that takes nothing more is left."""
+    try:
+        if app.json:
+            app.emit({"error": {"kind": kind, "message": str(error), "hint": error.hint}})
+        sys.stdout.flush()
+    except (OSError, HostError, ValueError):  # ValueError: it is closed already
+        with suppress(OSError):  # or what it holds is tried once more when Python ends
+            sys.stdout.close()
 
 
 def _host_error(exc: OSError) -> HostError:

@@ -303,3 +303,22 @@ def test_the_executable_never_starts_itself_twice(tmp_path):
     assert "lacks " in done.stderr
     assert "PYTHONPATH" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("--json", "suites", "check"), 8),
+        (("suites", "check"), 8),
+        (("--version",), 8),
+        (("--json", "nosuch"), 2),
+        (("wheel", "inspect", "--json", "missing.whl"), 6),
+    ],
+)
+def test_a_full_stdout_is_said_in_two_lines(arguments, status):
+    program = [sys.executable, ROOT / "build" / "ci_build", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            program, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert (done.returncode, len(done.stderr.splitlines())) == (status, 2), done.stderr
