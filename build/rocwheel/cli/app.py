@@ -136,14 +136,29 @@ class App:
         return datetime.now(tz=timezone.utc)
 
     def emit(self, document: Mapping[str, Any], text: str | None = None) -> None:
-        """Print the result on stdout: the document with `--json`, otherwise the text."""
+        """Print the result on stdout: the document with `--json`, otherwise the text.
+
+        Raises HostError where it takes nothing more, such as a file on a full disk.
+        """
         if self.json:
             import json
 
-            text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
-            click.echo(self.console.shown_json(text))
+            shown = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
+            shown = self.console.shown_json(shown)
         elif text is not None:
-            click.echo(self.console.shown(text))
+            shown = self.console.shown(text)
+        else:
+            return
+        try:
+            click.echo(shown)
+        except BrokenPipeError:  # who was to read this has gone, which is no error of a machine
+            raise
+        except OSError as exc:
+            from rocwheel.errors import HostError
+
+            raise HostError(
+                f"standard output: {exc.strerror or exc}", hint="write it where there is room"
+            ) from exc
 
     def emit_plan(self, lines: Iterable[str]) -> None:
         """Print what a dry run found: it is the result."""
