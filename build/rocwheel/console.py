@@ -8,22 +8,19 @@ as plain lines now and then, on GitHub Actions with folded groups. Durations of 
 from __future__ import annotations
 
 import enum
-import io
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Final, Protocol, TextIO
+from typing import TYPE_CHECKING, Final, Protocol
 
-from rocwheel.errors import RocwheelError
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import TextIO
+
+    from rocwheel.errors import RocwheelError
 
 PLAIN_SECONDS: Final = 10.0  # between two progress lines in a log
-BRIEF: Final = 600  # characters of a message that quotes a file
-WIDTH: Final = 80  # of a progress line in a log
-BAR: Final = 16  # columns of a live bar, which leaves room for what happens in 80
-# ECMA-48, 8.3.117
-RED, YELLOW, BOLD, PLAIN = "\x1b[1;31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 _BREAKS: Final = frozenset("\n\t")
 _KEPT: Final = re.compile(r"([\n\t])")
 # What GitHub's runner obeys: `::` where a line begins, after blanks, and `##[` wherever it stands
@@ -32,7 +29,7 @@ _OBEYED: Final = re.compile(r"^([ \t]*):(?=:)|#(?=#\[)", re.MULTILINE)
 
 
 class ConsoleMode(enum.Enum):
-    """What reads the stream: a terminal, a log, or a GitHub Actions job."""
+    """How the stream is read."""
 
     TERMINAL = "terminal"
     PLAIN = "plain"
@@ -62,11 +59,9 @@ class Console:
         clock: Callable[[], float],
         mode: ConsoleMode = ConsoleMode.PLAIN,
         verbosity: int = 0,
-        colour: bool = False,
     ) -> None:
         """`clock` returns monotonic seconds; verbosity -1 is quiet, 1 shows details, 2 debugs."""
         self.mode = mode
-        self.colour = colour
         self.verbosity = verbosity
         self.seconds: dict[str, float] = {}
         self._stream = stream
@@ -85,15 +80,11 @@ class Console:
         if self.verbosity > 0:
             self._print(text)
 
-    def warn(self, text: str, *, once: bool = False) -> None:
-        """Say what may be wrong; `once` for what is looked at more than once."""
-        if once and text in self._told:
-            return
-        self._told.add(text)
+    def warn(self, text: str) -> None:
         if self.mode is ConsoleMode.GITHUB:  # where line breaks are escaped
             self._write(_annotation("warning", text))
         else:
-            self._labelled("warning:", printable(text), YELLOW)
+            self._print(f"warning: {printable(text)}")
 
     def command(self, line: str) -> None:
         """Print a workflow command, which GitHub obeys; nothing else that is printed is one."""
@@ -117,16 +108,9 @@ class Console:
         if self.mode is ConsoleMode.GITHUB:
             self._write(_annotation("error", f"{message}\n{hint}".strip()))
             return
-        self._labelled("error:", message, RED)
+        self._print(f"error: {message}")
         if hint:
-            self._labelled("hint: ", hint, BOLD)
-
-    def _labelled(self, label: str, text: str, colour: str) -> None:
-        """One line whose label has a colour where there are colours."""
-        line = self.shown(f"{label} {text}")
-        if self.colour:
-            line = f"{colour}{label}{PLAIN}{line[len(label) :]}"
-        self._emit(line)
+            self._print(f"hint:  {hint}")
 
     @contextmanager
     def step(self, title: str, *, key: str = "") -> Iterator[None]:
@@ -167,26 +151,21 @@ class Console:
     def _bar(self, title: str, total: int | None, unit: Unit) -> Iterator[Progress]:
         from rich import progress as bars
         from rich.console import Console as RichConsole
-        from rich.table import Column
 
-        rich = RichConsole(file=self._stream, highlight=False, no_color=not self.colour)
+        rich = RichConsole(file=self._stream, highlight=False)
         count = (
             (bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn())
             if unit is Unit.BYTES
             else (bars.MofNCompleteColumn(),)
         )
-
-        def cut(ratio: int | None) -> Column:
-            return Column(no_wrap=True, overflow="ellipsis", ratio=ratio)
-
         columns = (
-            bars.TextColumn("{task.description}", markup=False, table_column=cut(None)),
-            bars.BarColumn(bar_width=BAR),
+            bars.TextColumn("{task.description}", markup=False),
+            bars.BarColumn(bar_width=30),
             *count,
-            bars.TimeRemainingColumn(compact=True),
-            bars.TextColumn("{task.fields[text]}", markup=False, table_column=cut(1)),
+            bars.TimeRemainingColumn(),
+            bars.TextColumn("{task.fields[text]}", markup=False),
         )
-        with bars.Progress(*columns, console=rich, transient=True, expand=True) as shown:
+        with bars.Progress(*columns, console=rich, transient=True) as shown:
             task = shown.add_task(printable(title), total=total, text="")
             previous, self._above = (
                 self._above,
@@ -237,10 +216,7 @@ class Console:
         self._write(self.shown(text))
 
     def _write(self, line: str) -> None:
-        self._emit(printable_lines(line))
-
-    def _emit(self, line: str) -> None:
-        """Write what is fit to be shown."""
+        line = printable_lines(line)
         with self._lock:
             if self._above:
                 self._above(line)
@@ -250,7 +226,9 @@ class Console:
 
 
 def silent() -> Console:
-    """A console whose output goes nowhere."""
+    """A console nobody reads."""
+    import io
+
     return Console(io.StringIO(), clock=float, verbosity=-1)
 
 
@@ -272,11 +250,6 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
-
-
-def brief(text: str) -> str:
-    """A text cut where nobody reads on; what it quotes may be megabytes of a hostile file."""
-    return text if len(text) <= BRIEF else f"{text[:BRIEF]}… ({len(text)} characters)"
 
 
 def printable_json(text: str) -> str:
@@ -382,5 +355,4 @@ class _Lines:
             parts.append(f"{duration((self._total - done) / rate)} left")
         if text:
             parts.append(text)
-        line = f"   {self._title}: {', '.join(parts)}"
-        self._emit(line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…")
+        self._emit(f"   {self._title}: {', '.join(parts)}")

@@ -1,8 +1,7 @@
 """What the cache holds, how big it is, when it was used; and removing what nobody uses any more.
 
 Everything in the cache can be made again. What is removed is whole: a tree, a checkout, an output
-base. What somebody uses now is left: ROCm trees and environments of
-gates under a lease, output bases whose Bazel server
+base. What somebody uses now is left: ROCm trees under a lease, output bases whose Bazel server
 runs, the environment this program runs in.
 """
 
@@ -11,14 +10,16 @@ from __future__ import annotations
 import os
 import stat
 import sys
-from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocwheel import files
 from rocwheel.console import size
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 # What lies in the cache, and how deep below it one thing of the kind is.
 KINDS: Final = {
@@ -32,17 +33,8 @@ KINDS: Final = {
     "bazel-repositories": 0,
     "dev": 1,
     "demo": 1,
-    "gate/environments": 1,
-    "gate/work": 1,
-    "gate/jax": 1,
-    "gate/history": 0,
+    "gate": 1,
     "logs": 0,
-}
-# Where what is in use is locked, and the time of the lock is that of the last use.
-LEASES: Final = {
-    "rocm/trees": "rocm/locks",
-    "gate/environments": "gate/locks",
-    "gate/work": "gate/locks",
 }
 DAY: Final = 86400.0
 HEADER: Final = ("what", "size", "unused for", "")
@@ -50,7 +42,7 @@ HEADER: Final = ("what", "size", "unused for", "")
 
 @dataclass(frozen=True, kw_only=True)
 class CacheItem:
-    """One thing in the cache: its kind, size and last use."""
+    """One thing in the cache."""
 
     kind: str
     path: Path
@@ -108,12 +100,12 @@ def remove(cache: Path, chosen: Sequence[CacheItem]) -> tuple[CacheItem, ...]:
     removed = []
     for item in chosen:
         with ExitStack() as held:
-            if path := _lease(cache, item.kind, item.path):
-                lease = files.try_locked(path)
+            if item.kind == "rocm/trees":
+                lease = files.try_locked(_lease(cache, item.path))
                 if lease is None:
                     continue
                 held.enter_context(lease)
-            if _in_use(item.kind, item.path, None):
+            if _in_use(item.kind, item.path):
                 continue
             aside = item.path.with_name(f".unfinished-{item.path.name}")
             item.path.rename(aside)  # gone at once, whatever happens next
@@ -122,8 +114,8 @@ def remove(cache: Path, chosen: Sequence[CacheItem]) -> tuple[CacheItem, ...]:
     return tuple(removed)
 
 
-def _lease(cache: Path, kind: str, path: Path) -> Path | None:
-    return cache / LEASES[kind] / f"{path.name}.lock" if kind in LEASES else None
+def _lease(cache: Path, tree: Path) -> Path:
+    return cache / "rocm" / "locks" / f"{tree.name}.lock"
 
 
 def _at(cache: Path, kind: str, depth: int) -> Iterator[Path]:
@@ -137,16 +129,14 @@ def _at(cache: Path, kind: str, depth: int) -> Iterator[Path]:
 
 
 def _kept(cache: Path, kind: str, path: Path) -> CacheItem:
-    lease = _lease(cache, kind, path)
     total, used = 0, 0.0
     for about in _walk(path):
         total += about.st_blocks * 512
-        used = max(used, 0.0 if lease else about.st_mtime)
-    for place in (path, lease) if lease else (path,):
+        used = max(used, about.st_mtime if kind != "rocm/trees" else 0.0)
+    for place in (path, *((_lease(cache, path),) if kind == "rocm/trees" else ())):
         with suppress(OSError):
             used = max(used, place.lstat().st_mtime)
-    in_use = _in_use(kind, path, lease)
-    return CacheItem(kind=kind, path=path, bytes=total, used=used, in_use=in_use)
+    return CacheItem(kind=kind, path=path, bytes=total, used=used, in_use=_in_use(kind, path))
 
 
 def _walk(path: Path) -> Iterator[os.stat_result]:
@@ -160,12 +150,7 @@ def _walk(path: Path) -> Iterator[os.stat_result]:
                 pending += [Path(item.path) for item in os.scandir(here)]
 
 
-def _in_use(kind: str, path: Path, lease: Path | None) -> bool:
-    if lease and lease.exists():
-        lock = files.try_locked(lease)
-        if lock is None:
-            return True
-        lock.close()
+def _in_use(kind: str, path: Path) -> bool:
     if kind == "environments":
         return Path(sys.prefix).resolve() == path.resolve()
     if kind == "bazel":  # as Bazel's own clients find their server

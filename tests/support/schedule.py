@@ -8,7 +8,7 @@ answered with an error after its write was carried out, or have its write carrie
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -32,7 +32,6 @@ class Process:
     store: ScheduledStore | None = None
     thread: threading.Thread | None = None
     waiting: str = ""  # the request it is about to make
-    keys: tuple[str, ...] = ()  # what that is about
     verdict: str = ""  # what it is told to do: go, kill, lost, late
     is_over: bool = False
     was_killed: bool = False
@@ -44,12 +43,12 @@ class Process:
 class Conductor:
     """Lets processes go one request at a time."""
 
-    def __init__(self, look: Callable[[Collection[str]], None]) -> None:
-        """`look` is called with its keys after each write, while everybody stands still."""
+    def __init__(self, look: Callable[[], None]) -> None:
+        """`look` is called while everybody stands still, after each request."""
         self._change = threading.Condition()
         self._look = look
         self.processes: list[Process] = []
-        self.late: list[tuple[tuple[str, ...], Callable[[], object]]] = []
+        self.late: list[Callable[[], object]] = []
 
     def begin(self, name: str, store, work: Callable[[ScheduledStore], object]) -> Process:
         process = Process(name=name, work=work)
@@ -64,14 +63,12 @@ class Conductor:
         """Let a process make its request; return when it stands before the next, or is over."""
         if process.is_over:
             return
-        request, changed = process.waiting, process.keys
         with self._change:
-            process.requests.append(request)
+            process.requests.append(process.waiting)
             process.verdict, process.waiting = verdict, ""
             self._change.notify_all()
         self._stand(process)
-        if request.split()[0] in WRITES:
-            self._look(changed)
+        self._look()
 
     def finish(self, process: Process) -> None:
         """Let a process go to its end."""
@@ -84,18 +81,18 @@ class Conductor:
 
     def arrive(self) -> None:
         """Carry out what is late."""
-        for changed, write in self.late:
+        for write in self.late:
             with suppress(StoreError):  # where its condition holds no more
                 write()
-            self._look(changed)
+            self._look()
         self.late.clear()
 
-    def ask(self, process: Process, request: str, keys: tuple[str, ...]) -> str:
+    def ask(self, process: Process, request: str) -> str:
         """Called by a process before a request: what it shall do."""
         with self._change:
             if process.was_killed:
                 raise Killed
-            process.waiting, process.keys = request, keys
+            process.waiting = request
             self._change.notify_all()
             if not self._change.wait_for(lambda: process.verdict, timeout=SECONDS):
                 raise AssertionError(f"{process.name}: nobody let it go on from {request}")
@@ -135,13 +132,10 @@ class ScheduledStore:
             return found
 
         def request(*args, **kwargs):
-            keys = tuple(
-                arg if isinstance(arg, str) else arg.key for arg in args[: 1 + (name == "copy")]
-            )
-            key = keys[0]
-            verdict = self._conductor.ask(self._process, f"{name} {key}", keys)
+            key = args[0] if isinstance(args[0], str) else args[0].key
+            verdict = self._conductor.ask(self._process, f"{name} {key}")
             if verdict == "late" and name in WRITES:
-                self._conductor.late.append((keys, lambda: found(*args, **kwargs)))
+                self._conductor.late.append(lambda: found(*args, **kwargs))
                 raise StoreError(f"{key}: no answer in time", hint="made up")
             answer = found(*args, **kwargs)
             if verdict == "lost" and name in WRITES:

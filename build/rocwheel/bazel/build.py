@@ -13,26 +13,29 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawns
-from rocwheel.bazel.invocation import BazelInvocation, WheelTarget
 from rocwheel.bazel.profile import Summary, read_profile
 from rocwheel.bazel.remote import ask, write_headers
-from rocwheel.console import Console, Progress, count, duration, size
+from rocwheel.console import count, duration, size
 from rocwheel.errors import BazelError, CommandError, HostError
 from rocwheel.files import locked, write_json
-from rocwheel.model import WheelKind
-from rocwheel.process import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rocwheel.bazel.invocation import BazelInvocation, WheelTarget
+    from rocwheel.console import Console, Progress
+    from rocwheel.model import WheelKind
+    from rocwheel.process import Runner
 
 POLL_SECONDS: Final = 0.2
-# Bazel that counts cache hits in its build metrics: https://github.com/bazelbuild/bazel/issues/7714
-RUNNER_COUNTS_SINCE: Final = (5,)
+RUNNER_COUNTS_SINCE: Final = (5,)  # Bazel that counts cache hits in its build metrics
 SHOWN_LINES: Final = 60  # of a failed action's output
 WARNINGS: Final = 20  # kept of one invocation
 OWN_FAILURES: Final = frozenset({"NON_ZERO_EXIT", "TIMEOUT", ""})
@@ -73,7 +76,7 @@ class BazelResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Paths of the files that one Bazel invocation writes: log, events, profile."""
+    """Where one invocation leaves its traces."""
 
     log: Path
     events: Path

@@ -6,15 +6,18 @@ The patterns are data, `ci/known_failures.yaml`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocwheel import config
-from rocwheel.config import Field
 from rocwheel.errors import BazelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from rocwheel.config import Field
 
 SCHEMA: Final = 1
 SHOWN: Final = 160  # characters of a line

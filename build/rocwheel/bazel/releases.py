@@ -7,17 +7,21 @@ cached one is the right one; nothing is executed before its bytes were compared.
 from __future__ import annotations
 
 import platform
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocwheel import config, files
-from rocwheel.config import Field
-from rocwheel.console import Console, Unit
+from rocwheel.console import Unit
 from rocwheel.download import Client, Retry, has_password, save, without_secrets
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from rocwheel.config import Field
+    from rocwheel.console import Console
 
 SCHEMA: Final = 1
 ELSEWHERE: Final = "check --bazel-mirror and --bazel-proxy, or name a Bazel with --bazel-path"
@@ -27,7 +31,7 @@ _MACHINES: Final = {"x86_64": "x86_64", "aarch64": "arm64"}  # as Bazel spells t
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """One Bazel release for one platform, identified by its SHA-256."""
+    """One Bazel binary: its bytes are its identity."""
 
     version: str
     platform: str
@@ -38,7 +42,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class Releases:
-    """All Bazel releases of `ci/bazel_binaries.yaml`."""
+    """Every release of the table."""
 
     url: str  # template: {version} and {platform}
     releases: tuple[Release, ...]

@@ -10,19 +10,14 @@ from typing import TYPE_CHECKING
 import click
 
 from rocwheel import container, image, source
-from rocwheel import rocm as trees
 from rocwheel.bazel import releases
 from rocwheel.bazel.releases import Downloads
-from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once, option, section
-from rocwheel.cli.known import OneOf
-from rocwheel.console import columns, size
 from rocwheel.container import EngineKind
-from rocwheel.dist.build_request import Executor
-from rocwheel.dist.executor import container_spec
+from rocwheel.dist.executor import Executor, container_spec
 from rocwheel.errors import ConfigError, HostError, RocwheelError
-from rocwheel.image import building, contents, found, recipe, registry
+from rocwheel.image import building, facts, found, recipe, registry
 
 if TYPE_CHECKING:
     import requests
@@ -33,54 +28,19 @@ CONFIG = ".docker/config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """The option that names the container engine."""
+    """Which engine."""
 
     engine: str = "docker"
-
-    declared = section(
-        "Container",
-        once(
-            "--engine",
-            type=click.Choice(ENGINES),
-            default="docker",
-            show_default=True,
-            help="The container engine.",
-        ),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeOptions(EngineOptions):
-    """Options that name a builder image: a recipe of ci/images.yaml, and what replaces its base."""
+    """Which image: a recipe of ci/images.yaml, and what replaces its base."""
 
     recipe: str = "manylinux_2_28"
     base: str | None = None
     with_rocm: Path | None = None
     locked: bool = False
-
-    declared = section(
-        "Inputs",
-        once(
-            "--recipe",
-            metavar="NAME",
-            type=OneOf(known.recipes),
-            default="manylinux_2_28",
-            show_default=True,
-            help="Builder recipe of ci/images.yaml.",
-        ),
-        once(
-            "--base",
-            metavar="IMAGE",
-            help="Start from this image instead of the recipe's: NAME@sha256:…, or a local one.",
-        ),
-        once(
-            "--with-rocm",
-            type=click.Path(path_type=Path, file_okay=False, exists=True),
-            metavar="DIR",
-            help="Bake this ROCm tree in, as /opt/rocm; default: it is mounted.",
-        ),
-        option("--locked", is_flag=True, help="Take a base by digest only."),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,18 +52,52 @@ class ImageBuildOptions(RecipeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageShowOptions(EngineOptions):
+class ShowOptions(EngineOptions):
     """Options of `image show`."""
 
     reference: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImagePruneOptions(EngineOptions):
+class PruneOptions(EngineOptions):
     """Options of `image prune`."""
 
     dry_run: bool = False
     images: bool = False
+
+
+engine_options = section(
+    "Container",
+    once(
+        "--engine",
+        type=click.Choice(ENGINES),
+        default="docker",
+        show_default=True,
+        help="The container engine.",
+    ),
+)
+recipe_options = section(
+    "Inputs",
+    once(
+        "--recipe",
+        metavar="NAME",
+        default="manylinux_2_28",
+        show_default=True,
+        help="Builder recipe of ci/images.yaml.",
+    ),
+    once(
+        "--base",
+        metavar="IMAGE",
+        help="Start from this image instead of the recipe's: NAME@sha256:…, or a local one.",
+    ),
+    once(
+        "--with-rocm",
+        type=click.Path(path_type=Path, file_okay=False, exists=True),
+        metavar="DIR",
+        help="Bake this ROCm tree in, as /opt/rocm; default: it is mounted.",
+    ),
+    option("--locked", is_flag=True, help="Take a base by digest only."),
+)
 
 
 @group("image")
@@ -112,6 +106,8 @@ def images() -> None:
 
 
 @command("build", ImageBuildOptions, parent=images)
+@recipe_options
+@engine_options
 @once("--push", metavar="REGISTRY", help="Push it there, unless its tag is there already.")
 @once(
     "--build-network",
@@ -152,7 +148,7 @@ def _made(
         app.console.info(f"unchanged inputs: {inputs.reference} is there, nothing was built")
         return building.Made(image=there, inputs=inputs, is_new=False)
     ingredients = building.Ingredients(
-        checkout=app.home.sources,
+        checkout=app.home.root,
         base=base,
         bazel=_bazel(app, inputs.recipe.bazel, locked=options.locked),
         rocm=options.with_rocm,
@@ -175,8 +171,8 @@ def _pushed(
         made.inputs.tag,
         engine=engine,
         runner=app.runner,
-        session=session(),
-        config=config_of(app),
+        session=_session(),
+        config=_config(app),
         console=app.console,
     )
     if not sent:
@@ -185,6 +181,8 @@ def _pushed(
 
 
 @command("search", RecipeOptions, parent=images)
+@recipe_options
+@engine_options
 def search(app: App, options: RecipeOptions) -> None:
     """Find the builder image of a recipe: with the engine, then in the registries.
 
@@ -205,19 +203,22 @@ def _searched(
     app: App, inputs: recipe.ImageInputs, engine: container.ContainerEngine
 ) -> registry.RemoteImage:
     registries = recipe.load(app.home.ci / "images.yaml").registries
-    remote = registry.find(inputs, registries, session=session(), config=config_of(app))
+    remote = registry.find(inputs, registries, session=_session(), config=_config(app))
     if remote is None:
         raise HostError(
             f"{inputs.reference}: neither {engine.kind.value} nor a registry has it",
-            hint=f"make it: rocwheel image build --recipe {inputs.recipe.name}",
+            hint=f"make it: ci_build image build --recipe {inputs.recipe.name}",
         )
     return remote
 
 
-@command("show", ImageShowOptions, parent=images)
+@command("show", ShowOptions, parent=images)
 @click.argument("reference")
-def show(app: App, options: ImageShowOptions) -> None:
+@engine_options
+def show(app: App, options: ShowOptions) -> None:
     """Show what an image is and what it has for building wheels."""
+    from rocwheel.console import columns
+
     engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     there = found.inspect(options.reference, engine=engine, runner=app.runner)
     if there is None:
@@ -226,12 +227,12 @@ def show(app: App, options: ImageShowOptions) -> None:
             hint=f"{engine.program} pull {options.reference}",
         )
     spec = container_spec(Executor(), engine, there, cache=app.cache, environ=app.environ)
-    has = contents.ask(spec, there.config, cache=app.cache, runner=app.runner)
+    has = facts.ask(spec, there.config, cache=app.cache, runner=app.runner)
     rows = _rows(there, has)
     app.emit(_document(there, has), "\n".join(columns(("what", "found"), rows)))
 
 
-def _document(there: found.Found, has: contents.ImageFacts) -> dict[str, object]:
+def _document(there: found.Found, has: facts.ImageFacts) -> dict[str, object]:
     return {
         "reference": there.reference,
         "config": there.config,
@@ -243,7 +244,9 @@ def _document(there: found.Found, has: contents.ImageFacts) -> dict[str, object]
     }
 
 
-def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]:
+def _rows(there: found.Found, has: facts.ImageFacts) -> list[tuple[str, str]]:
+    from rocwheel.console import size
+
     return [
         ("image", there.reference),
         ("configuration", there.config),
@@ -257,10 +260,11 @@ def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]
     ]
 
 
-@command("prune", ImagePruneOptions, parent=images)
+@command("prune", PruneOptions, parent=images)
+@engine_options
 @option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 @option("--images", is_flag=True, help="Remove builder images of older inputs, too.")
-def prune(app: App, options: ImagePruneOptions) -> None:
+def prune(app: App, options: PruneOptions) -> None:
     """Remove what runs that were cut short left behind; never anything of others."""
     engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     left = container.leftovers(engine, runner=app.runner)
@@ -297,6 +301,8 @@ def _inputs(
         bazel = table.find(chosen.bazel).sha256
     rocm, version = "", ""
     if options.with_rocm:
+        from rocwheel import rocm as trees
+
         planned = trees.plan(
             str(options.with_rocm), sha256=None, version=None, cache=app.cache, cwd=app.cwd
         )
@@ -304,7 +310,7 @@ def _inputs(
         rocm, version = held.sha256, str(held.version)
     inputs = recipe.gather(
         chosen,
-        checkout=app.home.sources,
+        checkout=app.home.root,
         base=base.config,
         bazel=bazel,
         rocm=rocm,
@@ -339,15 +345,13 @@ def _labels(app: App) -> dict[str, str]:
     }
 
 
-def session() -> requests.Session:
-    """For requests to a registry."""
+def _session() -> requests.Session:
     import requests
 
     return requests.Session()
 
 
-def config_of(app: App) -> Path:
-    """The file in which engines keep what registries want to see."""
+def _config(app: App) -> Path:
     folder = app.environ.get("DOCKER_CONFIG")
     home = Path(app.environ.get("HOME", "/"))
     return Path(folder) / "config.json" if folder else home / CONFIG

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 import amdgpu_family_matrix as matrix
 from rocwheel.cli import night_care  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, option
+from rocwheel.cli.command import DryRun, command, dry_run_option, option
 from rocwheel.cli.night import (
     LATEST,
     NightOptions,
@@ -21,22 +22,25 @@ from rocwheel.cli.night import (
     document_of,
     night_argument,
     nightly,
-    run_here,
     whole,
     worker,
 )
-from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
-from rocwheel.console import columns, count
-from rocwheel.dist.executor import credentials
+from rocwheel.cli.target import PersonOptions, StoreOptions, judging, person_options, store_options
+from rocwheel.console import columns
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
-from rocwheel.ledger.nights import Book, Ended, NightPlan, check_name
+from rocwheel.files import locked
+from rocwheel.gate.machine import accelerators
+from rocwheel.host import cgroup
 from rocwheel.pipeline import cell as cells
-from rocwheel.pipeline import planning, resolving, slurm, standing, summing
+from rocwheel.pipeline import local, planning, resolving, slurm, standing, summing
 from rocwheel.pipeline import settings as settings_file
-from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, base_env
 from rocwheel.verdict import State
+
+if TYPE_CHECKING:
+    from rocwheel.ledger.nights import Book, Ended, NightPlan
+    from rocwheel.pipeline.standing import CellStanding
 
 ENGINES: Final = ("local", "slurm", "github")
 RETRY: Final = Retry(attempts=4)
@@ -46,7 +50,7 @@ RETRY: Final = Retry(attempts=4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
+class PlanOptions(StoreOptions, DryRun):
     """Options of `nightly plan`."""
 
     night: str
@@ -55,9 +59,15 @@ class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
     repeat: str
     explain: bool
     matrix_kind: str | None
+    by: str
+    reason: str
+
+    @property
+    def who(self) -> PersonOptions:
+        return PersonOptions(by=self.by, reason=self.reason)
 
 
-@command("plan", NightPlanOptions, parent=nightly)
+@command("plan", PlanOptions, parent=nightly)
 @option("--night", default="", metavar="NAME", help="Its name; default: today's date, UTC.")
 @option(
     "--config", type=click.Path(path_type=Path), help="Default: ci/nightly.yaml of this checkout."
@@ -75,7 +85,10 @@ class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
     type=click.Choice(planning.MATRICES),
     help="Print the cells of this kind of a night that is planned, for a GitHub matrix.",
 )
-def plan(app: App, options: NightPlanOptions) -> None:
+@person_options
+@store_options
+@dry_run_option
+def plan(app: App, options: PlanOptions) -> None:
     """Decide what a night does, and store it: resolved once, never changed.
 
     Branches, the newest ROCm tarball of each family and images become commits and digests here.
@@ -102,23 +115,21 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
     runs = sum(not cell.kept for cell in made.cells)
     kept = len(made.cells) - runs
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
-    lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept")
+    lines.append(f"{made.night} {state}: {runs} cells to run, {kept} kept")
     cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
     document = {"night": made.night, "state": state, "run": runs, "kept": kept, "cells": cells_}
     app.emit(document, "\n".join(lines))
 
 
-def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan:
+def _plan(app: App, options: PlanOptions, target: NightTarget) -> NightPlan:
     night = options.night or app.now().strftime("%Y-%m-%d")
-    check_name(night)
-    by = options.who(app).by
+    by = options.who.who(app).by
     if options.repeat:
-        old, _ = target.nights.plan(target.night(options.repeat))
+        old, _ = target.nights.plan(options.repeat)
         return planning.again(old, night=night, by=by, now=app.now())
     path = app.path(options.config) or app.home.ci / settings_file.FILE
     settings = settings_file.load(path, app.path(options.pools))
-    own = options.own_families(app)
-    families = {item.name: item for item in matrix.families(settings.trigger)} | own
+    families = {item.name: item for item in matrix.families(settings.trigger)}
     with Client(base_env(app.environ), retry=RETRY, note=app.console.detail) as client:
         world = resolving.World(
             ci=app.home.ci,
@@ -127,7 +138,6 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
             client=client,
             now=app.now(),
             note=app.console.warn,
-            registry=credentials(app.environ),
             tool=resolving.tool_of(app.home, app.runner),
         )
         recipes, absent = resolving.resolve(settings, families, world)
@@ -140,12 +150,10 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         ci=app.home.ci,
         by=by,
         now=app.now(),
-        own=(f"--families={app.path(options.families)}",) if own else (),
     )
     names = target.nights.names()
     last = target.nights.summary(names[-1]) if names else None
-    full = len(names) >= settings.keep_nights
-    seen = planning.look(setting, recipes, target.store, summing.seconds(last), full=full)
+    seen = planning.look(setting, recipes, target.store, summing.seconds(last))
     return planning.plan(setting, recipes, absent, seen)
 
 
@@ -153,7 +161,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
 
 
 @dataclass(frozen=True, kw_only=True)
-class NightRunOptions(NightOptions, DryRun):
+class RunOptions(NightOptions, DryRun):
     """Options of `nightly run`."""
 
     engine: str
@@ -162,7 +170,7 @@ class NightRunOptions(NightOptions, DryRun):
     program: str
 
 
-@command("run", NightRunOptions, parent=nightly)
+@command("run", RunOptions, parent=nightly)
 @night_argument
 @option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Where.")
 @option(
@@ -178,7 +186,9 @@ class NightRunOptions(NightOptions, DryRun):
     metavar="COMMAND",
     help="How the cells' machines start rocwheel; default: as it was started here.",
 )
-def run(app: App, options: NightRunOptions) -> int:
+@store_options
+@dry_run_option
+def run(app: App, options: RunOptions) -> int:
     """Run a planned night until nothing more can be done; run again, it continues.
 
     Here, Ctrl-C lets what runs end and starts nothing new; twice, it stops everything. On Slurm,
@@ -201,7 +211,7 @@ def run(app: App, options: NightRunOptions) -> int:
 
 
 def _run_there(
-    app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
+    app: App, options: RunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
     engine = slurm.SlurmEngine(
         nights=target.nights,
@@ -219,8 +229,9 @@ def _run_there(
 
 
 def _run_here(
-    app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
+    app: App, options: RunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
+    night = book.plan.night
     if options.dry_run:
         found = standing.stand(book, app.now())
         app.emit_plan(
@@ -230,10 +241,40 @@ def _run_here(
         )
         return 0
     here = worker(app, engine="local", job="", how=how)
-    after, found = run_here(
-        app, target.nights, book, here, words=target.words, workers=options.workers
+    online = len(os.sched_getaffinity(0))
+    cpus = cgroup.cpus(Path("/"), online=online)
+    logs = app.cache / "nightly" / night
+    logs.mkdir(parents=True, exist_ok=True)
+    capacity = local.Capacity(
+        workers=options.workers or 2 * cpus,
+        cpus=cpus,
+        memory_mib=_memory_mib(),
+        gpus=len(accelerators.amd(Path("/"), app.environ).devices),
+        disk=app.cache,
     )
-    return _say(app, after, found)
+    lock = logs / "engine.lock"
+
+    def waiting() -> None:
+        app.console.info(f"another engine of {night} runs here, or its cells do: waiting")
+
+    with locked(lock, waiting=waiting) as held, (logs / "cells.log").open("ab") as output:
+        engine = local.LocalEngine(
+            nights=target.nights,
+            night=night,
+            worker=here,
+            target=target.words,
+            capacity=capacity,
+            ending=local.Ending(),
+            output=output,
+            lock=held.descriptor,
+        )
+        found = engine.run()
+    return _say(app, target.nights.book(night), found)
+
+
+def _memory_mib() -> int:
+    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+    return pages * size >> 20
 
 
 def _github(app: App, book: Book, family: str) -> int:
@@ -284,6 +325,8 @@ class NightCellOptions(NightOptions, DryRun):
 @option("--job", default="", metavar="ID", help="The engine's own name for this attempt.")
 @option("--leash", is_flag=True, help="Stop when standard input closes.")
 @option("--program", default="", metavar="COMMAND", help="How the cell's command is started.")
+@store_options
+@dry_run_option
 def cell(app: App, options: NightCellOptions) -> int:
     """Run one cell here and record how it ended: what every engine calls.
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rocwheel.container.engine import ContainerEngine
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError
-from rocwheel.process import Runner
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from rocwheel.container.engine import ContainerEngine
+    from rocwheel.process import Runner
 
 
 @dataclass(frozen=True, kw_only=True)

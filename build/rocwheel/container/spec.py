@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocwheel.container.engine import ContainerEngine, EngineKind
 from rocwheel.errors import HostError
 from rocwheel.process import Command, GuestPath
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 LABEL: Final = "org.rocwheel"
 HOME: Final = GuestPath(PurePosixPath("/rocwheel/home"))
@@ -99,9 +101,7 @@ class Spec:
     network: str = "none"
     limits: Limits = Limits()
     devices: tuple[DeviceNode, ...] = ()
-    # lift what keeps Bazel's linux-sandbox from its mounts and namespaces:
-    # https://github.com/bazelbuild/bazel/issues/1972
-    sandbox: bool = False
+    sandbox: bool = False  # lift what Bazel's linux-sandbox needs
     owner: str = ""  # by which leftovers are told from containers at work
     purpose: str = "build"
     keep_minutes: int = 0  # outlive us, until idle for so long
@@ -145,7 +145,7 @@ class Spec:
 
     @property
     def files(self) -> Mapping[str, str]:
-        """Names and contents of the files that must lie in `folder` before the start."""
+        """What must lie in `folder` before the start."""
         return {"token": f"{self.run}\n", "passwd": self.user.passwd, "group": self.user.group}
 
     @property

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable, Mapping
 from http.client import IncompleteRead
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
 
 
 def proxies(url: str, env: Mapping[str, str]) -> dict[str, str]:

@@ -6,13 +6,14 @@ Linux control groups are read below `root` (the machine's is `/`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-# NPROC is what XLA sizes its own pools by (DefaultThreadPoolSize):
-# https://github.com/openxla/xla/blob/main/xla/pjrt/utils.cc
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+# NPROC is what XLA sizes its own pools by
 THREAD_VARIABLES: Final = ("MKL_NUM_THREADS", "NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 

@@ -5,12 +5,16 @@ Standard library only: the bootstrap of `build/ci_build` uses it before anything
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import HostError
-from rocwheel.process import Command, Runner
+from rocwheel.process import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rocwheel.process import Runner
 
 # What Bazel needs to build the miniature workspace: Bazel, compilers, a ROCm to take apart.
 MINIATURE_PACKAGES: Final = (

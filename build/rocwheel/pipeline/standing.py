@@ -8,13 +8,17 @@ better; what the machine was at fault for is tried again, as often as the plan s
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order, moment
+from rocwheel.ledger.nights import moment
 from rocwheel.verdict import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+    from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order
 
 TESTS: Final = frozenset({"gate", "merge"})
 SILENT: Final = frozenset({State.NO_RUNNER, State.INFRA, State.NOT_RUN})
@@ -23,7 +27,7 @@ GRACE: Final = 300  # seconds after its limit before an attempt without an end c
 
 
 class Phase(enum.Enum):
-    """How far a cell is: kept, waiting, running, ended, open to another try, or barred."""
+    """What can be done about a cell now."""
 
     KEPT = "kept"  # done before this night
     WAITING = "waiting"  # for others, or for a machine
@@ -35,7 +39,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CellStanding:
-    """One cell of a night with its attempts: its phase and its state."""
+    """Where a cell stands."""
 
     cell: Cell
     phase: Phase

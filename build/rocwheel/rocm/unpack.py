@@ -10,23 +10,24 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from rocwheel.download import WrongBytesError
 from rocwheel.rocm.tarball import MemberKind, TarMember, TarReader, refused, shown
 
-# As many as Linux follows: https://man7.org/linux/man-pages/man7/path_resolution.7.html
-LINK_HOPS: Final = 40
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+LINK_HOPS: Final = 40  # as many as Linux follows
 NAME_MAX: Final = 255  # bytes of one component
 GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnpackLimits:
-    """Limits on what a tarball may unpack to, above what any ROCm has."""
+    """More than any ROCm has; what goes beyond is an attack or an accident."""
 
     unpacked: int = 200 * GIB  # bytes, all files together
     ratio: int = 200  # unpacked to packed, beyond the first GiB
@@ -39,7 +40,7 @@ class UnpackLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Unpacked:
-    """What was unpacked: the number of files, and bytes."""
+    """What was written."""
 
     files: int
     bytes: int

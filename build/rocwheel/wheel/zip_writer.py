@@ -420,10 +420,8 @@ class Outbox:
     killed leaves anything behind.
     """
 
-    def __init__(self, folder: Path, *, keep: bool = True) -> None:
-        """With `keep=False` nothing appears: files are held against those that have their names."""
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._keep = keep
         self._drafts: dict[str, _DraftFile] = {}
         self._lock = threading.Lock()
 
@@ -467,9 +465,7 @@ class Outbox:
         try:
             for name, draft in self._drafts.items():
                 final = self.folder / name
-                if not self._keep:
-                    draft.refuse_other(final)
-                elif draft.publish(final):
+                if draft.publish(final):
                     made.append(final)
         except BaseException:
             for final in made:
@@ -511,8 +507,12 @@ class _DraftFile:
             # Only with a descriptor for the source does link() follow the link in /proc.
             os.link(self._path, final, src_dir_fd=None if self._hidden else self.descriptor)
         except FileExistsError:
-            self.refuse_other(final)
-            return False
+            if same_bytes(pieces(self._path), pieces(final)):
+                return False
+            raise WheelError(
+                f"{final}: exists with other content",
+                hint="choose another folder with --output; wheels are never overwritten",
+            ) from None
         except OSError as exc:
             if self._hidden is None or exc.errno not in _NO_LINKS:
                 raise HostError(f"{final}: {exc.strerror}", hint="check the folder") from exc
@@ -520,14 +520,6 @@ class _DraftFile:
                 raise WheelError(f"{final}: exists", hint="choose another folder") from exc
             self._hidden.rename(final)
         return True
-
-    def refuse_other(self, final: Path) -> None:
-        """Raises WheelError where this path has other bytes."""
-        if not same_bytes(pieces(self._path), pieces(final)):
-            raise WheelError(
-                f"{final}: exists with other content",
-                hint="choose another folder with --output; wheels are never overwritten",
-            ) from None
 
     def discard(self) -> None:
         os.close(self.descriptor)

@@ -1,4 +1,4 @@
-"""A script that runs in the tested environment and writes down what it really has.
+"""The preflight: what an environment really has, said before the first test, by a process alone.
 
 It reports facts and judges nothing. Standard library and JAX only.
 
