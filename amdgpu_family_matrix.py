@@ -23,7 +23,7 @@ import json
 import re
 import sys
 from dataclasses import dataclass
-from datetime import date  # noqa: TC003 - for whoever adds a bypass: its last day is a date
+from datetime import date
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ MOST_JOBS = 256  # of one matrix: GitHub's limit
 
 
 @dataclass(frozen=True)
-class Runner:
+class RunnerPool:
     """Machines of one kind: their GitHub label, and what finds them in a Slurm cluster.
 
     `weight` is the label's share where a family has several. `gres` is the generic resource of one
@@ -153,7 +153,7 @@ class Family:
     targets: tuple[str, ...]
     trigger: Trigger
     products: tuple[str, ...] = ()
-    runners: tuple[Runner, ...] = ()
+    runners: tuple[RunnerPool, ...] = ()
     policy: tuple[Rule, ...] = ONE_GPU
     bypass_tests_for_releases: Bypass | None = None
     needs: tuple[Need, ...] = NEEDS
@@ -206,14 +206,14 @@ class Family:
         """What a suite needs here; one that nothing is said of needs one GPU and is not cut."""
         return next((need for need in self.needs if need.suite == suite), Need(suite))
 
-    def runners_for(self, suite: str) -> tuple[Runner, ...]:
+    def runners_for(self, suite: str) -> tuple[RunnerPool, ...]:
         """Runners that can run `suite`, the smallest that do; none: its verdict is `no-runner`."""
         able = [runner for runner in self.runners if runner.gpus >= self.need(suite).gpus]
         least = min((runner.gpus for runner in able), default=0)
         return tuple(runner for runner in able if runner.gpus == least)
 
 
-def choose(runners: Sequence[Runner], key: str) -> Runner:
+def choose(runners: Sequence[RunnerPool], key: str) -> RunnerPool:
     """One of several runners by weight; the same for the same key, whoever asks and when."""
     number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
     place = number % sum(runner.weight for runner in runners)
@@ -252,9 +252,9 @@ FAMILIES: dict[str, Family] = _by_name(
             Trigger.PRESUBMIT,
             products=("MI300A", "MI300X"),
             runners=(
-                Runner("linux-gfx942-1gpu-ccs-ossci-rocm", 5, 1, "gfx942", "gpu:mi300x"),
-                Runner("linux-gfx942-1gpu-ccs-csp-ossci-rocm", 28, 1, "gfx942", "gpu:mi300x"),
-                Runner("linux-gfx942-8gpu-ossci-rocm", 1, 8, "gfx942", "gpu:mi300x"),
+                RunnerPool("linux-gfx942-1gpu-ccs-ossci-rocm", 5, 1, "gfx942", "gpu:mi300x"),
+                RunnerPool("linux-gfx942-1gpu-ccs-csp-ossci-rocm", 28, 1, "gfx942", "gpu:mi300x"),
+                RunnerPool("linux-gfx942-8gpu-ossci-rocm", 1, 8, "gfx942", "gpu:mi300x"),
             ),
             policy=MULTI_GPU,
         ),
@@ -263,28 +263,30 @@ FAMILIES: dict[str, Family] = _by_name(
             ("gfx1100", "gfx1101", "gfx1102", "gfx1103"),
             Trigger.PRESUBMIT,
             products=("RX 7900 XTX",),
-            runners=(Runner("linux-gfx110X-gpu-rocm", partition="gfx110X"),),
+            runners=(RunnerPool("linux-gfx110X-gpu-rocm", partition="gfx110X"),),
         ),
         Family(
             "gfx1151",
             ("gfx1151",),
             Trigger.PRESUBMIT,
             products=("Strix Halo",),
-            runners=(Runner("linux-gfx1151-gpu-rocm", partition="gfx1151"),),
+            runners=(RunnerPool("linux-gfx1151-gpu-rocm", partition="gfx1151"),),
         ),
         Family(
             "gfx120X-all",
             ("gfx1200", "gfx1201"),
             Trigger.PRESUBMIT,
             products=("RX 9070",),
-            runners=(Runner("linux-gfx120X-gpu-rocm", partition="gfx120X"),),
+            runners=(RunnerPool("linux-gfx120X-gpu-rocm", partition="gfx120X"),),
         ),
         Family(
             "gfx90a",
             ("gfx90a",),
             Trigger.POSTSUBMIT,
             products=("MI210", "MI250"),
-            runners=(Runner("linux-gfx90a-1gpu-ossci-rocm", partition="gfx90a", gres="gpu:mi250"),),
+            runners=(
+                RunnerPool("linux-gfx90a-1gpu-ossci-rocm", partition="gfx90a", gres="gpu:mi250"),
+            ),
         ),
         Family(
             "gfx950-dcgpu",
@@ -292,8 +294,8 @@ FAMILIES: dict[str, Family] = _by_name(
             Trigger.POSTSUBMIT,
             products=("MI350X", "MI355X"),
             runners=(
-                Runner("linux-gfx950-1gpu-ccs-ossci-rocm", 1, 1, "gfx950", "gpu:mi355x"),
-                Runner("linux-gfx950-8gpu-ccs-ossci-rocm", 1, 8, "gfx950", "gpu:mi355x"),
+                RunnerPool("linux-gfx950-1gpu-ccs-ossci-rocm", 1, 1, "gfx950", "gpu:mi355x"),
+                RunnerPool("linux-gfx950-8gpu-ccs-ossci-rocm", 1, 8, "gfx950", "gpu:mi355x"),
             ),
             policy=MULTI_GPU,
         ),
@@ -301,20 +303,20 @@ FAMILIES: dict[str, Family] = _by_name(
             "gfx103X-all",
             ("gfx1030", "gfx1031", "gfx1032", "gfx1033", "gfx1034", "gfx1035", "gfx1036"),
             Trigger.NIGHTLY,
-            runners=(Runner("linux-gfx1030-gpu-rocm", partition="gfx103X"),),
+            runners=(RunnerPool("linux-gfx1030-gpu-rocm", partition="gfx103X"),),
         ),
         Family(
             "gfx1150",
             ("gfx1150",),
             Trigger.NIGHTLY,
-            runners=(Runner("linux-gfx1150-gpu-rocm", partition="gfx1150"),),
+            runners=(RunnerPool("linux-gfx1150-gpu-rocm", partition="gfx1150"),),
         ),
         Family("gfx1152", ("gfx1152",), Trigger.NIGHTLY),
         Family(
             "gfx1153",
             ("gfx1153",),
             Trigger.NIGHTLY,
-            runners=(Runner("linux-gfx1153-gpu-rocm", partition="gfx1153"),),
+            runners=(RunnerPool("linux-gfx1153-gpu-rocm", partition="gfx1153"),),
         ),
         Family("gfx900", ("gfx900",), Trigger.NIGHTLY),
         Family("gfx906", ("gfx906",), Trigger.NIGHTLY),

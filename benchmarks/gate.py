@@ -1,20 +1,24 @@
 #!/usr/bin/env python3
 """The gate's engine beside `pytest -n 2` on synthetic suites: makespan, overhead, a crash's cost.
 
-    python3 benchmarks/gate.py [--repeat 3] [--small]
+    python3 benchmarks/gate.py [--repeat 3] [--small] [--only schedule|many]
 
 Prints a table for the README and ends with 1 when a limit is broken. Two suites on 2 slots: 40
 files with skewed durations, and one whose longest file is the smallest, so that only recorded
 durations put it first. The lower bound is half of all test time, or the longest test. Runs
 alternate, figures are medians. No JAX is imported: what is measured is the engine, not the tests.
+`many` is 2,000 trivial tests against pytest, with the CPU time of all processes, and what the
+engine's own process takes for 36,000.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
@@ -172,6 +176,75 @@ def measure(folder: Path, repeat: int, *, small: bool) -> list[Line]:
     ]  # fmt: skip
 
 
+def many(root: Path, number: int) -> dict[str, float]:
+    """What the engine takes for trivial tests, seen from its own process."""
+    files = {
+        f"test_{n:02d}.py": "".join(f"def test_{m}(): pass\n" for m in range(number // 20))
+        for n in range(20)
+    }
+    root.mkdir(exist_ok=True)
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    run = gate.run(root, files, lanes=gate.lanes(SLOTS), deadline=3600.0)
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    starts = [attempt.start_ms for test in run.results.tests for attempt in test.attempts]
+    assert run.results.counts.passed == number
+    return {
+        "first": min(starts) / 1000,
+        "cpu": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
+        "memory": peak() / 1024,
+    }
+
+
+def peak() -> float:
+    """KiB this process had at most; a child's `ru_maxrss` begins with its parent's."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+
+
+def spent(argv: list[str], root: Path) -> tuple[float, float, str]:
+    """Wall and CPU seconds of a command with all its processes, and what it printed."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    done = subprocess.run(
+        argv, cwd=root, env={**os.environ, **ENV}, stdout=subprocess.PIPE, text=True, check=False
+    )
+    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic() - started
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return wall, cpu, done.stdout
+
+
+def measure_many(folder: Path, repeat: int, *, small: bool) -> list[Line]:
+    number, most = (200, 400) if small else (2000, 36_000)
+    xdist = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", str(SLOTS)]
+    xdist += ["-c", os.devnull, "-p", "no:cacheprovider"]
+
+    def ours_of(root: Path, count: int) -> tuple[float, float, dict[str, float]]:
+        argv = [sys.executable, __file__, "--child", str(root), "--tests", str(count)]
+        wall, cpu, said = spent(argv, folder)
+        return wall, cpu, json.loads(said)
+
+    def turn(number_of: int) -> tuple[float, ...]:
+        root = folder / f"trivial-{number_of}"
+        wall, cpu, said = ours_of(root, number)
+        other = spent([*xdist, f"--rootdir={root}", str(root)], root)
+        return wall, cpu, said["first"], other[0], other[1]
+
+    wall, cpu, first, xdist_wall, xdist_cpu = per_turn(repeat, turn)
+    _, _, large = ours_of(folder / "most", most)
+    what = f"{number:,} trivial tests"
+    return [
+        Line(what, "s", wall, xdist_wall, xdist_wall, "`pytest -n 2`"),
+        Line(f"{what}, CPU of all processes", "s", cpu, xdist_cpu, 1.1 * xdist_cpu,
+             "1.1 x `pytest -n 2`"),
+        Line("first test after the environment stands", "s", first, float("nan"), 1.0, "1 s"),
+        Line(f"{most:,} tests, CPU of the engine", "s", large["cpu"], float("nan"), 5.0, "5 s"),
+        Line(f"{most:,} tests, memory of the engine", "MiB", large["memory"], float("nan"), 60.0,
+             "60 MiB"),
+    ]  # fmt: skip
+
+
+MEASURES = {"schedule": measure, "many": measure_many}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--repeat", type=int, default=3)
@@ -179,15 +252,29 @@ def main() -> int:
         "--small", action="store_true", help="a quick look, its figures mean little"
     )
     parser.add_argument("--json", action="store_true")
+    parser.add_argument("--only", choices=sorted(MEASURES))
+    parser.add_argument("--child", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--tests", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.child:
+        print(json.dumps(many(arguments.child, arguments.tests)))
+        return 0
     with tempfile.TemporaryDirectory(prefix="gate-bench-") as folder:
-        lines = measure(Path(folder), arguments.repeat, small=arguments.small)
+        lines = [
+            line
+            for name, take in MEASURES.items()
+            if arguments.only in (None, name)
+            for line in take(Path(folder), arguments.repeat, small=arguments.small)
+        ]
     if arguments.json:
         print(json.dumps([{**asdict(line), "passed": line.passed} for line in lines], indent=2))
     else:
         print("| | rocwheel | `pytest -n` | at most | |\n| --- | --- | --- | --- | --- |")
         for line in lines:
-            mine, other = (f"{value:.2f} {line.unit}" for value in (line.rocwheel, line.pytest))
+            mine, other = (
+                "" if math.isnan(value) else f"{value:.2f} {line.unit}"
+                for value in (line.rocwheel, line.pytest)
+            )
             verdict = "pass" if line.passed else "FAIL"
             print(f"| {line.what} | {mine} | {other} | {line.why} | {verdict} |")
     return 0 if arguments.small or all(line.passed for line in lines) else 1

@@ -7,7 +7,9 @@
 ENV has jax, jaxlib, pytest-xdist and what the suite `unit` requires; JAX is a checkout of the same
 release. Each file runs alone under either, on the CPU, with the
 environment of the suite and JAX_NUM_GENERATED_CASES=1. What is done is kept in DIR and not done
-again: a comparison that was cut short goes on where it was. Ends with 1 when something differs.
+again: a comparison that was cut short goes on where it was. With --seconds nothing new is begun
+after so long, and what is still missing is said: exit status 2. Otherwise it ends with 1 when
+something differs.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
@@ -30,6 +33,9 @@ from rocwheel.gate.engine.engine import Engine  # noqa: E402
 from rocwheel.gate.engine.plan import RunPlan, Watcher  # noqa: E402
 from rocwheel.gate.suite import discovery, static, suites  # noqa: E402
 from rocwheel.gate.suite.discovery import Shard, SuiteFiles  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # a pytest plugin that writes one line for each collected test and each report
 PLUGIN = """
@@ -48,6 +54,7 @@ def pytest_runtest_logreport(report):
     with open(os.environ["REPORT"], "a") as file:
         print(json.dumps([report.nodeid, report.when, outcome]), file=file)
 """
+RUNNERS = ("engine", "pytest")
 WORST = ("failed", "skipped", "xfailed", "passed")
 
 
@@ -119,17 +126,38 @@ def engine_of(python: Path, tests: SuiteFiles, file: str, env: dict[str, str]) -
     }
 
 
-def differences(one: dict[str, object], other: dict[str, object]) -> list[str]:
+def differences(engine: dict[str, object], pytest: dict[str, object]) -> list[str]:
     """What differs between two runs of a file; a whole file that skips itself has no ids."""
-    mine, theirs = one["outcomes"], other["outcomes"]
+    mine, theirs = engine["outcomes"], pytest["outcomes"]
     if not theirs and set(mine.values()) <= {"skipped"}:
         return []
-    found = [f"{t}: only under one of them" for t in sorted(set(one["ids"]) ^ set(other["ids"]))]
-    return found + [
+    both = set(engine["ids"]) ^ set(pytest["ids"])
+    found = [f"{test}: only under one of them" for test in sorted(both)]
+    found += [
         f"{test}: {mine[test]} under the engine, {theirs[test]} under pytest"
         for test in sorted(set(mine) & set(theirs))
         if mine[test] != theirs[test]
     ]
+    return [*found, *engine["collect_errors"]]
+
+
+def kept(path: Path, run: Callable[[], dict[str, object]], until: float) -> dict[str, object]:
+    """What `run` found, now or earlier; nothing when it is too late to begin."""
+    if not path.exists():
+        if time.monotonic() > until:
+            return {}
+        found = run()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(found))
+    return json.loads(path.read_text())
+
+
+def show(file: str, runs: dict[str, dict[str, object]]) -> None:
+    """Print a line about a file, and one for each difference."""
+    seconds = " ".join(f"{name} {run['seconds']:.1f} s" for name, run in runs.items())
+    print(f"{file}: {len(runs['engine']['outcomes'])} tests, {seconds}", flush=True)
+    for line in differences(**runs):
+        print(f"  {line}", flush=True)
 
 
 def main() -> int:
@@ -139,8 +167,9 @@ def main() -> int:
     parser.add_argument("--files", type=int, default=40, help="beside those that are alone")
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="then begin no more")
     arguments = parser.parse_args()
-    suite = suites.load(ROOT, "unit")
+    suite = suites.load(ROOT / "ci", "unit")
     tests = discovery.find(suite.source, arguments.checkout, Shard())
     tests = discovery.lay_out(tests, suite.source, arguments.work.resolve())
     env = {**os.environ, **suite.environment, "JAX_PLATFORMS": "cpu",
@@ -148,31 +177,29 @@ def main() -> int:
     others = sorted(set(tests.files) - tests.alone)
     chosen = random.Random(arguments.seed).sample(others, min(arguments.files, len(others)))
     files = tests.files if arguments.all else sorted({*tests.alone, *chosen})
-    wall = {"engine": 0.0, "pytest": 0.0}
-    different = number = 0
+    files.sort(key=lambda file: tests.sizes[file])
+    until = time.monotonic() + arguments.seconds
+    pairs = {}
     for file in files:
-        kept = arguments.work / "done" / f"{file.replace('/', '-')}.json"
-        if not kept.exists():
-            runs = {
-                "engine": engine_of(arguments.python, tests, file, env),
-                "pytest": pytest_of(arguments.python, tests, file, env),
-            }
-            kept.parent.mkdir(parents=True, exist_ok=True)
-            kept.write_text(json.dumps(runs))
-        runs = json.loads(kept.read_text())
-        found = differences(runs["engine"], runs["pytest"])
-        found += runs["engine"]["collect_errors"]
-        different += len(found)
-        number += len(runs["engine"]["outcomes"])
-        for name in wall:
-            wall[name] += runs[name]["seconds"]
-        seconds = " ".join(f"{name} {runs[name]['seconds']:.1f} s" for name in wall)
-        print(f"{file}: {len(runs['engine']['outcomes'])} tests, {seconds}", flush=True)
-        for line in found:
-            print(f"  {line}", flush=True)
+        runs = {
+            name: kept(
+                arguments.work / "done" / f"{file.replace('/', '-')}-{name}.json",
+                lambda runner=runner, file=file: runner(arguments.python, tests, file, env),
+                until,
+            )
+            for name, runner in (("engine", engine_of), ("pytest", pytest_of))
+        }
+        if all(runs.values()):
+            pairs[file] = runs
+            show(file, runs)
+    wall = {name: sum(runs[name]["seconds"] for runs in pairs.values()) for name in RUNNERS}
+    different = sum(len(differences(**runs)) for runs in pairs.values())
+    number = sum(len(runs["engine"]["outcomes"]) for runs in pairs.values())
     ratio = wall["engine"] / wall["pytest"] if wall["pytest"] else 0.0
-    print(f"{len(files)} files, {number} tests, {different} differences; "
+    print(f"{len(pairs)} of {len(files)} files, {number} tests, {different} differences; "
           f"wall {wall['engine']:.0f} s : {wall['pytest']:.0f} s = {ratio:.2f}")  # fmt: skip
+    if len(pairs) < len(files):
+        return 2
     return 1 if different else 0
 
 

@@ -54,6 +54,25 @@ sys.exit(status)
 """
 
 
+# The changed library takes the place of the old one, everything else is copied.
+SPLICE = """
+import os, sys
+sys.path[:0] = [sys.argv[1], sys.argv[2]]
+from pathlib import Path
+from rocwheel.wheel.zip_reader import ZipArchive
+from rocwheel.wheel.zip_writer import Fresh, Kept, write
+_, _, _, wheel, name, library, out = sys.argv
+with ZipArchive(Path(wheel)) as archive:
+    parts = [
+        Fresh(like=member, name=name, content=Path(library))
+        if member.name == name
+        else Kept(archive=archive, member=member, name=member.name)
+        for member in archive.members
+    ]
+    write(parts, archive, os.open(out, os.O_RDWR | os.O_CREAT | os.O_TRUNC))
+"""
+
+
 def run(*command: str | Path, cwd: Path | None = None) -> tuple[float, int, str]:
     """Seconds, KiB at its peak, and the last line; status 6 is a finding, no failure."""
     started = time.perf_counter()
@@ -114,7 +133,9 @@ def compare(scratch: Path, rounds: int) -> int:
     with zipfile.ZipFile(leaky) as archive:
         name = next(item for item in archive.namelist() if item.endswith(".so"))
         original = scratch / "original.so"
-        original.write_bytes(archive.read(name))
+        # Never held as a whole: a process begins with the peak of the one that started it.
+        with archive.open(name) as packed, original.open("wb") as file:
+            shutil.copyfileobj(packed, file, 1 << 20)
     peaks: dict[str, int] = {}
 
     def fresh(*command: str | Path) -> float:
@@ -130,6 +151,15 @@ def compare(scratch: Path, rounds: int) -> int:
     def patchelf() -> float:
         shutil.copyfile(original, library)
         return run("patchelf", "--set-rpath", "$ORIGIN/../rocm/lib", library)[0]
+
+    def spliced() -> float:
+        """Put the library that patchelf has changed into the wheel: compress and write it."""
+        out = scratch / "spliced.whl"
+        seconds, _, _ = run(
+            PYTHON, "-c", SPLICE, str(ROOT / "build"), str(ROOT), leaky, name, library, out
+        )
+        out.unlink()
+        return seconds
 
     def compared() -> float:
         seconds, peaks["diff"], _ = run(*OURS, "diff", *releases)
@@ -151,7 +181,7 @@ def compare(scratch: Path, rounds: int) -> int:
             "cp, the set": lambda: fresh("cp", "--reflink=never", *wheels),
             "retag, the set": lambda: fresh(*retag, *wheels, "--output"),
             "patchelf alone": patchelf,
-            "splice (retag of its wheel)": lambda: fresh(*retag, leaky, "--output"),
+            "splice: compress and write it": spliced,
             "repair with patchelf": lambda: fresh(*repair),
             "diff of two releases": compared,
         },
@@ -160,12 +190,12 @@ def compare(scratch: Path, rounds: int) -> int:
     for name, seconds in found.items():
         print(f"| {name} | {seconds:.2f} |")
     beyond = found["retag, the set"] - found["start-up"]
-    alone = found["patchelf alone"] + found["splice (retag of its wheel)"]
+    alone = found["patchelf alone"] + found["splice: compress and write it"]
     judged = (
         ("verify of a set against one after the other", 0.6,
          found["verify, the set"] / found["verify, one after the other"]),
         ("retag of a set beyond start-up against cp", 2.0, beyond / found["cp, the set"]),
-        ("repair against patchelf alone and splice", 2.0, found["repair with patchelf"] / alone),
+        ("repair against patchelf and splice", 2.0, found["repair with patchelf"] / alone),
         ("MiB of repair itself", 256, peaks["repair"] / 1024),
         ("seconds of diff", 5, found["diff of two releases"]),
         ("MiB of diff", 300, peaks["diff"] / 1024),

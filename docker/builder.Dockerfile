@@ -1,5 +1,5 @@
 # Builder image: CPythons, compilers, Bazel, patchelf and rocwheel itself, on any base.
-# `ci_build image build` makes the context and gives every argument; ci/images.yaml has the values.
+# `rocwheel image build` makes the context and gives every argument; ci/images.yaml has the values.
 ARG BASE
 FROM ${BASE}
 
@@ -8,16 +8,25 @@ ARG CLANG=""
 ARG TOOL_PYTHON="python3"
 ARG INPUTS
 
+# Each step sees what it reads and nothing else: a change of the tool installs no package again.
 # hadolint ignore=SC2086
-RUN --mount=type=bind,target=/context \
-    sh /context/install.sh packages ${PACKAGES} \
-    && if test -f /context/bazel; then sh /context/install.sh bazel /context/bazel; fi \
-    && if test -n "${CLANG}"; then sh /context/install.sh compilers "${CLANG}"; fi \
-    && sh /context/install.sh clean
+RUN --mount=type=bind,source=install.sh,target=/install.sh \
+    sh /install.sh packages ${PACKAGES} \
+    && if test -n "${CLANG}"; then sh /install.sh compilers "${CLANG}"; fi \
+    && sh /install.sh clean
 
-RUN --mount=type=bind,target=/context \
-    sh /context/install.sh tool /context "${TOOL_PYTHON}" \
-    && echo "${INPUTS}" > /opt/rocwheel/inputs
+RUN --mount=type=bind,source=install.sh,target=/install.sh \
+    --mount=type=bind,source=bazel,target=/bazel \
+    if test -f /bazel/bazel; then sh /install.sh bazel /bazel/bazel; fi
+
+RUN --mount=type=bind,source=install.sh,target=/install.sh \
+    --mount=type=bind,source=wheels,target=/wheels \
+    --mount=type=bind,source=requirements.lock,target=/requirements.lock \
+    sh /install.sh environment /wheels /requirements.lock "${TOOL_PYTHON}"
+
+RUN --mount=type=bind,source=install.sh,target=/install.sh \
+    --mount=type=bind,source=tool,target=/tool \
+    sh /install.sh tool /tool && echo "${INPUTS}" > /opt/rocwheel/inputs
 
 COPY rocm/ /opt/rocm/
 

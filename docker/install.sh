@@ -3,8 +3,12 @@
 #
 #     install.sh packages NAME...            system packages
 #     install.sh bazel FILE                  a Bazel binary, checked before it came here
-#     install.sh tool DIRECTORY PYTHON       rocwheel itself, from locked wheels, in /opt/rocwheel
+#     install.sh environment WHEELS LOCK PYTHON   what rocwheel needs, by hash, in /opt/rocwheel
+#     install.sh tool DIRECTORY              rocwheel itself, beside it
 #     install.sh compilers VERSION           plain names for clang-VERSION, where it has none
+#     install.sh python DIRECTORY PYTHON     a CPython, unpacked where DIRECTORY has an archive; its
+#                                            environment /opt/venv, the user and the working folder
+#     install.sh wheels DIRECTORY            wheels by hash into /opt/venv, without a network
 #     install.sh clean                       what package managers leave behind
 #
 # Nothing is downloaded here but packages, which their repositories sign; everything else lies in
@@ -41,12 +45,14 @@ bazel() {
     install -m 0755 "$1" /usr/local/bin/bazel
 }
 
-tool() {
-    context=$1 python=$2
-    "$python" -m venv /opt/rocwheel/venv
+environment() {
+    "$3" -m venv /opt/rocwheel/venv
     /opt/rocwheel/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-index \
-        --require-hashes --find-links "$context/wheels" --requirement "$context/requirements.lock"
-    cp -R "$context/tool/." /opt/rocwheel/
+        --require-hashes --find-links "$1" --requirement "$2"
+}
+
+tool() {
+    cp -R "$1/." /opt/rocwheel/
     printf '#!/bin/sh\nexec /opt/rocwheel/venv/bin/python /opt/rocwheel/build/ci_build "$@"\n' \
         > /usr/local/bin/rocwheel
     chmod 0755 /usr/local/bin/rocwheel
@@ -57,6 +63,25 @@ compilers() {
     for name in clang clang++; do
         test -e "/usr/bin/$name" || ln -s "/usr/bin/$name-$1" "/usr/bin/$name"
     done
+}
+
+python() {
+    if test -f "$1/archive"; then
+        mkdir -p /opt/python
+        tar --extract --file "$1/archive" --directory /opt/python --strip-components 1
+    fi
+    "$2" -m venv --without-pip /opt/venv
+    echo "jax:x:10001:10001::/workspace:/bin/sh" >> /etc/passwd
+    echo "jax:x:10001:" >> /etc/group
+    install -d -m 1777 /workspace
+}
+
+wheels() {
+    found=$(echo "$1"/pip-*.whl)
+    PYTHONPATH="$found" /opt/venv/bin/python -m pip install --quiet --disable-pip-version-check \
+        --ignore-installed --no-index --no-deps --no-cache-dir --require-hashes \
+        --requirement "$1/requirements.txt"
+    /opt/venv/bin/python -m pip check --disable-pip-version-check
 }
 
 clean() {

@@ -64,12 +64,12 @@ def option_rows(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 def render() -> str:
     """The whole page."""
-    root = click.Context(ci_build, info_name="ci_build", auto_envvar_prefix="ROCWHEEL")
+    root = click.Context(ci_build, info_name="rocwheel", auto_envvar_prefix="ROCWHEEL")
     lines = [
         "# Commands and options",
         "",
         "Made from the command line by `python docs/generate_reference.py`; do not edit. Build",
-        "options may also stand before the command: `build/ci_build --compiler=clang dist_wheels`.",
+        "options may also stand before the command: `rocwheel --compiler=clang dist_wheels`.",
         "",
     ]
     for path, command, ctx in commands(ci_build, root, ()):

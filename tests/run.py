@@ -3,7 +3,8 @@
 
 Installs what they need first: system packages when it is root on Debian or Ubuntu (otherwise it
 prints the command), Python packages into an environment of its own. Further arguments go to
-pytest: `python3 tests/run.py tests/unit -k manifest`. `--lint` runs the static checks only.
+pytest: `python3 tests/run.py tests/unit -k manifest`. `--lint` runs the static checks only,
+`--campaign` the interleavings of docs/release-protocol.md, all of them (tests/campaign.py).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "build"))
 
 from rocwheel.errors import RocwheelError  # noqa: E402
-from rocwheel.host import debian, environment  # noqa: E402
+from rocwheel.host import debian, virtualenv  # noqa: E402
 from rocwheel.process import HostRunner, base_env  # noqa: E402
 
 PACKAGES = (
@@ -31,12 +32,14 @@ PACKAGES = (
     "curl",
     "docker-registry",
     "docker.io",
+    "fish",
     "git",
     "iptables",
     "isal",
     "munge",
     "mmdebstrap",
     "nginx-light",
+    "openssh-server",
     "openssl",
     "podman",
     "python3-venv",
@@ -45,6 +48,7 @@ PACKAGES = (
     "slurmd",
     "runc",
     "skopeo",
+    "zsh",
     "zstd",
 )
 
@@ -72,12 +76,14 @@ def main(arguments: list[str]) -> int:
             root=os.geteuid() == 0,
             say=print,
         )
-        python = environment.python(ROOT / "tests" / "requirements.lock", environ=os.environ)
+        python = virtualenv.python(ROOT / "tests" / "requirements.lock", environ=os.environ)
     except RocwheelError as exc:
         print(f"{exc.detail}\nerror: {exc}\nhint:  {exc.hint}".strip(), file=sys.stderr)
         return exc.exit_code
     checks = CHECKS
-    if "--lint" not in arguments:
+    if arguments[:1] == ["--campaign"]:
+        checks = (("tests/campaign.py", *arguments[1:]),)
+    elif "--lint" not in arguments:
         checks += (PYTEST if not arguments else ("-m", "pytest", *arguments),)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "build")}
     failed = 0

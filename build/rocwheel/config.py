@@ -8,9 +8,11 @@ anything else is a ConfigError such as `pins.yaml:12:5: pins.0.9.1.comit: unknow
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, NoReturn
+from pathlib import Path
+from typing import NoReturn
 
 import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -18,10 +20,6 @@ from packaging.version import InvalidVersion, Version
 
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, is_commit, is_sha256, suggest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from pathlib import Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,6 +186,8 @@ def load(path: Path) -> Field:
     """Read a YAML file. Raises ConfigError when it is missing, unreadable or not YAML."""
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as exc:
+    except OSError as exc:
+        raise ConfigError(f"{path}: {exc.strerror}", hint="check the path") from exc
+    except UnicodeDecodeError as exc:
         raise ConfigError(f"{path}: {exc}", hint="check the path") from exc
     return parse(text, name=str(path))

@@ -8,19 +8,22 @@ as plain lines now and then, on GitHub Actions with folded groups. Durations of 
 from __future__ import annotations
 
 import enum
+import io
 import json
 import re
 import threading
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol, TextIO
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import TextIO
-
-    from rocwheel.errors import RocwheelError
+from rocwheel.errors import RocwheelError
 
 PLAIN_SECONDS: Final = 10.0  # between two progress lines in a log
+BRIEF: Final = 600  # characters of a message that quotes a file
+WIDTH: Final = 80  # of a progress line in a log
+BAR: Final = 16  # columns of a live bar, which leaves room for what happens in 80
+# ECMA-48, 8.3.117
+RED, YELLOW, BOLD, PLAIN = "\x1b[1;31m", "\x1b[33m", "\x1b[1m", "\x1b[0m"
 _BREAKS: Final = frozenset("\n\t")
 _KEPT: Final = re.compile(r"([\n\t])")
 # What GitHub's runner obeys: `::` where a line begins, after blanks, and `##[` wherever it stands
@@ -29,7 +32,7 @@ _OBEYED: Final = re.compile(r"^([ \t]*):(?=:)|#(?=#\[)", re.MULTILINE)
 
 
 class ConsoleMode(enum.Enum):
-    """How the stream is read."""
+    """What reads the stream: a terminal, a log, or a GitHub Actions job."""
 
     TERMINAL = "terminal"
     PLAIN = "plain"
@@ -59,9 +62,11 @@ class Console:
         clock: Callable[[], float],
         mode: ConsoleMode = ConsoleMode.PLAIN,
         verbosity: int = 0,
+        colour: bool = False,
     ) -> None:
         """`clock` returns monotonic seconds; verbosity -1 is quiet, 1 shows details, 2 debugs."""
         self.mode = mode
+        self.colour = colour
         self.verbosity = verbosity
         self.seconds: dict[str, float] = {}
         self._stream = stream
@@ -80,11 +85,15 @@ class Console:
         if self.verbosity > 0:
             self._print(text)
 
-    def warn(self, text: str) -> None:
+    def warn(self, text: str, *, once: bool = False) -> None:
+        """Say what may be wrong; `once` for what is looked at more than once."""
+        if once and text in self._told:
+            return
+        self._told.add(text)
         if self.mode is ConsoleMode.GITHUB:  # where line breaks are escaped
             self._write(_annotation("warning", text))
         else:
-            self._print(f"warning: {printable(text)}")
+            self._labelled("warning:", printable(text), YELLOW)
 
     def command(self, line: str) -> None:
         """Print a workflow command, which GitHub obeys; nothing else that is printed is one."""
@@ -108,9 +117,16 @@ class Console:
         if self.mode is ConsoleMode.GITHUB:
             self._write(_annotation("error", f"{message}\n{hint}".strip()))
             return
-        self._print(f"error: {message}")
+        self._labelled("error:", message, RED)
         if hint:
-            self._print(f"hint:  {hint}")
+            self._labelled("hint: ", hint, BOLD)
+
+    def _labelled(self, label: str, text: str, colour: str) -> None:
+        """One line whose label has a colour where there are colours."""
+        line = self.shown(f"{label} {text}")
+        if self.colour:
+            line = f"{colour}{label}{PLAIN}{line[len(label) :]}"
+        self._emit(line)
 
     @contextmanager
     def step(self, title: str, *, key: str = "") -> Iterator[None]:
@@ -151,21 +167,26 @@ class Console:
     def _bar(self, title: str, total: int | None, unit: Unit) -> Iterator[Progress]:
         from rich import progress as bars
         from rich.console import Console as RichConsole
+        from rich.table import Column
 
-        rich = RichConsole(file=self._stream, highlight=False)
+        rich = RichConsole(file=self._stream, highlight=False, no_color=not self.colour)
         count = (
             (bars.DownloadColumn(binary_units=True), bars.TransferSpeedColumn())
             if unit is Unit.BYTES
             else (bars.MofNCompleteColumn(),)
         )
+
+        def cut(ratio: int | None) -> Column:
+            return Column(no_wrap=True, overflow="ellipsis", ratio=ratio)
+
         columns = (
-            bars.TextColumn("{task.description}", markup=False),
-            bars.BarColumn(bar_width=30),
+            bars.TextColumn("{task.description}", markup=False, table_column=cut(None)),
+            bars.BarColumn(bar_width=BAR),
             *count,
-            bars.TimeRemainingColumn(),
-            bars.TextColumn("{task.fields[text]}", markup=False),
+            bars.TimeRemainingColumn(compact=True),
+            bars.TextColumn("{task.fields[text]}", markup=False, table_column=cut(1)),
         )
-        with bars.Progress(*columns, console=rich, transient=True) as shown:
+        with bars.Progress(*columns, console=rich, transient=True, expand=True) as shown:
             task = shown.add_task(printable(title), total=total, text="")
             previous, self._above = (
                 self._above,
@@ -216,7 +237,10 @@ class Console:
         self._write(self.shown(text))
 
     def _write(self, line: str) -> None:
-        line = printable_lines(line)
+        self._emit(printable_lines(line))
+
+    def _emit(self, line: str) -> None:
+        """Write what is fit to be shown."""
         with self._lock:
             if self._above:
                 self._above(line)
@@ -226,9 +250,7 @@ class Console:
 
 
 def silent() -> Console:
-    """A console nobody reads."""
-    import io
-
+    """A console whose output goes nowhere."""
     return Console(io.StringIO(), clock=float, verbosity=-1)
 
 
@@ -250,6 +272,11 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
+
+
+def brief(text: str) -> str:
+    """A text cut where nobody reads on; what it quotes may be megabytes of a hostile file."""
+    return text if len(text) <= BRIEF else f"{text[:BRIEF]}… ({len(text)} characters)"
 
 
 def printable_json(text: str) -> str:
@@ -355,4 +382,5 @@ class _Lines:
             parts.append(f"{duration((self._total - done) / rate)} left")
         if text:
             parts.append(text)
-        self._emit(f"   {self._title}: {', '.join(parts)}")
+        line = f"   {self._title}: {', '.join(parts)}"
+        self._emit(line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…")

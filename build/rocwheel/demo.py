@@ -1,10 +1,11 @@
-"""The whole main job on the miniature workspace, from a tarball over HTTP to `import`.
+"""The whole main job on the miniature workspace: a night, from a tarball over HTTP to `import`.
 
-It makes a TheRock-like tarball from this machine's packages, serves it on loopback, lets
-`rocwheel.dist` build the wheel set as it would for JAX, stages, gates and promotes it into a
-folder, installs it from there by hash with pip, and imports it. Nothing of it is special-cased
-below this module: the only differences to a real run are the options it passes, and the family,
-which is data (`examples/miniature/families.yaml`).
+Its store is a folder and its build cell is `demo --wheels-only`, which makes a TheRock-like tarball
+from this machine's packages, serves it on loopback and lets `rocwheel.dist` build the wheel set as
+it would for JAX. Stage, gate, promote and page are the cells of any night. Afterwards the set is
+installed from the index by hash with pip, and imported. Nothing of it is special-cased below this
+module: the only differences to a real night are its recipe, and the family, which is data
+(`examples/miniature/families.yaml`).
 """
 
 from __future__ import annotations
@@ -18,44 +19,36 @@ import shutil
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from rocwheel import dist, families, files
-from rocwheel.console import silent
+import amdgpu_family_matrix as matrix
+from rocwheel import dist, families, files, rocm, wheelhouse
+from rocwheel.console import Console, silent
 from rocwheel.container import Mount
 from rocwheel.dist import executor
-from rocwheel.errors import HostError, WheelError
-from rocwheel.gate import environment
-from rocwheel.gate import run as gate
-from rocwheel.gate.engine.plan import Watcher
-from rocwheel.gate.request import GateRequest
-from rocwheel.gate.suite import skips, suites
-from rocwheel.gate.verdict import storing
+from rocwheel.errors import CommandError, HostError, WheelError
+from rocwheel.gate.suite import suites
+from rocwheel.home import Home
 from rocwheel.host import debian, machine
 from rocwheel.index import channels
-from rocwheel.model import PythonVersion, WheelKind, module_name
-from rocwheel.process import Command
-from rocwheel.release import promote, stage, wheelset
-from rocwheel.report import render
-from rocwheel.values import replace
-from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from datetime import date
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.console import Console
-    from rocwheel.gate.request import Host
-    from rocwheel.home import Home
-    from rocwheel.manifest import Manifest
-    from rocwheel.places import Place
-    from rocwheel.process import GuestPath, HostRunner, Runner
-    from rocwheel.release.operations import Who
+from rocwheel.ledger.nights import NightPlan, Nights, WheelRecipe
+from rocwheel.manifest import Manifest
+from rocwheel.model import WheelKind, module_name
+from rocwheel.pipeline import planning, resolving
+from rocwheel.pipeline.settings import Cost, NightSettings
+from rocwheel.pipeline.standing import CellStanding
+from rocwheel.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.release import wheelset
+from rocwheel.release.operations import Who
+from rocwheel.report.night_page import PAGE
+from rocwheel.source import git
+from rocwheel.store import Store
+from rocwheel.values import canonical_json, replace
 
 ROCM_VERSION: Final = "7.10.0a20251120"
 FAMILY: Final = "miniature"  # the family's name, and its suite's
@@ -77,7 +70,7 @@ class Released:
 
     index: str  # URL
     requirements: Path  # of the set, with hashes, for every CPython
-    page: Path  # the gate's report for the first CPython
+    page: Path  # the page of the night, which leads to the gates' reports
 
     @property
     def pip(self) -> str:
@@ -90,8 +83,9 @@ class Released:
 class DemoResult:
     """A finished demo."""
 
-    built: dist.Result
-    released: Released | None  # None for a build in a container, which the host cannot gate
+    wheelhouse: Path
+    manifest: Manifest
+    released: Released
     installed: tuple[Installed, ...]
 
 
@@ -167,115 +161,151 @@ def prepare(
     return Prepared(request=filled, place=place, interpreters=interpreters)
 
 
-def run(base: dist.Request, *, host: Host, who: Who, console: Console, root: bool) -> DemoResult:
-    """Do everything; raises what the stages raise."""
-    runner = host.runner
-    install_packages(runner=runner, console=console, root=root)
+def wheels(
+    base: dist.Request, *, runner: HostRunner, console: Console
+) -> tuple[dist.Result, tuple[Installed, ...]]:
+    """Build the set, install it from the wheelhouse and import it. Raises what the stages raise."""
     prepared = prepare(base, runner=runner, console=console)
     wanted = prepared.request
-    with console.step("Make a ROCm tarball from this machine's packages", key="tarball"):
-        tarball = make_tarball(miniature(base.home), wanted.cache, runner=runner, console=console)
+    tarball = make_tarball(miniature(base.home), wanted.cache, runner=runner, console=console)
     with serve(tarball.parent) as url:
         console.info(f"serving {tarball.name} at {url}")
         ready = dataclasses.replace(
             wanted, therock=f"{url}/{tarball.name}", therock_sha256=files.sha256(tarball)
         )
         built = dist.build(dist.plan(ready), runner=runner, console=console, place=prepared.place)
-    released = None
-    if prepared.place.spec is None:  # a gate needs the CPythons that built the wheels
-        released = release(built, tarball, base.home, host=host, who=who, console=console)
-    with console.step("Install with pip and import, in fresh environments", key="install"):
-        place = prepared.place.with_mounts(
-            Mount(host=built.wheelhouse, guest=executor.WHEELHOUSE),
-            Mount(host=built.rocm_root, guest=executor.ROCM),
-        )
-        with place.running(runner) as inside:
-            installed = tuple(
-                install(built, released, interpreter, tool=place.tool, runner=inside)
-                for interpreter in prepared.interpreters
+    pythons = {str(item.version): item for item in prepared.interpreters}
+    place = prepared.place.with_mounts(
+        Mount(host=built.wheelhouse, guest=executor.WHEELHOUSE),
+        Mount(host=built.rocm_root, guest=executor.ROCM),
+    )
+    with (
+        console.step("Install with pip and import, in fresh environments", key="install"),
+        place.running(runner) as inside,
+    ):
+        installed = tuple(
+            install(
+                interpreter,
+                from_wheelhouse(built, version, inside),
+                modules_of(built.manifest),
+                rocm=inside.path(built.rocm_root),
+                tool=place.tool,
+                runner=inside,
             )
+            for version, interpreter in pythons.items()
+        )
+    return built, installed
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoNight:
+    """What a demo's night is made of, besides what was built before."""
+
+    recipe: WheelRecipe
+    setting: planning.Setting
+    folder: Path  # of the store, and of what is written beside it
+
+
+def night(
+    prepared: Prepared, tarball: Path, words: Sequence[str], *, who: Who, runner: HostRunner
+) -> DemoNight:
+    """The one recipe of the night; `words` are the options of `demo` that were given."""
+    base = prepared.request
+    ours = base.home
+    workspace, folder = miniature(ours) / "workspace", base.wheelhouse / "demo"
+    source = git.identify(workspace, runner=runner)
+    pythons = tuple(str(python) for python in base.pythons)
+    argv = (
+        "demo", "--wheels-only", *words, f"--python-versions={','.join(pythons)}",
+        f"--wheelhouse={base.wheelhouse}",
+    )  # fmt: skip
+    sha256 = files.sha256(tarball)
+    inputs = [resolving.tool_of(ours, runner), source.commit, source.digest, sha256, list(argv)]
+    recipe = WheelRecipe(
+        name=FAMILY,
+        inputs=hashlib.sha256(canonical_json(inputs)).hexdigest(),
+        jax=FAMILY,
+        jax_repository="",
+        jax_commit=source.commit or source.digest,
+        rocm=str(tarball),
+        rocm_version=ROCM_VERSION,
+        rocm_sha256=sha256,
+        image="",
+        families=(FAMILY,),
+        pythons=pythons,
+        argv=argv,
+    )
+    own = miniature(ours) / "families.yaml"
+    store = (folder / "store").as_uri()
+    setting = planning.Setting(
+        night=who.now.strftime("demo-%Y%m%d-%H%M%S"),
+        settings=NightSettings(
+            trigger=matrix.Trigger.NIGHTLY,
+            sets=(),
+            build=Cost(cpus=1, memory_mib=1024, disk_mib=1024, hours=1),
+            gate=Cost(cpus=1, memory_mib=512, disk_mib=512, hours=1),
+        ),
+        families=families.load(own),
+        channel=replace(
+            channels.of_store(store), suites=suites.load_known(ours, today=who.now.date())
+        ),
+        target=(f"--store={store}",),
+        ci=ours.ci,
+        by=who.by,
+        now=who.now,
+        own=(f"--families={own}",),
+    )
+    return DemoNight(recipe=recipe, setting=setting, folder=folder)
+
+
+def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
+    """Plan the night and store it; a set whose wheelhouse is gone is built again."""
+    seen = planning.look(what.setting, [what.recipe], nights.store, {}, full=False)
+    built = seen.manifests.get(what.recipe.inputs, "")
+    if built and not house(wheelhouses, built).is_dir():
+        seen = dataclasses.replace(seen, manifests={})
+    made = planning.plan(what.setting, [what.recipe], [], seen)
+    nights.add(made)
+    return made
+
+
+def finish(
+    prepared: Prepared, what: DemoNight, built: str, *, runner: HostRunner, console: Console
+) -> DemoResult:
+    """Install what the night released, by hash, and import it. Raises CommandError, WheelError."""
+    base, setting = prepared.request, what.setting
+    folder = house(base.wheelhouse, built)
+    manifest = Manifest.load(folder)
+    channel = setting.channel
+    place = channel.release(channel.open(), FAMILY, wheelset.rocm_major(manifest))
+    requirements = what.folder / "requirements.txt"
+    requirements.write_text(_pinned(manifest), encoding="utf-8")
+    released = Released(
+        index=place.url, requirements=requirements, page=what.folder / "store" / PAGE
+    )
+    fetched = rocm.plan(what.recipe.rocm, sha256=None, version=None, cache=base.cache, cwd=base.cwd)
+    with console.step("Install with pip and import, in fresh environments", key="install"):
+        tree = rocm.fetch(fetched, console=console, env=base.environ)
+        words = ("--require-hashes", "--no-deps", "-r", str(requirements))
+        installed = tuple(
+            install(
+                interpreter,
+                ("--isolated", "--index-url", released.index, *words),
+                modules_of(manifest),
+                rocm=tree.root,
+                tool=None,
+                runner=runner,
+            )
+            for interpreter in prepared.interpreters
+        )
         for item in installed:
             console.info(f"   CPython {item.python}: imported {', '.join(item.modules)}")
-    return DemoResult(built=built, released=released, installed=installed)
+    return DemoResult(wheelhouse=folder, manifest=manifest, released=released, installed=installed)
 
 
-def release(
-    built: dist.Result, tarball: Path, ours: Home, *, host: Host, who: Who, console: Console
-) -> Released:
-    """Stage, gate and promote the set: the same as for JAX, into a folder beside the wheelhouse.
-
-    Raises what the stages raise, and WheelError when the gate's verdict is no pass.
-    """
-    family = families.load(miniature(ours) / "families.yaml")[FAMILY]
-    folder = built.wheelhouse.with_name(f"{built.wheelhouse.name}-demo")
-    channel = replace(
-        channels.of_store((folder / "store").as_uri()),
-        suites=suites.load_known(ours, today=who.now.date()),
-    )
-    store = channel.open()
-    with console.step("Stage", key="stage"):
-        staged = stage.plan(built.wheelhouse, family, channel, store, who=who)
-        stage.apply(staged, console=console)
-    place = channel.staging(store, family.name, wheelset.rocm_major(built.manifest))
-    with console.step("Gate", key="gate"):
-        for python in built.manifest.pythons:
-            version = PythonVersion.parse(python)
-            asked = _gate(built, family, version, place, ours=ours, today=who.now.date())
-            asked = replace(asked, rocm=str(tarball), output=folder / "gate" / python)
-            _pass(asked, place, host, console)
-    with console.step("Promote", key="promote"):
-        planned = promote.plan(built.manifest, family, channel, store, who=who, approvals=())
-        promote.apply(planned, console=console)
-    requirements = folder / "requirements.txt"
-    requirements.write_text(_pinned(built.manifest), encoding="utf-8")
-    released = channel.release(store, family.name, wheelset.rocm_major(built.manifest))
-    return Released(
-        index=released.link(""),
-        requirements=requirements,
-        page=folder / "gate" / built.manifest.pythons[0] / "report.html",
-    )
-
-
-def _gate(
-    built: dist.Result,
-    family: Family,
-    python: PythonVersion,
-    place: Place,
-    *,
-    ours: Home,
-    today: date,
-) -> GateRequest:
-    suite = suites.load(ours.ci, FAMILY)
-    listed = skips.load(ours.ci, today=today)
-    return GateRequest(
-        suite=suite,
-        family=family,
-        python=python,
-        wheels=environment.of_manifest(built.manifest, python, place.link),
-        manifest=built.manifest,
-        home=ours,
-        output=built.wheelhouse,
-        libraries=suites.libraries(ours.ci),
-        skips=listed,
-        known=suites.known(ours, suite, listed),
-    )
-
-
-def _pass(asked: GateRequest, place: Place, host: Host, console: Console) -> None:
-    """Gate one CPython, write and store what came of it. Raises WheelError for what is no pass."""
-    gated = gate.run(asked, host, console, Watcher())
-    reports = render(gated.results, gated.found, {})
-    verdict = gated.verdict
-    if verdict:
-        _, verdict = storing.put(place, verdict, reports)
-    storing.write(asked.output, reports, verdict)
-    if gated.error:
-        raise gated.error
-    if gated.found.state is not State.PASS:
-        raise WheelError(
-            f"{asked.cell}: {gated.found.state.value}: {gated.found.message}",
-            hint=f"look at {asked.output / 'report.html'}",
-        )
+def house(folder: Path, manifest: str) -> Path:
+    """The wheelhouse of a set."""
+    return folder / manifest[: wheelhouse.IDENTITY_LENGTH]
 
 
 def _pinned(manifest: Manifest) -> str:
@@ -289,7 +319,7 @@ def _pinned(manifest: Manifest) -> str:
     )
 
 
-def dry_run(base: dist.Request, *, runner: HostRunner) -> Iterator[str]:
+def dry_run(base: dist.Request, *, runner: HostRunner, console: Console) -> Iterator[str]:
     """What `run` would do, as lines; asks for CPythons and packages, changes nothing."""
     missing = debian.missing(debian.MINIATURE_PACKAGES, runner=runner) if debian.present() else ()
     for command in debian.install_commands(missing) if missing else ():
@@ -300,8 +330,8 @@ def dry_run(base: dist.Request, *, runner: HostRunner) -> Iterator[str]:
     yield str(_making(miniature(base.home), tarball))
     yield f"# serve {tarball.parent} on a free loopback port while dist_wheels runs:"
     served = dataclasses.replace(wanted, therock=f"http://localhost/{TARBALL}")
-    yield from dist.dry_run(dist.plan(served), runner=runner, place=prepared.place)
-    yield "# stage, gate (suite miniature, every CPython) and promote into a folder beside it"
+    yield from dist.dry_run(dist.plan(served), runner=runner, console=console, place=prepared.place)
+    yield "# stage, gate (suite miniature, every CPython), promote: cells of a night, into a folder"
     yield "# install from that index by hash into a fresh environment per CPython, and import"
 
 
@@ -372,19 +402,19 @@ print(json.dumps({
 
 
 def install(
-    built: dist.Result,
-    released: Released | None,
     interpreter: machine.Interpreter,
+    words: Sequence[str],
+    modules: Sequence[str],
     *,
+    rocm: Path | GuestPath,
     tool: GuestPath | None,
     runner: Runner,
 ) -> Installed:
     """Install the set into a new environment of one CPython and import it there.
 
-    It comes from the index where it was released, by hash; else from the wheelhouse. `tool` is the
-    Python of rocwheel's own tools in an image; None is ours here. The ROCm tree is linked to where
-    the wheels' RUNPATH looks for it (`site-packages/rocm`), so that no LD_LIBRARY_PATH hides a
-    wrong RUNPATH. Raises CommandError or WheelError.
+    `words` say from where; `tool` is the Python of rocwheel's own tools in an image, None is ours.
+    The ROCm tree is linked to where the wheels' RUNPATH looks for it (`site-packages/rocm`), so
+    that no LD_LIBRARY_PATH hides a wrong RUNPATH. Raises CommandError or WheelError.
     """
     version = str(interpreter.version)
 
@@ -399,14 +429,13 @@ def install(
         said(str(interpreter.executable), "-m", "venv", *bare, venv)
         python = f"{venv}/bin/python"
         manager = pip(python if tool else sys.executable, python)
-        said(*manager, *_where(built, released, version, runner))
+        said(*manager, *words)
         site = said(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))")
-        said("ln", "-s", str(runner.path(built.rocm_root)), f"{site}/rocm")
-        modules = [module_name(kind, built.rocm_number) for kind in WheelKind]
+        said("ln", "-s", str(rocm), f"{site}/rocm")
         answer = json.loads(said(python, "-I", "-c", _CHECK, json.dumps(modules)))
     finally:
         said("rm", "-rf", folder)
-    if answer != {"modules": modules, "plugins": modules[-1:], "devices": 0}:
+    if answer != {"modules": list(modules), "plugins": list(modules[-1:]), "devices": 0}:
         raise WheelError(
             f"CPython {version}: the installed wheels answered {answer}",
             hint="run `wheel verify` on the wheelhouse",
@@ -414,19 +443,19 @@ def install(
     return Installed(python=version, modules=tuple(modules))
 
 
-def _where(
-    built: dist.Result, released: Released | None, version: str, runner: Runner
-) -> tuple[str, ...]:
-    """What tells pip where the wheels are; its configuration says nothing here."""
-    if released:
-        by_hash = ("--require-hashes", "--no-deps", "-r", str(released.requirements))
-        return ("--isolated", "--index-url", released.index, *by_hash)
-    wheels = [
+def modules_of(manifest: Manifest) -> tuple[str, ...]:
+    """The package that each kind of wheel brings."""
+    return tuple(module_name(kind, str(wheelset.rocm_major(manifest))) for kind in WheelKind)
+
+
+def from_wheelhouse(built: dist.Result, version: str, runner: Runner) -> tuple[str, ...]:
+    """What tells pip to take the wheels of one CPython from where they were built."""
+    wheels_ = [
         str(runner.path(built.wheelhouse / wheel.filename))
         for wheel in built.manifest.built
         if wheel.python in ("", version)
     ]
-    return ("--no-index", *wheels)
+    return ("--no-index", *wheels_)
 
 
 def pip(tool: str, interpreter: str) -> tuple[str, ...]:
@@ -437,22 +466,37 @@ def pip(tool: str, interpreter: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def lines(result: DemoResult, *, seconds: Mapping[str, float]) -> Iterator[str]:
+def failure(found: Mapping[str, CellStanding], store: Store) -> CommandError | None:
+    """What a demo ends with when a cell of its night did not pass: the first, with its log."""
+    for item in found.values():
+        if item.passed:
+            continue
+        log = item.last.log if item.last else ""
+        return CommandError(
+            f"{item.cell.name}: {item.word}: {item.reason}",
+            hint="mend that and run it again: what passed is kept",
+            detail=store.read(log)[0].decode("utf-8", "replace") if log else "",
+        )
+    return None
+
+
+def lines(result: DemoResult) -> Iterator[str]:
     """What a person is told at the end."""
-    yield from dist.lines(result.built, seconds=seconds)
-    if result.released:
-        yield f"the gate's report: {result.released.page}"
-        yield f"to install the set: {result.released.pip}"
+    yield from dist.table(result.manifest)
+    yield f"the page of the night: {result.released.page}"
+    yield f"to install the set: {result.released.pip}"
 
 
-def document(result: DemoResult, *, seconds: Mapping[str, float]) -> dict[str, Any]:
+def document(result: DemoResult) -> dict[str, Any]:
     """The same for a program."""
     return {
-        **dist.document(result.built, seconds=seconds),
-        "installed": [
-            {"python": item.python, "modules": list(item.modules)} for item in result.installed
-        ],
-        "index": result.released.index if result.released else "",
-        "pip": result.released.pip if result.released else "",
-        "page": str(result.released.page) if result.released else "",
+        **dist.contents(result.wheelhouse, result.manifest),
+        "installed": installed_document(result.installed),
+        "index": result.released.index,
+        "pip": result.released.pip,
+        "page": str(result.released.page),
     }
+
+
+def installed_document(installed: Sequence[Installed]) -> list[dict[str, Any]]:
+    return [{"python": item.python, "modules": list(item.modules)} for item in installed]

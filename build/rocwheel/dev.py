@@ -7,30 +7,26 @@ only those that changed.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 from rocwheel import bazel, dist, files
+from rocwheel.bazel import BazelInvocation
 from rocwheel.bazel.remote import quoted, write_headers
+from rocwheel.console import Console
 from rocwheel.container import Mount
-from rocwheel.dist.executor import CONFIGURE, cache_folders
+from rocwheel.dist.executor import CONFIGURE, BuildEnvironment, cache_folders
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import PythonVersion, WheelKind, suggest
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from rocwheel.bazel import BazelInvocation
-    from rocwheel.console import Console
-    from rocwheel.dist.executor import BuildEnvironment
-    from rocwheel.process import GuestPath, HostRunner, Runner
+from rocwheel.process import Command, GuestPath, HostRunner, Runner
 
 # What a test may need of the caller's environment; everything else a child sees is fixed.
 TEST_ENV: Final = ("GPU_", "HIP_", "HSA_", "JAX_", "ROCR_", "XLA_")
 _ABOUT: Final = """
-import importlib.metadata, json, sys, sysconfig
+import importlib.metadata, importlib.util, json, sys, sysconfig
+# the record of pip: packaging.python.org/en/latest/specifications/direct-url-data-structure
 installed = {}
 for item in importlib.metadata.distributions():
     origin = json.loads(item.read_text("direct_url.json") or "{}")
@@ -39,7 +35,11 @@ for item in importlib.metadata.distributions():
     old = archive.get("hash", "").rpartition("sha256=")[2]  # as pip before 23.1 writes it
     installed[name] = archive.get("hashes", {}).get("sha256", old)
 free = "t" if sysconfig.get_config_var("Py_GIL_DISABLED") else ""
-print(json.dumps({"python": "%d.%d%s" % (*sys.version_info[:2], free), "installed": installed}))
+print(json.dumps({
+    "python": "%d.%d%s" % (*sys.version_info[:2], free),
+    "installed": installed,
+    **{name: bool(importlib.util.find_spec(name)) for name in ("pip", "pytest")},
+}))
 """
 
 
@@ -57,7 +57,7 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True)
 class Turn:
-    """What a turn did."""
+    """The result of one turn of the developer's loop: what was built, installed and run."""
 
     bazel: bazel.Runs
     installed: tuple[str, ...]  # file names, of wheels that had changed
@@ -96,7 +96,7 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
     Raises what building raises; HostError for an environment that is none; CommandError when pip
     or a test fails.
     """
-    python, hashes = _about(loop.environment, runner)
+    python, hashes = _about(loop, runner)
     planned = _plan(loop, python)
     inputs = dist.gather(planned, runner=runner, console=console)
     with bazel.explained(planned.failures), inputs.place.running(runner) as inside:
@@ -110,7 +110,8 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
     with console.step("Install", key="install"):
         made = {path: "" if loop.editable else files.sha256(path) for path in runs.outputs}
         changed = {path: digest for path, digest in made.items() if digest not in hashes}
-        # pip before 23.1 remembers a digest only when it was told one.
+        # pip before 23.1 remembers a digest only when it was told one:
+        # https://pip.pypa.io/en/stable/news/#v23-1
         what = [f"{path.as_uri()}#sha256={digest}" for path, digest in changed.items()]
         for command in _install(loop, list(map(str, changed)) if loop.editable else what):
             runner.run(command)
@@ -126,28 +127,30 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
     )
 
 
-def preview_turn(loop: Loop, *, runner: HostRunner) -> Iterator[str]:
+def preview_turn(loop: Loop, *, runner: HostRunner, console: Console) -> Iterator[str]:
     """Every command `turn` would run; changes nothing."""
-    python, _ = _about(loop.environment, runner)
+    python, _ = _about(loop, runner)
     planned = _plan(loop, python)
-    found = dist.preview(planned, runner=runner)
-    sources = planned.sources
-    yield from (str(command) for command in (*sources.commands, *sources.xla_commands(found.tree)))
+    found = dist.preview(planned, runner=runner, console=console)
+    environ = loop.request.environ
+    yield from dist.fetching(planned, found)
     yield from (f"# {note}" for note in found.notes)
     for title, command in found.commands(bazel.invocations(_spec(loop, python, found.spec))):
         yield f"# {title}"
-        yield str(command)
+        yield dist.pasteable(command, environ)
     yield "# then, for the wheels that changed:"
-    yield from map(str, _install(loop, [str(loop.request.cache / "dev" / "<wheels>")]))
+    for command in _install(loop, [str(loop.request.cache / "dev" / "<wheels>")]):
+        yield dist.pasteable(command, environ)
     if loop.tests:
-        yield str(_test(loop, found.rocm_root / "lib"))
+        yield dist.pasteable(_test(loop, found.rocm_root / "lib"), environ)
 
 
 def preview_configure(
-    request: dist.Request, *, rc_file: Path | None, runner: HostRunner
+    request: dist.Request, *, rc_file: Path | None, runner: HostRunner, console: Console
 ) -> Iterator[str]:
     """The rc file `configure` would write, and the commands it would print."""
-    found = dist.preview(dist.plan(replace(request, allow_dirty=True)), runner=runner)
+    planned_build = dist.plan(replace(request, allow_dirty=True))
+    found = dist.preview(planned_build, runner=runner, console=console)
     planned = bazel.invocations(found.spec)
     path = rc_file or _default_rc(request, found.spec)
     yield f"# write {path}"
@@ -243,7 +246,7 @@ def _spec(loop: Loop, python: PythonVersion, spec: bazel.BuildSpec) -> bazel.Bui
 
 
 def _rc_lines(planned: Sequence[BazelInvocation]) -> list[str]:
-    lines = ["# Written by `ci_build configure`. Each config is one command line of it."]
+    lines = ["# Written by `rocwheel configure`. Each config is one command line of it."]
     for option in planned[0].startup:
         name, _, value = option.partition("=")
         if name == "--bazelrc":  # read after the workspace's own, as on a command line
@@ -277,8 +280,12 @@ def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
     )
 
 
-def _about(environment: Path, runner: Runner) -> tuple[PythonVersion, frozenset[str]]:
-    """The CPython of an environment, and the digests of the wheels it was filled from."""
+def _about(loop: Loop, runner: Runner) -> tuple[PythonVersion, frozenset[str]]:
+    """The CPython of an environment, and the digests of the wheels it was filled from.
+
+    Raises HostError for an environment that is none, or that lacks what the turn will run in it.
+    """
+    environment = loop.environment
     python = environment / "bin" / "python"
     if not python.is_file():
         raise HostError(
@@ -287,6 +294,16 @@ def _about(environment: Path, runner: Runner) -> tuple[PythonVersion, frozenset[
         )
     answer = json.loads(runner.capture(Command(argv=(str(python), "-c", _ABOUT), timeout=60)))
     installed: Mapping[str, str] = answer["installed"]
+    lacking = [name for name in ("pip", *("pytest",) * bool(loop.tests)) if not answer[name]]
+    if lacking:
+        name = " and ".join(lacking)
+        missing = "python -m ensurepip" if "pip" in lacking else "pip install pytest"
+        raise HostError(
+            f"{environment}: has no {name}", hint=f"bring it: {environment / 'bin'}/{missing}"
+        )
+    for test in loop.tests:
+        if not test.exists():
+            raise ConfigError(f"{test}: no such file", hint="check --test")
     return PythonVersion.parse(answer["python"]), frozenset(filter(None, installed.values()))
 
 

@@ -7,27 +7,33 @@ import os
 import shutil
 import socket
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Final
+from urllib.parse import urlsplit
 
 from packaging.specifiers import SpecifierSet
 
 from rocwheel import container
 from rocwheel.console import size
-from rocwheel.errors import RocwheelError
+from rocwheel.dist import readiness
+from rocwheel.download import proxies
+from rocwheel.errors import RocwheelError, StoreError
 from rocwheel.host import machine
+from rocwheel.process import Runner
+from rocwheel.store import Store
+from rocwheel.store.file import FileStore
+from rocwheel.store.s3 import S3Store
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from rocwheel.process import Runner
+MOST_OFF: Final = 60.0  # seconds; a kept clock is within one
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One thing that was looked at."""
+    """One line of doctor's table: what was looked at, and what was found."""
 
     name: str
     found: str
@@ -54,7 +60,7 @@ def _engines(environ: Mapping[str, str], runner: Runner) -> Iterator[Row]:
         except RocwheelError as exc:
             yield Row(name=kind.value, found=f"{exc}; {exc.hint}")
             continue
-        remedy = f"ci_build image prune --engine {kind.value}" if left else ""
+        remedy = f"rocwheel image prune --engine {kind.value}" if left else ""
         names = f", left over: {' '.join(item.name for item in left)}" if left else ""
         yield Row(name=kind.value, found=f"{engine.version}{names}", remedy=remedy)
 
@@ -68,12 +74,14 @@ class Machine:
     runner: Runner
     groups: frozenset[str]
     hosts: tuple[str, ...] = ()  # network names that a release will need
+    store: Store | None = None  # that will be read, and written where this machine may
+    now: datetime | None = None
     root: Path = Path("/")
 
 
 def examine(place: Machine, purpose: Purpose) -> Iterator[Row]:
     """Look at everything a purpose touches; starts short processes, changes nothing."""
-    wanted = set(Purpose) if purpose is Purpose.ALL else {purpose}
+    wanted: set[Purpose] = set(Purpose) if purpose is Purpose.ALL else {purpose}
     yield Row(name="rocwheel runs on", found=f"Python {sys.version.split()[0]}, {sys.executable}")
     yield from _pythons(place, headers=Purpose.BUILD in wanted)
     if Purpose.BUILD in wanted:
@@ -81,9 +89,11 @@ def examine(place: Machine, purpose: Purpose) -> Iterator[Row]:
     if Purpose.GATE in wanted:
         yield from _gate(place)
     if wanted & {Purpose.GATE, Purpose.RELEASE}:
-        yield _credentials()
-    if Purpose.RELEASE in wanted:
-        yield from _names(place.hosts)
+        if place.store is None or isinstance(place.store, S3Store):
+            yield _credentials()
+        yield from _rights(place)
+    yield from _names(_needed(place, wanted), place.environ)
+    yield _clock(place)
     yield _disk(place.cache, enough=(60 if Purpose.BUILD in wanted else 15) << 30)
 
 
@@ -165,8 +175,64 @@ def _credentials() -> Row:
     return Row(name="S3 credentials", found=f"{found.access_key[:4]}…, by {found.method}")
 
 
-def _names(hosts: Sequence[str]) -> Iterator[Row]:
+def _rights(place: Machine) -> Iterator[Row]:
+    """Who we are to the store, and whether we may write there, which is tried."""
+    store = place.store
+    if store is None:
+        yield Row(name="store", found="not asked: name it with --channel or --store")
+        return
+    try:
+        if isinstance(store, S3Store):
+            who = store.contact().who
+            yield Row(name="who we are there", found=who or "the server does not say")
+        if isinstance(store, FileStore):
+            if not os.access(_nearest(store.root), os.W_OK):
+                yield Row(
+                    name=store.url, found="may only be read", remedy="check who owns the folder"
+                )
+                return
+        else:
+            store.abilities()
+    except StoreError as exc:
+        yield Row(name=store.url, found=str(exc), remedy=exc.hint)
+        return
+    yield Row(name=store.url, found="may be written")
+
+
+def _clock(place: Machine) -> Row:
+    """The time, beside the store's: S3 refuses requests that are 15 minutes off."""
+    now = place.now or datetime.now(tz=timezone.utc)
+    found = f"{now:%Y-%m-%d %H:%M} UTC"
+    try:
+        theirs = place.store.contact().clock if isinstance(place.store, S3Store) else None
+    except StoreError:  # which another row tells
+        theirs = None
+    if theirs is None:
+        return Row(name="clock", found=found)
+    off = abs((theirs - now).total_seconds())
+    return Row(
+        name="clock",
+        found=f"{found}, {off:.0f} s from the store's",
+        remedy="set it: timedatectl set-ntp true" if off > MOST_OFF else "",
+    )
+
+
+def _needed(place: Machine, wanted: set[Purpose]) -> tuple[str, ...]:
+    """Network names that purposes need: sources, packages, the channels' public addresses."""
+    hosts = list(place.hosts) if Purpose.RELEASE in wanted else []
+    if Purpose.BUILD in wanted:
+        hosts += readiness.HOSTS
+    if Purpose.GATE in wanted:
+        index = urlsplit(place.environ.get("PIP_INDEX_URL", "")).hostname
+        hosts += ["github.com", index or "pypi.org"]
+    return tuple(dict.fromkeys(hosts))
+
+
+def _names(hosts: Sequence[str], environ: Mapping[str, str]) -> Iterator[Row]:
     for host in hosts:
+        if proxies(f"https://{host}/", environ):  # which looks the name up itself
+            yield Row(name=host, found="through the proxy")
+            continue
         try:
             socket.getaddrinfo(host, 443)
             yield Row(name=host, found="resolves")
@@ -175,15 +241,19 @@ def _names(hosts: Sequence[str]) -> Iterator[Row]:
 
 
 def _disk(cache: Path, *, enough: int) -> Row:
-    folder = cache
-    while not folder.exists():
-        folder = folder.parent
-    usage = shutil.disk_usage(folder)
+    usage = shutil.disk_usage(_nearest(cache))
     return Row(
         name="disk for the cache",
         found=f"{size(usage.free)} free at {cache}",
         remedy="" if usage.free > enough else f"it may take {size(enough)}; choose --cache-dir",
     )
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the next one above it that is there."""
+    while not folder.exists():
+        folder = folder.parent
+    return folder
 
 
 def _packages() -> Iterator[Row]:

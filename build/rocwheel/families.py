@@ -6,15 +6,14 @@ family says itself what a pass must show, so nothing else treats it in another w
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from amdgpu_family_matrix import Family, Level, Need, Proof, Rule, Trigger
+import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Bypass, Family, Level, Need, Proof, Rule, RunnerPool, Trigger
 from rocwheel import config
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocwheel.config import Field
+from rocwheel.config import Field
+from rocwheel.errors import ConfigError
+from rocwheel.model import suggest
 
 
 def load(path: Path) -> dict[str, Family]:
@@ -29,10 +28,26 @@ def load(path: Path) -> dict[str, Family]:
     return found
 
 
+def named(name: str, others: tuple[str, ...] = ()) -> Family:
+    """The family of the matrix of that name. Raises ConfigError that names the nearest one."""
+    try:
+        return matrix.family(name)
+    except KeyError as exc:
+        problem, _, hint = str(exc.args[0]).partition("; ")
+        if "unknown" in problem:
+            hint = suggest(name, (*matrix.FAMILIES, *others))
+        raise ConfigError(problem, hint=hint) from exc
+
+
 def _family(entry: Field) -> Family:
-    fields = entry.record(required=("name", "about", "targets", "suites", "proof"))
+    fields = entry.record(
+        required=("name", "about", "targets", "suites", "proof"), optional=("runners", "bypass")
+    )
     suites = fields["suites"].mapping()
     levels = [level.value for level in Level]
+    proof = _proof(fields["proof"])
+    gpus = int(proof.devices)
+    labels = fields["runners"].strings() if "runners" in fields else ()
     try:
         return Family(
             fields["name"].string(),
@@ -40,11 +55,18 @@ def _family(entry: Field) -> Family:
             Trigger.NIGHTLY,
             products=(fields["about"].string(),),
             policy=tuple(Rule(name, Level(level.choice(levels))) for name, level in suites.items()),
-            needs=tuple(Need(name, 0) for name in suites),
-            proof=_proof(fields["proof"]),
+            runners=tuple(RunnerPool(label, gpus=gpus) for label in labels),
+            bypass_tests_for_releases=_bypass(fields["bypass"]) if "bypass" in fields else None,
+            needs=tuple(Need(name, gpus) for name in suites),
+            proof=proof,
         )
     except ValueError as exc:
         entry.fail(str(exc))
+
+
+def _bypass(entry: Field) -> Bypass:
+    fields = entry.record(required=("owner", "reason", "expires"))
+    return Bypass(fields["owner"].string(), fields["reason"].string(), fields["expires"].day())
 
 
 def _proof(entry: Field) -> Proof:

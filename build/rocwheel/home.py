@@ -1,4 +1,4 @@
-"""Where rocwheel's own data lies, and which rocwheel this is.
+"""The folders of rocwheel's own data (ci, suites, examples), and which rocwheel this is.
 
 In a checkout the data is the checkout's (`ci/`, `suites/`, `examples/`); an installed rocwheel
 carries a copy in `rocwheel/share`, with the commit it was built from in `source.json`. A team can
@@ -7,16 +7,14 @@ have its own `ci` folder in place of either.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.errors import ConfigError
 from rocwheel.manifest import Source
 from rocwheel.values import decoded
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 PACKAGE: Final = Path(__file__).resolve().parent
 SHARE: Final = PACKAGE / "share"
@@ -35,6 +33,16 @@ class Home:
     def is_checkout(self) -> bool:
         """Whether rocwheel runs from its sources."""
         return self.root != SHARE
+
+    @property
+    def sources(self) -> Path:
+        """The checkout, whose files go into images. Raises ConfigError where there is none."""
+        if not self.is_checkout:
+            raise ConfigError(
+                "images are made from a checkout of rocwheel, and this one is installed",
+                hint="run build/ci_build of a checkout of the same version",
+            )
+        return self.root
 
 
 def find(ci: Path | None) -> Home:

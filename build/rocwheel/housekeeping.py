@@ -1,7 +1,8 @@
 """What the cache holds, how big it is, when it was used; and removing what nobody uses any more.
 
 Everything in the cache can be made again. What is removed is whole: a tree, a checkout, an output
-base. What somebody uses now is left: ROCm trees under a lease, output bases whose Bazel server
+base. What somebody uses now is left: ROCm trees and environments of
+gates under a lease, output bases whose Bazel server
 runs, the environment this program runs in.
 """
 
@@ -10,16 +11,14 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel import files
 from rocwheel.console import size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 # What lies in the cache, and how deep below it one thing of the kind is.
 KINDS: Final = {
@@ -33,8 +32,17 @@ KINDS: Final = {
     "bazel-repositories": 0,
     "dev": 1,
     "demo": 1,
-    "gate": 1,
+    "gate/environments": 1,
+    "gate/work": 1,
+    "gate/jax": 1,
+    "gate/history": 0,
     "logs": 0,
+}
+# Where what is in use is locked, and the time of the lock is that of the last use.
+LEASES: Final = {
+    "rocm/trees": "rocm/locks",
+    "gate/environments": "gate/locks",
+    "gate/work": "gate/locks",
 }
 DAY: Final = 86400.0
 HEADER: Final = ("what", "size", "unused for", "")
@@ -42,7 +50,7 @@ HEADER: Final = ("what", "size", "unused for", "")
 
 @dataclass(frozen=True, kw_only=True)
 class CacheItem:
-    """One thing in the cache."""
+    """One thing in the cache: its kind, size and last use."""
 
     kind: str
     path: Path
@@ -100,12 +108,12 @@ def remove(cache: Path, chosen: Sequence[CacheItem]) -> tuple[CacheItem, ...]:
     removed = []
     for item in chosen:
         with ExitStack() as held:
-            if item.kind == "rocm/trees":
-                lease = files.try_locked(_lease(cache, item.path))
+            if path := _lease(cache, item.kind, item.path):
+                lease = files.try_locked(path)
                 if lease is None:
                     continue
                 held.enter_context(lease)
-            if _in_use(item.kind, item.path):
+            if _in_use(item.kind, item.path, None):
                 continue
             aside = item.path.with_name(f".unfinished-{item.path.name}")
             item.path.rename(aside)  # gone at once, whatever happens next
@@ -114,8 +122,8 @@ def remove(cache: Path, chosen: Sequence[CacheItem]) -> tuple[CacheItem, ...]:
     return tuple(removed)
 
 
-def _lease(cache: Path, tree: Path) -> Path:
-    return cache / "rocm" / "locks" / f"{tree.name}.lock"
+def _lease(cache: Path, kind: str, path: Path) -> Path | None:
+    return cache / LEASES[kind] / f"{path.name}.lock" if kind in LEASES else None
 
 
 def _at(cache: Path, kind: str, depth: int) -> Iterator[Path]:
@@ -129,14 +137,16 @@ def _at(cache: Path, kind: str, depth: int) -> Iterator[Path]:
 
 
 def _kept(cache: Path, kind: str, path: Path) -> CacheItem:
+    lease = _lease(cache, kind, path)
     total, used = 0, 0.0
     for about in _walk(path):
         total += about.st_blocks * 512
-        used = max(used, about.st_mtime if kind != "rocm/trees" else 0.0)
-    for place in (path, *((_lease(cache, path),) if kind == "rocm/trees" else ())):
+        used = max(used, 0.0 if lease else about.st_mtime)
+    for place in (path, lease) if lease else (path,):
         with suppress(OSError):
             used = max(used, place.lstat().st_mtime)
-    return CacheItem(kind=kind, path=path, bytes=total, used=used, in_use=_in_use(kind, path))
+    in_use = _in_use(kind, path, lease)
+    return CacheItem(kind=kind, path=path, bytes=total, used=used, in_use=in_use)
 
 
 def _walk(path: Path) -> Iterator[os.stat_result]:
@@ -150,7 +160,12 @@ def _walk(path: Path) -> Iterator[os.stat_result]:
                 pending += [Path(item.path) for item in os.scandir(here)]
 
 
-def _in_use(kind: str, path: Path) -> bool:
+def _in_use(kind: str, path: Path, lease: Path | None) -> bool:
+    if lease and lease.exists():
+        lock = files.try_locked(lease)
+        if lock is None:
+            return True
+        lock.close()
     if kind == "environments":
         return Path(sys.prefix).resolve() == path.resolve()
     if kind == "bazel":  # as Bazel's own clients find their server

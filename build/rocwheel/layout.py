@@ -8,17 +8,14 @@ conditions hold; conditions and values that do not exist are refused when the fi
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from packaging.specifiers import SpecifierSet
-
-    from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.model import PythonVersion, WheelKind
 
 _FROM: Final = frozenset({">=", ">", "=="})  # operators that say where a range begins
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from pathlib import Path
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
 from rocwheel.errors import ConfigError
 from rocwheel.values import NonEmpty, Sha256, Sha256OrNone, Value, WheelFile
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SCHEMA: Final = 1
 Gfx = Annotated[str, Meta(pattern=r"\Agfx[0-9a-f]")]

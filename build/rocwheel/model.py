@@ -9,16 +9,14 @@ from __future__ import annotations
 import difflib
 import enum
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
 from rocwheel.errors import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Collection
 
 CPYTHONS: Final = ("3.10", "3.11", "3.12", "3.13", "3.13-ft", "3.14", "3.14-ft")
 LAST_FIXED_NAME: Final = Version("0.9.1")  # upstream labels say rocm60 up to here, whatever ROCm
@@ -145,13 +143,15 @@ class RocmVersion:
         return f"+{'devrocm' if self.version.is_devrelease else 'rocm'}{spelt}"
 
 
-def rocm_number(*, layout: str, jax: Version, rocm: RocmVersion) -> str:
+def rocm_number(*, layout: str, jax: Version | None, rocm: RocmVersion) -> str:
     """The number in `jax_rocm<number>_plugin`: the one definition of it.
 
     JAX's own labels up to 0.9.1 are fixed to 60; ROCm 6.x is 60 everywhere; otherwise the ROCm
-    major. The downstream layout has always followed the ROCm major.
+    major. The downstream layout has always followed the ROCm major. `jax` is None for a tree whose
+    own files are known to fix no number.
     """
-    if rocm.major == 6 or (layout == "upstream" and jax <= LAST_FIXED_NAME):  # noqa: PLR2004
+    fixed = layout == "upstream" and jax is not None and jax <= LAST_FIXED_NAME
+    if rocm.major == 6 or fixed:  # noqa: PLR2004
         return "60"
     return str(rocm.major)
 

@@ -7,14 +7,12 @@ what is ours and not the installers' below `<prefix>/<family>/_rocwheel/`.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import quote
 
-from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Headers
-
-if TYPE_CHECKING:
-    from rocwheel.store import Store
+from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Headers, Store
 
 OURS: Final = "_rocwheel"
 FOREIGN: Final = "foreign"  # stands for a manifest where files came before us
@@ -30,6 +28,8 @@ class Place:
     public_url: str = ""  # of the store's own root, behind a CDN or web server
     page_cache: str = ""  # Cache-Control
     wheel_cache: str = ""
+    # proxies and CA bundle on the way to that URL
+    public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def location(self) -> str:

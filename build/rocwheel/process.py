@@ -14,19 +14,15 @@ import shlex
 import signal
 import subprocess
 import time
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, NewType, Protocol
+from pathlib import Path, PurePath, PurePosixPath
+from typing import IO, Final, NewType, Protocol
 
 from rocwheel import watch
 from rocwheel.errors import CommandError, HostError
 from rocwheel.watch import Pump
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
-    from pathlib import PurePath
-    from typing import IO
 
 # A path as commands see it where they run. A plain `Path` is one of this machine: mypy lets
 # neither stand for the other, and only a `Runner` turns one into the other.
@@ -36,24 +32,45 @@ TAIL_LINES: Final = 40
 CAPTURE_SECONDS: Final = 1800.0  # for a short command that says no other
 GRACE_SECONDS: Final = (10.0, 5.0)  # after SIGINT, after SIGTERM
 
+PROXIES: Final = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
 # What a child may see of the caller's environment; everything else is given explicitly, so that
-# two machines run the same build. Proxies and CA bundles are how some networks work at all.
+# two machines run the same build. Proxies, CA bundles and ssh's agent are how some networks work.
 PASSED_ENV: Final = (
     "HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SSL_CERT_DIR", "SSL_CERT_FILE", "TERM", "TMPDIR",
     "TZ", "USER", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE",
-    "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy",
+    "GIT_SSL_CAINFO", "GIT_SSH", "GIT_SSH_COMMAND", "SSH_AUTH_SOCK", *PROXIES,
+    *(name.upper() for name in PROXIES),
 )  # fmt: skip
+# Programs that take no other's variable for their CA bundle: git-config(1), http.sslCAInfo; pip.
+OWN_BUNDLE: Final = ("GIT_SSL_CAINFO", "PIP_CERT")
 
 
 def base_env(
     environ: Mapping[str, str], *, prefixes: tuple[str, ...] = ("PIP_",)
 ) -> dict[str, str]:
-    """Select from `environ` what every child process may see."""
-    return {
+    """Select from `environ` what every child process may see.
+
+    What our own downloads go by holds for all: the CA bundle reaches programs that have a variable
+    of their own for it, and a proxy is spelt in lower case too, the one spelling curl reads
+    (https://curl.se/docs/manpage.html#ENVIRONMENT).
+    """
+    chosen = {
         name: value
         for name, value in environ.items()
         if name in PASSED_ENV or name.startswith(prefixes)
     }
+    for name in PROXIES:
+        if value := environ.get(name) or environ.get(name.upper()):
+            chosen[name] = value
+    if bundle := ca_bundle(environ):
+        chosen = {**dict.fromkeys(OWN_BUNDLE, bundle), **chosen}
+    return chosen
+
+
+def ca_bundle(environ: Mapping[str, str]) -> str:
+    """The file of certificates that servers are trusted by; "" for each program's own."""
+    names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+    return next(filter(None, (environ.get(name, "") for name in names)), "")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -91,7 +91,7 @@ class CollectError(Value, frozen=True, kw_only=True):
 
 
 class LaneRecord(Value, frozen=True, kw_only=True):
-    """One place tests ran: the devices its processes had to themselves."""
+    """One lane of a run: the devices that its worker processes had to themselves."""
 
     name: str
     devices: tuple[Device, ...]
@@ -157,3 +157,19 @@ class Results(Value, frozen=True, kw_only=True):
         """Tests with a bad outcome, in the order in which they first went wrong."""
         bad = [test for test in self.tests if test.outcome.bad]
         return tuple(sorted(bad, key=lambda test: min(a.start_ms for a in test.attempts)))
+
+
+class LastRun(Value, frozen=True, kw_only=True):
+    """The last whole run of a suite on a family and CPython: what the next is compared with."""
+
+    manifest: str
+    state: State
+    ended: str
+    bad: Mapping[str, str]  # test -> how it ended
+    schema: Literal[1] = SCHEMA
+
+    @classmethod
+    def of(cls, results: Results, state: State, *, ended: str) -> LastRun:
+        bad = {test.test: test.outcome.value for test in results.failures}
+        manifest = results.environment.get("manifest", "")
+        return cls(manifest=manifest, state=state, ended=ended, bad=bad)

@@ -20,8 +20,7 @@ import msgspec
 from rocwheel.errors import ConfigError
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
+    from typing_extensions import Self  # in typing since 3.11; no dependency of ours
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Commit = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{40}\Z")]

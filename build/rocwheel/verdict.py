@@ -14,6 +14,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import Meta
+from packaging.version import InvalidVersion, Version
 
 from rocwheel.values import Count, NonEmpty, Sha256, Sha256OrNone, Value
 
@@ -113,6 +114,19 @@ class Demand(Value, frozen=True, kw_only=True):
             yield State.FLAKY, message
 
 
+def demand_for(demand: Demand, by_jax: Mapping[str, Demand], jax: str) -> Demand:
+    """What is demanded for one JAX: by the newest release that is named and not newer than it.
+
+    Where no such is named it is `demand`.
+    """
+    try:
+        version = Version(jax)
+    except InvalidVersion:
+        return demand
+    named = [name for name in by_jax if Version(name) <= version]
+    return by_jax[max(named, key=Version)] if named else demand
+
+
 class KnownSuite(Value, frozen=True, kw_only=True):
     """A suite as a checkout has it: what must have run, exactly, for its verdict to count."""
 
@@ -122,6 +136,11 @@ class KnownSuite(Value, frozen=True, kw_only=True):
     selection: str  # pytest marker expression
     pytest: NonEmpty  # version
     demand: Demand
+    by_jax: Mapping[str, Demand] = msgspec.field(default_factory=dict)  # from a release on
+
+    def demand_for(self, jax: str) -> Demand:
+        """What is demanded of its results for one JAX."""
+        return demand_for(self.demand, self.by_jax, jax)
 
 
 class Ran(Value, frozen=True, kw_only=True):
@@ -174,7 +193,7 @@ class Attempts(Value, frozen=True, kw_only=True):
 
 
 class Verdict(Value, frozen=True, kw_only=True):
-    """One suite's word on one (manifest, family, CPython)."""
+    """The result of one suite for one (manifest, family, CPython), as it is stored."""
 
     manifest: Sha256
     family: Annotated[str, Meta(pattern=r"\A[a-z][0-9a-zA-Z-]*\Z")]

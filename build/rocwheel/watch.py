@@ -11,14 +11,11 @@ import subprocess
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
+from io import RawIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from io import RawIOBase
-    from typing import IO
+from typing import IO, Final
 
 POLL_SECONDS: Final = 2.0
 QUIET_SECONDS: Final = 300.0  # without output and CPU time: it is told

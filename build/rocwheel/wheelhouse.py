@@ -1,4 +1,4 @@
-"""A wheelhouse on disk: it appears whole under its identity, or not at all.
+"""Wheelhouses: folders with a wheel set and its manifest, which appear whole or not at all.
 
 `<folder>/<first 12 of the manifest's SHA-256>/` holds the wheels, `manifest.json` and
 `build.json`; `<folder>/current` is a symbolic link to the newest complete one and moves last.
@@ -9,20 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel import files
-from rocwheel.build_record import BUILD_RECORD
+from rocwheel.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.errors import HostError, WheelError
-from rocwheel.manifest import MANIFEST
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from rocwheel.build_record import BuildRecord
-    from rocwheel.manifest import Manifest
+from rocwheel.manifest import MANIFEST, Manifest
 
 CURRENT: Final = "current"
 IDENTITY_LENGTH: Final = 12

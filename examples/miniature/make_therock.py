@@ -93,8 +93,10 @@ _EMPTY_LIBRARIES: Mapping[str, int] = {
 _MTIME = 1763596800  # 2025-11-20, for every member
 _HIPCC = b"""\
 #!/bin/sh
-# What ROCm's hipcc comes to for the flags that a build gives it.
-exec "$(dirname "$(readlink -f "$0")")/../lib/llvm/bin/clang++" "$@"
+# What ROCm's hipcc comes to for the flags that a build gives it: clang by its own path, with the
+# flags of the environment, and its helpers on PATH.
+llvm="$(dirname "$(readlink -f "$0")")/../lib/llvm/bin"
+PATH="$llvm:$PATH" exec "$llvm/clang++" "$@" $HIPCC_COMPILE_FLAGS_APPEND
 """
 _SUFFIXES = (".tar.gz", ".tar.xz", ".tar.zst")
 

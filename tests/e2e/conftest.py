@@ -13,6 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+from support.engines import SYSTEM
+from support.s3 import servers
+
+from rocwheel.host import machine
+
+__all__ = ["servers"]
 
 ROOT = Path(__file__).parents[2]
 EXECUTABLE = ROOT / "build" / "ci_build"
@@ -107,6 +113,33 @@ def demo(tmp_path_factory):
     done = world.run("--json", "demo")
     assert done.returncode == 0, done.stderr[-4000:]
     yield world, done
+    stop_servers(world)
+
+
+@pytest.fixture(scope="session")
+def mounted(runner):
+    """The prefix of a CPython that a builder image has not; None on a machine with one CPython."""
+    found = machine.pythons(os.environ, runner=runner)
+    others = [
+        item for item in found if item.headers and str(item.version) not in {"3.11", "3.14-ft"}
+    ]
+    return Path(others[-1].executable).parents[1] if others else None
+
+
+@pytest.fixture(scope="session")
+def versions(mounted):
+    """CPythons that host and container build for: the base's, and a mounted one."""
+    other = [mounted.name.rpartition(".")[0]] if mounted else []
+    return ",".join(["3.11", *other])
+
+
+@pytest.fixture(scope="session")
+def on_host(tmp_path_factory, versions):
+    """What the host builds, stages, gates and releases, the system's own CPython 3.11 first."""
+    world = World(tmp_path_factory.mktemp("host"), env={"PATH": f"{SYSTEM}:{os.environ['PATH']}"})
+    done = world.run("--json", "demo", f"--python-versions={versions}")
+    assert done.returncode == 0, done.stderr[-4000:]
+    yield world
     stop_servers(world)
 
 

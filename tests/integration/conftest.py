@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from support.faults import front
 from support.s3 import servers
 
-__all__ = ["servers"]
+__all__ = ["front", "servers"]

@@ -68,3 +68,28 @@ def test_installing_is_shown_as_commands_that_ask_nothing():
         "DEBIAN_FRONTEND=noninteractive apt-get update",
         "DEBIAN_FRONTEND=noninteractive apt-get install --yes --no-install-recommends isal",
     ]
+
+
+@pytest.mark.parametrize(
+    ("files", "named", "said"),
+    [
+        ({}, "clang", "no such program"),
+        ({"gcc": "gcc (Debian 12.2.0)"}, "gcc", "--compiler clang needs clang, by its name"),
+        ({"clang": ""}, "clang", r"has no C\+\+ compiler beside it"),
+        (
+            {
+                "clang": "clang (GCC) 12\\nCopyright (C) 2022 Free Software Foundation, Inc.",
+                "clang++": "",
+            },
+            "clang",
+            r"is no clang, it calls itself 'clang \(GCC\) 12'",
+        ),
+    ],
+)
+def test_a_compiler_by_path_that_is_no_clang_is_refused(tmp_path, runner, files, named, said):
+    for name, text in files.items():
+        program = tmp_path / name
+        program.write_text(f"#!/bin/sh\nprintf '{text}\\n'\n")
+        program.chmod(0o755)
+    with pytest.raises(HostError, match=said):
+        machine.compiler("clang", tmp_path / named, {}, runner=runner)

@@ -179,6 +179,39 @@ def test_the_demo_finds_its_workspace_when_installed(installed, tmp_path):
         assert "share/examples/miniature" in done.stdout
 
 
+def test_a_night_goes_its_way_when_installed(installed, tmp_path):
+    """Nothing to build from: the build fails, what needs it is barred, the page says so."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "file").write_text("no JAX")
+    (tmp_path / "rocm-7.1.0.tar.gz").write_bytes(b"no ROCm")
+    (tmp_path / "nightly.yaml").write_text(
+        "sets: [{name: jax, source_dir: source, pythons: ['3.12'], families: [gfx90a],"
+        " rocm: {source: rocm-7.1.0.tar.gz}}]\n"
+    )
+    store = f"--store={(tmp_path / 'store').as_uri()}"
+    env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    run(
+        installed,
+        "nightly",
+        "plan",
+        "--night=one",
+        "--config=nightly.yaml",
+        store,
+        cwd=tmp_path,
+        **env,
+    )
+    done = run(installed, "nightly", "run", "one", store, cwd=tmp_path, check=False, **env)
+    assert done.returncode == 5, done.stderr
+    shown = run(
+        installed, "--json", "nightly", "status", "one", store, cwd=tmp_path, check=False, **env
+    )
+    states = {cell["cell"]: cell["state"] for cell in json.loads(shown.stdout)["cells"]}
+    assert states.pop("page") == states.pop("prune") == "pass"
+    assert states.pop("build.jax") == "fail"
+    assert set(states.values()) == {"barred"}
+    assert "build.jax" in (tmp_path / "store" / "status" / "index.html").read_text()
+
+
 def test_doctor_answers_when_installed(installed, tmp_path):
     assert "checks" in json.loads(
         run(installed, "doctor", "--json", cwd=tmp_path, check=False).stdout

@@ -207,7 +207,7 @@ def test_a_test_that_is_gone_since_the_last_release_is_shown(shop, tmp_path) -> 
         plan = shop.plan(manifest)
         shop.promote(manifest)
     (cell,) = (cell for cell in plan.decision.cells if cell.notes)
-    assert cell.notes == ("1 tests of the last released set are gone: a.py::two",)
+    assert cell.notes == ("gone since the last released set: 1 test: a.py::two",)
     assert any("a.py::two" in line for line in plan.lines())
 
 
@@ -291,6 +291,8 @@ def test_status_names_the_cell_that_blocks_and_old_sets_are_listed(shop, tmp_pat
     found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=now)
     states = {item.set_id: item.state for item in found.sets}
     assert (states[waiting.sha256], states[approved.sha256]) == ("staged", "gated")
+    few = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=now, look=0)
+    assert {item.blocked_by for item in few.sets if item.state == "staged"} == {status.NOT_LOOKED}
     assert {s.set_id for s in status.waiting(found.sets, hours=24)} == {
         waiting.sha256,
         approved.sha256,
@@ -855,6 +857,7 @@ def test_the_commands_tell_what_they_did(tmp_path, capsys, monkeypatch) -> None:
 
 
 def test_a_check_of_an_index_without_files_does_not_pass(tmp_path, capsys) -> None:
+    (tmp_path / "wrong").mkdir()
     store = (tmp_path / "wrong").as_uri()
     code, said, _ = run(capsys, "index", "check", "--family", FAMILY.name, "--store", store)
     assert (code, said["problems"]) == (7, [f"{store}: nothing is listed for {FAMILY.name}"])
@@ -975,13 +978,13 @@ def test_a_dry_run_prints_every_source_and_destination(tmp_path, capsys) -> None
 @pytest.mark.parametrize(
     ("argv", "code", "said"),
     [
-        (["promote", "--manifest", "abc", "--family", "gfx90a", "--store", "file:///tmp/x"], 3, "no such file, and no SHA-256"),
-        (["promote", "--manifest", "abcdef12", "--family", "gfx90a", "--store", "file:///nowhere/x"], 3, "0 manifests of gfx90a start so"),
+        (["promote", "--manifest", "abc", "--family", "gfx90a", "--store", "file:///tmp"], 3, "no such file, and no SHA-256"),
+        (["promote", "--manifest", "abcdef12", "--family", "gfx90a", "--store", "file:///tmp"], 3, "0 manifests of gfx90a start so"),
         (["stage", "/nowhere", "--family", "gfx90a", "--store", "file:///nowhere"], 3, "No such file"),
         (["status", "--family", "gfx94x", "--store", "file:///nowhere"], 3, "unknown GPU family"),
         (["status", "--family", "gfx90a", "--channel", "nightlies"], 3, "no such channel"),
         (["status", "--family", "gfx90a", "--store", "ftp://x"], 3, "not a store"),
-        (["status", "--family", "gfx90a"], 2, "--channel or --store"),
+        (["status", "--family", "gfx90a"], 2, "give --store URL, or --channel"),
         (["status", "--store", "file:///nowhere"], 2, "--family"),
         (["rollback", "--manifest", "abcdef", "--family", "gfx90a", "--store", "file:///nowhere"], 3, "--reason"),
         (["yank", "--family", "gfx90a", "--store", "file:///nowhere", "--reason", "x"], 2, "--manifest, or --file"),

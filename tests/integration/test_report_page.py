@@ -6,7 +6,7 @@ import pytest
 from support.browser import browser
 from support.report import FOUND, rich
 
-from rocwheel.report import page
+from rocwheel.report import gate_page
 
 pytestmark = [pytest.mark.needs("chromium", "chromedriver"), pytest.mark.slow]
 
@@ -20,7 +20,7 @@ def window():
 @pytest.fixture
 def shown(window, tmp_path):
     path = tmp_path / "report.html"
-    path.write_bytes(page.render(rich(passing=500), FOUND, {"rocThrust": "header-only"}))
+    path.write_bytes(gate_page.render(rich(passing=500), FOUND, {"rocThrust": "header-only"}))
     window.open(path.as_uri())
     yield window
     assert window.log() == [], "the console stays silent"

@@ -283,13 +283,24 @@ def path(trail: list[tuple[World, int, str]], at: int) -> list[str]:
 # Invariants
 
 
-def broken(model: Model, world: World) -> str:  # noqa: PLR0911 (one for each invariant)
+def broken(model: Model, world: World) -> str:
     """What is wrong with a world, at any instant; "" when nothing is."""
+    log = world.log[: world.head]
+    asked = tuple((process.action, process.set, process.report) for process in world.processes)
+    return (
+        broken_pages(world.copies if model.caches else world.pages, world.bytes)
+        or broken_bytes(log, world.bytes, model.without)
+        or broken_reports(world.log, asked)
+    )
+
+
+@cache
+def broken_pages(pages: tuple[frozenset[Page] | Page | None, ...], there: frozenset[str]) -> str:
+    """What is wrong with what installers may see: any mix of these pages, or of their copies."""
     views = [
-        [page.files for page in copies] or [frozenset()]
-        for copies in (
-            world.copies if model.caches else [frozenset({p} if p else ()) for p in world.pages]
-        )
+        [page.files for page in ([found] if isinstance(found, Page) else found or ())]
+        or [frozenset()]
+        for found in pages
     ]
     named = [[{f.rstrip("!") for f in view} for view in found] for found in views]
     for plugins in named[2]:
@@ -299,25 +310,37 @@ def broken(model: Model, world: World) -> str:  # noqa: PLR0911 (one for each in
                     return f"{plugin} is listed without {need}"
     for found in named:
         for view in found:
-            if missing := view - world.bytes:
+            if missing := view - there:
                 return f"{min(missing)} is listed and its bytes are gone"
-    counted = world.log[: world.head]
-    if lost := holding(fold(counted, model.without)) - world.bytes:
-        return f"{min(lost)} is held and its bytes are gone"
-    for number, process in enumerate(world.processes):
-        times = sum(1 for entry in world.log if entry.id == number)
+    return ""
+
+
+@cache
+def broken_bytes(log: tuple[Entry, ...], there: frozenset[str], without: frozenset[str]) -> str:
+    """Whether bytes that a set holds are gone."""
+    lost = holding(fold(log, without)) - there
+    return f"{min(lost)} is held and its bytes are gone" if lost else ""
+
+
+@cache
+def broken_reports(log: tuple[Entry, ...], asked: tuple[tuple[str, str, str], ...]) -> str:
+    """Whether an operation took effect twice, or says something else than it did."""
+    for number, (action, set_id, report) in enumerate(asked):
+        times = sum(1 for entry in log if entry.id == number)
         if times > 1:
-            return f"{process.action} {process.set} took effect {times} times"
-        if process.report in {"refused", "nothing"} and times:
-            return f"{process.action} {process.set} reported {process.report} and took effect"
-        if process.report == "done" and not times:
-            return f"{process.action} {process.set} reported done and took no effect"
+            return f"{action} {set_id} took effect {times} times"
+        if report in {"refused", "nothing"} and times:
+            return f"{action} {set_id} reported {report} and took effect"
+        if report == "done" and not times:
+            return f"{action} {set_id} reported done and took no effect"
     return ""
 
 
 def ended_badly(model: Model, world: World) -> str:
     """What is wrong when nothing moves any more: pages, reports, and whether `repair` leads out."""
     state = fold(world.log[: world.head], model.without)
+    if waiting := [process for process in world.processes if not process.report]:
+        return f"{waiting[0].action} {waiting[0].set} waits for ever at {waiting[0].pc}"
     if world.head != len(world.log):
         return "an entry is there that does not count, and nobody can say whether it should"
     settled = all(
@@ -342,9 +365,9 @@ def successors(model: Model, world: World) -> Iterator[tuple[str, World]]:
         if process.report:
             continue
         for following in step(model, world, number, process):
-            yield process.pc, following
+            yield process.pc, thought(model, following, number)
         if world.kills:
-            killed = replaced(world, number, process._replace(report="killed"))
+            killed = replaced(world, number, ended(process, "killed"))
             yield "kill", killed._replace(kills=world.kills - 1)
     for write in world.late:
         rest = world._replace(late=world.late - {write})
@@ -358,6 +381,31 @@ def successors(model: Model, world: World) -> Iterator[tuple[str, World]]:
                     fewer = list(world.copies)
                     fewer[number] = copies - {oldest}
                     yield "expire", world._replace(copies=tuple(fewer))
+
+
+def thought(model: Model, world: World, number: int) -> World:
+    """The world after what a process does by itself, up to its next storage request.
+
+    Nobody sees these steps and nothing changes them, so they take no turn of their own.
+    """
+    split = model.lacks("the record is the commit") or model.lacks("a snapshot is shown")
+    while True:
+        me = world.processes[number]
+        if me.report:
+            return replaced(world, number, ended(me, me.report))
+        alone = (
+            me.pc == "decide"
+            or (me.pc == "head" and not split)
+            or (me.pc in {"bytes", "delete", "delete-early", "delete-first"} and not me.todo)
+        )
+        if not alone:
+            return world
+        (world,) = step(model, world, number, me)
+
+
+def ended(process: Process, report: str) -> Process:
+    """A process of which nothing matters any more but what it said."""
+    return Process(action=process.action, set=process.set, pc="", report=report)
 
 
 def replaced(world: World, number: int, process: Process) -> World:
@@ -378,7 +426,7 @@ def apply(model: Model, world: World, write: Late) -> World:
             return world
         pages, copies = list(world.pages), list(world.copies)
         pages[at] = write.after
-        if write.after:
+        if write.after and model.caches:
             copies[at] = copies[at] | {write.after}
         return world._replace(pages=tuple(pages), copies=tuple(copies))
     if write.kind == "delete":

@@ -2,7 +2,8 @@
 
 The folder is named by ROCWHEEL_REAL_SOURCES and holds, as clones or bare repositories with their
 history: `jax` (jax-ml/jax), `xla` (openxla/xla, or a fork that has its commits), `rocm-jax`
-(ROCm/rocm-jax), `rocm-fork` (ROCm/jax). Nothing of them is ever copied into this project.
+(ROCm/rocm-jax), `rocm-fork` (ROCm/jax), `rules_ml_toolchain` (google-ml-infra) and `rules_python`
+(bazel-contrib, with its tags). Nothing of them is ever copied into this project.
 """
 
 from __future__ import annotations
@@ -39,6 +40,18 @@ class Commit:
         argv = ["git", "-C", str(FOLDER / self.repository), *words]
         return subprocess.run(argv, check=True, capture_output=True, text=True).stdout
 
+    def is_here(self) -> bool:
+        """Whether the checkout has it; a snapshot may be older than what names the commit."""
+        argv = [
+            "git",
+            "-C",
+            str(FOLDER / self.repository),
+            "cat-file",
+            "-e",
+            f"{self.name}^{{commit}}",
+        ]
+        return subprocess.run(argv, check=False, capture_output=True).returncode == 0
+
     def text(self, path: str) -> str:
         return self.git("show", f"{self.name}:{path}")
 
@@ -61,11 +74,37 @@ class Commit:
     @property
     def xla(self) -> Commit:
         """The XLA commit that a commit of JAX is built with."""
-        match = re.search(
-            r'XLA_COMMIT = "([0-9a-f]{40})"', self.text("third_party/xla/revision.bzl")
-        )
-        assert match
-        return Commit("xla", match[1])
+        folder = "jax_rocm_plugin/third_party" if self.repository == "rocm-jax" else "third_party"
+        for name in ("revision.bzl", "workspace.bzl"):
+            if not self.git("ls-tree", self.name, f"{folder}/xla/{name}"):
+                continue
+            match = re.search(r'XLA_COMMIT = "([0-9a-f]{40})"', self.text(f"{folder}/xla/{name}"))
+            if match:
+                return Commit("xla", match[1])
+        raise AssertionError(f"{self.repository} {self.name}: names no XLA commit")
+
+
+def external(commit: Commit, name: str) -> Commit | None:
+    """The commit of an external repository that is in force for a commit of JAX.
+
+    XLA's choice wins over the one JAX's WORKSPACE names, because `xla_workspace3()` comes first and
+    `tf_http_archive` passes over a repository that exists. None for a commit that is not in the folder.
+    """
+    if name == "xla":
+        return commit.xla
+    if not (FOLDER / name).is_dir():
+        return None
+    places = [
+        (commit.xla, "workspace3.bzl"),
+        (commit.xla, "third_party/py/python_init_rules.bzl"),
+        (commit, "WORKSPACE"),
+    ]
+    for where, path in places:
+        found = re.search(rf'strip_prefix = "{name}-([\w.]+)"', where.text(path))
+        if found:
+            commit = Commit(name, found[1])
+            return commit if commit.is_here() else None
+    return None
 
 
 def newest(repository: str, count: int) -> list[str]:

@@ -8,19 +8,18 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from checkouts import JAX_FILES, Commit, downstream, upstream
+from checkouts import JAX_FILES, Commit, downstream, external, upstream
 from support import tarballs
 
 from rocwheel import bazel, dist, home, source
 from rocwheel.dist import checks, inputs
-from rocwheel.errors import HostError
+from rocwheel.errors import HostError, SourceError
 from rocwheel.process import HostRunner, base_env
 from rocwheel.values import replace
 
 ROOT = Path(__file__).parents[2]
 TARBALL = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
-# Of the flags JAX's trees take from elsewhere: the repository of the rules, and where it is defined.
-FLAG = re.compile(r"--@(?P<repository>[\w]+)//(?P<package>[\w/]*):(?P<name>\w+)")
+LABEL = re.compile(r"@(?P<repository>\w+)//(?P<package>[\w/]*):(?P<name>[\w-]+)")
 
 
 def compilers(folder: Path) -> Path:
@@ -45,6 +44,7 @@ def gathered(commit: Commit, tmp_path: Path, **changes: object) -> tuple:
         subprocess.run([*git, *words], check=True)
     folder = compilers(tmp_path / "bin")
     asked = dist.Request(
+        allow_dirty=True,  # of the checkout that the tests stand in
         therock=str(tarballs.rocm_folder(tmp_path / "rocm")),
         gfx_targets=("gfx942",),
         jax_source_dir=root,
@@ -59,17 +59,47 @@ def gathered(commit: Commit, tmp_path: Path, **changes: object) -> tuple:
     return planned, found.tree, found.spec, found.notes
 
 
-def known_flags(commit: Commit, options: tuple[str, ...]) -> set[str]:
-    """Flags of XLA's ROCm rules that are used; each must be in their template at this pin."""
-    template = commit.xla.text("third_party/gpus/rocm/BUILD.tpl")
-    used = {
-        match["name"]
-        for option in options
-        if (match := FLAG.match(option)) and match["repository"] == "local_config_rocm"
-    }
-    for name in used:
-        assert f'"{name}"' in template, f"{commit.name}: {name} is no flag of XLA's rules"
-    return used
+# What XLA's repository rules make, and from which template; not looked up is what is not here.
+TEMPLATES = {
+    "local_config_rocm//rocm": "third_party/gpus/rocm/BUILD.tpl",
+    "local_config_rocm//crosstool": "third_party/gpus/crosstool/BUILD.rocm.tpl",
+    "local_config_cuda//": "third_party/gpus/local_config_cuda.BUILD",
+    "local_config_cuda//cuda": "third_party/gpus/cuda/hermetic/BUILD.tpl",
+}
+# Repositories whose definitions none of the checkouts has.
+ELSEWHERE = {"compute_library", "cuda_driver", "ml_build_config_platform", "local_config_apple_cc"}
+
+
+def labels(options: tuple[str, ...]) -> set[tuple[str, str, str]]:
+    """External labels that options name, as flags or as values: repository, package, target."""
+    found = set()
+    for option in options:
+        for text in (option.removeprefix("--"), option.partition("=")[2].strip('"')):
+            match = LABEL.match(text)
+            if match:
+                found.add((match["repository"], match["package"], match["name"]))
+    return found
+
+
+def looked_up(commit: Commit, options: tuple[str, ...]) -> tuple[set[str], set[str]]:
+    """External labels that are defined at this pin, and those that could not be looked up."""
+    there, unknown = set(), set()
+    for repository, package, name in labels(options):
+        label = f"@{repository}//{package}:{name}"
+        template = TEMPLATES.get(f"{repository}//{package}")
+        if template:
+            text = commit.xla.text(template)
+        elif repository in ELSEWHERE or (where := external(commit, repository)) is None:
+            unknown.add(label)
+            continue
+        else:
+            names = where.git("ls-tree", "--name-only", where.name, f"{package}/").split()
+            build = [path for path in names if path.endswith(("/BUILD", "/BUILD.bazel"))]
+            assert build, f"{commit.name}: {label}: no such package at {where.name}"
+            text = where.text(build[0])
+        assert f'"{name}"' in text, f"{commit.name}: {label}: not defined at this pin"
+        there.add(label)
+    return there, unknown
 
 
 @pytest.mark.parametrize("compiler", ["clang", "hermetic", "clang by path"])
@@ -90,9 +120,12 @@ def test_every_config_label_flag_and_variable_is_in_the_tree(
     invocations = bazel.invocations(spec)
     checks.check_options(tree, invocations)
     rule = commit.xla.text("third_party/gpus/rocm_configure.bzl")
+    known, unknown = set[str](), set[str]()
     for invocation in invocations:
         options = tree.rc.flatten(invocation.command, invocation.recipe)
-        known_flags(commit, options)
+        defined, elsewhere = looked_up(commit, options)
+        known |= defined
+        unknown |= elsewhere
         if not any(kind.needs_rocm for kind in invocation.kinds):
             continue
         values = source.variables(options)
@@ -107,7 +140,9 @@ def test_every_config_label_flag_and_variable_is_in_the_tree(
     broken = bool(tree.version_class.own_clang)
     state = ("reasoned: fails" if broken else "proved: options") if local else "proved: options"
     route = "machine's own" if local else "JAX's hermetic"
-    matrix.append((commit.name, compiler, state, f"{route}; class {tree.version_class}"))
+    said = f"{route}; class {tree.version_class}; {len(known)} external labels"
+    missed = f"; not looked up: {', '.join(sorted(unknown))}" if unknown else ""
+    matrix.append((commit.name, compiler, state, said + missed))
 
 
 @pytest.mark.parametrize("commit", downstream(), ids=lambda commit: commit.name)
@@ -138,11 +173,15 @@ def test_development_commits_belong_to_the_class_of_what_they_have(
         assert any("but has what" in note for note in notes)
 
 
-def test_the_fork_that_refuses_a_rocm_build_is_recognised(tmp_path: Path) -> None:
+def test_the_fork_that_refuses_a_rocm_build_is_recognised(tmp_path: Path, matrix: list) -> None:
     layouts = source.load_layouts(ROOT / "ci" / "layouts.yaml")
     refusal = layouts["upstream"].refusal
     assert refusal
-    assert refusal.pattern.search(Commit("rocm-fork", "HEAD").text(refusal.file))
+    fork = Commit("rocm-fork", "HEAD")
+    assert refusal.pattern.search(fork.text(refusal.file))
+    with pytest.raises(SourceError, match="is too old") as caught:  # its default branch is 0.6
+        gathered(fork, tmp_path, compiler="hermetic")
+    matrix.append(("rocm-fork", "any", "refused", str(caught.value).rpartition(": ")[2]))
 
 
 @pytest.mark.parametrize("commit", upstream(), ids=lambda commit: commit.name)

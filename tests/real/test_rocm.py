@@ -16,7 +16,8 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from checkouts import XLA_FILES, Commit, upstream
+from checkouts import XLA_FILES, Commit, downstream, upstream
+from packaging.version import Version
 
 from examples.miniature import make_therock
 from rocwheel import rocm, source
@@ -34,7 +35,9 @@ PORTED = (
     (re.compile(r"repository_ctx\.path\(rocm_dist_label\)"), _FOLDER),
     (re.compile(r"(\w+)\.get_child\(([^()]+)\)"), r'repository_ctx.path(str(\1) + "/" + \2)'),
 )
-BY_XLA = {commit.xla.name: commit for commit in upstream()}
+# An XLA that the checkouts do not have cannot be looked into: the table says so at the end.
+TREES = [*downstream(), *upstream()]
+BY_XLA = {commit.xla.name: commit for commit in TREES if commit.xla.is_here()}
 
 
 @pytest.fixture(scope="module")
@@ -47,14 +50,12 @@ def therock(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def needs_of(xla: Commit) -> object:
     """What ci/layouts.yaml says the JAX versions with this XLA look for."""
-    text = BY_XLA[xla.name].text("jax/version.py")
-    match = re.search(r'^_version = "([^"]+)"', text, re.MULTILINE)
+    tree = BY_XLA[xla.name]
+    layout = LAYOUTS["downstream" if tree.repository == "rocm-jax" else "upstream"]
+    match = re.search(r'^_version = "([^"]+)"', tree.text(layout.version.file), re.MULTILINE)
     assert match
     later = "_find_libs" not in xla.text("third_party/gpus/rocm_configure.bzl")
-    name = "0.11.0" if later else match[1]
-    from packaging.version import Version
-
-    found = LAYOUTS["upstream"].version_class(Version(name))
+    found = layout.version_class(Version("0.11.0" if later else match[1]))
     assert found
     return found.needs
 
@@ -211,3 +212,11 @@ def test_rocm_configure_really_configures_the_tree(
     assert theirs == known
     state = "knows clang 19" if theirs == {"19"} else f"lists clang {', '.join(theirs) or '-'}"
     matrix.append((BY_XLA[xla.name].name, "rocm_configure", "proved: evaluated", state))
+
+
+def test_what_is_not_here_is_in_the_table(matrix: list) -> None:
+    matrix += [
+        (commit.name, "rocm_configure", "not known", "its XLA is in no checkout")
+        for commit in TREES
+        if not commit.xla.is_here()
+    ]

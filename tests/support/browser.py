@@ -61,11 +61,41 @@ class Browser:
             time.sleep(0.02)
         return found
 
+    def devtools(self, command: str, **params: Any) -> None:
+        """A command of the DevTools protocol: what a person sets in the browser, not in a page."""
+        self._call("post", "goog/cdp/execute", cmd=command, params=params)
+
     def size(self, width: int, height: int) -> None:
         """Give the page this size, as a phone's emulation does."""
+        self.devtools(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=True,
+        )
+
+    def press(self, key: str) -> str:
+        """Press a key, such as Tab; what has the focus then, by its text or its name."""
+        code = {"Tab": 9, "Enter": 13}[key]
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self.devtools(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                code=key,
+                windowsVirtualKeyCode=code,
+                **(text if kind == "keyDown" else {}),
+            )
+        script = "const e = document.activeElement; return e.id || e.innerText || e.ariaLabel || ''"
+        return str(self.run(script))
+
+    def scheme(self, name: str) -> None:
+        """Prefer `light` or `dark`, as the person's system does."""
         self._call(
-            "post", "goog/cdp/execute", cmd="Emulation.setDeviceMetricsOverride",
-            params={"width": width, "height": height, "deviceScaleFactor": 1, "mobile": True},
+            "post", "goog/cdp/execute", cmd="Emulation.setEmulatedMedia",
+            params={"features": [{"name": "prefers-color-scheme", "value": name}]},
         )  # fmt: skip
 
     def log(self) -> list[str]:

@@ -89,11 +89,11 @@ def base_tarball() -> Path:
 
 
 @contextmanager
-def docker() -> Iterator[TestEngine]:
-    """A Docker daemon of our own."""
-    home = folder() / "docker"
+def docker(home: Path | None = None) -> Iterator[TestEngine]:
+    """A Docker daemon of our own; with `home` one that has nothing but what lies there."""
+    home = home or folder() / "docker"
     home.mkdir(parents=True, exist_ok=True)
-    with (folder() / "docker.lock").open("w") as lock, tempfile.TemporaryDirectory() as run:
+    with home.with_suffix(".lock").open("w") as lock, tempfile.TemporaryDirectory() as run:
         fcntl.flock(lock, fcntl.LOCK_EX)
         socket = Path(run) / "docker.sock"
         Path(run).chmod(0o755)
@@ -168,6 +168,14 @@ def with_image(engine: TestEngine, name: str = BASE) -> TestEngine:
     return engine
 
 
+def hand_over(name: str, giver: TestEngine, taker: TestEngine) -> None:
+    """The same image in another engine, under the same digest."""
+    env = {**os.environ, **giver.env}
+    with subprocess.Popen([giver.kind, "save", name], env=env, stdout=subprocess.PIPE) as saving:
+        taker("load", stdin=saving.stdout)
+    assert saving.returncode == 0
+
+
 def image_config(engine: TestEngine, name: str) -> dict:
     return json.loads(engine("inspect", "--type", "image", name))[0]
 
@@ -187,11 +195,7 @@ def with_builder(engine: TestEngine) -> str:
         name = build_builder(with_image(other))
         if engine("images", "--quiet", name):
             return name
-        saving = subprocess.Popen(
-            ["docker", "save", name], env={**os.environ, **other.env}, stdout=subprocess.PIPE
-        )
-        engine("load", stdin=saving.stdout)
-        assert saving.wait() == 0
+        hand_over(name, other, engine)
     return f"localhost/{name}" if engine("images", "--quiet", f"localhost/{name}") else name
 
 

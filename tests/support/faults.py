@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote, urlsplit
 
+import pytest
+
 # What the proxy does to a request. `lost` carries it out and says nothing: the cruellest of all.
 KINDS = ("500", "503", "403", "cut", "lost", "timeout")
 TIMEOUT = 1.5  # seconds; longer than the clients of the tests wait
@@ -157,3 +159,14 @@ def before(endpoint: str) -> Iterator[Proxy]:
         finally:
             proxy.shutdown()
             thread.join()
+
+
+@pytest.fixture
+def front(servers, monkeypatch):
+    """A proxy in front of SeaweedFS, which the environment names as the S3 server."""
+    server = servers["seaweedfs"]
+    with before(server.endpoint) as proxy:
+        for key, value in server.environ().items():
+            monkeypatch.setenv(key, value)
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
+        yield proxy

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from support.certificates import Certificates
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -59,18 +62,24 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def serve(root: Path, *, old: bool = False) -> Iterator[tuple[str, list[str]]]:
+def serve(
+    root: Path, *, old: bool = False, tls: Certificates | None = None
+) -> Iterator[tuple[str, list[str]]]:
     """Serve the repositories below `root`; yields the base URL and the paths asked for.
 
-    An `old` server gives only what a branch or tag points at.
+    An `old` server gives only what a branch or tag points at. With `tls` it speaks https.
     """
     seen: list[str] = []
     handler = type("Handler", (_Handler,), {"root": root, "seen": seen, "old": old})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    if tls:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(tls.server, tls.server_key)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}", seen
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.server_address[1]}", seen
     finally:
         server.shutdown()
         server.server_close()

@@ -7,6 +7,7 @@ from rocwheel.results import (
     CollectError,
     Fault,
     LaneRecord,
+    LastRun,
     Outcome,
     ProcessRecord,
     Results,
@@ -18,7 +19,10 @@ NASTY = "</script><script>window.broken = true</script> \x1b[31mred\x00 ]]> é"
 
 
 def attempt(outcome: Outcome, *, start: int = 0, ms: int = 10, lane: str = "gpu0", **more: object):
-    return Attempt(outcome=outcome, lane=lane, process=1, start_ms=start, duration_ms=ms, **more)
+    number = int(lane[-1]) + 1
+    return Attempt(
+        outcome=outcome, lane=lane, process=number, start_ms=start, duration_ms=ms, **more
+    )
 
 
 def rich(passing: int = 30) -> Results:
@@ -89,13 +93,25 @@ def rich(passing: int = 30) -> Results:
                 start_ms=0,
                 end_ms=max(1000, 10 * passing),
                 ended="exit status 1",
+                log=f"{n + 1:03d}-gpu{n}.log",
             )
             for n in range(2)
         ),
         faults=(Fault(state=State.CRASH, message="process 1 on gpu0 ended badly"),),
-        environment={"family": "gfx94X-dcgpu", "python": "3.12.1", "packages": "jax==0.9.1"},
+        environment={
+            "command": "gate --suite=smoke --wheels='/my wheels'",
+            "family": "gfx94X-dcgpu",
+            "python": "3.12.1",
+            "packages": "jax==0.9.1",
+        },
         duration_ms=max(1000, 10 * passing),
     )
 
 
+LAST = LastRun(
+    manifest="",
+    state=State.FAIL,
+    ended="2026-05-01 12:00",
+    bad={"test_b.py::test_hang": "timed-out", "test_a.py::test_0003": "failed"},
+)
 FOUND = Fault(state=State.CRASH, message="crashed: test_b.py::test_crash: signal 11 (SIGSEGV)")

@@ -8,7 +8,7 @@ answered with an error after its write was carried out, or have its write carrie
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -32,6 +32,7 @@ class Process:
     store: ScheduledStore | None = None
     thread: threading.Thread | None = None
     waiting: str = ""  # the request it is about to make
+    keys: tuple[str, ...] = ()  # what that is about
     verdict: str = ""  # what it is told to do: go, kill, lost, late
     is_over: bool = False
     was_killed: bool = False
@@ -43,12 +44,12 @@ class Process:
 class Conductor:
     """Lets processes go one request at a time."""
 
-    def __init__(self, look: Callable[[], None]) -> None:
-        """`look` is called while everybody stands still, after each request."""
+    def __init__(self, look: Callable[[Collection[str]], None]) -> None:
+        """`look` is called with its keys after each write, while everybody stands still."""
         self._change = threading.Condition()
         self._look = look
         self.processes: list[Process] = []
-        self.late: list[Callable[[], object]] = []
+        self.late: list[tuple[tuple[str, ...], Callable[[], object]]] = []
 
     def begin(self, name: str, store, work: Callable[[ScheduledStore], object]) -> Process:
         process = Process(name=name, work=work)
@@ -63,12 +64,14 @@ class Conductor:
         """Let a process make its request; return when it stands before the next, or is over."""
         if process.is_over:
             return
+        request, changed = process.waiting, process.keys
         with self._change:
-            process.requests.append(process.waiting)
+            process.requests.append(request)
             process.verdict, process.waiting = verdict, ""
             self._change.notify_all()
         self._stand(process)
-        self._look()
+        if request.split()[0] in WRITES:
+            self._look(changed)
 
     def finish(self, process: Process) -> None:
         """Let a process go to its end."""
@@ -81,18 +84,18 @@ class Conductor:
 
     def arrive(self) -> None:
         """Carry out what is late."""
-        for write in self.late:
+        for changed, write in self.late:
             with suppress(StoreError):  # where its condition holds no more
                 write()
-            self._look()
+            self._look(changed)
         self.late.clear()
 
-    def ask(self, process: Process, request: str) -> str:
+    def ask(self, process: Process, request: str, keys: tuple[str, ...]) -> str:
         """Called by a process before a request: what it shall do."""
         with self._change:
             if process.was_killed:
                 raise Killed
-            process.waiting = request
+            process.waiting, process.keys = request, keys
             self._change.notify_all()
             if not self._change.wait_for(lambda: process.verdict, timeout=SECONDS):
                 raise AssertionError(f"{process.name}: nobody let it go on from {request}")
@@ -132,10 +135,13 @@ class ScheduledStore:
             return found
 
         def request(*args, **kwargs):
-            key = args[0] if isinstance(args[0], str) else args[0].key
-            verdict = self._conductor.ask(self._process, f"{name} {key}")
+            keys = tuple(
+                arg if isinstance(arg, str) else arg.key for arg in args[: 1 + (name == "copy")]
+            )
+            key = keys[0]
+            verdict = self._conductor.ask(self._process, f"{name} {key}", keys)
             if verdict == "late" and name in WRITES:
-                self._conductor.late.append(lambda: found(*args, **kwargs))
+                self._conductor.late.append((keys, lambda: found(*args, **kwargs)))
                 raise StoreError(f"{key}: no answer in time", hint="made up")
             answer = found(*args, **kwargs)
             if verdict == "lost" and name in WRITES:

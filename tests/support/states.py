@@ -7,7 +7,7 @@ from zlib import crc32
 
 import amdgpu_family_matrix as matrix
 from rocwheel.ledger.nights import now_text
-from rocwheel.report.state import CellSummary, FamilySummary, NightSummary, WheelSize
+from rocwheel.report.night_page import CellSummary, FamilySummary, NightSummary, WheelSize
 from rocwheel.verdict import State
 
 FIRST = datetime(2026, 1, 1, 3, tzinfo=timezone.utc)
@@ -15,9 +15,15 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 STATES = (State.PASS,) * 9 + (State.FAIL, State.FLAKY, State.INFRA)
 
 
-def summary(number: int, *, families: int = 16, pythons: tuple[str, ...] = PYTHONS) -> NightSummary:
-    """The night with that number; the same for the same number."""
-    made = FIRST + timedelta(days=number)
+def summary(
+    number: int,
+    *,
+    families: int = 16,
+    pythons: tuple[str, ...] = PYTHONS,
+    shift: timedelta = timedelta(0),
+) -> NightSummary:
+    """The night with that number; the same for the same number, but for when it was."""
+    made = FIRST + timedelta(days=number) + shift
     chosen = list(matrix.FAMILIES.values())[:families]
     cells, absent = [], []
     for family in chosen:

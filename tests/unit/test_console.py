@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from io import StringIO
 
 import pytest
@@ -28,9 +29,61 @@ class Clock:
         return self.now
 
 
-def make(mode=ConsoleMode.PLAIN, verbosity=0):
+def make(mode=ConsoleMode.PLAIN, verbosity=0, **more):
     stream, clock = StringIO(), Clock()
-    return Console(stream, clock=clock, mode=mode, verbosity=verbosity), stream, clock
+    return Console(stream, clock=clock, mode=mode, verbosity=verbosity, **more), stream, clock
+
+
+class Terminal(StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("unit", list(Unit))
+def test_live_progress_is_one_line_of_80_columns(monkeypatch, unit):
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    console = Console(stream, clock=Clock(), mode=ConsoleMode.TERMINAL, colour=True)
+    with console.progress("checking the whole of a long index", unit=unit) as bar:
+        text = " | ".join(f"gpu{n} tests/a_long_name_of_a_test.py::test_{n} 12 s" for n in range(8))
+        bar.update(123_456_789, total=1_234_567_890, text=text)
+    drawn = re.split(r"[\r\n]", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", stream.getvalue()))
+    assert max(map(len, drawn)) <= 80, drawn
+    assert any("checking" in line and "…" in line for line in drawn)
+    assert "\x1b[1A" not in stream.getvalue().replace("\x1b[1A\x1b[2K", "", 1)
+
+
+def test_progress_in_a_log_is_at_most_80_columns_wide():
+    console, stream, clock = make()
+    with console.progress("tests") as bar:
+        bar.update(0, total=9)
+        clock.now += 11
+        bar.update(1, text="x" * 200)
+    (line,) = stream.getvalue().splitlines()
+    assert len(line) == 80
+    assert line.endswith("…")
+
+
+def test_errors_have_colour_where_there_is_one_and_the_same_words():
+    coloured, shown, _ = make(ConsoleMode.TERMINAL, colour=True)
+    plain, same, _ = make(ConsoleMode.TERMINAL)
+    for console in (coloured, plain):
+        console.warn("odd \x1b[2J")
+        console.fail(ConfigError("bad", hint="mend it"))
+    assert re.sub(r"\x1b\[[0-9;]*m", "", shown.getvalue()) == same.getvalue()
+    assert "\x1b[1;31merror:\x1b[0m bad" in shown.getvalue()
+    assert "\x1b[2J" not in shown.getvalue()
+    assert "\x1b" not in same.getvalue()
+
+
+def test_a_warning_that_is_found_twice_is_told_once():
+    console, stream, _ = make()
+    console.warn("odd")
+    console.warn("odd", once=True)
+    assert stream.getvalue() == "warning: odd\n"
+    console.warn("odd")
+    assert stream.getvalue() == "warning: odd\n" * 2
 
 
 def test_a_step_says_how_long_it_took_and_keeps_it():

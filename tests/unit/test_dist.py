@@ -21,6 +21,7 @@ TARBALL = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
 
 def request(tmp_path, **changes):
     plain = dist.Request(
+        allow_dirty=True,  # of the checkout that the tests stand in
         therock=f"https://example.com/{TARBALL}",
         wheelhouse=tmp_path / "wheelhouse",
         cache=tmp_path / "cache",
@@ -97,7 +98,10 @@ def test_a_new_jax_is_a_few_lines_of_data(tmp_path, runner):
     new = layouts[start:end].replace(">=0.11.1", ">=0.99").replace("rocm_release_wheel", "next")
     (ci / "layouts.yaml").write_text(layouts[:start] + old + new + layouts[end:])
     asked = request(
-        tmp_path, jax_version="0.99.0", compiler="hermetic", home=home.find(tmp_path / "ci")
+        tmp_path,
+        jax_version="0.99.0",
+        compiler="hermetic",
+        home=home.find(tmp_path / "ci"),
     )
     shown = "\n".join(dist.dry_run(dist.plan(asked), runner=runner))
     assert " --config=next " in shown

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import os
+import pkgutil
 import re
 import shlex
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import click
@@ -19,6 +22,8 @@ from rocwheel.cli.app import App
 from rocwheel.errors import RocwheelError
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "build" / "rocwheel"
+IN_A_STORE = ("state.json",)
 
 
 def test_the_reference_of_commands_is_up_to_date():
@@ -34,6 +39,39 @@ def test_the_reference_of_commands_is_up_to_date():
 def test_relative_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_place_that_the_architecture_names_is_there():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    rooms = {path.stem for path in PACKAGE.iterdir()}
+    looked = 0
+    for word in re.findall(r"`([^`\n]+)`", text):
+        if re.fullmatch(r"[\w./*-]+(/|\.(py|yaml|json|toml))", word) and word not in IN_A_STORE:
+            assert any((*ROOT.glob(word), *PACKAGE.glob(word))), word
+            looked += 1
+        elif re.fullmatch(r"\w+(\.\w+)+", word) and word.partition(".")[0] in rooms:
+            pkgutil.resolve_name(f"rocwheel.{word}")
+            looked += 1
+    assert looked > 100
+
+
+def test_the_architecture_gives_every_module_of_the_top_its_layer():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    table = text.partition("| layer |")[2].partition("Beside the package")[0]
+    for path in PACKAGE.iterdir():
+        if (path.suffix == ".py" or (path / "__init__.py").exists()) and path.stem[0] != "_":
+            assert re.search(rf"`{path.stem}/?`", table), path
+
+
+def test_a_public_class_is_called_like_no_other():
+    """Who looks for a name finds one thing."""
+    where = defaultdict(list)
+    for path in (*PACKAGE.rglob("*.py"), ROOT / "amdgpu_family_matrix.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                where[node.name].append(str(path.relative_to(ROOT)))
+    assert len(where) > 300
+    assert {name: places for name, places in where.items() if len(places) > 1} == {}
 
 
 def test_the_tutorial_lists_every_exit_status():

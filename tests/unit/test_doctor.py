@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime, timezone
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from rocwheel import doctor
+from rocwheel.store.file import FileStore
 
 
 @pytest.fixture
 def machine(tmp_path, runner):
-    def make(**kwargs):
+    def make(environ=MappingProxyType({}), **kwargs):
         return doctor.Machine(
-            environ={"PATH": os.environ["PATH"]},
+            environ={"PATH": os.environ["PATH"], "https_proxy": "http://proxy:1", **environ},
             cache=tmp_path / "cache",
             runner=runner,
             groups=frozenset({"users"}),
@@ -57,8 +60,37 @@ def test_a_machine_with_gpus_lacks_nothing(machine, tmp_path):
 
 
 def test_a_name_that_does_not_resolve_is_said(machine):
-    found = rows(machine(hosts=("no-such-host.invalid",)), "release")
-    assert found["no-such-host.invalid"].remedy
+    place = machine({"no_proxy": "*"}, hosts=("no-such-host.invalid",))
+    assert rows(place, "release")["no-such-host.invalid"].remedy
+
+
+def test_names_are_those_that_the_purpose_needs(machine):
+    place = machine({"PIP_INDEX_URL": "https://mirror.example.com/simple"}, hosts=("cdn.example",))
+    assert {"github.com", "storage.googleapis.com"} <= rows(place, "build").keys()
+    gate, release = rows(place, "gate"), rows(place, "release")
+    assert gate["mirror.example.com"].found == "through the proxy"
+    assert "storage.googleapis.com" not in gate
+    assert "cdn.example" in release
+    assert "github.com" not in release
+
+
+def test_a_folder_says_whether_it_may_be_written(machine, tmp_path):
+    store = FileStore(tmp_path / "store")
+    found = rows(machine(store=store), "release")
+    assert found[store.url].found == "may be written"
+    assert "S3 credentials" not in found
+    assert "store" in rows(machine(), "gate")
+    assert "store" not in rows(machine(), "build")
+
+
+def test_the_clock_is_shown_for_every_purpose(machine):
+    for purpose in doctor.Purpose:
+        assert (
+            rows(machine(now=datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc)), purpose.value)[
+                "clock"
+            ].found
+            == "2026-01-02 03:04 UTC"
+        )
 
 
 def test_headers_matter_for_building_only(machine, tmp_path, monkeypatch):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 
 import pytest
 from support.wheelset import FAMILY
 
+from amdgpu_family_matrix import Bypass
 from rocwheel import families
 from rocwheel.cli import main
 from rocwheel.errors import ConfigError
@@ -21,6 +23,18 @@ def test_the_miniature_says_what_a_pass_must_show():
     assert family.need("miniature").gpus == 0
 
 
+def test_runners_make_gate_cells_and_a_bypass_excuses_that_there_is_none(tmp_path):
+    file = tmp_path / "families.yaml"
+    text = FILE.read_text()
+    assert [r.label for r in families.load(FILE)["miniature"].runners_for("miniature")]
+    file.write_text(
+        text.replace("    runners: [any-machine]", "    bypass: {owner: us, reason: moving, expires: 2026-05-01}")
+    )  # fmt: skip
+    family = families.load(file)["miniature"]
+    assert family.runners_for("miniature") == ()
+    assert family.bypass_tests_for_releases == Bypass("us", "moving", date(2026, 5, 1))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
@@ -29,6 +43,7 @@ def test_the_miniature_says_what_a_pass_must_show():
         ("required}", "requird}", "unknown value 'requird'"),
         ("name: miniature", "name: gfx94X", "is not a family name"),
         ("gfx90a", "mi210", "is not a gfx target"),
+        ("any-machine", "'any machine'", "is not a runner label"),
     ],
 )
 def test_a_mistake_is_located(tmp_path, old, new, problem):
@@ -43,7 +58,7 @@ def test_a_mistake_is_located(tmp_path, old, new, problem):
 def test_no_channel_and_no_bucket_takes_such_a_family(where, capsys):
     status = main(["status", f"--families={FILE}", "--family=miniature", where])
     assert status == 3
-    assert "goes into a folder only" in capsys.readouterr().err
+    assert "go into a store of this machine only" in capsys.readouterr().err
 
 
 def test_the_matrix_is_still_asked_for_its_own(capsys, tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import amdgpu_family_matrix as matrix
-from amdgpu_family_matrix import NEEDS, Bypass, Family, Level, Need, Rule, Runner, Trigger
+from amdgpu_family_matrix import NEEDS, Bypass, Family, Level, Need, Rule, RunnerPool, Trigger
 
 FILE = Path(matrix.__file__)
 
@@ -171,14 +171,14 @@ def test_a_tarballs_name_tells_its_family(name, family):
         (
             "runners",
             lambda: Family(
-                "gfx94X", ("gfx942",), Trigger.NIGHTLY, runners=(Runner("a"), Runner("a"))
+                "gfx94X", ("gfx942",), Trigger.NIGHTLY, runners=(RunnerPool("a"), RunnerPool("a"))
             ),
         ),
-        ("label", lambda: Runner("no blanks")),
-        ("weight", lambda: Runner("a", 0)),
-        ("gpus", lambda: Runner("a", gpus=-1)),
-        ("partition", lambda: Runner("a", partition="a,b")),
-        ("gres", lambda: Runner("a", gres="gpu:mi300x:4")),
+        ("label", lambda: RunnerPool("no blanks")),
+        ("weight", lambda: RunnerPool("a", 0)),
+        ("gpus", lambda: RunnerPool("a", gpus=-1)),
+        ("partition", lambda: RunnerPool("a", partition="a,b")),
+        ("gres", lambda: RunnerPool("a", gres="gpu:mi300x:4")),
         ("gpus", lambda: Need("a", gpus=-1)),
         ("shards", lambda: Need("a", shards=0)),
         ("bypass", lambda: Bypass("", "why", dt.date(2026, 1, 1))),

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
 from xml.etree import ElementTree as ET
 
 import pytest
-from support.report import FOUND, NASTY, rich
+from support.report import FOUND, LAST, NASTY, attempt, rich
 
-from rocwheel.report import junit, page, render, summary
-from rocwheel.results import Fault, Results
+from rocwheel.report import gate_page, junit, render, summary
+from rocwheel.report.trail import Trails
+from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -51,7 +53,7 @@ def test_characters_that_xml_forbids_do_not_break_it(xml):
 
 @pytest.fixture
 def html():
-    return page.render(rich(), FOUND, {"MIOpen": "", "rocThrust": "header-only"}).decode()
+    return gate_page.render(rich(), FOUND, {"MIOpen": "", "rocThrust": "header-only"}).decode()
 
 
 def test_the_first_failure_stands_before_everything_else(html):
@@ -73,7 +75,7 @@ def test_the_page_needs_nothing_from_elsewhere(html):
 
 def test_libraries_are_exercised_only_where_they_were_seen():
     found = {
-        item.name: item for item in page.libraries_of(rich(), {"MIOpen": "", "rocThrust": "h"})
+        item.name: item for item in gate_page.libraries_of(rich(), {"MIOpen": "", "rocThrust": "h"})
     }
     assert found["hipFFT"].status == "exercised"
     assert (found["hipFFT"].tests, found["hipFFT"].exercised) == (3, 1)
@@ -85,45 +87,45 @@ def test_libraries_are_exercised_only_where_they_were_seen():
 
 def test_the_timeline_joins_short_tests_and_shows_every_bad_one():
     many = rich(passing=20_000)
-    bars = [bar for lane in many.lanes for bar in page.bars(many, lane.name)]
+    bars = [bar for lane in many.lanes for bar in gate_page.bars(many, lane.name)]
     assert len(bars) < 2500
     kinds = [bar.kind for bar in bars]
     assert kinds.count("failed") == 3
     assert kinds.count("crashed") == kinds.count("timed-out") == 1
-    assert all(0 <= bar.left <= page.WIDTH for bar in bars)
+    assert all(0 <= bar.left <= gate_page.WIDTH for bar in bars)
 
 
 def test_a_run_on_other_hardware_never_reads_like_one_on_the_familys_gpus():
     there = rich()
     here = replace(there, environment={**there.environment, "backend": "cpu"})
     passed = Fault(state=State.PASS, message="")
-    assert page.verdict_text(there, passed) == "smoke on gfx94X-dcgpu, CPython 3.12.1: pass"
-    assert page.verdict_text(here, passed) == (
+    assert gate_page.verdict_text(there, passed) == "smoke on gfx94X-dcgpu, CPython 3.12.1: pass"
+    assert gate_page.verdict_text(here, passed) == (
         "smoke on the CPU, not gfx94X-dcgpu, CPython 3.12.1: pass"
     )
-    assert "says nothing about a GPU" in page.render(here, passed, {}).decode()
-    assert "says nothing about a GPU" not in page.render(there, passed, {}).decode()
+    assert "says nothing about a GPU" in gate_page.render(here, passed, {}).decode()
+    assert "says nothing about a GPU" not in gate_page.render(there, passed, {}).decode()
 
 
 def test_every_state_is_explained_to_who_sees_it_for_the_first_time():
-    assert set(page.MEANINGS) == set(State)
+    assert set(gate_page.MEANINGS) == set(State)
     for state in State:
-        text = page.render(rich(), Fault(state=state, message=""), {}).decode()
-        assert page.MEANINGS[state] in text
+        text = gate_page.render(rich(), Fault(state=state, message=""), {}).decode()
+        assert gate_page.MEANINGS[state] in text
 
 
 def test_of_many_failures_the_first_are_shown_with_their_reasons_and_the_rest_counted():
     bad = next(test for test in rich().tests if "test_bad" in test.test)
     many = replace(rich(), tests=tuple(replace(bad, test=f"a.py::t{n}") for n in range(500)))
-    text = page.render(many, FOUND, {}).decode()
-    assert text.count('class="why">assert 1 == 2<') == page.SHOWN
-    assert f"{500 - page.SHOWN} more are in the" in text
+    text = gate_page.render(many, FOUND, {}).decode()
+    assert text.count('class="why">assert 1 == 2<') == gate_page.SHOWN
+    assert f"{500 - gate_page.SHOWN} more are in the" in text
 
 
 def test_a_run_that_ended_before_its_tests_has_a_page_too():
     empty = Results(suite="smoke", shard="", files=(), suite_files=(), tests=())
     found = Fault(state=State.NO_RUNNER, message="no GPU here")
-    assert "no GPU here" in page.render(empty, found, {}).decode()
+    assert "no GPU here" in gate_page.render(empty, found, {}).decode()
     assert ET.fromstring(junit.render(empty, found)).get("tests") == "0"
 
 
@@ -160,3 +162,66 @@ def test_a_bad_state_without_a_failing_test_is_annotated_as_well():
 
 def test_the_nasty_text_is_really_nasty():
     assert {"\x00", "\x1b"} <= set(NASTY)
+
+
+def test_a_failure_has_the_line_that_runs_it_again_its_process_and_what_ran_before():
+    results = rich()
+    bad = next(test for test in results.failures if "test_bad" in test.test)
+    found = Trails(results, LAST).of(bad)
+    assert shlex.split(found.again) == [
+        "rocwheel", "gate", "--suite=smoke", "--wheels=/my wheels",
+        "--test=test_b.py::Case::test_bad[a::b]",
+    ]  # fmt: skip
+    first = found.ends[0].places[0]
+    assert (first.lane, first.process, first.log) == ("gpu0", 1, "001-gpu0.log")
+    assert first.before == "test_b.py::test_flaky"
+    assert first.number > 1
+    html = gate_page.render(results, FOUND, {}, LAST).decode()
+    assert 'href="logs/001-gpu0.log"' in html
+
+
+def test_attempts_that_ended_alike_are_one_but_for_addresses_and_process_numbers():
+    results = rich()
+    attempts = tuple(
+        attempt(Outcome.CRASHED, lane=f"gpu{n}", start=5, message=f"at 0x7f0{n} in process {n}")
+        for n in range(2)
+    )
+    other = attempt(Outcome.FAILED, start=6, message="assert 0")
+    test = TestResult(test="t.py::t", outcome=Outcome.CRASHED, attempts=(*attempts, other))
+    trail = Trails(replace(results, tests=(test,)), None).of(test)
+    assert [len(end.places) for end in trail.ends] == [2, 1]
+    assert trail.change == "", "without a run before nothing is new"
+
+
+def test_what_is_new_against_the_last_run_is_told():
+    results = rich()
+    changes = {t.test: Trails(results, LAST).of(t).change for t in results.failures}
+    assert changes["test_b.py::test_hang"] == "timed-out in the last run too"
+    assert changes["test_b.py::test_crash"].startswith("new")
+    html = gate_page.render(results, FOUND, {}, LAST).decode()
+    assert "2 new failures, 1 known from it, 1 mended" in html
+    assert "Mended since the last run" in html
+    assert "No run of this suite" in gate_page.render(results, FOUND, {}).decode()
+
+
+def test_states_are_coloured_by_what_to_do_and_say_it():
+    colours = {state: gate_page.colour(state) for state in State}
+    assert colours[State.PASS] == "good"
+    assert colours[State.NO_RUNNER] == colours[State.INFRA] == colours[State.NOT_RUN] == "idle"
+    assert colours[State.FAIL] == colours[State.CRASH] == colours[State.TIMEOUT] == "bad"
+    assert colours[State.TOO_FEW_RAN] == colours[State.FLAKY] == "warn"
+    assert set(gate_page.TO_DO) == set(State)
+    empty = replace(rich(), tests=(), faults=(), collect_errors=())
+    html = gate_page.render(empty, Fault(state=State.NO_RUNNER, message="no GPU"), {}).decode()
+    assert "Run it where there are GPUs of the family" in html
+    assert '<span class="badge idle">no-runner' in html
+
+
+def test_what_a_long_output_ends_with_stands_there_and_the_rest_is_folded():
+    text = "".join(f"line {number}\n" for number in range(40))
+    test = TestResult(
+        test="t.py::t", outcome=Outcome.FAILED, attempts=(attempt(Outcome.FAILED, output=text),)
+    )
+    html = gate_page.render(replace(rich(), tests=(test,)), FOUND, {}).decode()
+    assert "<pre>line 28\n" in html
+    assert "All it printed" in html

@@ -7,17 +7,13 @@ import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.bazel import releases
-from rocwheel.console import silent
+from rocwheel.bazel.releases import Downloads
+from rocwheel.console import Console, silent
 from rocwheel.errors import CommandError, HostError
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from rocwheel.bazel.releases import Downloads
-    from rocwheel.console import Console
-    from rocwheel.process import GuestPath, Runner
+from rocwheel.process import Command, GuestPath, Runner
 
 UNKNOWN: Final = "unknown"
 NAMES: Final = ("bazel", "bazelisk")
@@ -96,7 +92,9 @@ def _search(
     for path in filter(None, (shutil.which(name, path=search_path) for name in NAMES)):
         try:
             version = identity(path, workspace, runner)
-        except HostError as exc:  # a wrapper without the version that `.bazelversion` asks for
+        # a wrapper without the version that `.bazelversion` asks for:
+        # https://github.com/bazelbuild/bazelisk#how-does-bazelisk-know-which-bazel-version-to-run
+        except HostError as exc:
             others.append(str(exc))
             continue
         if wanted in {"", version}:

@@ -13,29 +13,26 @@ import shutil
 import signal
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel.bazel.events import BuildEvents, FailedAction, Spawned, read_spawns
+from rocwheel.bazel.invocation import BazelInvocation, WheelTarget
 from rocwheel.bazel.profile import Summary, read_profile
 from rocwheel.bazel.remote import ask, write_headers
-from rocwheel.console import count, duration, size
+from rocwheel.console import Console, Progress, count, duration, size
 from rocwheel.errors import BazelError, CommandError, HostError
 from rocwheel.files import locked, write_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from rocwheel.bazel.invocation import BazelInvocation, WheelTarget
-    from rocwheel.console import Console, Progress
-    from rocwheel.model import WheelKind
-    from rocwheel.process import Runner
+from rocwheel.model import WheelKind
+from rocwheel.process import Runner
 
 POLL_SECONDS: Final = 0.2
-RUNNER_COUNTS_SINCE: Final = (5,)  # Bazel that counts cache hits in its build metrics
+# Bazel that counts cache hits in its build metrics: https://github.com/bazelbuild/bazel/issues/7714
+RUNNER_COUNTS_SINCE: Final = (5,)
 SHOWN_LINES: Final = 60  # of a failed action's output
 WARNINGS: Final = 20  # kept of one invocation
 OWN_FAILURES: Final = frozenset({"NON_ZERO_EXIT", "TIMEOUT", ""})
@@ -76,7 +73,7 @@ class BazelResult:
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """Where one invocation leaves its traces."""
+    """Paths of the files that one Bazel invocation writes: log, events, profile."""
 
     log: Path
     events: Path

@@ -6,18 +6,15 @@ The patterns are data, `ci/known_failures.yaml`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel import config
+from rocwheel.config import Field
 from rocwheel.errors import BazelError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from rocwheel.config import Field
 
 SCHEMA: Final = 1
 SHOWN: Final = 160  # characters of a line

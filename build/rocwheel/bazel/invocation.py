@@ -8,14 +8,15 @@ own `~/.bazelrc` is not read. What cannot work is refused here, before Bazel sta
 from __future__ import annotations
 
 import hashlib
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from rocwheel.bazel.binary import BazelBinary
 from rocwheel.bazel.remote import LOCAL, Remote
 from rocwheel.errors import ConfigError
-from rocwheel.layout import expand, expand_env
+from rocwheel.layout import Layout, VersionClass, expand, expand_env
 from rocwheel.model import (
     PythonVersion,
     RocmVersion,
@@ -26,12 +27,6 @@ from rocwheel.model import (
 )
 from rocwheel.process import Command, GuestPath
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rocwheel.bazel.binary import BazelBinary
-    from rocwheel.layout import Layout, VersionClass
-
 COMPILERS: Final = ("clang", "gcc", "hermetic")
 CPU_FEATURES: Final = ("release", "native", "default")
 WHEEL_TYPES: Final = ("release", "nightly", "custom", "snapshot")
@@ -40,17 +35,6 @@ BAZEL_WITH_MODULES: Final = (6,)
 CLANG_WITH_CONFIG: Final = 16
 CLANG_WITH_AVXVNNIINT8: Final = 19
 GCC_WITH_AVXVNNIINT8: Final = 13
-_OWNED: Final = re.compile(
-    r"(?:(?P<python>HERMETIC_PYTHON_VERSION)|(?P<wheel>ML_WHEEL_\w+)"
-    r"|(?P<rocm>ROCM_PATH|ROCM_DISTRO_\w+|TF_ROCM_MULTIPLE_PATHS)"
-    r"|(?P<targets>TF_ROCM_AMDGPU_TARGETS))(?:=|\Z)"
-)
-_DECIDES: Final = {
-    "python": "--python-versions",
-    "wheel": "--wheel-type, --wheel-date, --wheel-hash and --wheel-suffix",
-    "rocm": "--therock-path",
-    "targets": "--gfx-targets or --family",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -265,29 +249,8 @@ def check(spec: BuildSpec) -> None:
     if not spec.pythons or not spec.kinds:
         raise ConfigError("nothing to build", hint="name at least one CPython and one wheel")
     _check_version(spec)
-    _check_own_options(spec.options)
     if any(kind.needs_rocm for kind in spec.kinds):
         _check_rocm(spec)
-
-
-def _check_own_options(options: tuple[str, ...]) -> None:
-    """Refuse a user's option that would silently undo what another option decided.
-
-    JAX's own build refuses HERMETIC_PYTHON_VERSION there, too. A distribution of ROCm named by
-    variable goes before ROCM_PATH in XLA's rocm_configure.bzl.
-    """
-    words = iter(options)
-    for word in words:
-        kind, _, assignment = word.partition("=")
-        if kind not in ("--repo_env", "--action_env", "--host_action_env"):
-            continue
-        assignment = assignment or next(words, "")
-        found = _OWNED.match(assignment)
-        if found:
-            raise ConfigError(
-                f"{kind}={assignment}: decided by {_DECIDES[found.lastgroup or '']}",
-                hint="leave it out of --bazel-options and give that option instead",
-            )
 
 
 def _check_version(spec: BuildSpec) -> None:

@@ -7,21 +7,17 @@ cached one is the right one; nothing is executed before its bytes were compared.
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel import config, files
-from rocwheel.console import Unit
+from rocwheel.config import Field
+from rocwheel.console import Console, Unit
 from rocwheel.download import Client, Retry, has_password, save, without_secrets
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.config import Field
-    from rocwheel.console import Console
 
 SCHEMA: Final = 1
 ELSEWHERE: Final = "check --bazel-mirror and --bazel-proxy, or name a Bazel with --bazel-path"
@@ -31,7 +27,7 @@ _MACHINES: Final = {"x86_64": "x86_64", "aarch64": "arm64"}  # as Bazel spells t
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """One Bazel binary: its bytes are its identity."""
+    """One Bazel release for one platform, identified by its SHA-256."""
 
     version: str
     platform: str
@@ -42,7 +38,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True)
 class Releases:
-    """Every release of the table."""
+    """All Bazel releases of `ci/bazel_binaries.yaml`."""
 
     url: str  # template: {version} and {platform}
     releases: tuple[Release, ...]

@@ -12,6 +12,7 @@ import hashlib
 import os
 import socket
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
@@ -21,8 +22,6 @@ from rocwheel.download import reason
 from rocwheel.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import requests
 
 SLOW_SECONDS: Final = 2.0  # for a request of a few bytes; Bazel would wait as long per action
@@ -37,7 +36,7 @@ NOT_FOUND: Final = 404
 
 @dataclass(frozen=True, kw_only=True)
 class Remote:
-    """What was asked for; `headers` are secrets."""
+    """The remote cache and executor that were asked for; `headers` are secrets."""
 
     cache: str = ""
     executor: str = ""
@@ -67,7 +66,8 @@ class Remote:
             "--remote_local_fallback",
             # JAX's rc file says local; where the executor cannot, the next of the list may.
             *(("--spawn_strategy=remote,sandboxed,local",) if self.executor else ()),
-            # What is uploaded must be what was compiled, even when a file changes meanwhile.
+            # What is uploaded must be what was compiled, even when a file changes meanwhile:
+            # https://github.com/bazelbuild/bazel/issues/3360
             *(("--experimental_guard_against_concurrent_changes",) if self.upload else ()),
             # Announcing rc options would print the headers.
             *(("--noannounce_rc",) if self.headers else ()),
@@ -89,7 +89,7 @@ class Remote:
 
     @property
     def secrets(self) -> tuple[str, ...]:
-        """What must not be in any file that is kept."""
+        """Credentials that may stand in no file that is kept."""
         return tuple(value for _, value in self.headers if value)
 
 
@@ -142,6 +142,7 @@ def read_remote(
             "a client certificate and its key belong together",
             hint="give --remote-tls-certificate and --remote-tls-key",
         )
+    # https://github.com/bazelbuild/bazel/issues/12764
     if tls_key and "BEGIN PRIVATE KEY" not in tls_key.read_text(encoding="utf-8", errors="replace"):
         raise ConfigError(
             f"{tls_key}: no PKCS #8 key, and Bazel reads no other",
@@ -204,7 +205,7 @@ def _check_address(name: str, address: str, schemes: tuple[str, ...]) -> None:
             f"{name} {parts.scheme}://{parts.hostname or ''}: not an address of this kind",
             hint=f"write {' or '.join(f'{scheme}://host' for scheme in schemes)}",
         )
-    if parts.username is not None or parts.password is not None:
+    if parts.username is not None or parts.password is not None or parts.query:
         raise ConfigError(
             f"{name} {parts.scheme}://{parts.hostname}: has a password or token in it",
             hint="put an Authorization line into a file: --remote-header-file",

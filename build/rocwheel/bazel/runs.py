@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 from rocwheel.bazel.build import BazelResult, build
-from rocwheel.bazel.profile import SLOWEST
+from rocwheel.bazel.invocation import BazelInvocation
+from rocwheel.bazel.profile import SLOWEST, Timed
 from rocwheel.build_record import InvocationRecord, TimedAction
-from rocwheel.console import count, size
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from rocwheel.bazel.invocation import BazelInvocation
-    from rocwheel.bazel.profile import Timed
-    from rocwheel.console import Console
-    from rocwheel.process import Runner
+from rocwheel.console import Console, count, size
+from rocwheel.process import Runner
 
 
 @dataclass(frozen=True, kw_only=True)

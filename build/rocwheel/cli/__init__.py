@@ -9,18 +9,21 @@ import importlib
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from rocwheel import __version__
 from rocwheel.cli.app import App, start
-from rocwheel.cli.command import SectionedGroup, before_the_command, common_options, dry_run_option
+from rocwheel.cli.command import DryRun, SectionedGroup, before_the_command, common_options
 from rocwheel.errors import HostError, InterruptError, RocwheelError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
+
+    from click.shell_completion import CompletionItem
 
 # by stage, as the help shows them: name -> where it is, and the first line of its help
 STAGES: Final = {
@@ -75,6 +78,10 @@ STAGES: Final = {
             "rocwheel.cli.release:prune",
             "Remove what the channel's retention no longer keeps.",
         ),
+        "runtime_images": (
+            "rocwheel.cli.runtime:runtime_images",
+            "Make, test and push a runtime image of a released wheel set.",
+        ),
     },
     "Nightly": {
         "nightly": (
@@ -112,6 +119,7 @@ STAGES: Final = {
         "completion": ("rocwheel.cli.completion:completion", "Print shell completion code."),
     },
 }
+COMPLETE: Final = "_ROCWHEEL_COMPLETE"  # set by the code that `completion` prints
 COMMANDS: Final = {name: what for stage in STAGES.values() for name, what in stage.items()}
 
 
@@ -147,6 +155,18 @@ class Commands(SectionedGroup):
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands of the table, and options, which may stand before a command; imports none."""
+        from click.shell_completion import CompletionItem
+
+        from rocwheel.cli.options import build_options
+
+        options = before_the_command(build_options, DryRun.declared)
+        opts = [name for param in (*self.get_params(ctx), *options) for name in param.opts]
+        names = opts if incomplete.startswith("-") else COMMANDS
+        found = sorted({name for name in names if name.startswith(incomplete)})
+        return [CompletionItem(name) for name in found]
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         for stage, commands in STAGES.items():
             with formatter.section(stage):
@@ -160,21 +180,21 @@ class Commands(SectionedGroup):
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
             from rocwheel.cli.options import build_options
 
-            self.params = [*self.own, *before_the_command(build_options, dry_run_option)]
+            self.params = [*self.own, *before_the_command(build_options, DryRun.declared)]
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
         ctx.meta["rocwheel.given"] = given
         return super().parse_args(ctx, args)
 
     def configure(self, ctx: click.Context, name: str, command: click.Command) -> None:
         """Take defaults from the configuration file; say which variables set nothing."""
-        from rocwheel.cli import settings
+        from rocwheel.cli import config_file
 
         app = ctx.find_object(App)
         if app is None or ctx.resilient_parsing:
             return
         app.settings.check(COMMANDS)
         ctx.default_map = {name: app.settings.defaults(command, name)}
-        for said in settings.misspelt(app.environ, command, name, COMMANDS):
+        for said in config_file.misspelt(app.environ, command, name, COMMANDS):
             app.console.warn(said)
 
     def resolve_command(
@@ -182,6 +202,8 @@ class Commands(SectionedGroup):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Put options that stood before the command behind it, where they are used."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
+            if ctx.resilient_parsing:  # a line that somebody is still typing
+                return None, None, []
             from rocwheel.model import suggest
 
             if "--json" in args and ctx.obj:  # which no command is there to read
@@ -248,7 +270,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _interrupt)
     try:
-        return _run(app, argv)
+        return _complete(app) if COMPLETE in app.environ else _run(app, argv)
     except click.exceptions.Exit as exc:
         return exc.exit_code
     except click.ClickException as exc:
@@ -262,16 +284,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(app, _host_error(exc))
 
 
+def _complete(app: App) -> int:
+    """Answer a press of Tab; what is wrong with the line is said when it is run."""
+    from rocwheel.cli.completion import answer
+
+    if found := answer(ci_build, app):
+        click.echo(found)
+    return 0
+
+
 def _run(app: App, argv: Sequence[str] | None) -> int:
     try:
         status = ci_build.main(
             args=None if argv is None else list(argv),
             prog_name=program_name(sys.argv[0]),
-            complete_var="_CI_BUILD_COMPLETE",
             standalone_mode=False,
             obj=app,
         )
-    except SystemExit:  # click's answer to EPIPE, which it takes for itself
+    # click's answer to EPIPE, which it takes for itself (`main` of a command):
+    # https://github.com/pallets/click/blob/main/src/click/core.py
+    except SystemExit:
         raise BrokenPipeError from None
     except (KeyboardInterrupt, click.Abort):
         raise InterruptError(
@@ -284,22 +316,48 @@ def _usage(app: App, exc: click.ClickException) -> int:
     """Show what click refuses in the two lines every error has."""
     ctx = getattr(exc, "ctx", None)
     command = ctx.command_path if ctx else program_name(sys.argv[0])
-    error = RocwheelError(exc.format_message(), hint=f"see {command} --help")
+    from rocwheel.download import shown_setting
+
+    message = shown_setting("", exc.format_message())
+    error = RocwheelError(message, hint=f"see {command} --help")
     app.console.fail(error)
-    if app.json:
-        app.emit({"error": {"kind": "usage", "message": str(error), "hint": error.hint}})
+    _tell_program(app, "usage", error)
     return exc.exit_code
 
 
+def _as_called(text: str) -> str:
+    """A hint, with the name this program was called by in its command lines."""
+    import re
+
+    ours = rf"\brocwheel (?=(?:{'|'.join(COMMANDS)})\b)"
+    return re.sub(ours, f"{program_name(sys.argv[0])} ", text)
+
+
 def _fail(app: App, error: RocwheelError) -> int:
+    """Show an error; whatever it quotes, credentials in it are nobody's to read."""
+    from rocwheel.download import shown_setting
+
+    error.args = (shown_setting("", str(error)),)
+    error.hint = shown_setting("", _as_called(error.hint))
     if app.debug:
         import traceback
 
-        traceback.print_exception(error)
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            app.console.info(shown_setting("", line))
     app.console.fail(error)
-    if app.json:
-        app.emit({"error": {"kind": error.kind, "message": str(error), "hint": error.hint}})
+    _tell_program(app, error.kind, error)
     return error.exit_code
+
+
+def _tell_program(app: App, kind: str, error: RocwheelError) -> None:
+    """Say an error on stdout, too, with `--json`; a stdout that takes nothing more is left."""
+    try:
+        if app.json:
+            app.emit({"error": {"kind": kind, "message": str(error), "hint": error.hint}})
+        sys.stdout.flush()
+    except (OSError, HostError, ValueError):  # ValueError: it is closed already
+        with suppress(OSError):  # or what it holds is tried once more when Python ends
+            sys.stdout.close()
 
 
 def _host_error(exc: OSError) -> HostError:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from rocwheel.cli.settings import Settings
+    from rocwheel.cli.config_file import Settings
     from rocwheel.console import Console
     from rocwheel.home import Home
     from rocwheel.process import HostRunner
@@ -62,7 +62,13 @@ class App:
         elif sys.stderr.isatty() and self.environ.get("TERM", "dumb") != "dumb":
             mode = ConsoleMode.TERMINAL
         verbosity = 2 if self.debug else self.verbosity
-        return Console(sys.stderr, clock=time.monotonic, mode=mode, verbosity=verbosity)
+        return Console(
+            sys.stderr,
+            clock=time.monotonic,
+            mode=mode,
+            verbosity=verbosity,
+            colour=mode is ConsoleMode.TERMINAL and not self.environ.get("NO_COLOR"),
+        )
 
     @cached_property
     def runner(self) -> HostRunner:
@@ -80,9 +86,9 @@ class App:
     @cached_property
     def settings(self) -> Settings:
         """The configuration file in force. Raises ConfigError."""
-        from rocwheel.cli import settings
+        from rocwheel.cli import config_file
 
-        return settings.find(self.cwd, self.environ.get("ROCWHEEL_CONFIG", ""))
+        return config_file.find(self.cwd, self.environ.get("ROCWHEEL_CONFIG", ""))
 
     @property
     def program(self) -> tuple[str, ...]:
@@ -130,14 +136,29 @@ class App:
         return datetime.now(tz=timezone.utc)
 
     def emit(self, document: Mapping[str, Any], text: str | None = None) -> None:
-        """Print the result on stdout: the document with `--json`, otherwise the text."""
+        """Print the result on stdout: the document with `--json`, otherwise the text.
+
+        Raises HostError where it takes nothing more, such as a file on a full disk.
+        """
         if self.json:
             import json
 
-            text = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
-            click.echo(self.console.shown_json(text))
+            shown = json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False)
+            shown = self.console.shown_json(shown)
         elif text is not None:
-            click.echo(self.console.shown(text))
+            shown = self.console.shown(text)
+        else:
+            return
+        try:
+            click.echo(shown)
+        except BrokenPipeError:  # who was to read this has gone, which is no error of a machine
+            raise
+        except OSError as exc:
+            from rocwheel.errors import HostError
+
+            raise HostError(
+                f"standard output: {exc.strerror or exc}", hint="write it where there is room"
+            ) from exc
 
     def emit_plan(self, lines: Iterable[str]) -> None:
         """Print what a dry run found: it is the result."""
@@ -164,4 +185,17 @@ def start() -> App:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115
-    return App(os.environ)
+    environ: Mapping[str, str] = os.environ
+    if "USER" not in environ and not _is_known(os.getuid()):
+        # as in a container that runs as any number: Bazel starts for nobody without a name
+        environ = {**environ, "USER": f"uid{os.getuid()}"}
+    return App(environ)
+
+
+def _is_known(uid: int) -> bool:
+    import pwd
+
+    try:
+        return bool(pwd.getpwuid(uid))
+    except KeyError:
+        return False

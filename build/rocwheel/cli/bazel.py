@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,25 +10,21 @@ from pathlib import Path
 import click
 
 from rocwheel import dev as loop
+from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, once, option
-from rocwheel.cli.dist import listed, needed_rocm, request_from
+from rocwheel.cli.command import DryRun, command, once, option
+from rocwheel.cli.dist import needed_rocm, request_from
+from rocwheel.cli.known import OneOf
 from rocwheel.cli.options import (
     BuildOptions,
-    bazel_options,
-    cache_options,
-    compiler_option,
-    executor_options,
-    family_options,
-    jax_options,
-    python_options,
-    remote_options,
-    rocm_options,
-    target_options,
-    version_options,
+    listed,
+    place_options,
+    source_options,
+    unpublished_options,
 )
 from rocwheel.console import count
 from rocwheel.container import devices
+from rocwheel.model import WheelKind
 
 _PATH = click.Path(path_type=Path)
 
@@ -46,18 +43,7 @@ class ConfigureOptions(BuildOptions, DryRun):
     type=_PATH,
     help="The rc file to write, outside of the checkout; default: in the cache.",
 )
-@rocm_options
-@python_options
-@family_options
-@target_options
-@jax_options
-@version_options
-@compiler_option
-@bazel_options
-@remote_options
-@executor_options
-@cache_options
-@dry_run_option
+@unpublished_options
 def configure(app: App, options: ConfigureOptions) -> None:
     """Write an rc file with the options of a build, and say how to run Bazel by hand.
 
@@ -67,13 +53,23 @@ def configure(app: App, options: ConfigureOptions) -> None:
     request = request_from(app, options, therock=needed_rocm(options))
     rc_file = app.path(options.output)
     if options.dry_run:
-        app.emit_plan(loop.preview_configure(request, rc_file=rc_file, runner=app.runner))
+        app.emit_plan(
+            loop.preview_configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
+        )
         return
     done = loop.configure(request, rc_file=rc_file, runner=app.runner, console=app.console)
     app.console.info(f"wrote {done.rc_file}; by hand:")
     app.emit(
         {"rc_file": str(done.rc_file), "commands": list(done.commands)}, "\n".join(done.commands)
     )
+
+
+def minutes(text: str) -> int:
+    """How long, in minutes: `30m`, `2h`; `0` is not at all. Raises BadParameter."""
+    match = re.fullmatch(r"0|([1-9][0-9]{0,4})([mh])", text)
+    if match is None:
+        raise click.BadParameter(f"{text!r}: no time; write 30m or 2h")
+    return int(match[1] or 0) * (60 if match[2] == "h" else 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +96,7 @@ class DevOptions(BuildOptions, DryRun):
 @option(
     "--only",
     metavar="LIST",
+    type=OneOf(known.of(*(kind.value for kind in WheelKind)), many=True),
     help="Wheels to build, comma-separated: plugin,pjrt,jaxlib; default: all.",
 )
 @option("--editable", is_flag=True, help="Install editable, where the layout has it.")
@@ -114,21 +111,14 @@ class DevOptions(BuildOptions, DryRun):
 @option("--test-option", "test_options", multiple=True, help="Option of pytest; repeatable.")
 @once(
     "--keep-container",
-    metavar="MINUTES",
-    type=click.IntRange(min=0),
-    default=0,
-    help="Leave the container, with its warm Bazel server, for the next turn.",
+    metavar="TIME",
+    type=minutes,
+    default="0",
+    help="Leave the container, with its warm Bazel server, for the next turn, until it was idle "
+    "for so long: 30m, 2h.",
 )
-@rocm_options
-@family_options
-@target_options
-@jax_options
-@compiler_option
-@bazel_options
-@remote_options
-@executor_options
-@cache_options
-@dry_run_option
+@source_options
+@place_options
 def dev(app: App, options: DevOptions) -> None:
     """Build with local sources, install what changed, run a test: one turn of the loop.
 
@@ -137,7 +127,7 @@ def dev(app: App, options: DevOptions) -> None:
     """
     asked = _loop(app, options)
     if options.dry_run:
-        app.emit_plan(loop.preview_turn(asked, runner=app.runner))
+        app.emit_plan(loop.preview_turn(asked, runner=app.runner, console=app.console))
         return
     done = loop.turn(asked, runner=app.runner, console=app.console)
     for line in done.bazel.lines():
@@ -151,10 +141,12 @@ def dev(app: App, options: DevOptions) -> None:
 
 def _loop(app: App, options: DevOptions) -> loop.Loop:
     request = request_from(app, options, therock=needed_rocm(options))
-    minutes = options.keep_container
     return loop.Loop(
         request=replace(
-            request, executor=replace(request.executor, keep_minutes=minutes, traceable=False)
+            request,
+            executor=replace(
+                request.executor, keep_minutes=options.keep_container, traceable=False
+            ),
         ),
         environment=app.cwd / options.environment,
         kinds=loop.kinds(listed(options.only)),
@@ -174,17 +166,7 @@ class ShellOptions(BuildOptions):
 
 @command("shell", ShellOptions)
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
-@rocm_options
-@python_options
-@family_options
-@target_options
-@jax_options
-@version_options
-@compiler_option
-@bazel_options
-@remote_options
-@executor_options
-@cache_options
+@unpublished_options
 def shell(app: App, options: ShellOptions) -> int:
     """Open a terminal in exactly the container a build would run in.
 

@@ -9,22 +9,23 @@ import click
 
 from rocwheel import housekeeping
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, group, option, section
+from rocwheel.cli.command import DryRun, command, group, option, section
 from rocwheel.console import columns, count, size
 from rocwheel.model import byte_count
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheOptions:
-    """Which cache."""
+    """The option that names the cache folder."""
 
     cache_dir: str | None
 
-
-cache_option = section(
-    "Inputs",
-    option("--cache-dir", metavar="DIR", help="Default: ROCWHEEL_CACHE_DIR, ~/.cache/rocwheel."),
-)
+    declared = section(
+        "Inputs",
+        option(
+            "--cache-dir", metavar="DIR", help="Default: ROCWHEEL_CACHE_DIR, ~/.cache/rocwheel."
+        ),
+    )
 
 
 @group("cache")
@@ -33,7 +34,6 @@ def cache() -> None:
 
 
 @command("list", CacheOptions, parent=cache)
-@cache_option
 def list_kept(app: App, options: CacheOptions) -> None:
     """Show what is there, how big it is and when it was used."""
     folder = app.cwd / options.cache_dir if options.cache_dir else app.cache
@@ -63,8 +63,6 @@ class CleanOptions(CacheOptions, DryRun):
     help="Remove what was not used for so long.",
 )
 @option("--to-size", metavar="SIZE", help="Remove the longest unused until this is left: 60G.")
-@cache_option
-@dry_run_option
 def clean(app: App, options: CleanOptions) -> None:
     """Remove what was not used for long, or down to a size; what is in use stays."""
     if options.older_than is None and options.to_size is None:

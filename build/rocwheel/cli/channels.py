@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import click
 
+from rocwheel import families
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once
-from rocwheel.cli.target import TargetOptions, family_named, target_options
+from rocwheel.cli.target import TargetOptions
 from rocwheel.release import rights
 
 
@@ -32,12 +33,11 @@ class RightsOptions(TargetOptions):
     required=True,
     help="What the machine does; docs/how-to/release.md has a table.",
 )
-@target_options
 def show_rights(app: App, options: RightsOptions) -> None:
     """Print the S3 policy of a role: what it may do in the channel's bucket, and nothing more.
 
     Without --family it is for all families; a runner should be given one.
     """
-    family = family_named(options.family).name if options.family else "*"
+    family = families.named(options.family).name if options.family else "*"
     document = rights.policy(options.open(app), rights.ROLES[options.role], family=family)
     app.emit(document, json.dumps(document, indent=2))

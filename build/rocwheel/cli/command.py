@@ -4,26 +4,30 @@
     class PruneOptions(TargetOptions, PersonOptions, DryRun): ...
 
     @command("prune", PruneOptions)
-    @target_options
-    @person_options
-    @dry_run_option
+    @option("--orphans", is_flag=True, help=...)
     def prune(app: App, options: PruneOptions) -> None: ...
 
 Options are declared once with `option` (click's, with a section of `--help`) and shared as
-decorators (`section`). A command's options and the fields of its value have the same names, which
-is checked when the command is made. Fields that a command has no option for keep their default.
+decorators (`section`). A class of values that several commands inherit has them as `declared`, and
+a command gets those of all its bases. A command's options and the fields of its value have the same
+names, which is checked when the command is made. Fields without an option keep their default.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from rocwheel.cli.app import App
+
+if TYPE_CHECKING:  # what `--help` does not need
+    from pathlib import Path
 
 T = TypeVar("T")
 Decorator: TypeAlias = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -74,6 +78,30 @@ option = functools.partial(click.option, cls=Option)
 once = functools.partial(click.option, cls=Once)
 
 
+def given_words(
+    options: object, cwd: Path, *, paths: frozenset[str] = frozenset(), leave: frozenset[str]
+) -> tuple[str, ...]:
+    """The options that were given, as words that mean the same in any folder.
+
+    `paths` are options that name files though their values are text; `leave` are left out.
+    """
+    words, context = [], click.get_current_context()
+    params = {p.name: p for p in context.command.params if isinstance(p, Option)}
+    for name in sorted(field.name for field in dataclasses.fields(options)):  # type: ignore[arg-type]
+        default = context.get_parameter_source(name) is ParameterSource.DEFAULT
+        if name not in params or default or name in leave:
+            continue
+        value, spelt = getattr(options, name), params[name]
+        if isinstance(value, bool):
+            words += (spelt.opts if value else spelt.secondary_opts)[:1]
+            continue
+        for item in value if isinstance(value, tuple) else (value,):
+            if item is not None and item != "":
+                is_path = name in paths or isinstance(item, os.PathLike)
+                words.append(f"{spelt.opts[0]}={cwd / str(item) if is_path else item}")
+    return tuple(words)
+
+
 def section(title: str, *options: Decorator) -> Decorator:
     """Options of one section of `--help`, as one decorator for every command that takes them."""
 
@@ -112,6 +140,8 @@ class Sections:
             self.format_commands(ctx, formatter)
         rows: dict[str, list[tuple[str, str]]] = {title: [] for title in SECTIONS}
         for param in self.get_params(ctx):  # type: ignore[attr-defined]
+            if isinstance(param, click.Argument):  # which the usage line has
+                continue
             row = param.get_help_record(ctx)
             if row is not None:
                 rows[getattr(param, "section", TALK)].append(row)
@@ -189,13 +219,20 @@ def group_command(name: str, options: type[T]) -> Callable[[Function[T]], click.
 
 
 def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
+    """What click calls: `function` with its value, and with the options that value inherits."""
+
     @functools.wraps(function)
     def run(ctx: click.Context, /, **given: Any) -> int | None:
         if ctx.invoked_subcommand is not None:
             return None
         return function(ctx.find_object(App) or _no_app(), options(**given))
 
-    return click.pass_context(run)
+    entry = click.pass_context(run)
+    own = entry.__dict__.pop("__click_params__", [])  # the last one is shown first
+    inherited = [vars(base)["declared"] for base in options.__mro__ if "declared" in vars(base)]
+    together(*inherited)(entry)
+    vars(entry)["__click_params__"] = [*vars(entry).get("__click_params__", []), *own]
+    return entry
 
 
 def _compare(made: click.Command, options: type) -> None:
@@ -263,13 +300,14 @@ class DryRun:
 
     dry_run: bool = False
 
-
-dry_run_option = section(
-    "Output",
-    option(
-        "--dry-run", is_flag=True, help="Print the plan, every command and file; change nothing."
-    ),
-)
+    declared = section(
+        "Output",
+        option(
+            "--dry-run",
+            is_flag=True,
+            help="Print the plan, every command and file; change nothing.",
+        ),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -8,56 +8,98 @@ from dataclasses import dataclass
 from rocwheel import demo as job
 from rocwheel import dist
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option
+from rocwheel.cli.command import DryRun, command, given_words, option
 from rocwheel.cli.dist import request_from
-from rocwheel.cli.gating import this_host
+from rocwheel.cli.night import run_here, worker
 from rocwheel.cli.options import (
     BuildOptions,
-    bazel_options,
-    cache_options,
-    executor_options,
+    gfx_options,
+    place_options,
     python_options,
-    remote_options,
-    target_options,
     version_options,
     wheelhouse_options,
 )
+from rocwheel.errors import InterruptError
+from rocwheel.ledger.nights import Nights
 from rocwheel.release.operations import Who
+
+# what the build cell is told by the night, or is not asked of it
+_OWN = frozenset({"dry_run", "wheels_only", "python_versions", "wheelhouse"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions(BuildOptions, DryRun):
     """Options of `demo`: sources, ROCm and compiler are the miniature's own."""
 
+    wheels_only: bool
+
 
 @command("demo", DemoOptions)
+@option("--wheels-only", is_flag=True, help="Build, install and import; no night, no index.")
 @python_options
-@target_options
+@gfx_options
 @version_options
-@bazel_options
-@remote_options
-@executor_options
+@place_options
 @wheelhouse_options
-@cache_options
-@dry_run_option
 def demo(app: App, options: DemoOptions) -> None:
-    """Run the whole main job on the miniature workspace.
+    """Run the whole main job on the miniature workspace: a night whose store is a folder.
 
     Installs missing system packages (as root on Debian or Ubuntu, after saying which), makes a
     TheRock-like tarball, serves it on loopback, fetches it, builds jaxlib, pjrt and plugin with
     Bazel for the CPythons it finds, repairs and verifies the wheels, stages, gates and promotes
-    them into a folder, and installs them from there by hash.
+    them into a folder, and installs them from there by hash. A build in a container ends with the
+    wheels: a gate needs the CPythons they were built with.
     """
     base = request_from(app, options, therock="")
     if options.dry_run:
-        app.emit_plan(job.dry_run(base, runner=app.runner))
+        app.emit_plan(job.dry_run(base, runner=app.runner, console=app.console))
         return
-    host = this_host(app, base.cache / "slots", "")
-    who = Who(by=app.user, now=app.now(), reason="demo")
     root = os.geteuid() == 0
-    result = job.run(base, host=host, who=who, console=app.console, root=root)
-    for line in job.lines(result, seconds=app.console.seconds):
+    job.install_packages(runner=app.runner, console=app.console, root=root)
+    if options.wheels_only or base.executor.kind != "host":
+        _wheels(app, base)
+        return
+    _night(app, base, given_words(options, app.cwd, leave=_OWN))
+
+
+def _wheels(app: App, base: dist.Request) -> None:
+    built, installed = job.wheels(base, runner=app.runner, console=app.console)
+    for line in dist.lines(built, seconds=app.console.seconds):
         app.console.info(line)
-    app.github_outputs(dist.github_outputs(result.built))
-    document = job.document(result, seconds=app.console.seconds)
+    app.github_outputs(dist.github_outputs(built.wheelhouse, built.manifest))
+    document = dist.document(built, seconds=app.console.seconds)
+    document["installed"] = job.installed_document(installed)
+    app.emit(document, document["manifest"])
+
+
+def _night(app: App, base: dist.Request, words: tuple[str, ...]) -> None:
+    """Plan a night, run it with the engine of this machine, install what it released."""
+    prepared = job.prepare(base, runner=app.runner, console=app.console)
+    with app.console.step("Make a ROCm tarball from this machine's packages", key="tarball"):
+        folder = job.miniature(base.home)
+        tarball = job.make_tarball(folder, base.cache, runner=app.runner, console=app.console)
+    who = Who(by=app.user, now=app.now(), reason="demo")
+    what = job.night(prepared, tarball, words, who=who, runner=app.runner)
+    nights = Nights(what.setting.channel.open())
+    planned = job.plan(what, nights, base.wheelhouse)
+    runs = sum(not cell.kept for cell in planned.cells)
+    kept = len(planned.cells) - runs
+    with app.console.step(f"Night {planned.night}: {runs} cells, {kept} done before", key="night"):
+        here = worker(app, engine="local", job="")
+        try:
+            _, found = run_here(
+                app, nights, nights.book(planned.night), here, words=what.setting.target, workers=0
+            )
+        except InterruptError as exc:
+            raise InterruptError(str(exc), hint="run it again: what passed is kept") from exc
+    if error := job.failure(found, nights.store):
+        raise error
+    built = found[f"build.{job.FAMILY}"]
+    manifest = built.manifest or planned.recipes[0].manifest
+    result = job.finish(prepared, what, manifest, runner=app.runner, console=app.console)
+    for line in job.lines(result):
+        app.console.info(line)
+    app.github_outputs(dist.github_outputs(result.wheelhouse, result.manifest))
+    document = job.document(result) | {"new": not built.cell.kept, "seconds": app.console.seconds}
+    document["night"] = planned.night
     app.emit(document, document["manifest"])

@@ -12,9 +12,9 @@ import click
 from rocwheel import dist
 from rocwheel.bazel.remote import Remote, read_remote
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option
-from rocwheel.cli.options import BuildOptions, build_options
-from rocwheel.dist.executor import Executor
+from rocwheel.cli.command import DryRun, command
+from rocwheel.cli.options import BuildOptions, build_options, listed
+from rocwheel.dist.build_request import Executor
 from rocwheel.download import shown
 from rocwheel.model import PythonVersion, byte_count
 
@@ -100,11 +100,6 @@ def _remote(app: App, options: BuildOptions) -> Remote:
     )
 
 
-def listed(text: str | None) -> tuple[str, ...]:
-    """The items of a comma-separated option."""
-    return tuple(item.strip() for item in (text or "").split(",") if item.strip())
-
-
 def needed_rocm(options: BuildOptions) -> str:
     """What --therock-path says. Raises UsageError where it is not given."""
     if not options.therock_path:
@@ -114,7 +109,6 @@ def needed_rocm(options: BuildOptions) -> str:
 
 @command("dist_wheels", DistOptions)
 @build_options
-@dry_run_option
 def dist_wheels(app: App, options: DistOptions) -> None:
     """Build, repair and verify a wheel set; leave a wheelhouse with its manifest.
 
@@ -124,11 +118,11 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     """
     planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
     if options.dry_run:
-        app.emit_plan(dist.dry_run(planned, runner=app.runner))
+        app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
         return
     result = dist.build(planned, runner=app.runner, console=app.console)
     for line in dist.lines(result, seconds=app.console.seconds):
         app.console.info(line)
-    app.github_outputs(dist.github_outputs(result))
+    app.github_outputs(dist.github_outputs(result.wheelhouse, result.manifest))
     document = dist.document(result, seconds=app.console.seconds)
     app.emit(document, document["manifest"])

@@ -10,12 +10,14 @@ from urllib.parse import urlsplit
 
 import click
 
-from rocwheel import dist
+from rocwheel import dist, families
 from rocwheel import doctor as room
+from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, option
 from rocwheel.cli.dist import needed_rocm, request_from
 from rocwheel.cli.options import BuildOptions, build_options
+from rocwheel.cli.target import StoreOptions
 from rocwheel.console import columns
 from rocwheel.dist import readiness
 from rocwheel.dist.readiness import NOTE
@@ -23,15 +25,31 @@ from rocwheel.download import shown_setting
 from rocwheel.errors import HostError
 from rocwheel.host import machine
 from rocwheel.index import channels
+from rocwheel.store import Store
 
 VERY_BUILD = "dist_wheels"
 
 
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions(BuildOptions):
-    """Options of `doctor`: those of a build say which one is meant."""
+class DoctorOptions(BuildOptions, StoreOptions):
+    """Options of `doctor`: those of a build say which one is meant, those of a store which."""
 
     purpose: str
+
+    def store(self, app: App) -> Store | None:
+        """The store to ask, where one is named, tried where a machine of this purpose may write.
+
+        Raises UsageError, ConfigError.
+        """
+        if not (self.channel or self.store_url):
+            return None
+        channel = self.open(app)
+        if self.purpose != room.Purpose.GATE.value:
+            return channel.open()
+        if not self.family:
+            raise known.lacking("--family, whose verdicts are stored there", known.families)
+        staging, _ = channel.pairs(channel.open(), families.named(self.family).name)[0]
+        return channel.open(probe_key=staging.runners_probe)
 
 
 @command("doctor", DoctorOptions)
@@ -47,11 +65,12 @@ class DoctorOptions(BuildOptions):
 def doctor(app: App, options: DoctorOptions) -> int:
     """Show what this machine has for building, gating or releasing, and what it lacks.
 
-    With --for dist_wheels and that command's options: for exactly that build. The exit status is 8
-    when something that is needed is missing.
+    With --for dist_wheels and that command's options: for exactly that build. With --channel or
+    --store: who we are there and whether we may write, which is tried. The exit status is 8 when
+    something that is needed is missing.
     """
     if options.purpose != VERY_BUILD:
-        rows = room.examine(_place(app), room.Purpose(options.purpose))
+        rows = room.examine(_place(app, options), room.Purpose(options.purpose))
         return _show(app, (*rows, *_settings(app)))
     planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
     needs = tuple(readiness.examine(planned, runner=app.runner, memory=machine.memory()))
@@ -68,7 +87,7 @@ def _settings(app: App) -> Iterable[room.Row]:
             yield room.Row(name=name, found=found)
 
 
-def _place(app: App) -> room.Machine:
+def _place(app: App, options: DoctorOptions) -> room.Machine:
     known = channels.load(app.home.ci / "channels.yaml").values()
     hosts = {urlsplit(channel.public_url).hostname for channel in known if channel.public_url}
     numbers = {os.getegid(), *os.getgroups()}
@@ -78,11 +97,13 @@ def _place(app: App) -> room.Machine:
         runner=app.runner,
         groups=frozenset(item.gr_name for item in grp.getgrall() if item.gr_gid in numbers),
         hosts=tuple(sorted(filter(None, hosts))),
+        store=options.store(app),
+        now=app.now(),
     )
 
 
 def _show(
-    app: App, rows: Iterable[room.Row | readiness.Need], *, install: tuple[str, ...] = ()
+    app: App, rows: Iterable[room.Row | readiness.BuildNeed], *, install: tuple[str, ...] = ()
 ) -> int:
     rows = tuple(rows)
     bad = [row for row in rows if row.remedy]

@@ -17,13 +17,12 @@ from rocwheel.cli.command import (
     DryRun,
     NoOptions,
     command,
-    dry_run_option,
     group,
     group_command,
     option,
 )
-from rocwheel.cli.gating import CellOptions, GateOptions, cell_options, run_options, slots_option
-from rocwheel.cli.target import TargetOptions, target_options
+from rocwheel.cli.gating import CellOptions, GateOptions, slots_option
+from rocwheel.cli.target import TargetOptions
 from rocwheel.console import columns
 from rocwheel.errors import ConfigError
 from rocwheel.gate.machine.slots import SlotRequest, become
@@ -32,32 +31,35 @@ from rocwheel.gate.suite import skips, suites
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.merge import merge as merge_shards
 from rocwheel.results import Results
+from rocwheel.verdict import Demand
 
 _PATH = click.Path(path_type=Path)
 
 
 @group_command("gate", GateOptions)
-@cell_options
-@run_options
-@dry_run_option
 def gate(app: App, options: GateOptions) -> int:
     """Run a suite on this machine's GPUs against staged wheels; store a verdict.
 
-    The wheels are installed by URL and SHA-256 into a fresh environment. The exit status is 0 for
-    a pass and otherwise 21 to 30, one for each state; a verdict is stored in any case.
+    The wheels are installed by URL and SHA-256 into an environment of their own, which is kept:
+    the next gate of the same wheels uses it again when nothing in it has changed. The exit status
+    is 0 for a pass and otherwise 21 to 30, one for each state, of the first suite that is no pass;
+    a verdict is stored in any case.
     """
     named = options.tests or options.failed_of
-    asked = gating.request(app, options, choice=Choice.NAMED if named else Choice.ALL)
+    several = gating.requests(app, options, choice=Choice.NAMED if named else Choice.ALL)
     if options.dry_run:
-        return gating.dry_run(app, asked)
-    gated = gating.run(app, asked)
-    if gated.error:
-        app.console.fail(gated.error)
-    status = gating.finish(
-        app, (gated.results, gated.found, gated.verdict), asked.stored, asked.request.output
-    )
-    gating.remember(app, asked, gated.results)
-    return status
+        return gating.dry_run(app, several)
+    told = []
+    for asked in several:
+        gated = gating.run(app, asked)
+        if gated.error:
+            app.console.fail(gated.error)
+        judged = (gated.results, gated.found, gated.verdict)
+        asked_for = asked.request
+        whole = asked_for.whole and not str(asked_for.shard)
+        told.append(gating.finish(app, judged, asked.stored, asked_for.output, whole=whole))
+        gating.remember(app, asked, gated.results)
+    return gating.tell(app, told)
 
 
 @command("list", NoOptions, parent=gate)
@@ -78,7 +80,7 @@ def list_suites(app: App, _options: NoOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class MergeOptions(CellOptions, DryRun):
+class GateMergeOptions(CellOptions, DryRun):
     """Options of `gate merge`."""
 
     shards: int
@@ -86,8 +88,7 @@ class MergeOptions(CellOptions, DryRun):
     folders: tuple[Path, ...]
 
 
-@command("merge", MergeOptions, parent=gate)
-@cell_options
+@command("merge", GateMergeOptions, parent=gate)
 @option("--shards", type=click.IntRange(min=2), required=True, help="How many there are.")
 @option(
     "--output",
@@ -97,8 +98,7 @@ class MergeOptions(CellOptions, DryRun):
     help="Where the reports go.",
 )
 @click.argument("folders", nargs=-1, type=_PATH)
-@dry_run_option
-def merge(app: App, options: MergeOptions) -> int:
+def merge(app: App, options: GateMergeOptions) -> int:
     """Make one verdict of N shards; a missing one is `not-run`.
 
     FOLDERS are what `gate --shard` left in --output; without them the store is asked.
@@ -108,26 +108,28 @@ def merge(app: App, options: MergeOptions) -> int:
         found = [storing.shard_in(app.cwd / folder) for folder in options.folders]
     else:
         place, found = gating.stored_shards(app, options, options.shards)
-    merged = merge_shards(
-        found, options.shards, lambda suite: suites.load(app.home.ci, suite).demand
-    )
+
+    def demanded(results: Results) -> Demand:
+        suite = suites.load(app.home.ci, results.suite)
+        return suite.demand_for(results.environment.get("jax", ""))
+
+    merged = merge_shards(found, options.shards, demanded)
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
-    return gating.finish(app, merged, place, app.cwd / options.output)
+    return gating.tell(app, [gating.finish(app, merged, place, app.cwd / options.output)])
 
 
 @dataclass(frozen=True, kw_only=True)
-class RerunOptions(TargetOptions, DryRun):
+class GateRerunOptions(TargetOptions, DryRun):
     """Options of `gate rerun`."""
 
     verdict: str
     output: Path
 
 
-@command("rerun", RerunOptions, parent=gate)
+@command("rerun", GateRerunOptions, parent=gate)
 @click.argument("verdict")
-@target_options
 @option(
     "--output",
     type=_PATH,
@@ -135,8 +137,7 @@ class RerunOptions(TargetOptions, DryRun):
     show_default=True,
     help="Where reports and logs go.",
 )
-@dry_run_option
-def rerun(app: App, options: RerunOptions) -> int | None:
+def rerun(app: App, options: GateRerunOptions) -> int | None:
     """Run again what failed: the same wheels, packages and devices; nothing is stored.
 
     VERDICT is a folder that `gate` left in --output (or its results.json), or with --channel or
@@ -151,13 +152,13 @@ def rerun(app: App, options: RerunOptions) -> int | None:
     return _again(app, results, words[1:], options)
 
 
-def _earlier(app: App, options: RerunOptions) -> Results:
+def _earlier(app: App, options: GateRerunOptions) -> Results:
     if options.channel or options.store_url:
         return gating.stored_results(app, options, options.verdict)
     return storing.results_in(app.cwd / options.verdict)
 
 
-def _again(app: App, results: Results, words: list[str], options: RerunOptions) -> int | None:
+def _again(app: App, results: Results, words: list[str], options: GateRerunOptions) -> int | None:
     target = app.cwd / options.output
     with ExitStack() as stack:
         dry = options.dry_run
@@ -174,7 +175,7 @@ def _again(app: App, results: Results, words: list[str], options: RerunOptions) 
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlotOptions:
+class GateSlotOptions:
     """Options of `gate slot`."""
 
     gpus: int
@@ -184,7 +185,7 @@ class SlotOptions:
     command: tuple[str, ...]
 
 
-@command("slot", SlotOptions, parent=gate, passes_options_on=True)
+@command("slot", GateSlotOptions, parent=gate, passes_options_on=True)
 @option(
     "--gpus", type=click.IntRange(min=1), default=1, show_default=True, help="How many it gets."
 )
@@ -199,10 +200,10 @@ class SlotOptions:
 )
 @slots_option
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-def slot(app: App, options: SlotOptions) -> None:
+def slot(app: App, options: GateSlotOptions) -> None:
     """Become COMMAND with a GPU of its own, as soon as one is free.
 
-    For Bazel: --run_under="ci_build gate slot --". The masks this process was given are narrowed,
+    For Bazel: --run_under="rocwheel gate slot --". The masks this process was given are narrowed,
     never widened; the lock is held until COMMAND ends.
     """
     host = gating.this_host(app, options.slots, "")
@@ -216,9 +217,6 @@ def skips_group() -> None:
 
 
 @command("verify", GateOptions, parent=skips_group)
-@cell_options
-@run_options
-@dry_run_option
 def verify(app: App, options: GateOptions) -> int:
     """Run what the skip lists leave out and say which of it passes now; nothing is stored."""
     asked = gating.request(app, options, choice=Choice.SKIPPED)
@@ -229,7 +227,7 @@ def verify(app: App, options: GateOptions) -> int:
         )
         return 0
     if options.dry_run:
-        return gating.dry_run(app, asked)
+        return gating.dry_run(app, (asked,))
     gated = gating.run(app, asked)
     found = skips.SkipAudit.of(gated.results)
     app.emit(found.document(), "\n".join(found.lines()))

@@ -6,18 +6,20 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from amdgpu_family_matrix import Family
+from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, Option, once, option, section, together
-from rocwheel.cli.target import Target, TargetOptions, family_of, target_options
+from rocwheel.cli.command import DryRun, given_words, once, option, section, together
+from rocwheel.cli.known import OneOf
+from rocwheel.cli.target import Target, TargetOptions, family_of
 from rocwheel.console import ConsoleMode
 from rocwheel.errors import InterruptError, StoreError
 from rocwheel.gate import environment
@@ -28,63 +30,61 @@ from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.run import GateResult
 from rocwheel.gate.suite import history, skips, suites
 from rocwheel.gate.suite.discovery import Shard
+from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
 from rocwheel.report import render, summary
-from rocwheel.report.page import verdict_text
-from rocwheel.results import Attempt, Fault, Results
-from rocwheel.verdict import Verdict
+from rocwheel.report.gate_page import verdict_text
+from rocwheel.results import Attempt, Fault, LastRun, Results
+from rocwheel.verdict import State, Verdict
 
 NAME_WIDTH = 40  # of a test in the progress line
 SLOTS = Path("/run/lock/rocwheel")
 _TEXT_PATH = click.Path(path_type=str)
+_NEEDED = {"suites": known.suites, "python": known.pythons, "family": known.families}
 
 
 @dataclass(frozen=True, kw_only=True)
-class CellOptions(TargetOptions):
-    """What names a cell: a wheel set, a suite, a family, a CPython."""
+class GatedSetOptions(TargetOptions):
+    """Options that name a wheel set and a CPython."""
 
     manifest: str | None
     python: str | None
-    suite: str | None
 
-
-cell_options = together(
-    section(
+    declared = section(
         "Target",
-        once("--suite", metavar="NAME", help="A suite of ci/suites (required)."),
-        once("--python", metavar="VERSION", help="CPython: 3.12 (required)."),
+        once(
+            "--python",
+            metavar="VERSION",
+            type=OneOf(known.pythons),
+            help="CPython: 3.12 (required).",
+        ),
         once(
             "--manifest",
             metavar="SHA|PATH",
+            type=known.FILE,
             help="The staged wheel set: SHA-256 of its manifest (6 digits or more), or the file.",
         ),
-    ),
-    target_options,
-)
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateOptions(CellOptions, DryRun):
-    """Options of `gate` and `skips verify`."""
+class CellOptions(GatedSetOptions):
+    """What names a cell: a wheel set, a suite, a family, a CPython."""
 
-    wheels: str | None
-    device: str
-    rocm: str | None
-    jax_tests: str | None
-    requirements: tuple[str, ...]
-    shard: str
-    tests: tuple[str, ...]
-    failed_of: str | None
-    lanes: int
-    deadline: float
-    patience: float
-    slots: Path
-    runner: str
-    output: str | None
-    keep: bool
+    suite: str | None
+
+    declared = section(
+        "Target",
+        once(
+            "--suite",
+            metavar="NAME",
+            type=OneOf(known.suites),
+            help="A suite of ci/suites (required).",
+        ),
+    )
 
 
 slots_option = option(
@@ -111,6 +111,7 @@ run_options = together(
     once(
         "--rocm",
         metavar="SOURCE",
+        type=known.FILE,
         help="ROCm: a tarball, URL or folder, or pip:REQUIREMENT; default: the manifest's tarball.",
     ),
     once(
@@ -141,6 +142,12 @@ run_options = together(
         help="Most test processes at once; default: one per device.",
     ),
     option(
+        "--jobs",
+        type=click.IntRange(min=0),
+        default=0,
+        help="Processes on one GPU; default: what the suite, memory and CPUs allow.",
+    ),
+    option(
         "--deadline",
         type=click.FloatRange(min=0),
         default=0.0,
@@ -154,6 +161,21 @@ run_options = together(
         show_default=True,
         metavar="SECONDS",
         help="How long to wait for devices that others hold.",
+    ),
+    once(
+        "--installed",
+        type=click.Path(path_type=Path),
+        metavar="PYTHON",
+        help="The Python of an environment that has the set and a ROCm in /opt/rocm, as a runtime "
+        "image has, instead of a fresh one; nothing is stored.",
+    ),
+    option(
+        "--packages",
+        "folders",
+        type=click.Path(path_type=Path),
+        multiple=True,
+        metavar="DIR",
+        help="With --installed: a folder of packages that the suite needs beside it.",
     ),
     slots_option,
     option("--runner", default="", metavar="LABEL", help="Label of this runner."),
@@ -171,8 +193,47 @@ run_options = together(
 
 
 @dataclass(frozen=True, kw_only=True)
+class GateOptions(GatedSetOptions, DryRun):
+    """Options of `gate` and `skips verify`."""
+
+    suites: tuple[str, ...]
+    wheels: str | None
+    device: str
+    rocm: str | None
+    jax_tests: str | None
+    requirements: tuple[str, ...]
+    shard: str
+    tests: tuple[str, ...]
+    failed_of: str | None
+    lanes: int
+    jobs: int
+    deadline: float
+    patience: float
+    slots: Path
+    runner: str
+    output: str | None
+    keep: bool
+    installed: Path | None
+    folders: tuple[Path, ...]
+    declared = together(
+        section(
+            "Target",
+            option(
+                "--suite",
+                "suites",
+                multiple=True,
+                metavar="NAME",
+                type=OneOf(known.suites),
+                help="A suite of ci/suites (required); repeated, they share one environment.",
+            ),
+        ),
+        run_options,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a gate's options mean."""
+    """A gate as its options ask for it: request, machine, and where the verdict goes."""
 
     request: GateRequest
     host: Host
@@ -182,50 +243,86 @@ class Asked:
     def stored(self) -> Place | None:
         """Where the verdict goes; None for what speaks for no whole suite on the family's GPUs."""
         counts = self.request.whole and self.request.device is DeviceChoice.FAMILY
+        counts = counts and self.request.installed is None
         return self.place if counts else None
 
 
-def request(app: App, options: GateOptions, *, choice: Choice) -> Asked:
-    """Turn options into a request. Raises UsageError, ConfigError, StoreError."""
-    for name in ("suite", "python", "family"):
+def requests(app: App, options: GateOptions, *, choice: Choice) -> tuple[Asked, ...]:
+    """Turn options into a request for each suite. Raises UsageError, ConfigError, StoreError."""
+    for name, values in _NEEDED.items():
         if not getattr(options, name):
-            raise click.UsageError(f"give --{name}; `gate list` shows the suites")
+            raise known.lacking(f"--{name.removesuffix('s')}", values)
+    named = tuple(dict.fromkeys(options.suites))
+    if len(named) > 1 and (options.tests or options.failed_of):
+        raise click.UsageError("--test and --failed-of go with one --suite")
     python = PythonVersion.parse(options.python or "")
-    suite = suites.load(app.home.ci, options.suite or "")
+    wanted = [suites.load(app.home.ci, name) for name in named]
     host = this_host(app, options.slots, options.runner)
     family, manifest, place, wheels = _wheels(app, options, python)
     shard = Shard.parse(options.shard)
-    suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
-    output = options.output or f"gate-results/{suite.name}-{python}{suffix}"
     listed = skips.load(app.home.ci, today=app.now().date())
-    request = GateRequest(
-        suite=suite,
-        family=family,
-        python=python,
-        wheels=wheels,
-        manifest=manifest,
-        home=app.home,
-        output=app.cwd / output,
-        libraries=suites.libraries(app.home.ci),
-        skips=listed,
-        known=suites.known(app.home, suite, listed),
-        shard=shard,
-        device=DeviceChoice(options.device),
-        rocm=options.rocm or "",
-        jax_tests=app.cwd / options.jax_tests if options.jax_tests else None,
-        requirements=options.requirements,
-        lanes=options.lanes,
-        choice=choice,
-        tests=frozenset(options.tests),
-        deadline=options.deadline,
-        patience=options.patience,
-        keep=options.keep,
-        history=history.read(place, suite.name, host.cache),
-        command=_command_line(app, options),
-    )
-    if options.failed_of:
-        request = request.for_failures_of(storing.results_in(app.cwd / options.failed_of))
-    return Asked(request=request, host=host, place=place)
+    asked = []
+    for suite in wanted:
+        request = GateRequest(
+            suite=suite,
+            beside=tuple(other for other in wanted if other is not suite),
+            family=family,
+            python=python,
+            wheels=wheels,
+            manifest=manifest,
+            home=app.home,
+            output=app.cwd / _output(options, suite, several=len(wanted) > 1),
+            libraries=suites.libraries(app.home.ci),
+            skips=listed,
+            known=suites.known(app.home, suite, listed),
+            shard=shard,
+            device=DeviceChoice(options.device),
+            rocm=options.rocm or "",
+            jax_tests=app.cwd / options.jax_tests if options.jax_tests else None,
+            requirements=options.requirements,
+            lanes=options.lanes,
+            jobs=options.jobs,
+            choice=choice,
+            tests=frozenset(options.tests),
+            deadline=options.deadline,
+            patience=options.patience,
+            keep=options.keep,
+            history=history.read(place, suite.name, host.cache),
+            weights=_weights(shard, place, suite, wheels, host),
+            command=_command_line(app, options, suite.name),
+            installed=app.path(options.installed),
+            folders=tuple(app.cwd / folder for folder in options.folders),
+        )
+        if options.failed_of:
+            request = request.for_failures_of(storing.results_in(app.cwd / options.failed_of))
+        asked.append(Asked(request=request, host=host, place=place))
+    return tuple(asked)
+
+
+def _weights(
+    shard: Shard, place: Place | None, suite: Suite, wheels: WheelsUnderTest, host: Host
+) -> Mapping[str, int]:
+    """What the shards of a set are cut by; on several machines only a store knows it."""
+    if shard.count == 1 or place is None:
+        return {}
+    return history.weights(place, suite.name, wheels.manifest, host.cache)
+
+
+def request(app: App, options: GateOptions, *, choice: Choice) -> Asked:
+    """Turn options into the request for their one suite. Raises as `requests`."""
+    found = requests(app, options, choice=choice)
+    if len(found) > 1:
+        raise click.UsageError("this takes one --suite at a time")
+    return found[0]
+
+
+def _output(options: GateOptions, suite: Suite, *, several: bool) -> str:
+    """Where reports and logs of a suite go."""
+    shard = Shard.parse(options.shard)
+    suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
+    if options.output:
+        return f"{options.output}/{suite.name}" if several else options.output
+    return f"gate-results/{suite.name}-{options.python}{suffix}"
 
 
 def _wheels(
@@ -235,6 +332,8 @@ def _wheels(
     if options.wheels:
         if options.channel or options.store_url:
             raise click.UsageError("--wheels are local: give no --channel and no --store")
+        if options.manifest:
+            raise click.UsageError("--wheels and --manifest contradict each other: give one")
         folder = app.cwd / options.wheels
         family = family_of(app, options)
         if not (folder / MANIFEST).is_file():
@@ -269,39 +368,33 @@ def this_host(app: App, slots: Path, label: str) -> Host:
 
 # of the line that asks the same again: what names a file, always or where it is one, and what
 # `gate rerun` decides anew
-_PATHS = frozenset({"wheels", "jax_tests", "channels_file", "slots"})
+_PATHS = frozenset({"wheels", "jax_tests"})
 _MAYBE_PATHS = frozenset({"manifest", "rocm"})
 _NOT_AGAIN = frozenset({"failed_of", "output", "keep", "dry_run"})
 
 
-def _command_line(app: App, options: GateOptions) -> str:
+def _command_line(app: App, options: GateOptions, suite: str) -> str:
     """The options that were given, as a line that means the same anywhere; without `rerun`'s."""
-    words, context = ["gate"], click.get_current_context()
-    spelt = {p.name: p.opts[0] for p in context.command.params if isinstance(p, Option)}
-    for name in sorted(field.name for field in fields(options)):
-        value = getattr(options, name)
-        default = context.get_parameter_source(name) is ParameterSource.DEFAULT
-        if not value or default or name in _NOT_AGAIN:
-            continue
-        if value is True:
-            words.append(spelt[name])
-            continue
-        is_path = name in _PATHS or (name in _MAYBE_PATHS and (app.cwd / str(value)).exists())
-        values = value if isinstance(value, tuple) else (value,)
-        words += [f"{spelt[name]}={app.cwd / str(item) if is_path else item}" for item in values]
-    return shlex.join(words)
+    paths = {name for name in _MAYBE_PATHS if (app.cwd / str(getattr(options, name))).exists()}
+    alone = replace(options, suites=(suite,))
+    words = given_words(alone, app.cwd, paths=_PATHS | paths, leave=_NOT_AGAIN)
+    return shlex.join(("gate", *words))
 
 
 # --- running and telling -------------------------------------------------------------------------
 
 
-def dry_run(app: App, asked: Asked) -> int:
-    """Say what a gate would do."""
-    cell = asked.request.cell
-    app.console.info(f"would gate {cell}:")
-    for line in room.lines(asked.request, asked.host):
-        app.console.info(f"  {line}")
-    app.emit({"state": "planned", "cell": cell}, f"{cell}: planned")
+def dry_run(app: App, several: Sequence[Asked]) -> int:
+    """Say what gates would do."""
+    planned = []
+    for asked in several:
+        cell = asked.request.cell
+        app.console.info(f"would gate {cell}:")
+        for line in room.lines(asked.request, asked.host):
+            app.console.info(f"  {line}")
+        planned.append({"state": "planned", "cell": cell})
+    text = "\n".join(f"{item['cell']}: planned" for item in planned)
+    app.emit(planned[0] if len(planned) == 1 else {"gates": planned}, text)
     return 0
 
 
@@ -346,34 +439,64 @@ def _short(name: str) -> str:
     return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"
 
 
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """The result of one gate, as it is printed."""
+
+    state: State
+    document: dict[str, Any]
+    text: str
+
+
 def finish(
-    app: App, judged: tuple[Results, Fault, Verdict | None], place: Place | None, output: Path
-) -> int:
-    """Write the reports, store them and the verdict, say the result; return its exit status."""
+    app: App,
+    judged: tuple[Results, Fault, Verdict | None],
+    place: Place | None,
+    output: Path,
+    *,
+    whole: bool = True,
+) -> Told:
+    """Write the reports, store them and the verdict; return what there is to say."""
     results, found, verdict = judged
     notes = {library.name: library.note for library in suites.libraries(app.home.ci)}
-    reports = render(results, found, notes)
+    cell = history.cell(results)
+    reports = render(results, found, notes, history.read_last(place, cell, app.cache))
     storing.write(output, reports, None)  # before anything can go wrong with the store
     key = ""
     if verdict and place:
         key, verdict = storing.put(place, verdict, reports)
         app.console.info(f"stored {place.store.locate(key)}")
     storing.write(output, {}, verdict)
+    if whole and results.tests:
+        ended = app.now().strftime("%Y-%m-%d %H:%M")
+        run = LastRun.of(results, found.state, ended=ended)
+        with _remembering(app):
+            history.keep_last(place, cell, app.cache, run)
     _tell_github(app, results, found)
     counts = {name: number for name, number in results.counts.by_outcome().items() if number}
     numbers = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
     text = verdict_text(results, found) + (f": {found.message}" if found.message else "")
-    text += f"\n{numbers or 'no test ran'}\n{output / 'report.html'}"
     document = {
+        "suite": results.suite,
         "state": found.state.value,
         "reason": found.message,
         "counts": results.counts.by_outcome(),
         "report": str(output / "report.html"),
         "verdict": key,
     }
-    app.emit(document, text)
-    app.github_outputs({"state": found.state.value, "verdict": key})
-    return found.state.exit_code
+    text += f"\n{numbers or 'no test ran'}\n{output / 'report.html'}"
+    return Told(state=found.state, document=document, text=text)
+
+
+def tell(app: App, told: Sequence[Told]) -> int:
+    """Print results; return the exit status: that of the first that is no pass."""
+    texts = "\n".join(item.text for item in told)
+    documents = [item.document for item in told]
+    app.emit(documents[0] if len(told) == 1 else {"gates": documents}, texts)
+    state = next((item.state for item in told if item.state is not State.PASS), State.PASS)
+    keys = " ".join(item["verdict"] for item in documents if item["verdict"])
+    app.github_outputs({"state": state.value, "verdict": keys})
+    return state.exit_code
 
 
 def _tell_github(app: App, results: Results, found: Fault) -> None:
@@ -388,13 +511,19 @@ def _tell_github(app: App, results: Results, found: Fault) -> None:
 
 
 def remember(app: App, asked: Asked, results: Results) -> None:
-    """Keep durations for the next run; without them it is slower, so failing is a warning."""
-    if not results.tests:
-        return
+    """Keep durations for the next run."""
+    if results.tests:
+        with _remembering(app):
+            history.add(asked.stored, asked.request.suite.name, asked.host.cache, results)
+
+
+@contextmanager
+def _remembering(app: App) -> Iterator[None]:
+    """What is kept for the next run decides nothing in it: failing to is a warning."""
     try:
-        history.add(asked.stored, asked.request.suite.name, asked.host.cache, results)
+        yield
     except (StoreError, OSError) as exc:
-        app.console.warn(f"durations were not kept: {exc}")
+        app.console.warn(f"this run was not kept for the next one: {exc}")
 
 
 # --- stored results --------------------------------------------------------------------

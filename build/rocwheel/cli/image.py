@@ -10,14 +10,19 @@ from typing import TYPE_CHECKING
 import click
 
 from rocwheel import container, image, source
+from rocwheel import rocm as trees
 from rocwheel.bazel import releases
 from rocwheel.bazel.releases import Downloads
+from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once, option, section
+from rocwheel.cli.known import OneOf
+from rocwheel.console import columns, size
 from rocwheel.container import EngineKind
-from rocwheel.dist.executor import Executor, container_spec
+from rocwheel.dist.build_request import Executor
+from rocwheel.dist.executor import container_spec
 from rocwheel.errors import ConfigError, HostError, RocwheelError
-from rocwheel.image import building, facts, found, recipe, registry
+from rocwheel.image import building, contents, found, recipe, registry
 
 if TYPE_CHECKING:
     import requests
@@ -28,19 +33,54 @@ CONFIG = ".docker/config.json"
 
 @dataclass(frozen=True, kw_only=True)
 class EngineOptions:
-    """Which engine."""
+    """The option that names the container engine."""
 
     engine: str = "docker"
+
+    declared = section(
+        "Container",
+        once(
+            "--engine",
+            type=click.Choice(ENGINES),
+            default="docker",
+            show_default=True,
+            help="The container engine.",
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecipeOptions(EngineOptions):
-    """Which image: a recipe of ci/images.yaml, and what replaces its base."""
+    """Options that name a builder image: a recipe of ci/images.yaml, and what replaces its base."""
 
     recipe: str = "manylinux_2_28"
     base: str | None = None
     with_rocm: Path | None = None
     locked: bool = False
+
+    declared = section(
+        "Inputs",
+        once(
+            "--recipe",
+            metavar="NAME",
+            type=OneOf(known.recipes),
+            default="manylinux_2_28",
+            show_default=True,
+            help="Builder recipe of ci/images.yaml.",
+        ),
+        once(
+            "--base",
+            metavar="IMAGE",
+            help="Start from this image instead of the recipe's: NAME@sha256:…, or a local one.",
+        ),
+        once(
+            "--with-rocm",
+            type=click.Path(path_type=Path, file_okay=False, exists=True),
+            metavar="DIR",
+            help="Bake this ROCm tree in, as /opt/rocm; default: it is mounted.",
+        ),
+        option("--locked", is_flag=True, help="Take a base by digest only."),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,52 +92,18 @@ class ImageBuildOptions(RecipeOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowOptions(EngineOptions):
+class ImageShowOptions(EngineOptions):
     """Options of `image show`."""
 
     reference: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class PruneOptions(EngineOptions):
+class ImagePruneOptions(EngineOptions):
     """Options of `image prune`."""
 
     dry_run: bool = False
     images: bool = False
-
-
-engine_options = section(
-    "Container",
-    once(
-        "--engine",
-        type=click.Choice(ENGINES),
-        default="docker",
-        show_default=True,
-        help="The container engine.",
-    ),
-)
-recipe_options = section(
-    "Inputs",
-    once(
-        "--recipe",
-        metavar="NAME",
-        default="manylinux_2_28",
-        show_default=True,
-        help="Builder recipe of ci/images.yaml.",
-    ),
-    once(
-        "--base",
-        metavar="IMAGE",
-        help="Start from this image instead of the recipe's: NAME@sha256:…, or a local one.",
-    ),
-    once(
-        "--with-rocm",
-        type=click.Path(path_type=Path, file_okay=False, exists=True),
-        metavar="DIR",
-        help="Bake this ROCm tree in, as /opt/rocm; default: it is mounted.",
-    ),
-    option("--locked", is_flag=True, help="Take a base by digest only."),
-)
 
 
 @group("image")
@@ -106,8 +112,6 @@ def images() -> None:
 
 
 @command("build", ImageBuildOptions, parent=images)
-@recipe_options
-@engine_options
 @once("--push", metavar="REGISTRY", help="Push it there, unless its tag is there already.")
 @once(
     "--build-network",
@@ -148,7 +152,7 @@ def _made(
         app.console.info(f"unchanged inputs: {inputs.reference} is there, nothing was built")
         return building.Made(image=there, inputs=inputs, is_new=False)
     ingredients = building.Ingredients(
-        checkout=app.home.root,
+        checkout=app.home.sources,
         base=base,
         bazel=_bazel(app, inputs.recipe.bazel, locked=options.locked),
         rocm=options.with_rocm,
@@ -171,8 +175,8 @@ def _pushed(
         made.inputs.tag,
         engine=engine,
         runner=app.runner,
-        session=_session(),
-        config=_config(app),
+        session=session(),
+        config=config_of(app),
         console=app.console,
     )
     if not sent:
@@ -181,8 +185,6 @@ def _pushed(
 
 
 @command("search", RecipeOptions, parent=images)
-@recipe_options
-@engine_options
 def search(app: App, options: RecipeOptions) -> None:
     """Find the builder image of a recipe: with the engine, then in the registries.
 
@@ -203,22 +205,19 @@ def _searched(
     app: App, inputs: recipe.ImageInputs, engine: container.ContainerEngine
 ) -> registry.RemoteImage:
     registries = recipe.load(app.home.ci / "images.yaml").registries
-    remote = registry.find(inputs, registries, session=_session(), config=_config(app))
+    remote = registry.find(inputs, registries, session=session(), config=config_of(app))
     if remote is None:
         raise HostError(
             f"{inputs.reference}: neither {engine.kind.value} nor a registry has it",
-            hint=f"make it: ci_build image build --recipe {inputs.recipe.name}",
+            hint=f"make it: rocwheel image build --recipe {inputs.recipe.name}",
         )
     return remote
 
 
-@command("show", ShowOptions, parent=images)
+@command("show", ImageShowOptions, parent=images)
 @click.argument("reference")
-@engine_options
-def show(app: App, options: ShowOptions) -> None:
+def show(app: App, options: ImageShowOptions) -> None:
     """Show what an image is and what it has for building wheels."""
-    from rocwheel.console import columns
-
     engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     there = found.inspect(options.reference, engine=engine, runner=app.runner)
     if there is None:
@@ -227,12 +226,12 @@ def show(app: App, options: ShowOptions) -> None:
             hint=f"{engine.program} pull {options.reference}",
         )
     spec = container_spec(Executor(), engine, there, cache=app.cache, environ=app.environ)
-    has = facts.ask(spec, there.config, cache=app.cache, runner=app.runner)
+    has = contents.ask(spec, there.config, cache=app.cache, runner=app.runner)
     rows = _rows(there, has)
     app.emit(_document(there, has), "\n".join(columns(("what", "found"), rows)))
 
 
-def _document(there: found.Found, has: facts.ImageFacts) -> dict[str, object]:
+def _document(there: found.Found, has: contents.ImageFacts) -> dict[str, object]:
     return {
         "reference": there.reference,
         "config": there.config,
@@ -244,9 +243,7 @@ def _document(there: found.Found, has: facts.ImageFacts) -> dict[str, object]:
     }
 
 
-def _rows(there: found.Found, has: facts.ImageFacts) -> list[tuple[str, str]]:
-    from rocwheel.console import size
-
+def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]:
     return [
         ("image", there.reference),
         ("configuration", there.config),
@@ -260,11 +257,10 @@ def _rows(there: found.Found, has: facts.ImageFacts) -> list[tuple[str, str]]:
     ]
 
 
-@command("prune", PruneOptions, parent=images)
-@engine_options
+@command("prune", ImagePruneOptions, parent=images)
 @option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
 @option("--images", is_flag=True, help="Remove builder images of older inputs, too.")
-def prune(app: App, options: PruneOptions) -> None:
+def prune(app: App, options: ImagePruneOptions) -> None:
     """Remove what runs that were cut short left behind; never anything of others."""
     engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     left = container.leftovers(engine, runner=app.runner)
@@ -301,8 +297,6 @@ def _inputs(
         bazel = table.find(chosen.bazel).sha256
     rocm, version = "", ""
     if options.with_rocm:
-        from rocwheel import rocm as trees
-
         planned = trees.plan(
             str(options.with_rocm), sha256=None, version=None, cache=app.cache, cwd=app.cwd
         )
@@ -310,7 +304,7 @@ def _inputs(
         rocm, version = held.sha256, str(held.version)
     inputs = recipe.gather(
         chosen,
-        checkout=app.home.root,
+        checkout=app.home.sources,
         base=base.config,
         bazel=bazel,
         rocm=rocm,
@@ -345,13 +339,15 @@ def _labels(app: App) -> dict[str, str]:
     }
 
 
-def _session() -> requests.Session:
+def session() -> requests.Session:
+    """For requests to a registry."""
     import requests
 
     return requests.Session()
 
 
-def _config(app: App) -> Path:
+def config_of(app: App) -> Path:
+    """The file in which engines keep what registries want to see."""
     folder = app.environ.get("DOCKER_CONFIG")
     home = Path(app.environ.get("HOME", "/"))
     return Path(folder) / "config.json" if folder else home / CONFIG

@@ -11,45 +11,43 @@ from pathlib import Path
 import click
 
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, group, option, section
+from rocwheel.cli.command import DryRun, command, group, option, section
 from rocwheel.cli.target import (
     PersonOptions,
     Target,
     TargetOptions,
-    person_options,
-    target_options,
 )
 from rocwheel.console import Unit
+from rocwheel.entry import parsed
 from rocwheel.errors import HostError, StoreError
 from rocwheel.index.serve import Site
+from rocwheel.ledger import log
 from rocwheel.places import Place
 from rocwheel.release import adopt as adoption
-from rocwheel.release import audit, resolving
+from rocwheel.release import audit, pip_resolution
 from rocwheel.release import migrate as migration
-from rocwheel.release import repair as repairing
 from rocwheel.release.operations import Tally, Who
 
 
 @dataclass(frozen=True, kw_only=True)
 class WhereOptions(TargetOptions):
-    """Which of the two indexes."""
+    """Options that name one of the two indexes of a family, staging or release."""
 
     in_staging: bool
 
+    declared = section(
+        "Target",
+        option(
+            "--staging/--release",
+            "in_staging",
+            default=False,
+            help="Which of the two indexes; default: the release.",
+        ),
+    )
+
     def places(self, target: Target) -> list[Place]:
-        """That of every ROCm major."""
+        """That index of every ROCm major."""
         return [staging if self.in_staging else release for staging, release in target.pairs()]
-
-
-where_option = section(
-    "Target",
-    option(
-        "--staging/--release",
-        "in_staging",
-        default=False,
-        help="Which of the two indexes; default: the release.",
-    ),
-)
 
 
 @group("index")
@@ -58,7 +56,7 @@ def index() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions(WhereOptions):
+class IndexCheckOptions(WhereOptions):
     """Options of `index check`."""
 
     resolve: bool
@@ -73,12 +71,12 @@ class CheckOptions(WhereOptions):
                 "--resolve needs --upstream: the index of names that are in no set"
             )
         python = Path(sys.executable)
-        return partial(resolving.resolve, upstream=self.upstream, python=python, runner=app.runner)
+        return partial(
+            pip_resolution.resolve, upstream=self.upstream, python=python, runner=app.runner
+        )
 
 
-@command("check", CheckOptions, parent=index)
-@target_options
-@where_option
+@command("check", IndexCheckOptions, parent=index)
 @option("--resolve", is_flag=True, help="Also let pip resolve each set for each CPython.")
 @option(
     "--upstream",
@@ -87,7 +85,7 @@ class CheckOptions(WhereOptions):
     metavar="URL",
     help="Index for names that are not in a set; only for --resolve.",
 )
-def check(app: App, options: CheckOptions) -> int:
+def check(app: App, options: IndexCheckOptions) -> int:
     """Download everything an index lists; compare hashes, metadata, links, log, closure."""
     resolver, target = options.resolver(app), Target(app, options)
     with app.console.progress("checking", unit=Unit.BYTES) as progress:
@@ -102,37 +100,30 @@ def check(app: App, options: CheckOptions) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairOptions(WhereOptions, DryRun):
+class IndexRepairOptions(WhereOptions, DryRun):
     """Options of `index repair`."""
 
 
-@command("repair", RepairOptions, parent=index)
-@target_options
-@where_option
-@dry_run_option
-def repair(app: App, options: RepairOptions) -> None:
+@command("repair", IndexRepairOptions, parent=index)
+def repair(app: App, options: IndexRepairOptions) -> None:
     """Let every page show what the log says, and delete what was pruned and is still there.
 
     The way out of whatever a stopped run, a lost page or a hand on the bucket left.
     """
     done = []
     for place in options.places(Target(app, options)):
-        planned = repairing.plan(place)
-        done.append(planned if options.dry_run else repairing.apply(planned))
+        planned = audit.plan_repair(place)
+        done.append(planned if options.dry_run else audit.apply_repair(planned))
     _tell(app, done, "every page is as the log says", dry_run=options.dry_run)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdoptOptions(WhereOptions, PersonOptions, DryRun):
+class IndexAdoptOptions(WhereOptions, PersonOptions, DryRun):
     """Options of `index adopt`."""
 
 
-@command("adopt", AdoptOptions, parent=index)
-@target_options
-@where_option
-@person_options
-@dry_run_option
-def adopt(app: App, options: AdoptOptions) -> None:
+@command("adopt", IndexAdoptOptions, parent=index)
+def adopt(app: App, options: IndexAdoptOptions) -> None:
     """Take over wheels that were in a prefix before rocwheel: they are listed as they are."""
     places, person = options.places(Target(app, options)), options.who(app)
     done = [_adopt(app, place, person, dry_run=options.dry_run) for place in places]
@@ -142,21 +133,18 @@ def adopt(app: App, options: AdoptOptions) -> None:
 def _adopt(app: App, place: Place, person: Who, *, dry_run: bool) -> adoption.Adoption:
     with app.console.progress("reading", unit=Unit.BYTES) as progress:
         planned = adoption.plan(place, who=person, count=Tally(progress))
-    if planned.entries and not dry_run:
+    if planned.is_needed and not dry_run:
         adoption.apply(planned)
     return planned
 
 
 @dataclass(frozen=True, kw_only=True)
-class MigrateOptions(TargetOptions, PersonOptions, DryRun):
+class IndexMigrateOptions(TargetOptions, PersonOptions, DryRun):
     """Options of `index migrate`."""
 
 
-@command("migrate", MigrateOptions, parent=index)
-@target_options
-@person_options
-@dry_run_option
-def migrate(app: App, options: MigrateOptions) -> None:
+@command("migrate", IndexMigrateOptions, parent=index)
+def migrate(app: App, options: IndexMigrateOptions) -> None:
     """Take over staging and release that a version before the log wrote, once.
 
     That version refuses to write there afterwards. Stop what still runs it first.
@@ -174,7 +162,7 @@ def migrate(app: App, options: MigrateOptions) -> None:
 
 def _tell(
     app: App,
-    done: list[repairing.Repair] | list[adoption.Adoption] | list[migration.Migration],
+    done: list[audit.IndexRepair] | list[adoption.Adoption] | list[migration.Migration],
     nothing: str,
     *,
     dry_run: bool,
@@ -201,6 +189,7 @@ class ServeOptions(TargetOptions):
                 host=self.host,
                 port=self.port,
                 upstream=self.upstream,
+                indexes=[place.root for pair in target.pairs() for place in reversed(pair)],
                 say=app.console.detail,
             )
         except OSError as exc:
@@ -211,7 +200,6 @@ class ServeOptions(TargetOptions):
 
 
 @command("serve", ServeOptions)
-@target_options
 @option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @option(
     "--port",
@@ -227,12 +215,34 @@ class ServeOptions(TargetOptions):
     help="Index that names we do not have are redirected to.",
 )
 def serve(app: App, options: ServeOptions) -> None:
-    """Serve a store over local HTTP as pip and uv see it, until Ctrl-C."""
+    """Serve a store over local HTTP as pip and uv see it, until Ctrl-C.
+
+    A line that installs the newest plugin of each index is printed.
+    """
     target = Target(app, options)
     site = options.site(app, target)
-    urls = [f"{site.url}{place.root}/" for pair in target.pairs() for place in reversed(pair)]
-    text = "\n".join(f"pip install --index-url {url} …" for url in urls)
-    app.emit({"url": site.url, "indexes": urls}, text)
-    sys.stdout.flush()
-    with site:
-        site.serve_forever()
+    places = [place for pair in target.pairs() for place in reversed(pair)]
+    urls = [f"{site.url}{place.root}/" for place in places]
+    lines = [
+        _install_line(place, url, options.upstream) for place, url in zip(places, urls, strict=True)
+    ]
+    try:
+        with site:
+            app.emit({"url": site.url, "indexes": urls, "install": lines}, "\n".join(lines))
+            sys.stdout.flush()
+            site.serve_forever()
+    except KeyboardInterrupt:
+        app.console.info(f"stopped: {site.url} is not served any more")
+
+
+def _install_line(place: Place, url: str, upstream: str) -> str:
+    """A line to paste: the newest plugin by its exact version, the rest from upstream."""
+    state = log.read(place)
+    state = log.load(place, state, [name for name in state.digests if name.endswith("-plugin")])
+    others = "" if upstream else " --extra-index-url https://pypi.org/simple/"
+    for project in sorted(name for name in state.projects if name in state.listings):
+        files = [item for item in state.shown(project) if item.yanked is None]
+        if files:
+            newest = max(files, key=lambda item: parsed(item.version)).version
+            return f"pip install --index-url {url}{others} {project}=={newest}"
+    return f"# nothing is listed at {url}"

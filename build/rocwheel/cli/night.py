@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
@@ -13,24 +16,22 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import group
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
-from rocwheel.ledger.nights import PROBE, Nights
+from rocwheel.files import locked
+from rocwheel.gate.machine import accelerators
+from rocwheel.host import cgroup
+from rocwheel.ledger.nights import PROBE, Book, Nights
 from rocwheel.pipeline import cell as cells
-from rocwheel.pipeline import slurm
+from rocwheel.pipeline import local, slurm
+from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import HostRunner
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocwheel.ledger.nights import Book
-    from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.verdict import State
+from rocwheel.verdict import State
 
 LATEST: Final = "latest"
 
 
 @dataclass(frozen=True, kw_only=True)
 class NightOptions(StoreOptions):
-    """A night of a store."""
+    """Options that name a night of a store."""
 
     night: str
 
@@ -68,7 +69,7 @@ class NightTarget:
 
 
 def whole(app: App) -> HostRunner:
-    """Starts what needs the caller's whole environment: our own commands, and Slurm's."""
+    """A runner whose commands get the caller's whole environment: our own ones, and Slurm's."""
     return HostRunner(dict(app.environ))
 
 
@@ -78,10 +79,11 @@ def _why_ended(app: App, job: str) -> Callable[[], tuple[State, str]]:
 
 
 def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cells.Worker:
-    """This machine, for cells to run on."""
+    """This machine, for cells to run on, with the data that is in use here."""
+    data = (f"--ci-dir={app.cwd / app.ci_dir}",) if app.ci_dir else ()
     return cells.Worker(
         runner=whole(app),
-        program=how or app.program,
+        program=how or (*app.program, *data),
         host=app.environ.get("SLURMD_NODENAME") or socket.gethostname(),
         engine=engine,
         job=job,
@@ -92,6 +94,49 @@ def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cel
         why_ended=_why_ended(app, job) if engine == "slurm" else None,
         collect=partial(slurm.collect, runner=whole(app)) if engine == "slurm" else None,
     )
+
+
+def run_here(
+    app: App,
+    nights: Nights,
+    book: Book,
+    here: cells.Worker,
+    *,
+    words: tuple[str, ...],
+    workers: int,
+) -> tuple[Book, dict[str, CellStanding]]:
+    """Run a night on this machine until nothing more can be done. Raises InterruptError."""
+    cpus = cgroup.cpus(Path("/"), online=len(os.sched_getaffinity(0)))
+    night, old = book.plan.night, []
+    logs = app.cache / "nightly" / night
+    logs.mkdir(parents=True, exist_ok=True)
+    capacity = local.Capacity(
+        workers=workers or 2 * cpus,
+        cpus=cpus,
+        memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
+        gpus=len(accelerators.amd(Path("/"), app.environ).devices),
+        disk=app.cache,
+    )
+
+    def waiting() -> None:
+        app.console.info(f"another engine of {night} runs here, or its cells do: waiting")
+        old.append(book)
+
+    lock, log = logs / "engine.lock", logs / "cells.log"
+    with locked(lock, waiting=waiting) as held, log.open("ab") as output:
+        engine = local.LocalEngine(
+            nights=nights,
+            night=night,
+            worker=here,
+            target=words,
+            capacity=capacity,
+            ending=local.Ending(),
+            output=output,
+            lock=held.descriptor,
+            book=None if old else book,
+        )
+        found = engine.run()
+        return engine.book or book, found
 
 
 @group("nightly")

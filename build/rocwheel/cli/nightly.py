@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import click
 
 import amdgpu_family_matrix as matrix
 from rocwheel.cli import night_care  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, option
+from rocwheel.cli.command import DryRun, command, option
 from rocwheel.cli.night import (
     LATEST,
     NightOptions,
@@ -22,25 +21,22 @@ from rocwheel.cli.night import (
     document_of,
     night_argument,
     nightly,
+    run_here,
     whole,
     worker,
 )
-from rocwheel.cli.target import PersonOptions, StoreOptions, judging, person_options, store_options
-from rocwheel.console import columns
+from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
+from rocwheel.console import columns, count
+from rocwheel.dist.executor import credentials
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
-from rocwheel.files import locked
-from rocwheel.gate.machine import accelerators
-from rocwheel.host import cgroup
+from rocwheel.ledger.nights import Book, Ended, NightPlan, check_name
 from rocwheel.pipeline import cell as cells
-from rocwheel.pipeline import local, planning, resolving, slurm, standing, summing
+from rocwheel.pipeline import planning, resolving, slurm, standing, summing
 from rocwheel.pipeline import settings as settings_file
+from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, base_env
 from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from rocwheel.ledger.nights import Book, Ended, NightPlan
-    from rocwheel.pipeline.standing import CellStanding
 
 ENGINES: Final = ("local", "slurm", "github")
 RETRY: Final = Retry(attempts=4)
@@ -50,7 +46,7 @@ RETRY: Final = Retry(attempts=4)
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions(StoreOptions, DryRun):
+class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
     """Options of `nightly plan`."""
 
     night: str
@@ -59,15 +55,9 @@ class PlanOptions(StoreOptions, DryRun):
     repeat: str
     explain: bool
     matrix_kind: str | None
-    by: str
-    reason: str
-
-    @property
-    def who(self) -> PersonOptions:
-        return PersonOptions(by=self.by, reason=self.reason)
 
 
-@command("plan", PlanOptions, parent=nightly)
+@command("plan", NightPlanOptions, parent=nightly)
 @option("--night", default="", metavar="NAME", help="Its name; default: today's date, UTC.")
 @option(
     "--config", type=click.Path(path_type=Path), help="Default: ci/nightly.yaml of this checkout."
@@ -85,10 +75,7 @@ class PlanOptions(StoreOptions, DryRun):
     type=click.Choice(planning.MATRICES),
     help="Print the cells of this kind of a night that is planned, for a GitHub matrix.",
 )
-@person_options
-@store_options
-@dry_run_option
-def plan(app: App, options: PlanOptions) -> None:
+def plan(app: App, options: NightPlanOptions) -> None:
     """Decide what a night does, and store it: resolved once, never changed.
 
     Branches, the newest ROCm tarball of each family and images become commits and digests here.
@@ -115,21 +102,23 @@ def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> Non
     runs = sum(not cell.kept for cell in made.cells)
     kept = len(made.cells) - runs
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
-    lines.append(f"{made.night} {state}: {runs} cells to run, {kept} kept")
+    lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept")
     cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
     document = {"night": made.night, "state": state, "run": runs, "kept": kept, "cells": cells_}
     app.emit(document, "\n".join(lines))
 
 
-def _plan(app: App, options: PlanOptions, target: NightTarget) -> NightPlan:
+def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan:
     night = options.night or app.now().strftime("%Y-%m-%d")
-    by = options.who.who(app).by
+    check_name(night)
+    by = options.who(app).by
     if options.repeat:
-        old, _ = target.nights.plan(options.repeat)
+        old, _ = target.nights.plan(target.night(options.repeat))
         return planning.again(old, night=night, by=by, now=app.now())
     path = app.path(options.config) or app.home.ci / settings_file.FILE
     settings = settings_file.load(path, app.path(options.pools))
-    families = {item.name: item for item in matrix.families(settings.trigger)}
+    own = options.own_families(app)
+    families = {item.name: item for item in matrix.families(settings.trigger)} | own
     with Client(base_env(app.environ), retry=RETRY, note=app.console.detail) as client:
         world = resolving.World(
             ci=app.home.ci,
@@ -138,6 +127,7 @@ def _plan(app: App, options: PlanOptions, target: NightTarget) -> NightPlan:
             client=client,
             now=app.now(),
             note=app.console.warn,
+            registry=credentials(app.environ),
             tool=resolving.tool_of(app.home, app.runner),
         )
         recipes, absent = resolving.resolve(settings, families, world)
@@ -150,10 +140,12 @@ def _plan(app: App, options: PlanOptions, target: NightTarget) -> NightPlan:
         ci=app.home.ci,
         by=by,
         now=app.now(),
+        own=(f"--families={app.path(options.families)}",) if own else (),
     )
     names = target.nights.names()
     last = target.nights.summary(names[-1]) if names else None
-    seen = planning.look(setting, recipes, target.store, summing.seconds(last))
+    full = len(names) >= settings.keep_nights
+    seen = planning.look(setting, recipes, target.store, summing.seconds(last), full=full)
     return planning.plan(setting, recipes, absent, seen)
 
 
@@ -161,7 +153,7 @@ def _plan(app: App, options: PlanOptions, target: NightTarget) -> NightPlan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunOptions(NightOptions, DryRun):
+class NightRunOptions(NightOptions, DryRun):
     """Options of `nightly run`."""
 
     engine: str
@@ -170,7 +162,7 @@ class RunOptions(NightOptions, DryRun):
     program: str
 
 
-@command("run", RunOptions, parent=nightly)
+@command("run", NightRunOptions, parent=nightly)
 @night_argument
 @option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Where.")
 @option(
@@ -186,9 +178,7 @@ class RunOptions(NightOptions, DryRun):
     metavar="COMMAND",
     help="How the cells' machines start rocwheel; default: as it was started here.",
 )
-@store_options
-@dry_run_option
-def run(app: App, options: RunOptions) -> int:
+def run(app: App, options: NightRunOptions) -> int:
     """Run a planned night until nothing more can be done; run again, it continues.
 
     Here, Ctrl-C lets what runs end and starts nothing new; twice, it stops everything. On Slurm,
@@ -211,7 +201,7 @@ def run(app: App, options: RunOptions) -> int:
 
 
 def _run_there(
-    app: App, options: RunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
+    app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
     engine = slurm.SlurmEngine(
         nights=target.nights,
@@ -229,9 +219,8 @@ def _run_there(
 
 
 def _run_here(
-    app: App, options: RunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
+    app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
-    night = book.plan.night
     if options.dry_run:
         found = standing.stand(book, app.now())
         app.emit_plan(
@@ -241,40 +230,10 @@ def _run_here(
         )
         return 0
     here = worker(app, engine="local", job="", how=how)
-    online = len(os.sched_getaffinity(0))
-    cpus = cgroup.cpus(Path("/"), online=online)
-    logs = app.cache / "nightly" / night
-    logs.mkdir(parents=True, exist_ok=True)
-    capacity = local.Capacity(
-        workers=options.workers or 2 * cpus,
-        cpus=cpus,
-        memory_mib=_memory_mib(),
-        gpus=len(accelerators.amd(Path("/"), app.environ).devices),
-        disk=app.cache,
+    after, found = run_here(
+        app, target.nights, book, here, words=target.words, workers=options.workers
     )
-    lock = logs / "engine.lock"
-
-    def waiting() -> None:
-        app.console.info(f"another engine of {night} runs here, or its cells do: waiting")
-
-    with locked(lock, waiting=waiting) as held, (logs / "cells.log").open("ab") as output:
-        engine = local.LocalEngine(
-            nights=target.nights,
-            night=night,
-            worker=here,
-            target=target.words,
-            capacity=capacity,
-            ending=local.Ending(),
-            output=output,
-            lock=held.descriptor,
-        )
-        found = engine.run()
-    return _say(app, target.nights.book(night), found)
-
-
-def _memory_mib() -> int:
-    pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
-    return pages * size >> 20
+    return _say(app, after, found)
 
 
 def _github(app: App, book: Book, family: str) -> int:
@@ -325,8 +284,6 @@ class NightCellOptions(NightOptions, DryRun):
 @option("--job", default="", metavar="ID", help="The engine's own name for this attempt.")
 @option("--leash", is_flag=True, help="Stop when standard input closes.")
 @option("--program", default="", metavar="COMMAND", help="How the cell's command is started.")
-@store_options
-@dry_run_option
 def cell(app: App, options: NightCellOptions) -> int:
     """Run one cell here and record how it ended: what every engine calls.
 

@@ -7,15 +7,19 @@ from pathlib import Path
 
 import click
 
+from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.build_record import EXECUTORS
+from rocwheel.cli import known
 from rocwheel.cli.command import once, option, section, together
+from rocwheel.cli.known import OneOf
+from rocwheel.dist.build_request import JAXLIB_ORIGINS
 
 _PATH = click.Path(path_type=Path)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RocmOptions:
-    """Which ROCm, and the cache it is kept in."""
+    """Options that name a ROCm, and the cache it is kept in."""
 
     therock_path: str | None = None
     therock_sha256: str | None = None
@@ -79,6 +83,7 @@ rocm_options = section(
     once(
         "--therock-path",
         metavar="SOURCE",
+        type=known.FILE,
         help="ROCm: URL of a TheRock tarball, a local tarball (.tar.gz, .tar.xz, .tar.zst) or a "
         "directory that holds ROCm.",
     ),
@@ -94,6 +99,7 @@ python_options = section(
     once(
         "--python-versions",
         metavar="LIST",
+        type=OneOf(known.pythons, many=True),
         help="CPythons, comma-separated: 3.12,3.13; default: all of the JAX pin.",
     ),
 )
@@ -102,15 +108,17 @@ family_options = section(
     once(
         "--family",
         metavar="NAME",
+        type=OneOf(known.families),
         help="GPU family that gives the gfx targets; default: the tarball's name.",
     ),
 )
-target_options = section(
+gfx_options = section(
     "Inputs",
     once(
         "--gfx-targets",
         "--rocm-amdgpu-targets",
         metavar="LIST",
+        type=OneOf(known.gfx_targets, many=True),
         help="gfx targets, comma-separated: gfx942,gfx1100.",
     ),
 )
@@ -119,6 +127,7 @@ jax_options = section(
     once(
         "--jax-version",
         metavar="VERSION",
+        type=OneOf(known.jax_versions),
         help="JAX pin of ci/pins.yaml; default: the default pin.",
     ),
     once("--jax-source-dir", type=_PATH, help="JAX source tree to build instead of a pin."),
@@ -136,6 +145,7 @@ jax_options = section(
     once(
         "--jaxlib",
         metavar="ORIGIN",
+        type=OneOf(known.of(*JAXLIB_ORIGINS)),
         help="jaxlib: built here, or the upstream wheel pinned by hash; default: what the JAX pin "
         "says.",
     ),
@@ -152,6 +162,7 @@ version_options = section(
         metavar="TYPE",
         default="release",
         show_default=True,
+        type=OneOf(known.of(*WHEEL_TYPES)),
         help="How the version is made: release, nightly (with --wheel-date), custom or snapshot.",
     ),
     once(
@@ -168,6 +179,7 @@ compiler_option = section(
         metavar="NAME",
         default="clang",
         show_default=True,
+        type=OneOf(known.of(*COMPILERS)),
         help="Host compiler: clang (this machine's where JAX builds with it, else JAX's own), "
         "hermetic (JAX's own clang), gcc (where the "
         "layout has it).",
@@ -185,11 +197,13 @@ bazel_options = section(
         metavar="NAME",
         default="release",
         show_default=True,
+        type=OneOf(known.of(*CPU_FEATURES)),
         help="release (AVX), native (this machine only) or default (none).",
     ),
     once(
         "--bazel-path",
         "--bazel",
+        type=known.FILE,
         help="The Bazel to use; default: the version the tree asks for, on PATH or fetched.",
     ),
     once(
@@ -267,6 +281,7 @@ executor_options = section(
         metavar="NAME",
         default="manylinux_2_28",
         show_default=True,
+        type=OneOf(known.recipes),
         help="Recipe of ci/images.yaml that `search` looks for.",
     ),
     once(
@@ -344,8 +359,13 @@ cache_options = section(
 )
 
 fetch_options = together(rocm_options, cache_options)
-build_options = together(
-    rocm_options, python_options, family_options, target_options, jax_options, version_options,
-    compiler_option, bazel_options, remote_options, executor_options,
-    wheelhouse_options, cache_options,
-)  # fmt: skip
+# what is built, and where and with what
+source_options = together(rocm_options, family_options, gfx_options, jax_options, compiler_option)
+place_options = together(bazel_options, remote_options, executor_options, cache_options)
+unpublished_options = together(source_options, python_options, version_options, place_options)
+build_options = together(unpublished_options, wheelhouse_options)
+
+
+def listed(text: str | None) -> tuple[str, ...]:
+    """The items of a comma-separated option."""
+    return tuple(item.strip() for item in (text or "").split(",") if item.strip())

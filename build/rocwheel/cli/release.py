@@ -8,18 +8,16 @@ from typing import Any
 
 import click
 
+from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, option, section
+from rocwheel.cli.command import DryRun, command, option, section
 from rocwheel.cli.target import (
     ManifestOptions,
     PersonOptions,
     Target,
     TargetOptions,
-    manifest_option,
-    person_options,
-    target_options,
 )
-from rocwheel.console import size
+from rocwheel.console import count, size
 from rocwheel.errors import PromotionError
 from rocwheel.ledger.state import Action
 from rocwheel.release import promote as promotion
@@ -27,6 +25,8 @@ from rocwheel.release import retention, withdraw
 from rocwheel.release import stage as staging
 from rocwheel.release import status as standing
 from rocwheel.release.policy import Approval
+
+LOOK = 10  # staged sets that `status` judges
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +38,13 @@ class StageOptions(TargetOptions, PersonOptions, DryRun):
 
 @command("stage", StageOptions)
 @click.argument("wheelhouse", type=click.Path(path_type=Path), default=Path("wheelhouse/current"))
-@target_options
-@person_options
-@dry_run_option
 def stage(app: App, options: StageOptions) -> None:
     """Upload a wheel set to the staging index, whole and once.
 
     WHEELHOUSE is a wheelhouse or its manifest.json. Returns when the staging index lists every
     file with its hash; run again, it uploads only what is missing.
     """
-    target, dry_run = Target(app, options), options.dry_run
+    target, dry_run = Target(app, options, makes_store=True), options.dry_run
     path, person = app.cwd / options.wheelhouse, options.who(app)
     planned = staging.plan(path, target.family, target.channel, target.store, who=person)
     if dry_run or not planned.is_done:
@@ -79,16 +76,12 @@ class PromoteOptions(ManifestOptions, PersonOptions, DryRun):
 
 
 @command("promote", PromoteOptions)
-@manifest_option
-@target_options
 @option(
     "--approve",
     multiple=True,
     metavar="SUITE:CPYTHON",
     help="Release although this cell is flaky; needs --reason; repeatable.",
 )
-@person_options
-@dry_run_option
 def promote(app: App, options: PromoteOptions) -> int:
     """Make a staged and gated wheel set installable from the release index, or change nothing.
 
@@ -135,16 +128,13 @@ class YankOptions(TargetOptions, PersonOptions, DryRun):
 
 _files = section(
     "Target",
-    option("--manifest", default="", metavar="SHA|PATH", help="A whole set."),
+    option("--manifest", default="", metavar="SHA|PATH", type=known.FILE, help="A whole set."),
     option("--file", "files", multiple=True, metavar="NAME", help="One wheel."),
 )
 
 
 @command("yank", YankOptions)
 @_files
-@target_options
-@person_options
-@dry_run_option
 def yank(app: App, options: YankOptions) -> None:
     """Yank a whole set or single files (PEP 592).
 
@@ -155,9 +145,6 @@ def yank(app: App, options: YankOptions) -> None:
 
 @command("unyank", YankOptions)
 @_files
-@target_options
-@person_options
-@dry_run_option
 def unyank(app: App, options: YankOptions) -> None:
     """Take a yank back, for a whole set or single files."""
     _yank(app, options, Action.UNYANK)
@@ -183,20 +170,12 @@ class SetOptions(ManifestOptions, PersonOptions, DryRun):
 
 
 @command("rollback", SetOptions)
-@manifest_option
-@target_options
-@person_options
-@dry_run_option
 def rollback(app: App, options: SetOptions) -> None:
     """Take a released set out of the index; the bytes are kept, `restore` puts it back."""
     _withdraw(app, options, Action.ROLLBACK)
 
 
 @command("restore", SetOptions)
-@manifest_option
-@target_options
-@person_options
-@dry_run_option
 def restore(app: App, options: SetOptions) -> None:
     """Put a rolled back set into the index again, with the bytes that were released."""
     _withdraw(app, options, Action.RESTORE)
@@ -218,22 +197,22 @@ class PruneOptions(TargetOptions, PersonOptions, DryRun):
 
 
 @command("prune", PruneOptions)
-@target_options
 @option(
     "--orphans",
     is_flag=True,
     help="Also wheels older than a day that no set holds, such as a killed `stage` left; files "
     "that came before rocwheel are among them until `index adopt`.",
 )
-@person_options
-@dry_run_option
 def prune(app: App, options: PruneOptions) -> None:
     """Remove what the channel's retention no longer keeps, and what killed runs left."""
     target, person = Target(app, options), options.who(app, reason="retention")
     plans = retention.plans(target.pairs(), target.channel, who=person, orphans=options.orphans)
     documents = [_prune(app, planned, dry_run=options.dry_run) for planned in plans]
-    count = sum(len(item["sets"]) for item in documents)
-    app.emit({"places": documents}, f"{count} sets {'to prune' if options.dry_run else 'pruned'}")
+    number = sum(len(item["sets"]) for item in documents)
+    app.emit(
+        {"places": documents},
+        f"{count(number, 'set')} {'to prune' if options.dry_run else 'pruned'}",
+    )
 
 
 def _prune(app: App, planned: retention.PrunePlan, *, dry_run: bool) -> dict[str, Any]:
@@ -249,22 +228,34 @@ class StatusOptions(TargetOptions):
     """Options of `status`."""
 
     older_than: float | None
+    look: int
 
 
 @command("status", StatusOptions)
-@target_options
 @option(
     "--older-than",
     type=float,
     metavar="HOURS",
     help="Only sets that were staged longer ago and are not released.",
 )
+@option(
+    "--look",
+    type=click.IntRange(min=0),
+    default=LOOK,
+    show_default=True,
+    help="Staged sets whose verdicts are read, the youngest; 0 asks the log alone.",
+)
 def status(app: App, options: StatusOptions) -> None:
     """Show every wheel set: staged, gated, released; its age, and what holds it up."""
     target = Target(app, options)
     channel, now = target.judging(app), app.now()
     found = standing.overview(
-        target.pairs(), target.family, channel, now=now, hours=options.older_than
+        target.pairs(),
+        target.family,
+        channel,
+        now=now,
+        hours=options.older_than,
+        look=options.look,
     )
     for text in found.problems:
         app.console.warn(text)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, group, option
+from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.night import NightTarget
-from rocwheel.cli.target import StoreOptions, judging, store_options
+from rocwheel.cli.target import FamiliesOptions, judging
 from rocwheel.errors import ConfigError, ObjectMissingError
 from rocwheel.pipeline import summing
-from rocwheel.report import state as page
+from rocwheel.report import night_page as page
 from rocwheel.store import HTML, Headers, each
-
-KEY = "status/index.html"
 
 
 @group("report")
@@ -24,7 +24,7 @@ def report() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StateOptions(StoreOptions, DryRun):
+class StateOptions(FamiliesOptions, DryRun):
     """Options of `report state`."""
 
     output: Path | None
@@ -33,9 +33,13 @@ class StateOptions(StoreOptions, DryRun):
 
 @command("state", StateOptions, parent=report)
 @option("--output", metavar="PATH", help="Write it there, too.", type=Path)
-@option("--nights", type=int, default=30, show_default=True, help="How many are shown.")
-@store_options
-@dry_run_option
+@option(
+    "--nights",
+    type=click.IntRange(min=1),
+    default=30,
+    show_default=True,
+    help="How many are shown.",
+)
 def state(app: App, options: StateOptions) -> None:
     """Sum up the newest night and publish the page of all families at <store>/status/.
 
@@ -45,24 +49,37 @@ def state(app: App, options: StateOptions) -> None:
     names = target.nights.names()
     if options.dry_run:
         newest = names[-1] if names else "no night"
-        app.emit_plan([f"summary of {newest}", target.store.locate(KEY)])
+        app.emit_plan([f"summary of {newest}", target.store.locate(page.PAGE)])
         return
+    found = _summaries(app, target, names[-options.nights : -1])
     if names:
-        _sum_up(app, target, names[-1])
-    found = _summaries(app, target, names[-options.nights :])
+        found.append(_sum_up(app, target, names[-1], options.own_families(app), found[-1:]))
     body = _publish(app, target, found)
     if options.output:
         (app.cwd / options.output).write_bytes(body)
-    public = target.channel.public_url.rstrip("/")
-    url = f"{public}/{KEY}" if public else target.store.http(KEY)
+    url = _url(target)
     app.emit({"page": url, "nights": len(found), "bytes": len(body)}, url)
 
 
-def _sum_up(app: App, target: NightTarget, night: str) -> None:
-    book = target.nights.book(night)
+def _url(target: NightTarget) -> str:
+    public = target.channel.public_url.rstrip("/")
+    return f"{public}/{page.PAGE}" if public else target.store.http(page.PAGE)
+
+
+def _sum_up(
+    app: App,
+    target: NightTarget,
+    night: str,
+    own: dict[str, matrix.Family],
+    before: list[page.NightSummary],
+) -> page.NightSummary:
+    book = target.nights.book(night, hosts=True)
     channel = judging(app, target.channel)
-    made = summing.summary(book, matrix.FAMILIES, channel, target.store, now=app.now())
+    known = {item.family: item for past in before for item in past.families}
+    families = matrix.FAMILIES | own
+    made = summing.summary(book, families, channel, target.store, now=app.now(), known=known)
     target.nights.put_summary(night, made.to_bytes())
+    return made
 
 
 def _summaries(app: App, target: NightTarget, nights: tuple[str, ...]) -> list[page.NightSummary]:
@@ -89,10 +106,10 @@ def _publish(app: App, target: NightTarget, found: list[page.NightSummary]) -> b
         root=f"{public.rstrip('/')}/" if public else "../",
     )
     try:
-        old, previous = target.store.read(KEY)
+        old, previous = target.store.read(page.PAGE)
     except ObjectMissingError:
         old, previous = b"", None
     if old != body:
         headers = Headers(content_type=HTML, cache_control="public, max-age=60")
-        target.store.replace(KEY, body, previous=previous, headers=headers)
+        target.store.replace(page.PAGE, body, previous=previous, headers=headers)
     return body

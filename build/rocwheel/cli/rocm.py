@@ -8,7 +8,7 @@ import click
 
 from rocwheel import rocm
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option
+from rocwheel.cli.command import DryRun, command
 from rocwheel.cli.options import RocmOptions, fetch_options
 from rocwheel.model import byte_count
 
@@ -32,10 +32,10 @@ def _plan(app: App, options: FetchOptions) -> rocm.RocmPlan:
 
 @command("fetch_rocm", FetchOptions)
 @fetch_options
-@dry_run_option
 def fetch_rocm(app: App, options: FetchOptions) -> None:
     """Fetch, check and cache a ROCm tree; print the path of its root."""
     plan = _plan(app, options)
+    rocm.check_local(plan)
     budget = byte_count(options.cache_budget) if options.cache_budget else None
     if options.dry_run:
         app.emit(plan.document(), str(plan))

@@ -9,6 +9,7 @@ import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, option
+from rocwheel.console import count
 from rocwheel.gate.suite import static
 
 _PATH = click.Path(path_type=Path)
@@ -20,7 +21,7 @@ def suites_group() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions:
+class SuitesCheckOptions:
     """Options of `suites check`."""
 
     jax: str | None
@@ -29,14 +30,14 @@ class CheckOptions:
     record: bool
 
 
-@command("check", CheckOptions, parent=suites_group)
+@command("check", SuitesCheckOptions, parent=suites_group)
 @option("--jax", metavar="VERSION", help="One release only, or the name of what is compared.")
 @option(
     "--jax-tests", type=_PATH, metavar="DIR", help="A JAX checkout instead of what is recorded."
 )
 @option("--jax-wheel", type=_PATH, metavar="FILE", help="The wheel that was made of it.")
 @option("--record", is_flag=True, help="Record what the checkout needs in ci/jax_tests.json.")
-def check(app: App, options: CheckOptions) -> None:
+def check(app: App, options: SuitesCheckOptions) -> None:
     """Say what the suites of JAX's own tests miss, or name for nothing.
 
     Test files are read, not imported: modules they import that the wheel of JAX lacks must be in
@@ -53,5 +54,6 @@ def check(app: App, options: CheckOptions) -> None:
     if options.jax_tests and options.jax_wheel:
         mine = static.read(app.cwd / options.jax_tests, app.cwd / options.jax_wheel)
     found = static.compare(app.home.root, options.jax or "", mine, record=options.record)
-    text = f"{len(found)} JAX releases, {sum(map(len, found.values()))} files: ok"
+    files = count(sum(map(len, found.values())), "file")
+    text = f"{count(len(found), 'JAX release')}, {files}: ok"
     app.emit({"jax": sorted(found)}, text)

@@ -4,91 +4,143 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import click
 
 import amdgpu_family_matrix as matrix
 from rocwheel import families
+from rocwheel.cli import known
 from rocwheel.cli.app import App
-from rocwheel.cli.command import once, option, section, together
-from rocwheel.errors import ConfigError
+from rocwheel.cli.command import once, option, section
+from rocwheel.cli.known import OneOf
+from rocwheel.errors import ConfigError, StoreError
+from rocwheel.gate.suite import suites
 from rocwheel.index import channels
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import manifests
 from rocwheel.manifest import Manifest
-from rocwheel.model import suggest
 from rocwheel.places import Place
 from rocwheel.release import wheelset
 from rocwheel.release.operations import Who
+from rocwheel.store import TRIED, Store
+from rocwheel.store.file import FileStore
 
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoreOptions:
-    """Which channel or store."""
+    """Options that name a channel or a store."""
 
     channel: str | None
     store_url: str | None
     channels_file: Path | None
 
+    declared = section(
+        "Target",
+        once(
+            "--channel",
+            metavar="NAME",
+            type=OneOf(known.channels),
+            help="A channel of ci/channels.yaml, such as nightly.",
+        ),
+        once(
+            "--store",
+            "store_url",
+            metavar="URL",
+            help="A store without a channel: s3://bucket/prefix or file:///folder.",
+        ),
+        option(
+            "--channels-file",
+            type=click.Path(path_type=Path),
+            help="Where the channels are defined; default: channels.yaml of the data in use.",
+        ),
+    )
+
     def open(self, app: App) -> channels.Channel:
         """The channel they name; its store is not opened. Raises UsageError, ConfigError."""
         if bool(self.store_url) == bool(self.channel):
-            raise click.UsageError("give --channel or --store, one of the two")
-        return (
-            channels.channel(
-                app.path(self.channels_file) or app.home.ci / "channels.yaml", self.channel
-            )
-            if self.channel
-            else channels.of_store(self.store_url or "")
-        )
+            raise known.lacking("--store URL, or --channel", known.channels)
+        if not self.channel:
+            found = channels.of_store(self.store_url or "")
+        else:
+            path = app.path(self.channels_file) or app.home.ci / "channels.yaml"
+            named = channels.channel(path, self.channel)
+            found = replace(named, public_environ=app.environ)
+        url, _, tried = app.environ.get(TRIED, "").partition(" ")
+        if url != found.store.rstrip("/"):
+            return found
+        return replace(found, options=replace(found.options, tried=tried))
 
 
 @dataclass(frozen=True, kw_only=True)
-class TargetOptions(StoreOptions):
-    """Which index: a channel or a store, and the family."""
+class FamiliesOptions(StoreOptions):
+    """Options that name a channel or a store, and a file of further GPU families."""
 
-    family: str | None
     families: Path | None
 
-
-store_options = section(
-    "Target",
-    once("--channel", metavar="NAME", help="dev, nightly or prerelease."),
-    once(
-        "--store",
-        "store_url",
-        metavar="URL",
-        help="A store without a channel: s3://bucket/prefix or file:///folder.",
-    ),
-    option(
-        "--channels-file",
-        type=click.Path(path_type=Path),
-        help="Where the channels are defined; default: channels.yaml of the data in use.",
-    ),
-)
-target_options = together(
-    section(
+    declared = section(
         "Target",
-        once("--family", metavar="NAME", help="GPU family (required)."),
         option(
             "--families",
             type=click.Path(path_type=Path),
             metavar="FILE",
-            help="Families of your own beside the matrix; only with a --store file:///folder.",
+            help="Families of your own beside the matrix; only with a --store of this machine.",
         ),
-    ),
-    store_options,
-)
+    )
+
+    def own_families(self, app: App) -> dict[str, matrix.Family]:
+        """Families of --families; none without it. Raises ConfigError where they may not go."""
+        if self.families is None:
+            return {}
+        if self.channel or not _on_this_machine(app, self.store_url or "file:"):
+            raise ConfigError(
+                f"{self.families}: families of your own go into a store of this machine only",
+                hint="give --store file:///folder in place of a channel or another store",
+            )
+        return families.load(app.cwd / self.families)
+
+
+def _on_this_machine(app: App, store: str) -> bool:
+    """Whether a store is a folder, or a bucket of a server on loopback."""
+    named = (app.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
+    endpoint = next(filter(None, named), "")
+    return store.startswith("file:") or urlsplit(endpoint).hostname in LOOPBACK
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetOptions(FamiliesOptions):
+    """Options that name an index: a channel or a store, and the GPU family."""
+
+    family: str | None
+
+    declared = section(
+        "Target",
+        once(
+            "--family",
+            metavar="NAME",
+            type=OneOf(known.families),
+            help="GPU family (required).",
+        ),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class PersonOptions:
-    """Who acts, and why."""
+    """Options that say who acts, and why."""
 
     by: str
     reason: str
+
+    declared = section(
+        "Person",
+        option(
+            "--by", default="", metavar="NAME", help="Who; default: GitHub's actor, or the user."
+        ),
+        option("--reason", default="", metavar="TEXT", help="Why; kept in the record."),
+    )
 
     def who(self, app: App, *, reason: str = "") -> Who:
         """Who acts: --by, else GitHub's actor, else the user."""
@@ -96,49 +148,44 @@ class PersonOptions:
         return Who(by=name, now=app.now(), reason=self.reason or reason)
 
 
-person_options = section(
-    "Person",
-    option("--by", default="", metavar="NAME", help="Who; default: GitHub's actor, or the user."),
-    option("--reason", default="", metavar="TEXT", help="Why; kept in the record."),
-)
-
-
 @dataclass(frozen=True, kw_only=True)
 class ManifestOptions(TargetOptions):
-    """A wheel set in an index."""
+    """Options that name a wheel set in an index."""
 
     manifest: str
 
-
-manifest_option = section(
-    "Target",
-    once(
-        "--manifest",
-        required=True,
-        metavar="SHA|PATH",
-        help="The wheel set: SHA-256 of its manifest (6 digits or more), or the file or "
-        "wheelhouse.",
-    ),
-)
+    declared = section(
+        "Target",
+        once(
+            "--manifest",
+            required=True,
+            metavar="SHA|PATH",
+            type=known.FILE,
+            help="The wheel set: SHA-256 of its manifest (6 digits or more), or the file or "
+            "wheelhouse.",
+        ),
+    )
 
 
 class Target:
     """What the target options mean: channel, family and an open store."""
 
-    def __init__(self, app: App, options: TargetOptions) -> None:
-        """Raises UsageError or ConfigError."""
+    def __init__(self, app: App, options: TargetOptions, *, makes_store: bool = False) -> None:
+        """Raises UsageError, ConfigError, StoreError for a folder that is none."""
         self.channel = options.open(app)
         if not options.family:
-            raise click.UsageError("give --family; `python -m amdgpu_family_matrix` lists them")
+            raise known.lacking("--family", known.families)
         self.family = family_of(app, options)
         self.store = self.channel.open()
+        if not makes_store:
+            must_exist(self.store)
 
     def judging(self, app: App) -> Channel:
         """The channel with the suites of the data in use: verdicts of other suites do not count."""
         return judging(app, self.channel)
 
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
-        """Staging and release of every ROCm major."""
+        """The staging and the release place of every ROCm major."""
         return self.channel.pairs(self.store, self.family.name)
 
     def manifest(self, app: App, text: str) -> Manifest:
@@ -183,32 +230,24 @@ class Target:
         return self.channel.release(self.store, self.family.name, major), manifest.sha256
 
 
+def must_exist(store: Store) -> None:
+    """Refuse a folder that is not there, in which nothing would be found. Raises StoreError.
+
+    A bucket says so itself, at the first request.
+    """
+    if isinstance(store, FileStore) and not store.root.is_dir():
+        raise StoreError(
+            f"{store.url}: no such folder", hint="check --store; `stage` makes a new one"
+        )
+
+
 def judging(app: App, channel: Channel) -> Channel:
     """A channel with the suites of this checkout: verdicts of other suites do not count."""
-    from rocwheel.gate.suite import suites
-
     return replace(channel, suites=suites.load_known(app.home, today=app.now().date()))
 
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:
     """The family of --family: one of --families, or of the matrix. Raises ConfigError."""
     name = options.family or ""
-    own = families.load(app.cwd / options.families) if options.families else {}
-    if name not in own:
-        return family_named(name, tuple(own))
-    if options.channel or not (options.store_url or "file:").startswith("file:"):
-        raise ConfigError(
-            f"{name}: a family of {options.families} goes into a folder only",
-            hint="give --store file:///folder in place of a channel or another store",
-        )
-    return own[name]
-
-
-def family_named(name: str, others: tuple[str, ...] = ()) -> matrix.Family:
-    """The GPU family of that name. Raises ConfigError that names the nearest one."""
-    try:
-        return matrix.family(name)
-    except KeyError as exc:
-        problem, _, hint = str(exc.args[0]).partition("; ")
-        hint = suggest(name, others) if others else hint
-        raise ConfigError(problem, hint=hint) from exc
+    own = options.own_families(app)
+    return own[name] if name in own else families.named(name, tuple(own))

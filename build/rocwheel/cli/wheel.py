@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -11,9 +12,10 @@ import click
 
 from rocwheel import files
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, dry_run_option, group, option
-from rocwheel.cli.dist import listed
-from rocwheel.errors import WheelError
+from rocwheel.cli.command import DryRun, command, group, option
+from rocwheel.cli.options import listed
+from rocwheel.errors import HostError, WheelError
+from rocwheel.model import gfx_target
 from rocwheel.wheel import diff_page, rename, show, together
 from rocwheel.wheel import inspect as inspection
 from rocwheel.wheel import policy as policies
@@ -22,6 +24,23 @@ from rocwheel.wheel import verify as judging
 from rocwheel.wheel.diff import diff as compare
 
 _PATH = click.Path(path_type=Path)
+
+
+class _Named(click.Path):
+    """A path that is written to: the empty text would be the working directory."""
+
+    def convert(
+        self,
+        value: str | os.PathLike[str],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> str | bytes | os.PathLike[str]:
+        if value == "":
+            self.fail("it names nothing; write ./ for this folder", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_NAMED = _Named(path_type=Path)
 _wheels = click.argument("wheels", nargs=-1, required=True, metavar="WHEEL...", type=_PATH)
 _policy = option(
     "--policy", type=_PATH, help="Policy file; default: wheel_policy.yaml of the data in use."
@@ -30,19 +49,19 @@ _output = option(
     "--output",
     required=True,
     metavar="DIR",
-    type=_PATH,
+    type=_NAMED,
     help="Folder for the new wheels; a file that is there is never overwritten.",
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class WheelsOptions:
-    """The wheels a command is about."""
+    """The arguments that name wheels."""
 
     wheels: tuple[Path, ...]
 
     def paths(self, app: App) -> list[Path]:
-        """Where they are."""
+        """The paths of the wheels, below the working directory."""
         return [app.cwd / path for path in self.wheels]
 
 
@@ -55,7 +74,7 @@ class OutputOptions(WheelsOptions, DryRun):
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyOptions:
-    """The policy wheels are judged by."""
+    """The option that names the policy wheels are judged by."""
 
     policy: Path | None
 
@@ -82,14 +101,14 @@ def inspect(app: App, options: WheelsOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class VerifyOptions(WheelsOptions, PolicyOptions):
+class WheelVerifyOptions(WheelsOptions, PolicyOptions):
     """Options of `wheel verify`."""
 
     gfx_targets: str | None
     rocm_root: Path | None
 
 
-@command("verify", VerifyOptions, parent=wheel)
+@command("verify", WheelVerifyOptions, parent=wheel)
 @_wheels
 @_policy
 @option(
@@ -101,7 +120,7 @@ class VerifyOptions(WheelsOptions, PolicyOptions):
     type=_PATH,
     help="ROCm tree that must have every ROCm library the wheels need.",
 )
-def verify(app: App, options: VerifyOptions) -> int:
+def verify(app: App, options: WheelVerifyOptions) -> int:
     """Say whether wheels or a wheelhouse may ship, and why not.
 
     Exit status 0 says that they may, 6 that they may not. A wheelhouse is judged by its manifest;
@@ -109,7 +128,7 @@ def verify(app: App, options: VerifyOptions) -> int:
     """
     root = app.path(options.rocm_root)
     expected = judging.Expectation(
-        gfx_targets=frozenset(listed(options.gfx_targets)) if options.gfx_targets else None,
+        gfx_targets=_targets(options.gfx_targets),
         rocm_sonames=judging.libraries(root) if root else None,
     )
     found = judging.verify_given(options.paths(app), options.load(app), expected)
@@ -117,8 +136,16 @@ def verify(app: App, options: VerifyOptions) -> int:
     return 0 if show.ships(found) else WheelError.exit_code
 
 
+def _targets(text: str | None) -> frozenset[str] | None:
+    """What --gfx-targets names. Raises UsageError for nothing, ConfigError for no gfx target."""
+    found = frozenset(map(gfx_target, listed(text)))
+    if text is not None and not found:
+        raise click.UsageError("--gfx-targets names no target: leave it out, or write gfx942")
+    return found or None
+
+
 @dataclass(frozen=True, kw_only=True)
-class RetagOptions(OutputOptions):
+class WheelRetagOptions(OutputOptions):
     """Options of `wheel retag`."""
 
     python_tag: str
@@ -126,7 +153,7 @@ class RetagOptions(OutputOptions):
     platform_tag: str
 
 
-@command("retag", RetagOptions, parent=wheel)
+@command("retag", WheelRetagOptions, parent=wheel)
 @_wheels
 @option("--python-tag", default="", metavar="TAG", help="New interpreter tag: cp312, py3.")
 @option("--abi-tag", default="", metavar="TAG", help="New ABI tag: cp312, cp314t, none.")
@@ -134,8 +161,7 @@ class RetagOptions(OutputOptions):
     "--platform-tag", default="", metavar="TAG", help="New platform tag: manylinux_2_28_x86_64."
 )
 @_output
-@dry_run_option
-def retag(app: App, options: RetagOptions) -> None:
+def retag(app: App, options: WheelRetagOptions) -> None:
     """Give wheels other tags.
 
     Everything but WHEEL and RECORD is copied as it is compressed.
@@ -152,7 +178,7 @@ def retag(app: App, options: RetagOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ReversionOptions(OutputOptions):
+class WheelReversionOptions(OutputOptions):
     """Options of `wheel reversion`."""
 
     version: str
@@ -160,14 +186,13 @@ class ReversionOptions(OutputOptions):
     local: str
 
 
-@command("reversion", ReversionOptions, parent=wheel)
+@command("reversion", WheelReversionOptions, parent=wheel)
 @_wheels
 @option("--version", "version", default="", metavar="V", help="The whole new version.")
 @option("--post-release", type=click.IntRange(0), metavar="N", help="Make it .postN.")
 @option("--local", default="", metavar="L", help="Make it +L, for example rocm7.10.0.")
 @_output
-@dry_run_option
-def reversion(app: App, options: ReversionOptions) -> None:
+def reversion(app: App, options: WheelReversionOptions) -> None:
     """Give wheels of a set another version; all or none.
 
     The pins of the wheels on each other follow; everything else is copied as it is compressed.
@@ -182,13 +207,13 @@ def reversion(app: App, options: ReversionOptions) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RepairOptions(OutputOptions, PolicyOptions):
+class WheelRepairOptions(OutputOptions, PolicyOptions):
     """Options of `wheel repair`."""
 
     library_path: tuple[Path, ...]
 
 
-@command("repair", RepairOptions, parent=wheel)
+@command("repair", WheelRepairOptions, parent=wheel)
 @_wheels
 @_policy
 @_output
@@ -199,8 +224,7 @@ class RepairOptions(OutputOptions, PolicyOptions):
     type=_PATH,
     help="Where libraries to graft are looked for, before the system's folders; repeatable.",
 )
-@dry_run_option
-def repair(app: App, options: RepairOptions) -> None:
+def repair(app: App, options: WheelRepairOptions) -> None:
     """Make wheels fit to ship: tag, RUNPATH, allowed grafts.
 
     The platform tag becomes the oldest manylinux level that holds. A wheel that lacks nothing is
@@ -219,7 +243,7 @@ def repair(app: App, options: RepairOptions) -> None:
 
 
 def _repaired(
-    app: App, options: RepairOptions, plan: repairing.RepairPlan
+    app: App, options: WheelRepairOptions, plan: repairing.RepairPlan
 ) -> repairing.RepairResult:
     return repairing.apply(
         plan,
@@ -231,7 +255,7 @@ def _repaired(
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiffOptions:
+class WheelDiffOptions:
     """Options of `wheel diff`."""
 
     first: Path
@@ -240,25 +264,56 @@ class DiffOptions:
     html: Path | None
 
 
-@command("diff", DiffOptions, parent=wheel)
+@command("diff", WheelDiffOptions, parent=wheel)
 @click.argument("first", metavar="A", type=_PATH)
 @click.argument("second", metavar="B", type=_PATH)
 @option("--exit-code", is_flag=True, help="End with status 6 when they differ.")
-@option("--html", metavar="FILE", type=_PATH, help="Write a page for people, too.")
-def diff(app: App, options: DiffOptions) -> int:
+@option("--html", metavar="FILE", type=_NAMED, help="Write a page for people, too.")
+def diff(app: App, options: WheelDiffOptions) -> int:
     """Show what differs, down to symbols and GPU code objects.
 
     Prints nothing for two builds of one input.
     """
+    page = _page_path(app, options)
     differences = compare(app.cwd / options.first, app.cwd / options.second)
     app.emit(
         {"differences": [asdict(item) for item in differences]},
         "\n".join(diff_page.lines(differences)) if differences else None,
     )
-    if options.html:
-        page = diff_page.page(options.first, options.second, differences)
-        files.write(app.cwd / options.html, page.encode())
+    if page:
+        content = diff_page.page(options.first, options.second, differences).encode()
+        try:
+            files.write(page, content)
+        except OSError as exc:  # which names the file that is written aside
+            raise HostError(
+                f"{page}: {exc.strerror or exc}", hint="choose another file with --html"
+            ) from exc
     return WheelError.exit_code if differences and options.exit_code else 0
+
+
+def _page_path(app: App, options: WheelDiffOptions) -> Path | None:
+    """Where the page goes. Raises UsageError where it cannot, or would replace what is no page."""
+    path = app.path(options.html)
+    if options.html is None or path is None:
+        return None
+    if path.is_dir():
+        raise click.UsageError(f"--html {options.html}: a folder; write a file in it")
+    compared = [app.cwd / each for each in (options.first, options.second)]
+    is_compared = path.exists() and any(each.exists() and path.samefile(each) for each in compared)
+    if is_compared or path.name.lower().endswith(".whl"):
+        raise click.UsageError(f"--html {options.html}: a wheel; name a new file for the page")
+    if path.exists() and not _begins_like_a_page(path):
+        raise click.UsageError(f"--html {options.html}: exists and is no page; name a new file")
+    return path
+
+
+def _begins_like_a_page(path: Path) -> bool:
+    """Whether a file may be replaced by a page: it is one, or empty."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        start = file.read(512).lstrip().lower()
+    return not start or start.startswith((b"<!doctype html", b"<html"))
 
 
 def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) -> None:
@@ -268,6 +323,7 @@ def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) 
         app.console.warn(note)
     documents = [plan.document(folder) for plan in plans]
     if options.dry_run:
+        rename.check(plans, folder)
         text = "\n".join(f"would write {folder / str(plan.after)} from {plan}" for plan in plans)
         app.emit({"dry_run": True, "wheels": documents}, text)
         return

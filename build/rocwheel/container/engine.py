@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import platform
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel.errors import CommandError, HostError
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rocwheel.process import Runner
+from rocwheel.process import Command, Runner
 
 # What the clients read of the caller's environment: which engine they talk to.
 CLIENT_ENV: Final = ("BUILDAH_", "CONTAINERS_", "CONTAINER_", "DOCKER_", "XDG_RUNTIME_DIR")

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rocwheel.container.engine import ContainerEngine
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from rocwheel.container.engine import ContainerEngine
-    from rocwheel.process import Runner
+from rocwheel.process import Runner
 
 
 @dataclass(frozen=True, kw_only=True)

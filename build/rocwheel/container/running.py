@@ -11,32 +11,29 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import IO, Final
 
 from rocwheel.container.leftovers import owner
-from rocwheel.container.spec import RUN
+from rocwheel.container.spec import RUN, Spec
 from rocwheel.errors import CommandError, HostError, RocwheelError
 from rocwheel.files import locked
-from rocwheel.process import GRACE_SECONDS, Completed, GuestPath
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
-    from pathlib import Path
-    from typing import IO
-
-    from rocwheel.container.spec import Spec
-    from rocwheel.process import Command, HostProcess, HostRunner
+from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostProcess, HostRunner
 
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 20.0
 BEAT_SECONDS: Final = 15.0
+# crun takes no cgroups that mix v1 and v2: https://github.com/containers/crun/issues/617
 CGROUPS: Final = (
     'set runtime = "runc" and cgroup_manager = "cgroupfs" in containers.conf, or use the other '
     "engine"
 )
-NOT_STARTED: Final = (126, 127)  # what a shell and the engines say of a program that is not there
+# What a shell and the engines say of a program that is not there:
+# https://docs.docker.com/engine/containers/run/#exit-status
+NOT_STARTED: Final = (126, 127)
 # Puts our two pipes, which the engine knows as stdin and stdout, where the program looks for them.
 MOVE: Final = """
 import os, sys
@@ -141,7 +138,11 @@ class Container:
         return self._first is None or self._first.poll() is None
 
     def _end(self, number: int) -> None:
-        """End a process group inside: its client is gone, it is not."""
+        """End a process group inside: its client is gone, it is not.
+
+        Engines do not pass signals on to what `exec` started:
+        https://github.com/moby/moby/issues/9098
+        """
         if not self.alive:
             return
         for sent, grace in zip((signal.SIGINT, signal.SIGTERM), GRACE_SECONDS, strict=True):
@@ -286,10 +287,10 @@ def refusal(spec: Spec, said: str) -> HostError:
     last = said.strip().rpartition("\n")[2] or f"no answer within {START_SECONDS:g} s"
     known = (
         (("no such image", "image not known", "unable to find image"),
-         f"get it first: ci_build image build, or {kind} pull {spec.image}"),
+         f"get it first: rocwheel image build, or {kind} pull {spec.image}"),
         (("bind source path", "no such file or directory: ", "mount", "statfs"),
          "a folder cannot be mounted: check that it exists and that the engine may read it"),
-        (("no space left",), f"free some space at {spec.engine.root}: ci_build image prune"),
+        (("no space left",), f"free some space at {spec.engine.root}: rocwheel image prune"),
         (("cgroup",), CGROUPS),
         (("exec format error",), "the image is for another architecture: build one for this"),
         (("rlimit",), "set default_ulimits in containers.conf to what this user may have"),

@@ -5,16 +5,14 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.container.engine import ContainerEngine, EngineKind
 from rocwheel.errors import HostError
 from rocwheel.process import Command, GuestPath
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 LABEL: Final = "org.rocwheel"
 HOME: Final = GuestPath(PurePosixPath("/rocwheel/home"))
@@ -101,7 +99,9 @@ class Spec:
     network: str = "none"
     limits: Limits = Limits()
     devices: tuple[DeviceNode, ...] = ()
-    sandbox: bool = False  # lift what Bazel's linux-sandbox needs
+    # lift what keeps Bazel's linux-sandbox from its mounts and namespaces:
+    # https://github.com/bazelbuild/bazel/issues/1972
+    sandbox: bool = False
     owner: str = ""  # by which leftovers are told from containers at work
     purpose: str = "build"
     keep_minutes: int = 0  # outlive us, until idle for so long
@@ -145,7 +145,7 @@ class Spec:
 
     @property
     def files(self) -> Mapping[str, str]:
-        """What must lie in `folder` before the start."""
+        """Names and contents of the files that must lie in `folder` before the start."""
         return {"token": f"{self.run}\n", "passwd": self.user.passwd, "group": self.user.group}
 
     @property

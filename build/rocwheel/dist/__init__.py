@@ -5,9 +5,18 @@ sources, ROCm, Bazel, wheels, wheelhouse. Each stage is a value that the next on
 """
 
 from rocwheel.dist.assemble import Result, build
+from rocwheel.dist.build_request import Plan, Request, plan
 from rocwheel.dist.inputs import Inputs, gather, preview
-from rocwheel.dist.request import Plan, Request, plan
-from rocwheel.dist.show import document, dry_run, github_outputs, lines
+from rocwheel.dist.output import (
+    contents,
+    document,
+    dry_run,
+    fetching,
+    github_outputs,
+    lines,
+    pasteable,
+    table,
+)
 
 __all__ = [
     "Inputs",
@@ -15,11 +24,15 @@ __all__ = [
     "Request",
     "Result",
     "build",
+    "contents",
     "document",
     "dry_run",
+    "fetching",
     "gather",
     "github_outputs",
     "lines",
+    "pasteable",
     "plan",
     "preview",
+    "table",
 ]

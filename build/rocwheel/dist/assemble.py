@@ -3,41 +3,37 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Final
+
+from packaging.utils import parse_wheel_filename
 
 from rocwheel import bazel, source, wheelhouse
-from rocwheel.wheel.verify import Expectation
-from rocwheel.wheel.verify.rules import Finding
-from rocwheel.wheel.verify.rules import Severity
-from rocwheel.wheel.inspect import WheelReport
-from rocwheel.wheel.repair import Grafting, repair
-from rocwheel.wheel.verify import verify
-from rocwheel.container import Mount
-from rocwheel.dist.executor import WHEELHOUSE
-from rocwheel.dist.inputs import Inputs, gather
-from rocwheel.errors import ConfigError, WheelError
 from rocwheel.build_record import BazelRecord, BuildRecord, FindingRecord
+from rocwheel.console import Console
+from rocwheel.container import Mount
+from rocwheel.dist.build_request import Plan
+from rocwheel.dist.executor import WHEELHOUSE, BuildEnvironment
+from rocwheel.dist.inputs import Inputs, gather
+from rocwheel.errors import WheelError
 from rocwheel.manifest import Manifest, RocmSource, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
+from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-
-    from rocwheel import source
-    from rocwheel.console import Console
-    from rocwheel.dist.executor import BuildEnvironment
-    from rocwheel.dist.request import Plan
-    from rocwheel.process import HostRunner, Runner
+from rocwheel.wheel import together
+from rocwheel.wheel.inspect import WheelReport
+from rocwheel.wheel.repair import Grafting, repair
+from rocwheel.wheel.verify import Expectation, verify
+from rocwheel.wheel.verify.rules import Finding, Severity
 
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A finished wheelhouse, and what making it took."""
+    """The result of a build: the finished wheelhouse, and what making it took."""
 
     wheelhouse: Path
     manifest: Manifest
@@ -98,43 +94,66 @@ def _wheels(
     runner: Runner,
     console: Console,
 ) -> tuple[tuple[WheelEntry, ...], tuple[Finding, ...]]:
-    """Repair and verify each wheel Bazel made; one per cell, or an error with the list (R19)."""
-    planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
-    version = canonical_version(tree.jax_version, spec.wheel_version.effective)
-    entries: list[WheelEntry] = []
-    findings: list[Finding] = []
-    for invocation, done in runs.done:
-        for kind in invocation.kinds:
-            python = invocation.python if kind.per_python else None
-            repaired = repair(
-                done.outputs[kind],
-                scratch,
-                policy=planned.policy,
-                kind=kind,
-                grafting=grafting,
-                runner=runner,
-                console=console,
-            )
-            expected = Expectation(
-                kind=kind,
-                project=project_name(kind, spec.rocm_number),
-                version=version,
-                python=python.interpreter if python else "py3",
-                abi=python.abi if python else "none",
-                gfx_targets=frozenset(planned.gfx_targets if kind.needs_rocm else ()),
-                rocm_sonames=root.sonames if kind.needs_rocm else None,
-                siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
-            )
-            report = repaired.inspect()
-            found = verify(report, policy=planned.policy, expected=expected)
-            _refuse(repaired.path.name, found)
-            findings += found
-            entries.append(_entry(kind, python, report))
-            console.info(f"   {repaired.path.name}")
+    """Repair and verify the wheels Bazel made, on all cores; one per cell, or an error (R19)."""
+    tree, spec = inputs.tree, inputs.spec
+    cells = [
+        (kind, invocation.python if kind.per_python else None, done.outputs[kind])
+        for invocation, done in runs.done
+        for kind in invocation.kinds
+    ]
+    judged = together.each(
+        lambda cell: _wheel(
+            inputs, *cell, into=scratch, grafting=grafting, runner=runner, console=console
+        ),
+        cells,
+    )
+    entries = [entry for entry, _ in judged]
+    for entry in entries:
+        console.info(f"   {entry.filename}")
     _one_per_cell(entries)
     if WheelKind.JAXLIB not in spec.kinds:
         entries += _upstream_jaxlib(tree, spec.pythons)
-    return tuple(sorted(entries, key=lambda item: (item.kind, item.python))), tuple(findings)
+    findings = tuple(item for _, found in judged for item in found)
+    return tuple(sorted(entries, key=lambda item: (item.kind, item.python))), findings
+
+
+def _wheel(
+    inputs: Inputs,
+    kind: WheelKind,
+    python: PythonVersion | None,
+    raw: Path,
+    *,
+    into: Path,
+    grafting: Grafting,
+    runner: Runner,
+    console: Console,
+) -> tuple[WheelEntry, tuple[Finding, ...]]:
+    """One wheel: its entry of the manifest, made from the same reading that `verify` judges."""
+    planned, root, spec = inputs.planned, inputs.root, inputs.spec
+    version = canonical_version(inputs.tree.jax_version, spec.wheel_version.effective)
+    repaired = repair(
+        raw,
+        into,
+        policy=planned.policy,
+        kind=kind,
+        grafting=grafting,
+        runner=runner,
+        console=console,
+    )
+    expected = Expectation(
+        kind=kind,
+        project=project_name(kind, spec.rocm_number),
+        version=version,
+        python=python.interpreter if python else "py3",
+        abi=python.abi if python else "none",
+        gfx_targets=frozenset(planned.gfx_targets if kind.needs_rocm else ()),
+        rocm_sonames=root.sonames if kind.needs_rocm else None,
+        siblings={project_name(item, spec.rocm_number): version for item in spec.kinds},
+    )
+    report = repaired.inspect()
+    found = verify(report, policy=planned.policy, expected=expected)
+    _refuse(repaired.path.name, found)
+    return _entry(kind, python, report), found
 
 
 def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
@@ -147,9 +166,7 @@ def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:
         )
 
 
-def _entry(
-    kind: WheelKind, python: PythonVersion | None, report: WheelReport
-) -> WheelEntry:
+def _entry(kind: WheelKind, python: PythonVersion | None, report: WheelReport) -> WheelEntry:
     return WheelEntry(
         kind=kind.value,
         filename=report.path.name,
@@ -181,8 +198,6 @@ def _upstream_jaxlib(
     tree: source.SourceTree, pythons: tuple[PythonVersion, ...]
 ) -> Iterator[WheelEntry]:
     """Jaxlib from the upstream index, pinned by hash: gated with the set, never staged."""
-    from packaging.utils import parse_wheel_filename
-
     for python in pythons:
         pinned = tree.upstream_jaxlib(python)
         _, version, _, tags = parse_wheel_filename(pinned.filename)

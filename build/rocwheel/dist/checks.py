@@ -7,21 +7,104 @@ build rules of this JAX version look for. What is missing is told all at once.
 
 from __future__ import annotations
 
+import re
 import shutil
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel import bazel, rocm, source
-from rocwheel.errors import HostError, RocmError, SourceError
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from rocwheel.process import Runner
+from rocwheel.errors import ConfigError, HostError, RocmError, SourceError
+from rocwheel.model import suggest
+from rocwheel.process import Command, Runner
 
 COMPILER: Final = "CLANG_COMPILER_PATH"  # what XLA's rocm_configure.bzl compiles host code with
 HERMETIC: Final = "USE_HERMETIC_CC_TOOLCHAIN"  # "0" where a config turns to the machine's compiler
+
+
+# What an option of rocwheel decides: variables of Bazel's, options, and those before the command.
+_OWNED: Final = (
+    (r"--(?:repo|action|host_action)_env=HERMETIC_PYTHON_VERSION(=|\Z)", "--python-versions"),
+    (r"--@rules_python//python/config_settings:py_freethreaded\b", "--python-versions"),
+    (
+        r"--(?:repo|action|host_action)_env=ML_WHEEL_\w+(=|\Z)",
+        "--wheel-type, --wheel-date, --wheel-hash and --wheel-suffix",
+    ),
+    (
+        (
+            r"--(?:repo|action|host_action)_env="
+            r"(ROCM_PATH|ROCM_DISTRO_\w+|TF_ROCM_MULTIPLE_PATHS|TF_NEED_ROCM)(=|\Z)"
+        ),
+        "--therock-path",
+    ),
+    (
+        r"--(?:repo|action|host_action)_env=TF_ROCM_AMDGPU_TARGETS(=|\Z)",
+        "--gfx-targets or --family",
+    ),
+    (r"--override_(?:repository|module)=xla=", "--xla-source-dir or --xla-ref"),
+    (r"--build_event_json_file\b", "rocwheel itself, which finds the wheels with it"),
+)
+_OWNED_STARTUP: Final = (
+    (r"--output_(?:base|user_root)\b", "--cache-dir"),
+    (r"--(?:noworkspace_rc|ignore_all_rc_files)\b|--workspace_rc=(?:0|no|false)", "the tree"),
+)
+
+
+def check_own_options(tree: source.SourceTree, spec: bazel.BuildSpec) -> None:
+    """Refuse what a user gives Bazel that would silently undo what another option decided.
+
+    A config is looked up and taken apart: what it holds counts as if it had been given. JAX's own
+    build refuses HERMETIC_PYTHON_VERSION there, too; a distribution of ROCm named by variable goes
+    before ROCM_PATH in XLA's rocm_configure.bzl. Raises ConfigError.
+    """
+    startup = source.joined(spec.startup_options)
+    for before, word in (*pairwise(("", *spec.options)), *pairwise(("", *startup))):
+        value = before.startswith("-") and "=" not in before  # of an option in two words
+        if word == "--" or re.match(r"--?[\w@/:.+-]+\s", word) or (word[:1] != "-" and not value):
+            raise ConfigError(
+                f"{word!r}: not one option as Bazel takes it",
+                hint="write --bazel-options=--NAME=VALUE, without quotes that a shell has left",
+            )
+    for option in startup:
+        _refuse(option, option, _OWNED_STARTUP)
+    command, rc = tree.layout.command, _rc_files(tree, startup)
+    personal = {str(tree.root / name) for name in tree.layout.personal}
+    for line in rc.lines if rc else ():
+        if not line.config and line.where.rpartition(":")[0] in personal:
+            for option in line.options:
+                _refuse(option, line.where, _OWNED)
+    for option in source.joined(spec.options):
+        name, _, config = option.partition("=")
+        if rc and name == "--config" and config not in rc.configs(command):
+            raise ConfigError(
+                f"{option}: no rc file of {tree.root} defines it",
+                hint=suggest(config, sorted(rc.configs(command))),
+            )
+        for item in rc.expand(command, (option,)) if rc else (option,):
+            _refuse(item, option, _OWNED)
+
+
+def _rc_files(tree: source.SourceTree, startup: tuple[str, ...]) -> source.RcFiles | None:
+    """The tree's rc files and those that a user has Bazel read; None where the tree is not here."""
+    named = [item.partition("=")[2] for item in startup if item.startswith("--bazelrc=")]
+    if tree.rc is None or not named:
+        return tree.rc
+    for name in named:
+        if not (tree.workspace / name).is_file():
+            raise ConfigError(f"{name}: no such file, for Bazel to read", hint="name an rc file")
+    return source.read_rc(tree.workspace, (*tree.version_class.startup_files, *named))
+
+
+def _refuse(item: str, given: str, owned: tuple[tuple[str, str], ...]) -> None:
+    plain = item.replace('"', "").replace("'", "")
+    for pattern, decides in owned:
+        if re.match(pattern, plain):
+            held = "" if item == given else f"{given} holds "
+            raise ConfigError(
+                f"{held}{item}: decided by {decides}",
+                hint="leave it out of Bazel's options; an option of rocwheel's own is the way",
+            )
 
 
 def check_options(tree: source.SourceTree, planned: tuple[bazel.BazelInvocation, ...]) -> None:
@@ -56,7 +139,8 @@ def check_toolchain(
 
     Raises HostError for one that is not there. Of a tree that is not here yet, the class is known.
     """
-    if tree.rc is None:
+    rc = _rc_files(tree, source.joined(spec.startup_options))
+    if rc is None:
         if spec.compiler.cc:
             _check_linker(tree.version_class.linker, str(spec.compiler.cc), runner=runner)
         elif not tree.version_class.own_clang:
@@ -65,10 +149,10 @@ def check_toolchain(
                 "compiler of this machine that its rc file names"
             )
         return
-    for invocation in planned:
-        if not any(kind.needs_rocm for kind in invocation.kinds):
-            continue
-        options = tree.rc.flatten(invocation.command, invocation.recipe)
+    with_rocm = (item for item in planned if any(kind.needs_rocm for kind in item.kinds))
+    for invocation in with_rocm:
+        given = (*invocation.recipe, *source.joined(invocation.own_options))
+        options = rc.flatten(invocation.command, given)
         values = source.variables(options)
         if values.get(HERMETIC) != "0":
             continue
@@ -104,9 +188,7 @@ def _check_linker(linker: str, compiler: str, *, runner: Runner) -> None:
     """Ask the compiler itself where it would find the linker."""
     name = f"ld.{linker}"
     said = runner.capture(Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)).strip()
-    if not Path(said).is_absolute() and not _is_there(
-        said, {"PATH": "/usr/bin:/bin"}, runner
-    ):
+    if not Path(said).is_absolute() and not _is_there(said, {"PATH": "/usr/bin:/bin"}, runner):
         package = {"gold": "binutils", "lld": "lld"}[linker]
         raise HostError(
             f"{name}: {compiler} does not find it, and the ROCm toolchain links with it",
@@ -114,20 +196,18 @@ def _check_linker(linker: str, compiler: str, *, runner: Runner) -> None:
         )
 
 
-def check_rocm(tree: source.SourceTree, root: rocm.RocmRoot) -> None:
+def check_rocm(tree: source.SourceTree, root: Path, *, name: str) -> None:
     """What XLA's repository rules look for in ROCm. Raises RocmError with the list."""
-    missing = rocm.missing(root.root, tree.version_class.needs.paths)
+    missing = rocm.missing(root, tree.version_class.needs.paths)
     if missing:
         raise RocmError(
-            f"{root.name}: lacks {len(missing)} of the files JAX {tree.jax_version} looks for",
+            f"{name}: lacks {len(missing)} of the files JAX {tree.jax_version} looks for",
             hint="use a whole TheRock distribution, with its development headers",
             detail="\n".join(missing),
         )
 
 
-def check_programs(
-    tree: source.SourceTree, *, environ: Mapping[str, str], runner: Runner
-) -> None:
+def check_programs(tree: source.SourceTree, *, environ: Mapping[str, str], runner: Runner) -> None:
     """Programs that JAX's build rules run. Raises HostError with the list of missing ones."""
     needed = tree.version_class.needs.programs
     programs = [name for name in needed if not _is_there(name, environ, runner)]

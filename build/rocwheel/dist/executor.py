@@ -9,30 +9,26 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import secrets
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final
 
 from rocwheel import bazel, container
 from rocwheel.build_record import BuilderRecord
-from rocwheel.container import DeviceNode, EngineKind, Limits, Mount, Spec, User
+from rocwheel.console import Console
+from rocwheel.container import EngineKind, Limits, Mount, Spec, User
+from rocwheel.dist.build_request import Executor, Request
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.host import machine
-from rocwheel.image import facts, obtain, recipe, registry, searching
+from rocwheel.host.machine import Interpreter
+from rocwheel.image import Found, ImageFacts, contents, obtain, recipe, registry, searching
 from rocwheel.image.found import INPUTS
-from rocwheel.process import GuestPath
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from rocwheel.console import Console
-    from rocwheel.dist.request import Request
-    from rocwheel.host.machine import Interpreter
-    from rocwheel.image import Found, ImageFacts
-    from rocwheel.process import Command, HostRunner, Runner
-    from rocwheel.source import SourceTree
+from rocwheel.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.source import SourceTree
 
 CERTIFICATES: Final = ("SSL_CERT_FILE", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 PROXIES: Final = (
@@ -41,7 +37,7 @@ PROXIES: Final = (
 
 
 SEARCH: Final = "search"
-OWN_INPUTS: Final = Path(facts.TOOL) / "inputs"  # in a builder image: what it was made from
+OWN_INPUTS: Final = Path(contents.TOOL) / "inputs"  # in a builder image: what it was made from
 MOST: Final = 1 << 20
 
 
@@ -61,31 +57,6 @@ PYTHONS: Final = _guest("/rocwheel/pythons")
 WHEELHOUSE: Final = _guest("/rocwheel/wheelhouse")
 CONFIGURE: Final = _guest("/rocwheel/configure")
 CA_BUNDLE: Final = _guest("/rocwheel/ca-certificates.crt")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Executor:
-    """What was asked for: the host, or an engine with an image and how its container may run."""
-
-    kind: Literal["host", "docker", "podman"] = "host"
-    image: str = ""  # a reference, or `search`
-    pythons: tuple[Path, ...] = ()  # prefixes of CPythons of this machine to mount
-    network: str = "none"
-    pass_proxies: bool = False  # and the CA bundle
-    cpus: str = ""
-    memory: str = ""
-    shm: str = "1g"
-    sandbox: bool = False
-    recipe: str = "manylinux_2_28"  # what `search` looks for
-    keep_minutes: int = 0  # how long the container stays for the next turn
-    commit: str = ""  # keep the container as an image of this name
-    traceable: bool = True  # False: nothing comes of it that has a manifest
-    devices: tuple[DeviceNode, ...] = ()
-
-    @property
-    def strategy(self) -> str:
-        """What Bazel's sandbox can be there."""
-        return "linux-sandbox" if self.sandbox or self.kind == "host" else "processwrapper-sandbox"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +167,13 @@ class BuildEnvironment:
             return self
         return replace(self, spec=replace(self.spec, mounts=(*self.spec.mounts, *mounts)))
 
+    def so_far(self) -> BuildEnvironment:
+        """The same without inputs that are not here yet: a dry run fetches none."""
+        if self.spec is None:
+            return self
+        mounts = tuple(item for item in self.spec.mounts if item.writable or item.host.exists())
+        return replace(self, spec=replace(self.spec, mounts=mounts))
+
     @contextmanager
     def running(self, runner: HostRunner) -> Iterator[Runner]:
         """Run commands there: the runner itself, or a container that ends with the block."""
@@ -273,12 +251,10 @@ def choose(
         if asked.traceable and not found.traceable:
             raise ConfigError(
                 f"{found.reference}: somebody kept a container as this image",
-                hint="nobody can tell what is in it: `dev` and `shell` take it, a manifest does not",
+                hint="nobody knows what is in it: `dev` and `shell` take it, a manifest does not",
             )
         spec = container_spec(asked, engine, found, cache=request.cache, environ=request.environ)
-        known = facts.ask(
-            spec, found.config, cache=request.cache, runner=runner
-        )
+        known = contents.ask(spec, found.config, cache=request.cache, runner=runner)
         place = BuildEnvironment(executor=asked, spec=spec, image=found, facts=known)
         place = _with_caches(place, request, runner)
         console.info(f"   {engine}, image {found.reference} ({found.config[:19]})")
@@ -303,14 +279,14 @@ def _searched(
     table = bazel.load_releases(ci / "bazel_binaries.yaml")
     digest = table.find(wanted.bazel).sha256 if wanted.bazel else ""
     found = searching.local(
-        wanted, checkout=request.home.root, bazel=digest, engine=engine, runner=runner
+        wanted, checkout=request.home.sources, bazel=digest, engine=engine, runner=runner
     )
     if found:
         return found
     remote = searching.remote(
         wanted,
         images.registries,
-        checkout=request.home.root,
+        checkout=request.home.sources,
         bazel=digest,
         session=requests.Session(),
         config=credentials(request.environ),
@@ -319,7 +295,7 @@ def _searched(
         where = f"; {remote.reference} has to be pulled" if remote else ""
         raise HostError(
             f"{wanted.name}: no builder image of this checkout{where}",
-            hint=f"make it: ci_build image build --recipe {wanted.name}",
+            hint=f"make it: rocwheel image build --recipe {wanted.name}",
         )
     return registry.pull(remote, engine=engine, runner=runner, console=console)
 
@@ -371,7 +347,7 @@ def check(place: BuildEnvironment, request: Request, *, bazel_version: str) -> N
     if missing:
         raise HostError(
             f"{place.image.reference}: lacks {'; '.join(missing)}",
-            hint="make an image that has it: ci_build image build, or choose another",
+            hint="make an image that has it: rocwheel image build, or choose another",
         )
 
 
@@ -388,7 +364,8 @@ def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) 
     for prefix in prefixes:
         if not (prefix / "bin" / "python3").is_file():
             raise HostError(
-                f"{prefix}: holds no bin/python3", hint="name the prefix of a CPython: its sys.prefix"
+                f"{prefix}: holds no bin/python3",
+                hint="name the prefix of a CPython: its sys.prefix",
             )
     place = place.with_mounts(
         *(Mount(host=prefix, guest=guest) for prefix, guest in prefixes.items())
@@ -454,20 +431,24 @@ def caller() -> User:
 
 def _most(number: int) -> int:
     """What this process may have of something: open files, processes."""
-    import resource
-
     hard = resource.getrlimit(number)[1]
     return MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
 
 
+def _process_ids() -> int:
+    """How many processes there can be at all; podman asks runc for no more, and fails above."""
+    try:
+        return int(Path("/proc/sys/kernel/pid_max").read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return MOST
+
+
 def limits(executor: Executor) -> Limits:
     """What the container may use: what was asked for, and never more than this process may."""
-    import resource
-
     return Limits(
         cpus=executor.cpus,
         memory=executor.memory,
         shm=executor.shm,
         files=_most(resource.RLIMIT_NOFILE),
-        processes=_most(resource.RLIMIT_NPROC),
+        processes=min(_most(resource.RLIMIT_NPROC), _process_ids()),
     )

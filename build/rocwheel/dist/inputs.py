@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from packaging.version import Version
 
 from rocwheel import bazel, home, rocm, source
-from rocwheel.console import silent
+from rocwheel.console import Console, silent
 from rocwheel.container import Mount
 from rocwheel.dist import checks, executor
+from rocwheel.dist.build_request import Plan, Request
+from rocwheel.dist.executor import BuildEnvironment
 from rocwheel.errors import ConfigError, HostError
+from rocwheel.image import ImageFacts
+from rocwheel.layout import VersionClass
+from rocwheel.manifest import Source
 from rocwheel.model import RocmVersion, WheelKind, rocm_number
-from rocwheel.process import GuestPath
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from packaging.version import Version
-
-    from rocwheel.console import Console
-    from rocwheel.dist.executor import BuildEnvironment
-    from rocwheel.dist.request import Plan, Request
-    from rocwheel.layout import VersionClass
-    from rocwheel.manifest import Source
-    from rocwheel.image import ImageFacts
-    from rocwheel.process import Command, HostRunner, Runner
-
+from rocwheel.process import Command, GuestPath, HostRunner, Runner
 
 _ROOT: Final = GuestPath(PurePosixPath("/"))
 
@@ -50,9 +44,15 @@ class Inputs:
 def gather(
     planned: Plan, *, runner: HostRunner, console: Console, place: BuildEnvironment | None = None
 ) -> Inputs:
-    """Get and check everything a build is made from; Bazel has not been started yet."""
+    """Get and check everything a build is made from; Bazel has not been started yet.
+
+    What a dry run would refuse is refused before anything is fetched.
+    """
     request = planned.request
     place = place or executor.choose(request, runner=runner, console=console)
+    known = planned.rocm.version or planned.rocm.origin is rocm.Origin.DIRECTORY
+    if known and planned.sources.is_fetched:
+        preview(planned, runner=runner, console=console, place=place)
     with console.step("Sources", key="source"):
         tree = source.resolve(
             planned.sources,
@@ -72,8 +72,11 @@ def gather(
     spec = partial(specification, planned, tree, compiler=compiler, place=place)
     if planned.rocm.version:  # what cannot work is refused before Bazel and ROCm are fetched
         early = spec(version=planned.rocm.version, rocm_root=_ROOT, binary=_missing(tree))
-        for warning in _check(tree, early, place, runner=runner, request=request):
-            console.warn(warning)
+        for warning in (
+            *_check(tree, early, place, runner=runner, request=request),
+            *checks.odd_options(early, home=request.environ.get("HOME", "")),
+        ):
+            console.warn(warning, once=True)
     binary = find_bazel(request, tree, place=place, runner=runner, console=console)
     with console.step("ROCm", key="rocm"):
         root = rocm.fetch(
@@ -82,16 +85,14 @@ def gather(
             budget_bytes=request.cache_budget,
             env=request.environ,
         )
-    checks.check_rocm(tree, root)
+    checks.check_rocm(tree, root.root, name=root.name)
     place = place.with_mounts(Mount(host=root.root, guest=executor.ROCM))
-    final = spec(
-        version=root.version, rocm_root=place.path(root.root), binary=binary, place=place
-    )
+    final = spec(version=root.version, rocm_root=place.path(root.root), binary=binary, place=place)
     for warning in checks.odd_options(final, home=request.environ.get("HOME", "")):
-        console.warn(warning)
+        console.warn(warning, once=True)
     if not planned.rocm.version:
         for warning in _check(tree, final, place, runner=runner, request=request):
-            console.warn(warning)
+            console.warn(warning, once=True)
     return Inputs(planned=planned, tree=tree, tool=tool, root=root, spec=final, place=place)
 
 
@@ -104,14 +105,13 @@ def _check(
     request: Request,
 ) -> tuple[str, ...]:
     """Look for what Bazel will need, where it will run; returns warnings."""
+    checks.check_own_options(tree, spec)
     invocations = bazel.invocations(spec)
     checks.check_options(tree, invocations)
     with place.running(runner) as inside:
         checks.check_programs(tree, environ=request.environ, runner=inside)
         return tuple(
-            checks.check_toolchain(
-                tree, spec, invocations, environ=request.environ, runner=inside
-            )
+            checks.check_toolchain(tree, spec, invocations, environ=request.environ, runner=inside)
         )
 
 
@@ -135,13 +135,24 @@ class Preview:
             yield f"Bazel: {invocation.title}", self.place.command(command, number)
 
 
-def preview(planned: Plan, *, runner: HostRunner, place: BuildEnvironment | None = None) -> Preview:
-    """What `gather` would give, fetching nothing; engine and image are asked."""
+def preview(
+    planned: Plan,
+    *,
+    runner: HostRunner,
+    console: Console | None = None,
+    place: BuildEnvironment | None = None,
+) -> Preview:
+    """What `gather` would give, fetching nothing; engine and image are asked.
+
+    It refuses what `gather` refuses, as far as that can be told by now, and warns alike.
+    """
+    console = console or silent()
     request, notes = planned.request, []
     place = place or executor.choose(request, runner=runner, console=silent(), pull=False)
     tree = source.preview(
         planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner
     )
+    _refuse_dirty(request, tree, home.tool(request.home, partial(source.identify, runner=runner)))
     tree.accept(request.pythons)
     executor.check(place, request, bazel_version=tree.bazel)
     version, root = _expected_rocm(planned)
@@ -153,6 +164,8 @@ def preview(planned: Plan, *, runner: HostRunner, place: BuildEnvironment | None
         if binary.url:
             notes.append(f"fetch {binary.url} to {binary.path}")
     except HostError as exc:
+        if request.bazel_path:  # which nothing but another option can mend
+            raise
         notes.append(f"{exc}; {exc.hint}")
         binary = _missing(tree)
     compiler, said = find_compiler(request, tree.version_class, place=place, runner=runner)
@@ -165,14 +178,19 @@ def preview(planned: Plan, *, runner: HostRunner, place: BuildEnvironment | None
         compiler=compiler,
         place=place,
     )
-    warnings = _check(tree, spec, place, runner=runner, request=request)
-    odd = checks.odd_options(spec, home=request.environ.get("HOME", ""))
+    warnings = (
+        *tree.warnings,
+        *_check(tree, spec, place.so_far(), runner=runner, request=request),
+        *checks.odd_options(spec, home=request.environ.get("HOME", "")),
+    )
+    for warning in warnings:
+        console.warn(warning, once=True)
     return Preview(
         tree=tree,
         spec=spec,
         place=place,
         rocm_root=root,
-        notes=(*notes, *said, *tree.warnings, *warnings, *odd),
+        notes=(*notes, *said, *warnings),
     )
 
 
@@ -216,8 +234,9 @@ def find_bazel(
         return _of_image(place.facts, request.bazel_path, tree.bazel)
     proxy = request.bazel_proxy
     env = {**request.environ, **({"http_proxy": proxy, "https_proxy": proxy} if proxy else {})}
+    named = request.bazel_path or ""
     return bazel.locate(
-        request.bazel_path,
+        str(request.cwd / named) if "/" in named else named,
         wanted=tree.bazel,
         search_path=request.environ.get("PATH", ""),
         workspace=tree.workspace,
@@ -235,7 +254,9 @@ def find_bazel(
 
 def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
     """Stands for the Bazel that will be there."""
-    return bazel.BazelBinary(path=GuestPath(PurePosixPath("bazel")), version=tree.bazel, origin="missing")
+    return bazel.BazelBinary(
+        path=GuestPath(PurePosixPath("bazel")), version=tree.bazel, origin="missing"
+    )
 
 
 def find_compiler(
@@ -249,8 +270,10 @@ def find_compiler(
     notes: tuple[str, ...] = ()
     if request.compiler == "clang" and version_class.own_clang:
         if request.compiler_path is None:
-            note = f"compiler: the clang that JAX downloads; not this machine's own: {version_class.own_clang}"
-            return bazel.Compiler(kind="hermetic"), (note,)
+            why = f"not this machine's own: {version_class.own_clang}"
+            return bazel.Compiler(kind="hermetic"), (
+                f"compiler: the clang that JAX downloads; {why}",
+            )
         notes = (f"{request.compiler_path}: will probably fail: {version_class.own_clang}",)
     return place.compiler(request, runner=runner), notes
 
@@ -264,7 +287,7 @@ def _of_image(facts: ImageFacts, named: str | None, wanted: str) -> bazel.BazelB
         )
     found = known[named] if named else facts.bazel(wanted)
     if found is None:
-        raise HostError(f"Bazel {wanted}: not in the image", hint="ci_build image build")
+        raise HostError(f"Bazel {wanted}: not in the image", hint="rocwheel image build")
     path = GuestPath(PurePosixPath(found.path))
     return bazel.BazelBinary(path=path, version=found.version, origin="image")
 
@@ -282,7 +305,9 @@ def specification(
     """Everything Bazel's command lines follow from."""
     request = planned.request
     number = tree.fixed_number or rocm_number(
-        layout=tree.layout.name, jax=_version(tree.jax_version), rocm=version
+        layout=tree.layout.name,
+        jax=None if tree.rc else _version(tree.jax_version),  # a tree that is here says so itself
+        rocm=version,
     )
     built_here = (request.jaxlib or tree.jaxlib_origin) == "built"
     kinds = (WheelKind.PLUGIN, WheelKind.PJRT, *((WheelKind.JAXLIB,) if built_here else ()))
@@ -339,6 +364,4 @@ def _wheel_version(
 
 
 def _version(text: str) -> Version:
-    from packaging.version import Version
-
     return Version(text)

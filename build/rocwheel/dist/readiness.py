@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
-from rocwheel import bazel, rocm, wheelhouse
+from rocwheel import bazel, rocm, source, wheelhouse
 from rocwheel.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.console import duration, size
 from rocwheel.dist import inputs
+from rocwheel.dist.build_request import Plan, Request
 from rocwheel.errors import RocwheelError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocwheel import source
-    from rocwheel.dist.request import Plan, Request
-    from rocwheel.process import HostRunner
+from rocwheel.process import HostRunner
 
 GIB: Final = 1 << 30
 BAZEL_DISK: Final = 40 * GIB  # repositories unpacked, objects and the disk cache of one JAX
@@ -43,7 +39,7 @@ PACKAGES: Final = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Need:
+class BuildNeed:
     """One thing the build needs, and whether it is there."""
 
     name: str
@@ -52,22 +48,23 @@ class Need:
     program: str = ""  # what is missed, where a package has it
 
 
-def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Need]:
+def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[BuildNeed]:
     """Look at all that this build needs; `memory` is what the machine has, in bytes.
 
     Starts short processes. What the request itself has wrong is a row, too.
     """
     request = planned.request
     try:
-        seen = inputs.preview(planned, runner=runner)
+        allowed = replace(planned, request=replace(request, allow_dirty=True))
+        seen = inputs.preview(allowed, runner=runner)
     except RocwheelError as exc:
-        yield Need(name="request", found=str(exc), remedy=exc.hint, program=_program(str(exc)))
+        yield BuildNeed(name="request", found=str(exc), remedy=exc.hint, program=_program(str(exc)))
         return
     tree, spec, notes = seen.tree, seen.spec, seen.notes
-    yield Need(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
+    yield BuildNeed(name="JAX", found=f"{tree.jax_version}, {tree.version_class}; {tree.root}")
     yield from _compiler(spec)
     for note in notes:
-        yield Need(name=NOTE, found=note)
+        yield BuildNeed(name=NOTE, found=note)
     yield from _programs(tree, request)
     yield from _rocm(planned, tree)
     yield from _disk(planned)
@@ -76,10 +73,10 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Need]
     hosts = [urlsplit(planned.rocm.source).hostname] if "://" in planned.rocm.source else []
     if spec.remote.options:
         hosts.append("the remote cache or executor")
-    yield Need(name="network", found=", ".join(filter(None, [*hosts, *HOSTS])))
+    yield BuildNeed(name="network", found=", ".join(filter(None, [*hosts, *HOSTS])))
 
 
-def install_lines(needs: tuple[Need, ...]) -> tuple[str, ...]:
+def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
     """One line for Debian and one for Fedora that brings every program that is missed."""
     missed = [need.program for need in needs if need.program in PACKAGES]
     if not missed:
@@ -96,60 +93,68 @@ def _program(text: str) -> str:
     return next((name for name in PACKAGES if text.startswith((f"{name}:", f"{name},"))), "")
 
 
-def _compiler(spec: bazel.BuildSpec) -> Iterator[Need]:
+def _compiler(spec: bazel.BuildSpec) -> Iterator[BuildNeed]:
     compiler = spec.compiler
     found = "the one JAX downloads" if compiler.kind == "hermetic" else f"{compiler.cc}"
-    yield Need(name="compiler", found=f"{found} {compiler.major or ''}".rstrip())
+    yield BuildNeed(name="compiler", found=f"{found} {compiler.major or ''}".rstrip())
 
 
-def _programs(tree: source.SourceTree, request: Request) -> Iterator[Need]:
+def _programs(tree: source.SourceTree, request: Request) -> Iterator[BuildNeed]:
     for name in ("git", *tree.version_class.needs.programs):
         where = shutil.which(name, path=request.environ.get("PATH", ""))
         remedy = "" if where else "install it"
-        yield Need(name=name, found=where or "none", remedy=remedy, program="" if where else name)
+        yield BuildNeed(
+            name=name, found=where or "none", remedy=remedy, program="" if where else name
+        )
 
 
-def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[Need]:
+def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[BuildNeed]:
     folder = planned.rocm.cached
     if planned.rocm.origin is rocm.Origin.DIRECTORY:
         folder = Path(planned.rocm.source)
     if folder is None:
-        yield Need(name="ROCm", found=f"{planned.rocm.shown}: not here yet, so not looked into")
+        yield BuildNeed(
+            name="ROCm", found=f"{planned.rocm.shown}: not here yet, so not looked into"
+        )
         return
     missing = rocm.missing(folder, tree.version_class.needs.paths)
     shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")  # noqa: PLR2004
     remedy = "use a whole TheRock distribution" if missing else ""
-    yield Need(name="ROCm", found=f"{folder}{f' lacks {shown}' if missing else ''}", remedy=remedy)
+    yield BuildNeed(
+        name="ROCm", found=f"{folder}{f' lacks {shown}' if missing else ''}", remedy=remedy
+    )
 
 
-def _disk(planned: Plan) -> Iterator[Need]:
+def _disk(planned: Plan) -> Iterator[BuildNeed]:
     folder = planned.request.cache
     while not folder.exists():
         folder = folder.parent
     here = planned.rocm.cached or planned.rocm.origin is rocm.Origin.DIRECTORY
     needed = BAZEL_DISK + (0 if here else ROCM_DISK)
     free = shutil.disk_usage(folder).free
-    yield Need(
+    yield BuildNeed(
         name="disk",
         found=f"{size(free)} free at {planned.request.cache}, about {size(needed)} are needed",
         remedy="" if free >= needed else "free some space, or choose another disk: --cache-dir",
     )
 
 
-def _jobs(memory: int) -> Need:
+def _jobs(memory: int) -> BuildNeed:
     cpus = len(os.sched_getaffinity(0))
     fitting = max(1, memory // JOB_MEMORY)
     found = f"{size(memory)} for {cpus} jobs; a job takes up to {size(JOB_MEMORY)}"
     remedy = "" if fitting >= cpus else f"add --bazel-options=--jobs={fitting}"
-    return Need(name="memory", found=found, remedy=remedy)
+    return BuildNeed(name="memory", found=found, remedy=remedy)
 
 
-def _time(request: Request) -> Need:
+def _time(request: Request) -> BuildNeed:
     path = request.wheelhouse / wheelhouse.CURRENT / BUILD_RECORD
     try:
         record = BuildRecord.from_bytes(path.read_bytes(), name=str(path))
     except (OSError, RocwheelError):
-        return Need(name="time", found="no build here yet; JAX takes hours on 8 cores, 1 on 64")
+        return BuildNeed(
+            name="time", found="no build here yet; JAX takes hours on 8 cores, 1 on 64"
+        )
     took = sum(record.milliseconds.values()) / 1000
     run = sum(item.actions_executed for item in record.bazel.invocations)
-    return Need(name="time", found=f"the last build took {duration(took)} for {run} actions")
+    return BuildNeed(name="time", found=f"the last build took {duration(took)} for {run} actions")

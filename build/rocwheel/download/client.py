@@ -8,21 +8,20 @@ import re
 import socket
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Final, TypeVar, final
 from urllib.parse import urljoin, urlsplit
 
-from rocwheel import __version__
+from rocwheel import __version__, files
 from rocwheel.console import size
 from rocwheel.download.urls import proxies, reason, without_secrets
 from rocwheel.errors import ConfigError, FetchError
+from rocwheel.process import ca_bundle
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from types import TracebackType
-
     import requests
 
 T = TypeVar("T")
@@ -30,7 +29,7 @@ T = TypeVar("T")
 BLOCK: Final = 1 << 18
 TIMEOUT: Final = (20.0, 60.0)  # seconds to connect, and between two packets
 REDIRECTS: Final = 10
-TEXT_BYTES: Final = 1 << 16
+SMALL_BYTES: Final = 1 << 16
 # Of the 4xx these say "not now": RFC 9110 15.5.9, RFC 8470 5.2, RFC 6585 4.
 BUSY: Final = frozenset({408, 425, 429})
 GONE: Final = frozenset({404, 410})
@@ -93,7 +92,7 @@ class Fingerprint:
 
 
 class LostError(Exception):
-    """Something that may work when tried again."""
+    """A request that failed in a way that may work when it is made again."""
 
     def __init__(self, problem: str, *, after: float = 0.0, busy: bool = False) -> None:
         super().__init__(problem)
@@ -174,18 +173,12 @@ class Client:
         self._session.headers.update(
             {"User-Agent": f"rocwheel/{__version__}", "Accept-Encoding": "identity"}
         )
-        bundle = env.get("REQUESTS_CA_BUNDLE") or env.get("CURL_CA_BUNDLE")
-        self._session.verify = bundle or env.get("SSL_CERT_FILE") or True
+        self._session.verify = ca_bundle(env) or True
 
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._session.close()
 
     def cancel(self) -> None:
@@ -213,29 +206,46 @@ class Client:
         answer.close()
         return answer.status == 304 or answer.fingerprint.same(known)  # noqa: PLR2004
 
-    def text(self, url: str, *, beside: str = "") -> str | None:
-        """A small text file; None where the server has none.
+    def read(
+        self, url: str, *, limit: int = SMALL_BYTES, fresh: bool = False, beside: str = ""
+    ) -> bytes | None:
+        """A file of at most `limit` bytes as a whole; None where the server has none.
 
-        Errors name `beside`, the address a person gave, when `url` was made from it. Raises
-        DownloadError for every other outcome: a busy server has not said that there is none.
+        `fresh` has caches on the way ask the origin first (RFC 9111 5.2.1.4). Errors name `beside`,
+        the address a person gave, when `url` was made from it. Raises DownloadError for every other
+        outcome: a busy server has not said that there is none.
         """
+        headers = {"Cache-Control": "no-cache"} if fresh else {}
 
-        def attempt() -> str | None:
+        def attempt() -> bytes | None:
             try:
-                answer = self._ask(url, {}, named=beside)
+                answer = self._ask(url, headers, named=beside)
             except DownloadError as exc:
                 if exc.outcome is FetchOutcome.ABSENT:
                     return None
                 raise
-            data = b""
-            for block in answer.blocks():
-                data += block
-                if len(data) > TEXT_BYTES:
-                    break
-            answer.close()
-            return data[:TEXT_BYTES].decode("utf-8", "replace")
+            data = bytearray()
+            with closing(answer):
+                for block in answer.blocks():
+                    data += block
+                    if len(data) > limit:
+                        raise DownloadError(
+                            f"{without_secrets(beside or url)}: larger than {size(limit)}",
+                            outcome=FetchOutcome.BROKEN,
+                            hint="check the address: this is not what was expected there",
+                        )
+            return bytes(data)
 
         return self._patiently(beside or url, attempt)
+
+    def sha256(self, url: str) -> str:
+        """The SHA-256 of a file of any size, which is kept nowhere. Raises DownloadError."""
+
+        def attempt() -> str:
+            with closing(self._ask(url, {})) as answer:
+                return files.sha256(answer.blocks())
+
+        return self._patiently(url, attempt)
 
     def _patiently(self, url: str, attempt: Callable[[], T], *, kept: int = 0) -> T:
         while True:

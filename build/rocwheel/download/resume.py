@@ -11,20 +11,24 @@ import errno
 import hashlib
 import json
 import os
+from collections.abc import Callable, Iterator
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel import files
 from rocwheel.console import size
-from rocwheel.download.client import BLOCK, DownloadError, FetchOutcome, Fingerprint, LostError
+from rocwheel.download.client import (
+    BLOCK,
+    Answer,
+    Client,
+    DownloadError,
+    FetchOutcome,
+    Fingerprint,
+    LostError,
+)
 from rocwheel.download.urls import without_secrets
 from rocwheel.errors import FetchError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rocwheel.download.client import Answer, Client
 
 PROGRESS: Final = 1 << 20  # bytes after which a cut is the first one again
 RESTARTS: Final = 3  # when the file at the source is replaced while it is fetched
@@ -39,7 +43,7 @@ class WrongBytesError(FetchError):
 
 
 class Part:
-    """What has come of a download, on disk: `<name>.part` and, beside it, what it is a part of.
+    """The part of a download that is on disk: `<name>.part` and, beside it, what it is a part of.
 
     One writer; the caller holds a lock. Raises OSError when the disk refuses.
     """
@@ -100,7 +104,7 @@ class Part:
 
 
 class Download:
-    """One file: the part an earlier run left, then the rest from the network."""
+    """The download of one file: the part an earlier run left, then the rest from the network."""
 
     def __init__(self, client: Client, url: str, part: Part) -> None:
         self._client = client

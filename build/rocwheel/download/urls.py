@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import ipaddress
 import re
+from collections.abc import Iterable, Mapping
 from http.client import IncompleteRead
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit, urlunsplit
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 
 def proxies(url: str, env: Mapping[str, str]) -> dict[str, str]:

@@ -3,6 +3,6 @@
 `run` is the stage. `machine/` says which devices a run may use and proves what is in its
 environment; `suite/` finds the tests and knows their past; `engine/` runs them in worker
 processes; `verdict/` turns results into a state and stores it. `machine/facts.py` and
-`engine/worker.py` are scripts that run in the tested environment: they know only the standard
+`engine/worker/` are scripts that run in the tested environment: they know only the standard
 library, pytest and what they test.
 """

@@ -1,4 +1,4 @@
-"""The fresh environment: the wheel set by URL and SHA-256, JAX by version, the suite's own needs.
+"""A fresh environment: the wheel set by URL and SHA-256, JAX by version, the suite's own needs.
 
 The set is installed first, alone and by hash; what follows is held to its versions by
 constraints. The wheels bring no ROCm: its root is linked to where their RUNPATH looks for it, so
@@ -7,28 +7,26 @@ that no LD_LIBRARY_PATH hides a wrong one.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from rocwheel import files
+from rocwheel.console import Console
 from rocwheel.errors import CommandError, WheelError
 from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
-from rocwheel.model import WheelKind
-from rocwheel.process import Command
+from rocwheel.host.machine import Interpreter
+from rocwheel.manifest import Manifest
+from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.process import Command, Runner
 from rocwheel.values import replace
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from pathlib import Path
-
-    from rocwheel.host.machine import Interpreter
-    from rocwheel.manifest import Manifest
-    from rocwheel.model import PythonVersion
-    from rocwheel.process import Runner
-
+QUIET: Final = {"PYTHONDONTWRITEBYTECODE": "1"}  # what looks at an environment changes nothing
 PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 
 
@@ -51,7 +49,7 @@ class WheelUnderTest:
 
 @dataclass(frozen=True, kw_only=True)
 class WheelsUnderTest:
-    """What is gated, for one CPython."""
+    """The wheels of a set that a gate installs and tests, for one CPython."""
 
     manifest: str  # SHA-256, "" for wheels without one
     jax_version: str
@@ -117,7 +115,9 @@ class InstallPlan:
 
     python: Path  # of the environment
     files: tuple[tuple[Path, str], ...]
-    commands: tuple[Command, ...]
+    commands: tuple[tuple[str, Command], ...]  # each with what it does
+    requirements: tuple[str, ...]  # beside the wheels, and what all is held to
+    current: Command  # prints what pip would install today over it, as JSON
 
 
 def plan(
@@ -129,7 +129,7 @@ def plan(
     constraints: Sequence[str],
     with_jax: bool,
 ) -> InstallPlan:
-    """RunPlan an environment in `folder`. `constraints` hold other packages to given versions."""
+    """Plan an environment in `folder`. `constraints` hold other packages to given versions."""
     python = folder / "env" / "bin" / "python"
     ours, others, held = folder / "wheels.txt", folder / "others.txt", folder / "constraints.txt"
     jax = [f"jax=={wheels.jax_version}"] if with_jax else []
@@ -146,12 +146,29 @@ def plan(
             (held, _lines(pins)),
         ),
         commands=(
-            Command(argv=(str(interpreter.executable), "-m", "venv", str(folder / "env"))),
-            Command(argv=(*pip, *binary, "--no-deps", "--require-hashes", "-r", str(ours))),
-            Command(argv=(*pip, *binary, "-c", str(held), "-r", str(others))),
-            Command(argv=(*pip, "check")),
+            (
+                "a virtual environment",
+                Command(argv=(str(interpreter.executable), "-m", "venv", str(folder / "env"))),
+            ),
+            (
+                f"{len(wheels.wheels)} wheels of the set, by hash",
+                Command(argv=(*pip, *binary, "--no-deps", "--require-hashes", "-r", str(ours))),
+            ),
+            (
+                "JAX and what the suite requires" if with_jax else "what the suite requires",
+                Command(argv=(*pip, *binary, "-c", str(held), "-r", str(others))),
+            ),
+            ("pip check", Command(argv=(*pip, "check"), env=QUIET)),
         ),
-    )
+        requirements=(*jax, *requirements, *pins),
+        current=Command(
+            argv=(
+                *pip, *binary, "--dry-run", "--upgrade", "--upgrade-strategy=eager",
+                "--report=-", "-c", str(held), "-r", str(others),
+            ),
+            env=QUIET,
+        ),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,25 +185,28 @@ def make(
     *,
     runner: Runner,
     rocm: Path | None,
+    console: Console,
     log: Path,
     left: Callable[[], float],
 ) -> Environment:
-    """Apply a plan; `left` says how many seconds there still are.
+    """Apply a plan and say what takes how long; `left` says how many seconds there still are.
 
     Raises InfraError, or WrongWheelsError where requirements contradict.
     """
     for path, text in planned.files:
         path.write_text(text, encoding="utf-8")
-    *steps, check = planned.commands
-    for command in steps:
+    *steps, (last, check) = planned.commands
+    for what, command in steps:
         try:
-            runner.run(replace(command, timeout=left()), log=log)
+            with console.step(what):
+                runner.run(replace(command, timeout=left()), log=log)
         except CommandError as exc:
             raise InfraError(
                 f"the environment could not be made: {exc}", hint=exc.hint, detail=exc.detail
             ) from exc
     try:
-        runner.run(replace(check, timeout=left()), log=log)
+        with console.step(last):
+            runner.run(replace(check, timeout=left()), log=log)
     except CommandError as exc:
         raise WrongWheelsError(
             f"pip check: {_first(exc.detail)}",
@@ -204,6 +224,30 @@ def make(
     return Environment(
         python=planned.python, site=site, packages=tuple(sorted(listed.split(), key=str.lower))
     )
+
+
+def outdated(planned: InstallPlan, *, runner: Runner, log: Path, left: Callable[[], float]) -> str:
+    """Why an environment is not what a fresh one would be today, "" when it is."""
+    try:
+        runner.run(replace(planned.commands[-1][1], timeout=left()), log=log)
+        said = runner.capture(replace(planned.current, timeout=left()))
+        wanted = [item["metadata"] for item in json.loads(said)["install"]]
+    except (CommandError, ValueError, KeyError) as exc:
+        return f"pip cannot say what is in it: {_first(str(exc))}"
+    return ", ".join(f"pip has {item['name']} {item['version']} now" for item in wanted[:1])
+
+
+def of_image(python: Path, *, runner: Runner) -> Environment:
+    """An environment that was there before, such as an image's. Raises InfraError."""
+    script = (
+        "import importlib.metadata as m, sysconfig; print(sysconfig.get_path('platlib'));"
+        "print(*sorted({f'{d.name}=={d.version}' for d in m.distributions()}, key=str.lower))"
+    )
+    try:
+        site, packages = runner.capture(Command(argv=(str(python), "-c", script))).splitlines()
+    except (CommandError, ValueError) as exc:
+        raise InfraError(f"{python}: is no environment", hint="check --installed") from exc
+    return Environment(python=python, site=Path(site), packages=tuple(packages.split()))
 
 
 def _lines(lines: Iterable[str]) -> str:

@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel import rocm
+from rocwheel.console import Console
 from rocwheel.errors import ConfigError
-from rocwheel.gate.request import DeviceChoice
+from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.verdict import RocmProvided
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocwheel.console import Console
-    from rocwheel.gate.request import GateRequest, Host
 
 TARBALLS: Final = "https://rocm.nightlies.amd.com/tarball"  # where TheRock publishes them
 PIP: Final = "pip:"
+IMAGE: Final = Path("/opt/rocm")  # where images have it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +33,8 @@ class Provided:
 
 def describe(request: GateRequest, host: Host) -> str:
     """Say in one line what `provide` will do, for --dry-run. Raises ConfigError."""
+    if request.installed:
+        return f"the ROCm beside {request.installed}"
     if _needless(request):
         return "no ROCm"
     if request.rocm.startswith(PIP):
@@ -45,6 +44,8 @@ def describe(request: GateRequest, host: Host) -> str:
 
 def provide(request: GateRequest, host: Host, console: Console) -> Provided:
     """Make ROCm ready. Raises ConfigError when nobody said which, and what `rocm.fetch` raises."""
+    if request.installed:
+        return _of_image()
     if _needless(request):
         return Provided(record=RocmProvided(origin="none"))
     if request.rocm.startswith(PIP):
@@ -68,6 +69,17 @@ def environment(provided: Provided) -> dict[str, str]:
         "ROCWHEEL_ROCM_VERSION": provided.record.version,
     }
     return {name: value for name, value in known.items() if value}
+
+
+def _of_image() -> Provided:
+    """The ROCm of the image that this runs in, which has no compiler and so is no whole tree."""
+    try:
+        version = (IMAGE / ".info" / "version").read_text(encoding="utf-8").strip()
+    except OSError:
+        return Provided(record=RocmProvided(origin="none"))
+    return Provided(
+        record=RocmProvided(origin="path", version=version, name=IMAGE.name), root=IMAGE
+    )
 
 
 def _pinned(requirements: str) -> str:

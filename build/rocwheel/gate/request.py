@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from datetime import datetime
+from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
+from rocwheel.gate.environment import WheelsUnderTest
 from rocwheel.gate.suite.discovery import Shard
-from rocwheel.results import Outcome
+from rocwheel.gate.suite.history import SuiteHistory
+from rocwheel.gate.suite.skips import Skip
+from rocwheel.gate.suite.suites import Library, Suite
+from rocwheel.home import Home
+from rocwheel.manifest import Manifest
+from rocwheel.model import PythonVersion
+from rocwheel.process import HostRunner
+from rocwheel.results import Outcome, Results
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from datetime import datetime
-    from pathlib import Path
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.gate.environment import WheelsUnderTest
-    from rocwheel.gate.suite.history import SuiteHistory
-    from rocwheel.gate.suite.skips import Skip
-    from rocwheel.gate.suite.suites import Library, Suite
-    from rocwheel.home import Home
-    from rocwheel.manifest import Manifest
-    from rocwheel.model import PythonVersion
-    from rocwheel.process import HostRunner
-    from rocwheel.results import Results
-    from rocwheel.verdict import Demand, KnownSuite
+from rocwheel.verdict import Demand, KnownSuite
 
 
 class DeviceChoice(enum.Enum):
@@ -38,7 +36,7 @@ class DeviceChoice(enum.Enum):
 
 
 class Choice(enum.Enum):
-    """Which tests of a suite."""
+    """Which tests of a suite are run: all, named ones, or those that are skipped."""
 
     ALL = "all"  # but those of the skip lists
     NAMED = "named"
@@ -63,8 +61,10 @@ class GateRequest:
     rocm: str = ""  # a tarball, URL or folder, `pip:` and requirements; "" for the manifest's
     jax_tests: Path | None = None  # a JAX checkout, instead of the commit of the wheels
     requirements: tuple[str, ...] = ()  # beside the suite's
+    beside: tuple[Suite, ...] = ()  # suites that share its environment
     constraints: tuple[str, ...] = ()  # versions to hold other packages to
     lanes: int = 0  # most processes at once; 0 for as many as there are devices
+    jobs: int = 0  # processes on one GPU; 0 for as many as the suite and the memory allow
     choice: Choice = Choice.ALL
     tests: frozenset[str] = frozenset()  # node ids or files, for Choice.NAMED
     serials: frozenset[str] = frozenset()  # devices to keep to; all when empty
@@ -72,8 +72,11 @@ class GateRequest:
     patience: float = 3600.0  # seconds to wait for devices others hold
     keep: bool = False  # the environment, afterwards
     history: SuiteHistory | None = None
+    weights: Mapping[str, int] = field(default_factory=dict)  # of files, to cut shards by
     known: KnownSuite | None = None  # the suite as our checkout has it, for the verdict
     command: str = ""  # that asks the same again, to paste
+    installed: Path | None = None  # Python of an environment that has wheels and ROCm: an image's
+    folders: tuple[Path, ...] = ()  # with packages that the suite needs and that one lacks
 
     def for_failures_of(self, results: Results) -> GateRequest:
         """The same request for what failed there, with the same packages and devices.
@@ -97,6 +100,29 @@ class GateRequest:
         )
 
     @property
+    def sharing(self) -> tuple[Suite, ...]:
+        """The suites that run in its environment, its own included."""
+        return (self.suite, *self.beside)
+
+    @property
+    def packages(self) -> tuple[str, ...]:
+        """What is required beside the wheels and JAX, by whoever shares the environment.
+
+        Raises ConfigError when two suites want other versions of one package.
+        """
+        found: dict[str, tuple[str, str]] = {}
+        for suite in self.sharing:
+            for line in suite.requirements:
+                name = canonicalize_name(Requirement(line).name)
+                said, before = found.setdefault(name, (line, suite.name))
+                if said != line:
+                    raise ConfigError(
+                        f"{before} wants {said}, {suite.name} wants {line}",
+                        hint="they cannot share an environment: gate them one by one",
+                    )
+        return (*sorted(line for line, _ in found.values()), *self.requirements)
+
+    @property
     def whole(self) -> bool:
         """Whether the results speak for the suite or, with others, for a shard of it."""
         return self.choice is Choice.ALL
@@ -111,13 +137,14 @@ class GateRequest:
             "only some of the tests": self.choice is not Choice.ALL,
             f"--device {self.device.value}": self.device is not DeviceChoice.FAMILY,
             f"--rocm {self.rocm}": self.rocm.startswith("pip:"),
+            f"--installed {self.installed}": self.installed,
         }
         return tuple(reason for reason, holds in reasons.items() if holds)
 
     @property
     def demand(self) -> Demand:
         """What the results are held against; how many tests must run is asked of whole suites."""
-        demand = self.suite.demand
+        demand = self.suite.demand_for(self.wheels.jax_version)
         return replace(demand, must_run=0) if self.shard.count > 1 else demand
 
     @property
@@ -140,7 +167,7 @@ class GateRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """The machine and the process's place on it."""
+    """The machine a gate runs on, and the folders it may use there."""
 
     runner: HostRunner
     environ: Mapping[str, str]  # where masks and proxies stand

@@ -6,50 +6,48 @@ Whatever ends it, there is a verdict that says so: a machine without the family'
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.version import Version
 
-from rocwheel import __version__, home
-from rocwheel.errors import ConfigError, RocwheelError
-from rocwheel.gate import environment, provisioning
+from rocwheel import __version__, files, home
+from rocwheel.console import Console, count
+from rocwheel.errors import ConfigError, HostError, RocwheelError
+from rocwheel.gate import environment, kept, provisioning
 from rocwheel.gate.engine.child import WorkerSpec
 from rocwheel.gate.engine.engine import Engine
-from rocwheel.gate.engine.plan import RunPlan, System
+from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
 from rocwheel.gate.engine.scheduler import Estimates
+from rocwheel.gate.environment import Environment
 from rocwheel.gate.machine import devices, preflight
 from rocwheel.gate.machine.accelerators import Maker
+from rocwheel.gate.machine.devices import Allotted
+from rocwheel.gate.machine.preflight import EnvironmentFacts
 from rocwheel.gate.machine.slots import Held, Patience, Slots
+from rocwheel.gate.provisioning import Provided
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
 from rocwheel.gate.suite import discovery, skips, static
+from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.host import cgroup
 from rocwheel.host import machine as machines
+from rocwheel.results import Fault, Results
 from rocwheel.source import git
 from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State, Verdict
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from rocwheel.console import Console
-    from rocwheel.gate.engine.plan import Lane, Watcher
-    from rocwheel.gate.environment import Environment
-    from rocwheel.gate.machine.devices import Allotted
-    from rocwheel.gate.machine.preflight import EnvironmentFacts
-    from rocwheel.gate.provisioning import Provided
-    from rocwheel.gate.suite.discovery import SuiteFiles
-    from rocwheel.results import Fault, Results
-
+WORK: Final = "gate/work"  # in the cache
 WATCHED: Final = ("jax", "jaxlib")
 
 
@@ -75,22 +73,25 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
         yield from map(str, checkout.commands(checkout.folder))
     else:
         tests = _find(request, checkout.folder if checkout else None)
-        yield f"tests: {len(tests.files)} files below {tests.root}"
+        yield f"tests: {count(len(tests.files), 'file')} below {tests.root}"
+    if request.installed:
+        yield f"run the tests with {request.installed}, at most {request.run_seconds:g} s"
+        return
     try:
         interpreter = _interpreter(request, host)
     except InfraError as exc:
         yield f"{exc}: {exc.state.value}"
         return
-    planned = _plan_install(request, interpreter, Path("<work>"), ())
+    planned = _plan_install(request, interpreter, host.cache / kept.FOLDER / "<new>", ())
     for path, text in planned.files:
         yield f"write {path}:"
         yield from (f"  {line}" for line in text.splitlines())
-    yield from map(str, planned.commands)
+    yield from (str(command) for _, command in planned.commands)
     yield f"run the tests with {planned.python}, at most {request.run_seconds:g} s"
 
 
 def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) -> GateResult:
-    """Run it. Raises ConfigError for what was asked wrongly; everything else is a verdict."""
+    """Test a wheel set with a suite. Raises ConfigError alone, for what was asked wrongly."""
     started = host.now()
     setup = record.Setup(provided=RocmProvided(origin="none"), tool=_tool(request, host))
     error: RocwheelError | None = None
@@ -131,10 +132,8 @@ def _results(
         return max(1.0, until - host.clock())
 
     allotted = devices.choose(request, host)
-    interpreter = _interpreter(request, host)
-    work = Path(tempfile.mkdtemp(prefix="gate-", dir=_folder(host.cache / "gate"))).resolve()
-    if not request.keep:
-        stack.callback(shutil.rmtree, work, ignore_errors=True)
+    interpreter = None if request.installed else _interpreter(request, host)
+    work = _work(request, host, stack)
     with console.step("Tests of the suite", key="tests"):
         tests = _gather(request, host, work)
         setup.tests = _identity(request, host)
@@ -142,11 +141,18 @@ def _results(
         provided = provisioning.provide(request, host, console)
         setup.provided = provided.record
     taken = _take(host, allotted, stack, patience=min(request.patience, left()))
-    with console.step("A fresh environment", key="environment"):
-        planned = _plan_install(request, interpreter, work, provided.requirements)
-        setup.environment = environment.make(
-            planned, runner=host.runner, rocm=provided.root, log=_log(request, "install"), left=left
-        )
+    prepared = None
+    with console.step("The environment", key="environment"):
+        if request.installed:  # whose files nobody can write: an image's root is read-only
+            setup.environment = environment.of_image(request.installed, runner=host.runner)
+            setup.prepared = f"that of {request.installed}"
+        else:
+            interpreter = interpreter or _interpreter(request, host)
+            asked = _ingredients(request, host, interpreter, provided)
+            prepared = stack.enter_context(
+                kept.prepared(asked, host, console, log=_log(request, "install"), left=left)
+            )
+            setup.environment, setup.prepared = prepared.environment, prepared.how
     env = _environment(request, allotted, provided)
     setup.lanes = tuple(devices.lanes(allotted, taken.devices, env))
     with console.step("Preflight", key="preflight"):
@@ -154,8 +160,11 @@ def _results(
         console.info(f"   {_said(setup.facts)}")
     plan = _plan_run(request, tests, setup, left())
     plan = replace(plan, worker=replace(plan.worker, locks=taken.locks))
-    with console.step(f"{len(tests.files)} files on {len(setup.lanes)} lanes", key="run"):
-        return _run(plan, request, host, watcher, setup)
+    with console.step(
+        f"{count(len(tests.files), 'file')} on {count(len(setup.lanes), 'lane')}", key="run"
+    ):
+        results = _run(plan, request, host, watcher, setup)
+    return _with_change(results, prepared.changed() if prepared else "")
 
 
 # --- before the tests ----------------------------------------------------------------------------
@@ -184,7 +193,7 @@ def _find(request: GateRequest, fetched: Path | None) -> SuiteFiles:
     top = request.home.tests / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
         raise ConfigError(f"{request.cell}: no tests", hint="add --jax-tests with a JAX checkout")
-    return discovery.find(source, top, request.shard)
+    return discovery.find(source, top, request.shard, request.weights)
 
 
 def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
@@ -201,7 +210,7 @@ def _identity(request: GateRequest, host: Host) -> str:
     """Which tests these are: SHA-256 of our folder, a commit of JAX, or the user's checkout."""
     if request.suite.source.folder:
         return request.known.tests if request.known else ""
-    if request.jax_tests:
+    if request.jax_tests and not request.installed:  # an image has no git
         theirs = git.identify(request.jax_tests, runner=host.runner)
         return theirs.digest or theirs.commit
     return request.manifest.jax.commit if request.manifest else ""
@@ -209,8 +218,20 @@ def _identity(request: GateRequest, host: Host) -> str:
 
 def _tool(request: GateRequest, host: Host) -> str:
     """Our own commit where it is known, else our version."""
-    own = home.tool(request.home, partial(git.identify, runner=host.runner))
+    try:
+        own = home.tool(request.home, partial(git.identify, runner=host.runner))
+    except HostError:  # an image without git
+        return __version__
     return f"{own.commit}{record.DIRTY if own.dirty else ''}" or __version__
+
+
+def _work(request: GateRequest, host: Host, stack: ExitStack) -> Path:
+    """A folder of this run alone, locked while it lasts: cleaning the cache leaves it."""
+    work = Path(tempfile.mkdtemp(dir=_folder(host.cache / WORK))).resolve()
+    stack.enter_context(files.locked(host.cache / kept.LOCKS / f"{work.name}.lock"))
+    if not request.keep:
+        stack.callback(shutil.rmtree, work, ignore_errors=True)
+    return work
 
 
 def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
@@ -226,16 +247,36 @@ def _interpreter(request: GateRequest, host: Host) -> machines.Interpreter:
 
 
 def _plan_install(
-    request: GateRequest, interpreter: machines.Interpreter, work: Path, rocm: tuple[str, ...]
+    request: GateRequest, interpreter: machines.Interpreter, folder: Path, rocm: tuple[str, ...]
 ) -> environment.InstallPlan:
     return environment.plan(
         request.wheels,
         interpreter=interpreter,
-        folder=work,
-        requirements=(*request.suite.requirements, *request.requirements, *rocm),
+        folder=folder,
+        requirements=(*request.packages, *rocm),
         constraints=request.constraints,
-        with_jax=request.suite.with_jax,
+        with_jax=any(suite.with_jax for suite in request.sharing),
     )
+
+
+def _ingredients(
+    request: GateRequest, host: Host, interpreter: machines.Interpreter, provided: Provided
+) -> kept.EnvironmentInputs:
+    return kept.EnvironmentInputs(
+        wheels=request.wheels,
+        interpreter=interpreter,
+        rocm=provided.root,
+        environ=host.environ,
+        plan=lambda folder: _plan_install(request, interpreter, folder, provided.requirements),
+    )
+
+
+def _with_change(results: Results, changed: str) -> Results:
+    """Add a fault where a file of the environment was changed, by whomever."""
+    if not changed:
+        return results
+    message = f"a file of the environment changed while tests ran: {changed}"
+    return replace(results, faults=(*results.faults, Fault(state=State.INFRA, message=message)))
 
 
 def _take(host: Host, allotted: Allotted, stack: ExitStack, *, patience: float) -> Held:
@@ -261,6 +302,8 @@ def _environment(request: GateRequest, allotted: Allotted, provided: Provided) -
     """What every test process gets, beside the masks of its lane."""
     env = dict(request.suite.environment) | provisioning.environment(provided)
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # the checkout stays as it is
+    if request.folders:
+        env["PYTHONPATH"] = os.pathsep.join(map(str, request.folders))
     if request.suite.with_jax:
         env["JAX_PLATFORMS"] = preflight.platforms(allotted.allotment.devices[0].maker)
     return env

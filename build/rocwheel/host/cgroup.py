@@ -6,14 +6,13 @@ Linux control groups are read below `root` (the machine's is `/`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-# NPROC is what XLA sizes its own pools by
+# NPROC is what XLA sizes its own pools by (DefaultThreadPoolSize):
+# https://github.com/openxla/xla/blob/main/xla/pjrt/utils.cc
 THREAD_VARIABLES: Final = ("MKL_NUM_THREADS", "NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 

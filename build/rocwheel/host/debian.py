@@ -5,16 +5,12 @@ Standard library only: the bootstrap of `build/ci_build` uses it before anything
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.errors import HostError
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from rocwheel.process import Runner
+from rocwheel.process import Command, Runner
 
 # What Bazel needs to build the miniature workspace: Bazel, compilers, a ROCm to take apart.
 MINIATURE_PACKAGES: Final = (

@@ -6,19 +6,15 @@ import json
 import os
 import re
 import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from rocwheel.errors import HostError, RocwheelError
 from rocwheel.model import CPYTHONS, PythonVersion
-from rocwheel.process import Command, GuestPath
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from rocwheel.process import Runner
+from rocwheel.process import Command, GuestPath, Runner
 
 # What a CPython is asked about itself, as a program of its own.
 ASK: Final = """
@@ -35,7 +31,7 @@ print(json.dumps({
 
 @dataclass(frozen=True, kw_only=True)
 class Interpreter:
-    """A CPython, where builds run."""
+    """A CPython of the machine where builds run: path, version, headers."""
 
     version: PythonVersion
     full: str  # 3.12.1
@@ -166,12 +162,26 @@ def compiler(
     """
     cc = path or newest(name, environ)
     twin = {"clang": "clang++", "gcc": "g++"}[name]
+    if not cc.is_file():
+        raise HostError(f"{cc}: no such program", hint=f"name {name} itself: --compiler-path")
+    if name not in cc.name:
+        raise HostError(
+            f"{cc}: --compiler {name} needs {name}, by its name",
+            hint=f"name it with {twin} beside it, or choose another --compiler",
+        )
     candidates = (cc.with_name(cc.name.replace(name, twin, 1)), cc.with_name(twin))
-    cxx = next((item for item in candidates if item != cc and item.is_file()), None)
+    cxx = next((item for item in candidates if item.is_file()), None)
     if cxx is None:
         raise HostError(
             f"{candidates[0]}: not found, {cc} has no C++ compiler beside it",
             hint="install it, or name another compiler: --compiler-path",
+        )
+    introduced = runner.capture(Command(argv=(str(cc), "--version"), timeout=60))
+    other = {"clang": "Free Software Foundation", "gcc": "clang version"}[name]
+    if other in introduced:
+        raise HostError(
+            f"{cc}: is no {name}, it calls itself {introduced.splitlines()[0]!r}",
+            hint="name another compiler: --compiler-path",
         )
     said = runner.capture(Command(argv=(str(cc), "-dumpversion"), timeout=60)).strip()
     match = re.match(r"(\d+)", said)

@@ -5,24 +5,19 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from rocwheel.console import Console
+from rocwheel.container import ContainerEngine
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, HostError
 from rocwheel.image.found import INPUTS, Found, inspect
-from rocwheel.image.recipe import DOCKERFILE, SCRIPT, tool_files
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from rocwheel.console import Console
-    from rocwheel.container import ContainerEngine
-    from rocwheel.image.recipe import ImageInputs
-    from rocwheel.process import HostRunner
+from rocwheel.image.recipe import DOCKERFILE, SCRIPT, ImageInputs, tool_files
+from rocwheel.process import Command, HostRunner
 
 PLATFORMS: Final = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 OCI: Final = "org.opencontainers.image"
@@ -156,8 +151,9 @@ def _context(
             target = context / "tool" / relative
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(checkout / relative, target)
+        (context / "bazel").mkdir()
         if ingredients.bazel:
-            shutil.copy(ingredients.bazel, context / "bazel")
+            shutil.copy(ingredients.bazel, context / "bazel" / "bazel")
         if ingredients.rocm:
             shutil.copytree(ingredients.rocm, context / "rocm", symlinks=True)
         else:
@@ -191,7 +187,7 @@ def _explained(inputs: ImageInputs, exc: CommandError) -> HostError | CommandErr
     if "no space left" in said:
         return HostError(
             f"{inputs.reference}: the disk of the engine is full",
-            hint="free some space: ci_build image prune",
+            hint="free some space: rocwheel image prune",
             detail=exc.detail,
         )
     return exc

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import re
 import tarfile
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, Any, Final
 
+from rocwheel.console import Console
+from rocwheel.container import ContainerEngine
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rocwheel.console import Console
-    from rocwheel.container import ContainerEngine
-    from rocwheel.process import Runner
+from rocwheel.process import Runner
 
 INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was made from
 UNTRACEABLE: Final = f"{LABEL}.untraceable"  # a container that somebody kept as an image
@@ -57,7 +55,8 @@ def _found(
     identity = document["Id"]
     identity = identity if identity.startswith("sha256:") else f"sha256:{identity}"
     config = document.get("Config") or {}
-    # With containerd's image store an engine calls the *manifest's* digest the id.
+    # With containerd's image store an engine calls the *manifest's* digest the id:
+    # https://docs.docker.com/engine/storage/containerd/
     config_digest = (
         _saved_config(identity, engine=engine, runner=runner)
         if document.get("Descriptor")
@@ -76,8 +75,6 @@ def _found(
 
 
 def _saved_config(identity: str, *, engine: ContainerEngine, runner: Runner) -> str:
-    import tempfile
-
     with tempfile.TemporaryFile() as file:
         process = runner.start(engine.command("image", "save", identity), output=file)
         if process.wait(1800):
@@ -122,7 +119,7 @@ def obtain(
     if found is None and not pull:
         raise HostError(
             f"{reference}: {engine.kind.value} has no such image",
-            hint=f"{engine.program} pull {reference}, or build one: ci_build image build",
+            hint=f"{engine.program} pull {reference}, or build one: rocwheel image build",
         )
     if found is None:
         console.info(f"   pull {reference}")
@@ -137,7 +134,7 @@ def obtain(
         raise HostError(
             f"{reference}: is for {found.architecture or 'an unknown architecture'}, "
             f"this machine is {engine.architecture}",
-            hint="choose an image for this machine, or build one: ci_build image build",
+            hint="choose an image for this machine, or build one: rocwheel image build",
         )
     return found
 
@@ -146,13 +143,13 @@ def _not_pulled(reference: str, said: str) -> HostError:
     lowered = said.lower()
     last = said.strip().rpartition("\n")[2]
     if "no space left" in lowered:
-        hint = "free some space where the engine keeps images: ci_build image prune"
+        hint = "free some space where the engine keeps images: rocwheel image prune"
     elif "manifest unknown" in lowered or "not found" in lowered:
-        hint = "the registry has it no more: choose another, or build it: ci_build image build"
+        hint = "the registry has it no more: choose another, or build it: rocwheel image build"
     elif "denied" in lowered or "unauthorized" in lowered:
         hint = "log in to its registry, or check the name"
     else:
-        hint = "check the name and the network, or build it: ci_build image build"
+        hint = "check the name and the network, or build it: rocwheel image build"
     return HostError(f"{reference}: cannot be pulled: {last}", hint=hint)
 
 

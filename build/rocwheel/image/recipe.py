@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel import config, files
+from rocwheel.config import Field
 from rocwheel.errors import ConfigError
-from rocwheel.model import suggest
+from rocwheel.model import PythonVersion, suggest
 from rocwheel.values import canonical_json
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from rocwheel.config import Field
-    from rocwheel.model import PythonVersion
 
 SCHEMA: Final = 1
 FAMILIES: Final = ("apt", "dnf")

@@ -9,22 +9,20 @@ import base64
 import hashlib
 import json
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rocwheel.console import Console
+from rocwheel.container import ContainerEngine
 from rocwheel.errors import CommandError, HostError, StoreError
 from rocwheel.image.found import INPUTS, Found, inspect
+from rocwheel.image.recipe import ImageInputs
+from rocwheel.process import HostRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
-
     import requests
-
-    from rocwheel.console import Console
-    from rocwheel.container import ContainerEngine
-    from rocwheel.image.recipe import ImageInputs
-    from rocwheel.process import HostRunner
 
 MANIFESTS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
@@ -36,7 +34,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 
 @dataclass(frozen=True, kw_only=True)
 class RemoteImage:
-    """An image in a registry."""
+    """An image in a registry: its digests, labels and layers."""
 
     repository: str  # registry/name
     digest: str  # of the manifest: what a pull by digest names
@@ -57,8 +55,7 @@ def look(
     `config` is the client's file of credentials. Raises StoreError when the registry does not
     answer as one, or its bytes are not those of its digests.
     """
-    host, _, name = repository.partition("/")
-    base = f"{'http' if host.partition(':')[0] in LOOPBACK else 'https'}://{host}/v2/{name}"
+    host, base = _base(repository)
     answer = _get(session, f"{base}/manifests/{tag}", host, config, accept=", ".join(MANIFESTS))
     if answer is None:
         return None
@@ -174,30 +171,56 @@ def pull(
     return found
 
 
+def _base(repository: str) -> tuple[str, str]:
+    """The host of a repository, and the URL that its parts are below."""
+    host, _, name = repository.partition("/")
+    return host, f"{'http' if host.partition(':')[0] in LOOPBACK else 'https'}://{host}/v2/{name}"
+
+
 def _get(
     session: requests.Session, url: str, host: str, config: Path, *, accept: str = "*/*"
 ) -> bytes | None:
-    """The bytes at a URL, None for 404; asks for a token where the registry wants one."""
+    """The bytes at a URL, None for 404."""
     import requests
 
-    headers = {"Accept": accept}
+    answer = _ask(session, "GET", url, host, config, headers={"Accept": accept})
+    if answer.status_code == requests.codes.not_found:
+        return None
+    if not answer.ok:
+        raise _refused(url, answer)
+    return answer.content
+
+
+def _ask(
+    session: requests.Session,
+    method: str,
+    url: str,
+    host: str,
+    config: Path,
+    *,
+    headers: Mapping[str, str],
+    body: bytes | None = None,
+) -> requests.Response:
+    """One request; a token is asked for where the registry wants one."""
+    import requests
+
     try:
-        answer = session.get(url, headers=headers, timeout=SECONDS)
+        answer = session.request(method, url, headers=headers, data=body, timeout=SECONDS)
         if answer.status_code == requests.codes.unauthorized:
-            headers |= _authorization(session, answer, host, config)
-            answer = session.get(url, headers=headers, timeout=SECONDS)
+            signed = {**headers, **_authorization(session, answer, host, config)}
+            answer = session.request(method, url, headers=signed, data=body, timeout=SECONDS)
     except requests.RequestException as exc:
         raise StoreError(
             f"{url}: the registry does not answer: {exc}", hint="check its name and the network"
         ) from exc
-    if answer.status_code == requests.codes.not_found:
-        return None
-    if not answer.ok:
-        raise StoreError(
-            f"{url}: {answer.status_code} {answer.reason}",
-            hint="log in to the registry" if answer.status_code in {401, 403} else "try again",
-        )
-    return answer.content
+    return answer
+
+
+def _refused(url: str, answer: requests.Response) -> StoreError:
+    return StoreError(
+        f"{url}: {answer.status_code} {answer.reason}",
+        hint="log in to the registry" if answer.status_code in {401, 403} else "try again",
+    )
 
 
 def _authorization(
@@ -236,3 +259,33 @@ def _credentials(host: str, config: Path) -> str:
     except ValueError:
         return ""
     return str(text)
+
+
+def point(
+    repository: str, tag: str, digest: str, *, session: requests.Session, config: Path
+) -> None:
+    """Write an image's own manifest under another tag, which then names the same bytes.
+
+    Raises StoreError when the image is not there, or the registry refuses or keeps other bytes.
+    """
+    host, base = _base(repository)
+    manifest = _get(
+        session, f"{base}/manifests/{digest}", host, config, accept=", ".join(MANIFESTS)
+    )
+    if manifest is None:
+        raise StoreError(
+            f"{repository}@{digest}: the registry has it no more", hint="push it again"
+        )
+    kind = json.loads(manifest).get("mediaType", MANIFESTS[0])
+    answer = _ask(
+        session, "PUT", f"{base}/manifests/{tag}", host, config,
+        headers={"Content-Type": kind}, body=manifest,
+    )  # fmt: skip
+    if not answer.ok:
+        raise _refused(f"{base}/manifests/{tag}", answer)
+    found = look(repository, tag, session=session, config=config)
+    if found is None or found.digest != digest:
+        raise StoreError(
+            f"{repository}:{tag}: was pointed at {digest}, and names something else",
+            hint="somebody moved it at the same time: run the command again",
+        )

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocwheel.container import ContainerEngine
 from rocwheel.container.spec import LABEL
 from rocwheel.image import recipe as recipes
 from rocwheel.image import registry
 from rocwheel.image.found import INPUTS, Found, inspect
+from rocwheel.image.recipe import Recipe
+from rocwheel.process import Runner
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
     import requests
-
-    from rocwheel.container import ContainerEngine
-    from rocwheel.image.recipe import Recipe
-    from rocwheel.process import Runner
 
 
 def local(

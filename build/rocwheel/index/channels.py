@@ -8,23 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import amdgpu_family_matrix as matrix
 from rocwheel import config, files
+from rocwheel.config import Field
 from rocwheel.errors import ConfigError
 from rocwheel.model import WheelKind, suggest
 from rocwheel.places import OURS, Place
-from rocwheel.store import Options, open_store
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.config import Field
-    from rocwheel.store import Store
-    from rocwheel.verdict import KnownSuite
+from rocwheel.store import Options, Store, open_store
+from rocwheel.verdict import KnownSuite
 
 FILE: Final = "ci/channels.yaml"
 ANY_MAJOR: Final = 0
@@ -35,7 +31,7 @@ MIB: Final = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Prefixes:
-    """The two prefixes of one ROCm major."""
+    """The staging and the release prefix of one ROCm major."""
 
     staging: str
     release: str
@@ -60,6 +56,8 @@ class Channel:
     prefixes: Mapping[int, Prefixes]
     options: Options = field(default_factory=Options)
     public_url: str = ""
+    # proxies and CA bundle on the way to that URL
+    public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     page_cache: str = PAGE_CACHE
     wheel_cache: str = WHEEL_CACHE
     retention: Retention = Retention()
@@ -121,6 +119,7 @@ class Channel:
             public_url=self.public_url,
             page_cache=self.page_cache,
             wheel_cache=self.wheel_cache,
+            public_environ=self.public_environ,
         )
 
 

@@ -10,23 +10,20 @@ from __future__ import annotations
 import json
 import posixpath
 import re
+from collections.abc import Sized
 from dataclasses import dataclass
 from functools import cache
 from html.parser import HTMLParser
-from importlib.resources import files
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
+from rocwheel import assets
 from rocwheel.console import size as readable_size
-from rocwheel.entry import parsed
+from rocwheel.entry import Entry, parsed
 
 if TYPE_CHECKING:
-    from collections.abc import Sized
-
     from jinja2 import Template
-
-    from rocwheel.entry import Entry
 
 API_VERSION: Final = "1.1"
 PRIVATE: Final = "_rocwheel"
@@ -145,13 +142,15 @@ def _file(entry: Entry) -> dict[str, Any]:
     core = {"sha256": entry.metadata_sha256} if entry.metadata_sha256 else False
     document: dict[str, Any] = {
         "filename": entry.filename,
-        # pip before 23 checks the hash of a JSON page's file only when it is in the URL.
+        # pip before 23 checks the hash of a JSON page's file only when it is in the URL:
+        # https://github.com/pypa/pip/pull/11158
         "url": f"../{quote(entry.filename, safe='')}#sha256={entry.sha256}",
         "hashes": {"sha256": entry.sha256},
         "size": entry.size,
         "upload-time": entry.uploaded,
         "yanked": entry.yanked if entry.yanked is not None else False,
-        # Not under PEP 658's own name as well: pip 22.3 to 23.0 fail on it (PEP 714).
+        # Not under PEP 658's own name as well: pip 22.3 to 23.0 fail on it:
+        # https://peps.python.org/pep-0714/
         "core-metadata": core,
         PRIVATE: {
             "version": entry.version,
@@ -203,7 +202,12 @@ def _row(entry: Entry) -> dict[str, Any]:
 
 def _render(number: int, **values: Any) -> bytes:
     text = _template().render(
-        number=number, mark=MARK, generator=GENERATOR, api_version=API_VERSION, **values
+        number=number,
+        mark=MARK,
+        generator=GENERATOR,
+        api_version=API_VERSION,
+        theme=assets.style(),
+        **values,
     )
     return text.encode("utf-8", "replace")
 
@@ -212,10 +216,9 @@ def _render(number: int, **values: Any) -> bytes:
 def _template() -> Template:
     from jinja2 import Environment, StrictUndefined
 
-    text = files("rocwheel.index").joinpath("assets/page.html.j2").read_text("utf-8")
     return Environment(
         autoescape=True, undefined=StrictUndefined, keep_trailing_newline=True
-    ).from_string(text)
+    ).from_string(assets.text("index/assets/page.html.j2"))
 
 
 class _Links(HTMLParser):

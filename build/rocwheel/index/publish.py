@@ -1,4 +1,4 @@
-"""Making pages show a state of the log: `settle`, which may be stopped, repeated and run twice.
+"""Publishing pages: `settle` makes them show a state of the log, however often it is stopped.
 
 A page is put only where it is older than the state and lists something else, and only in place of
 exactly what was read. Since each page carries the number of its state in its bytes, a publisher
@@ -8,33 +8,30 @@ that was held up for hours finds its page changed and leaves it.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
-from rocwheel.entry import rank
+from rocwheel.download import Client, DownloadError, Retry
+from rocwheel.entry import Entry, rank
 from rocwheel.errors import ObjectMissingError, ObjectStaleError, RefusedError, StoreError
 from rocwheel.index.page import Page, Root, links, mark
-from rocwheel.store import each, pause
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-
-    from rocwheel.entry import Entry
-    from rocwheel.places import Place
-    from rocwheel.store import Headers, Info
+from rocwheel.places import Place
+from rocwheel.store import Headers, Info, each, pause
 
 Shown: TypeAlias = "Page | Root"
 
 ATTEMPTS: Final = 60  # reads of a page that somebody else changes each time
 FAILURES: Final = 3  # of a write before it is given up
 POLL_SECONDS: Final = 2.0
+PAGE_BYTES: Final = 64 << 20  # of a public page; one link is some 300 bytes
 ROUND: Final = 1.0  # seconds; HTTP dates have no fractions
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """One of the objects that a page is: its key, and its bytes for any number."""
+    """One stored form of a page (HTML or JSON): its key, and its bytes for any state's number."""
 
     key: str
     headers: Headers
@@ -102,31 +99,36 @@ def await_public(
     A CDN may show an old page for as long as it was told to. Raises StoreError when it does so
     for longer than `seconds`. Does nothing for a place without a public URL.
     """
-    import requests
-
     if not place.public_url:
         return
     deadline = time.monotonic() + seconds
-    for project, entries in files.items():
-        url = place.link(f"{project}/")
-        wanted = {(item.filename, item.sha256) for item in entries}
-        while wanted:
-            try:
-                answer = requests.get(url, headers={"Cache-Control": "no-cache"}, timeout=30)
-                shown = {(item.filename, item.sha256) for item in links(answer.content)}
-                problem = f"{answer.status_code}" if answer.status_code != requests.codes.ok else ""
-            except requests.RequestException as exc:
-                shown, problem = set(), str(exc)
-            if not problem and not (wanted & shown if absent else wanted - shown):
-                break
-            if time.monotonic() > deadline:
-                what = problem or ("still listed" if absent else "not listed")
-                name, _ = min(wanted)
-                raise StoreError(
-                    f"{url}: {name}: {what} after {seconds:.0f} s",
-                    hint="the store itself is right; check the CDN, then run the command again",
-                )
-            time.sleep(POLL_SECONDS)
+    once = Retry(attempts=1, contact=seconds + POLL_SECONDS)  # the loop below is the patient one
+    with Client(place.public_environ, retry=once, note=lambda _: None) as client:
+        for project, entries in files.items():
+            url = place.link(f"{project}/")
+            wanted = {(item.filename, item.sha256) for item in entries}
+            while wanted and (problem := _unlike(client, url, wanted, absent=absent)):
+                if time.monotonic() > deadline:
+                    name, _ = min(wanted)
+                    raise StoreError(
+                        f"{url}: {name}: {problem} after {seconds:.0f} s",
+                        hint="the store itself is right; check the CDN, then run the command again",
+                    )
+                time.sleep(POLL_SECONDS)
+
+
+def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: bool) -> str:
+    """Why a public page is not yet as it should be; "" when it is."""
+    try:
+        page = client.read(url, limit=PAGE_BYTES, fresh=True)
+    except DownloadError as exc:
+        return str(exc).removeprefix(f"{url}: ")
+    if page is None:
+        return "there is no page"
+    shown = {(item.filename, item.sha256) for item in links(page)}
+    if absent:
+        return "still listed" if wanted & shown else ""
+    return "not listed" if wanted - shown else ""
 
 
 def claimed(place: Place, project: str) -> int | None:

@@ -7,26 +7,26 @@ prefers; everything else is the object of that name. For developers and tests: n
 from __future__ import annotations
 
 import posixpath
+import re
 import socket
 import sys
 import threading
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
+from html import escape
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from rocwheel import __version__
 from rocwheel.errors import StoreError
-from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from rocwheel.store import Info, Store
+from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Info, Store
 
 SIMPLE_HTML: Final = "application/vnd.pypi.simple.v1+html"
 CHANGING: Final = {".json": JSON, ".html": HTML}
+_HOST: Final = re.compile(r"[A-Za-z0-9._-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 TYPES: Final = {".whl": WHEEL, ".metadata": TEXT, **CHANGING}
 
 
@@ -42,15 +42,17 @@ class Site(ThreadingHTTPServer):
         host: str = "127.0.0.1",
         port: int = 0,
         upstream: str = "",
+        indexes: Sequence[str] = (),
         say: Callable[[str], None] | None = None,
     ) -> None:
-        """Listen; port 0 takes a free one.
+        """Listen; port 0 takes a free one. `indexes` are the places that the root page lists.
 
         Projects that the store lacks are redirected to `upstream`, the URL of another index;
         `say` gets one line per request.
         """
         self.store = store
         self.upstream = upstream.rstrip("/")
+        self.indexes = tuple(indexes)
         self.say = say
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
@@ -133,6 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
         name = "index.json" if content_type == SIMPLE_JSON else "index.html"
         if self._info(key + name):
             self._small(key + name, content_type, body=body)
+        elif not key:
+            self._send(HTTPStatus.OK, HTML, root_page(self.site.indexes), body=body)
         elif self.site.upstream and posixpath.dirname(key.rstrip("/")):
             project = posixpath.basename(key.rstrip("/"))
             target = f"{self.site.upstream}/{quote(project)}/"
@@ -146,10 +150,22 @@ class _Handler(BaseHTTPRequestHandler):
         return self.site.store.info(key)
 
     def _small(self, key: str, content_type: str, *, body: bool) -> None:
-        """An object that may change at any moment: its size and content are read as one."""
+        """An object that may change at any moment: its size and content are read as one.
+
+        What a page says about its own address is true where it is read.
+        """
         data, info = self.site.store.read(key)
+        if content_type == HTML:
+            data = data.replace(self.site.store.url.encode(), f"http://{self._host}".encode())
+            info = replace(info, size=len(data), etag=f"{info.etag}-{self._host}")
         if self._head(info, content_type) and body:
             self.wfile.write(data)
+
+    @property
+    def _host(self) -> str:
+        """Host and port as the client named them, else what is listened on."""
+        said = self.headers.get("Host", "")
+        return said if _HOST.fullmatch(said) else urlsplit(self.site.url).netloc
 
     def _large(self, info: Info, content_type: str, *, body: bool) -> None:
         """An object that is written once."""
@@ -180,13 +196,25 @@ class _Handler(BaseHTTPRequestHandler):
         self._text(HTTPStatus.NOT_FOUND, f"{self.site.store.locate(key)}: nothing there\n")
 
     def _text(self, status: HTTPStatus, text: str) -> None:
+        self._send(status, TEXT, text, body=self.command != "HEAD")
+
+    def _send(self, status: HTTPStatus, content_type: str, text: str, *, body: bool) -> None:
         data = text.encode()
         self.send_response(status)
-        self.send_header("Content-Type", TEXT)
+        self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
-        if self.command != "HEAD":
+        if body:
             self.wfile.write(data)
+
+
+def root_page(indexes: Sequence[str]) -> str:
+    """What stands at `/`: where the indexes are."""
+    items = "".join(f'<li><a href="/{quote(item)}/">{escape(item)}</a>' for item in indexes)
+    return (
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>rocwheel</title></head>'
+        f"<body><h1>Indexes</h1><p>Each is one for pip and uv.</p><ul>{items}</ul></body></html>\n"
+    )
 
 
 def preferred(accept: str) -> str:

@@ -1,4 +1,4 @@
-"""The ledger: what happened at one place of a store.
+"""The ledger: logs, manifests, verdicts and nights, as they are stored.
 
 `log` reads and commits entries, `state` is their fold, `manifests` and `verdicts` are what entries
 refer to.

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import msgspec
 
@@ -31,13 +32,9 @@ from rocwheel.ledger.state import (
     skipped,
     touched,
 )
+from rocwheel.places import Place
 from rocwheel.store import each, pause
 from rocwheel.values import Value, decoded
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rocwheel.places import Place
 
 LIMIT: Final = 256 << 20  # bytes of an object that is read as a whole
 TRIES: Final = 5  # to learn how a commit ended
@@ -67,13 +64,8 @@ class _Format(msgspec.Struct):
     format: int = FORMAT
 
 
-class _Number(msgspec.Struct):
-    number: int = 0
-
-
 # Made here, by one thread: see `values._decoder`.
 _FORMAT: Final = msgspec.json.Decoder(_Format)
-_NUMBER: Final = msgspec.json.Decoder(_Number)
 
 
 def read(place: Place, projects: Iterable[str] = (), *, afresh: bool = False) -> IndexState:
@@ -247,7 +239,7 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
             data, info = place.store.read(place.state)
         except ObjectMissingError:
             data, info = b"", None
-        there = _snapshot_number(data)
+        there = _snapshot_number(data, place.store.locate(place.state))
         if there > state.number or data == body:
             return
         try:
@@ -257,10 +249,11 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
         return
 
 
-def _snapshot_number(data: bytes) -> int:
+def _snapshot_number(data: bytes, where: str) -> int:
+    """The number of a snapshot; 0 for what is none, whatever number it names."""
     try:
-        return _NUMBER.decode(data).number
-    except (msgspec.MsgspecError, RecursionError):
+        return decoded(data, _Snapshot, name=where).number
+    except ConfigError:
         return 0
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
 
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError
 from rocwheel.ledger.log import small
 from rocwheel.manifest import Manifest
 from rocwheel.model import is_sha256
-
-if TYPE_CHECKING:
-    from rocwheel.places import Place
+from rocwheel.places import Place
 
 
 def put(place: Place, manifest: Manifest) -> None:

@@ -11,9 +11,10 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.errors import (
     ConfigError,
@@ -21,14 +22,10 @@ from rocwheel.errors import (
     ObjectMissingError,
     ObjectStaleError,
 )
+from rocwheel.model import suggest
 from rocwheel.places import OURS
-from rocwheel.store import JSON, TEXT, Headers, each
+from rocwheel.store import JSON, TEXT, Headers, Store, each
 from rocwheel.values import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    from rocwheel.store import Store
 
 ROOT: Final = f"{OURS}/nights"
 PROBE: Final = f"{ROOT}/_probe"  # no night's name; where all who run cells may write
@@ -77,7 +74,7 @@ class Cell(Value, frozen=True, kw_only=True):
 
 
 class Absent(Value, frozen=True, kw_only=True):
-    """A cell one might have expected, and why it is not in the plan."""
+    """A cell that is not in the plan though one might expect it, and why."""
 
     name: str
     why: str
@@ -102,7 +99,7 @@ class WheelRecipe(Value, frozen=True, kw_only=True):
 
 
 class NightPlan(Value, frozen=True, kw_only=True):
-    """A night, decided. Whoever has it can run the night again."""
+    """The plan of a night: all its cells, resolved, so that whoever has it can run it again."""
 
     night: str
     made: str  # time
@@ -119,8 +116,6 @@ class NightPlan(Value, frozen=True, kw_only=True):
 
     def cell(self, name: str) -> Cell:
         """Look up a cell. Raises ConfigError that names the nearest one."""
-        from rocwheel.model import suggest
-
         for cell in self.cells:
             if cell.name == name:
                 return cell
@@ -134,7 +129,7 @@ class NightPlan(Value, frozen=True, kw_only=True):
 
 
 class Begun(Value, frozen=True, kw_only=True):
-    """An attempt at a cell began here."""
+    """The record that an attempt at a cell began, and on which machine."""
 
     token: str  # nobody else's, so that a put whose answer was lost is known again
     cell: str
@@ -146,7 +141,7 @@ class Begun(Value, frozen=True, kw_only=True):
 
 
 class Ended(Value, frozen=True, kw_only=True):
-    """How an attempt ended. `state` is one of `rocwheel.verdict.State`."""
+    """The record of how an attempt at a cell ended. `state` is one of `rocwheel.verdict.State`."""
 
     cell: str
     plan: str
@@ -176,7 +171,7 @@ class Order(Value, frozen=True, kw_only=True):
 
 
 class HostMark(Value, frozen=True, kw_only=True):
-    """A host gets no more cells, or gets them again."""
+    """The record that a host gets no more cells, or gets them again."""
 
     host: str
     quarantined: bool
@@ -212,6 +207,7 @@ class Book:
 
 
 def now_text(now: datetime) -> str:
+    """A moment as the records of a night write it: UTC, to the second."""
     return now.astimezone(timezone.utc).strftime(TIME)
 
 
@@ -224,6 +220,7 @@ class Nights:
 
     def __init__(self, store: Store) -> None:
         self.store = store
+        self._once: dict[str, bytes] = {}  # what is written once is read once
 
     # --- plans ---------------------------------------------------------------------------------
 
@@ -264,10 +261,8 @@ class Nights:
         check_name(night)
         key = self._key(night, "plan.json")
         try:
-            data = self.store.read(key)[0]
+            data = self._read(key)[1]
         except ObjectMissingError as exc:
-            from rocwheel.model import suggest
-
             raise ConfigError(
                 f"{night}: no such night in {self.store.url}", hint=suggest(night, self.names())
             ) from exc
@@ -276,8 +271,11 @@ class Nights:
 
     # --- what happened -------------------------------------------------------------------------
 
-    def book(self, night: str) -> Book:
-        """Plan, attempts and orders of a night."""
+    def book(self, night: str, *, hosts: bool = False) -> Book:
+        """Plan, attempts and orders of a night.
+
+        Hosts that are held back are in it with `hosts`, and where a cell for GPUs is to run.
+        """
         plan, sha256 = self.plan(night)
         prefix = self._key(night, "")
         keys = [info.key for info in self.store.keys(prefix)]
@@ -307,12 +305,13 @@ class Nights:
             sha256=sha256,
             attempts=attempts,
             orders=said,
-            quarantined=self.quarantined(),
+            quarantined=self.quarantined() if hosts or _wants_gpus(plan) else {},
         )
 
-    def begin(self, night: str, begun: Begun) -> int:
-        """Take the next number of a cell."""
-        return self._append(self._key(night, f"cells/{begun.cell}/"), begun, ".begun.json")
+    def begin(self, night: str, begun: Begun, *, known: int | None = None) -> int:
+        """Take the next number of a cell; `known` is the last one that was seen."""
+        prefix = self._key(night, f"cells/{begun.cell}/")
+        return self._append(prefix, begun, ".begun.json", known=known)
 
     def end(self, night: str, number: int, ended: Ended) -> bool:
         """Say how an attempt ended; False when it was said already, which then stands."""
@@ -366,19 +365,22 @@ class Nights:
             return None
 
     def forget(self, nights: Iterable[str]) -> int:
-        """Delete nights, the index first; return how many objects that were."""
+        """Delete nights; return how many objects that were.
+
+        The index comes last: what is stopped, or may not delete, leaves them to the next try.
+        """
         gone = tuple(nights)
+        count = 0
+        for night in gone:
+            keys = [info.key for info in self.store.keys(self._key(night, ""))]
+            each(self.store.delete, keys, threads=self.store.connections)
+            count += len(keys)
         self._swap(
             f"{ROOT}/index.json",
             lambda old: Index(
                 nights=tuple(n for n in _parsed(old).nights if n not in gone)
             ).to_bytes(),
         )
-        count = 0
-        for night in gone:
-            keys = [info.key for info in self.store.keys(self._key(night, ""))]
-            each(self.store.delete, keys, threads=self.store.connections)
-            count += len(keys)
         return count
 
     # --- how it is kept ------------------------------------------------------------------------
@@ -391,7 +393,10 @@ class Nights:
         return self._key(night, name)
 
     def _read(self, key: str) -> tuple[str, bytes]:
-        return key, self.store.read(key)[0]
+        """An object that is never written again."""
+        if key not in self._once:
+            self._once[key] = self.store.read(key)[0]
+        return key, self._once[key]
 
     def _index(self) -> tuple[Index, None]:
         try:
@@ -405,15 +410,16 @@ class Nights:
             known = _parsed(old).nights
             return Index(nights=known if night in known else (*known, night)).to_bytes()
 
-        if night not in self.names():
-            self._swap(f"{ROOT}/index.json", change)
+        self._swap(f"{ROOT}/index.json", change)
 
-    def _append(self, prefix: str, record: Value, suffix: str) -> int:
+    def _append(self, prefix: str, record: Value, suffix: str, *, known: int | None = None) -> int:
         """Create `<prefix><n><suffix>` under the next free number; return it.
 
         A put that was applied although its answer was lost is found again by its bytes.
         """
-        number = max((_number(info.key) for info in self.store.keys(prefix)), default=0) + 1
+        if known is None:
+            known = max((_number(info.key) for info in self.store.keys(prefix)), default=0)
+        number = known + 1
         while True:
             try:
                 self.store.create(f"{prefix}{number}{suffix}", record.to_bytes(), headers=AS_JSON)
@@ -438,6 +444,10 @@ class Nights:
                     raise
             else:
                 return
+
+
+def _wants_gpus(plan: NightPlan) -> bool:
+    return any(cell.needs.gpus and not cell.kept for cell in plan.cells)
 
 
 def check_name(night: str) -> None:

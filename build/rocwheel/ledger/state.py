@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
 from rocwheel.entry import Entry, rank, version_of
 from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.values import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 FORMAT: Final = 1
 
@@ -95,7 +94,7 @@ class Transition(Value, frozen=True, kw_only=True):
 
 
 class Known(Value, frozen=True, kw_only=True):
-    """What is known of one set."""
+    """One wheel set as a log knows it: where it stands, since when, and its files."""
 
     id: str
     standing: Standing
@@ -121,7 +120,7 @@ class File(Value, frozen=True, kw_only=True):
 
 
 class Listing(Value, frozen=True, kw_only=True):
-    """Everything about the files of one project."""
+    """The listing of one project: its files, their hashes, and the sets that hold them."""
 
     project: str
     files: tuple[File, ...] = ()  # by name
@@ -130,7 +129,9 @@ class Listing(Value, frozen=True, kw_only=True):
 
     def file(self, filename: str) -> File | None:
         """The file of that name, where a set holds it."""
-        return next((item for item in self.files if item.entry.filename == filename), None)
+        at = _place(self.files, filename)
+        found = self.files[at] if at < len(self.files) else None
+        return found if found and found.entry.filename == filename else None
 
     @property
     def sha256(self) -> str:
@@ -298,16 +299,18 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
     listings = dict(state.listings)
     for project, entries in _by_project(holding.files).items():
         listing = state.listing(project)
-        files = {file.entry.filename: file for file in listing.files}
+        files = list(listing.files)
         for item in entries:
+            at = _place(files, item.filename)
+            is_there = at < len(files) and files[at].entry.filename == item.filename
             plain = msgspec.structs.replace(item, yanked=None)
-            there = files.get(item.filename) or File(entry=plain, sets=())
+            there = files[at] if is_there else File(entry=plain, sets=())
             yanks = (
                 there.yanks if item.yanked is None else {**there.yanks, holding.set: item.yanked}
             )
             sets = tuple(dict.fromkeys((*there.sets, holding.set)))
-            files[item.filename] = File(entry=there.entry, sets=sets, yanks=yanks)
-        listings[project] = _listing(listing, files.values())
+            files[at : at + is_there] = [File(entry=there.entry, sets=sets, yanks=yanks)]
+        listings[project] = msgspec.structs.replace(listing, files=tuple(files))
     names = {item.filename for item in holding.files}
     projects = {*_by_project(holding.files), *(known.projects if known else ())}
     standing = Known(
@@ -450,6 +453,11 @@ def _by_project(entries: Iterable[Entry]) -> dict[str, list[Entry]]:
     for entry in entries:
         found.setdefault(entry.project, []).append(entry)
     return found
+
+
+def _place(files: Sequence[File], filename: str) -> int:
+    """Where a name stands, or would, among files by name."""
+    return bisect_left(files, filename, key=lambda file: file.entry.filename)
 
 
 def _listing(

@@ -10,19 +10,17 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.errors import ConfigError, ObjectMissingError
-from rocwheel.store import TEXT, Headers, each, replaced
+from rocwheel.ledger.state import IndexState, Standing
+from rocwheel.places import Place
+from rocwheel.store import TEXT, Headers, Info, each, replaced
 from rocwheel.verdict import State, Verdict
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from rocwheel.places import Place
-    from rocwheel.store import Info
-
+LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
 LARGEST: Final = 4 << 20  # bytes of a verdict that is read; ours have some thousand
 
 
@@ -76,6 +74,28 @@ def coverage(place: Place, found: Iterable[FoundVerdict]) -> dict[tuple[str, str
             cell = (item.suite, item.python)
             covered[cell] = covered.get(cell, frozenset()) | tests(place, said)
     return {cell: names for cell, names in covered.items() if names}
+
+
+def released_coverage(
+    release: Place, state: IndexState, cells: Collection[tuple[str, str]]
+) -> dict[tuple[str, str], frozenset[str]]:
+    """The tests of the last released set that has each of these cells. Raises StoreError."""
+    before: dict[tuple[str, str], frozenset[str]] = {}
+    released = (known for known in state.sets.values() if known.standing is Standing.LISTED)
+    for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
+        if set(cells) <= before.keys():
+            break
+        before = {**coverage(release, find(release, known.id)), **before}
+    return before
+
+
+def lost(
+    covered: Mapping[tuple[str, str], frozenset[str]],
+    before: Mapping[tuple[str, str], frozenset[str]],
+) -> dict[tuple[str, str], tuple[str, ...]]:
+    """The tests that a cell had and has no more, by cell."""
+    gone = {cell: before.get(cell, frozenset()) - names for cell, names in covered.items()}
+    return {cell: tuple(sorted(names)) for cell, names in gone.items() if names}
 
 
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:

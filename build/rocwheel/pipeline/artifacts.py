@@ -6,23 +6,19 @@ same inputs were built, and nobody builds them again.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from datetime import datetime
+from pathlib import Path
 
 from rocwheel import files
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.places import OURS
-from rocwheel.store import JSON, WHEEL, Headers, each
-
-if TYPE_CHECKING:
-    from datetime import datetime
-    from pathlib import Path
-
-    from rocwheel.store import Store
+from rocwheel.store import JSON, WHEEL, Headers, Store, each
 
 
 def key(inputs: str, name: str = "") -> str:
+    """Where in the store a file of the build with these inputs lies."""
     return f"{OURS}/builds/{inputs}/{name}"
 
 

@@ -10,15 +10,20 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import threading
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from rocwheel import __version__
+from rocwheel.console import Console, count
 from rocwheel.errors import (
     ConfigError,
     FetchError,
@@ -28,24 +33,24 @@ from rocwheel.errors import (
     RocwheelError,
     StoreError,
 )
-from rocwheel.ledger.nights import Begun, Ended, HostMark, moment, now_text
+from rocwheel.ledger.nights import (
+    Begun,
+    Book,
+    Cell,
+    CellAttempt,
+    Ended,
+    HostMark,
+    Nights,
+    moment,
+    now_text,
+)
 from rocwheel.pipeline import artifacts, standing
-from rocwheel.pipeline.standing import Phase
-from rocwheel.process import Command, stop
+from rocwheel.pipeline.standing import CellStanding, Phase
+from rocwheel.process import Command, HostRunner, stop
 from rocwheel.source import git
 from rocwheel.source.git import Checkout
+from rocwheel.store import TRIED, Store
 from rocwheel.verdict import State, Verdict
-
-if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterator
-    from datetime import datetime
-
-    from rocwheel.console import Console
-    from rocwheel.ledger.nights import Book, Cell, CellAttempt, Nights
-    from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.process import HostRunner
-    from rocwheel.store import Store
 
 LOG_BYTES: Final = 1 << 20  # of a log that is kept, its end
 POLL: Final = 0.05  # seconds
@@ -58,7 +63,7 @@ HINTS: Final = {
 
 @dataclass(frozen=True, kw_only=True)
 class Worker:
-    """The machine a cell runs on."""
+    """The machine a cell runs on: its programs, folders and clock."""
 
     runner: HostRunner
     program: tuple[str, ...]
@@ -74,7 +79,7 @@ class Worker:
 
 
 class Signals:
-    """What ends a cell from outside: SIGINT, SIGTERM, or the engine's end."""
+    """Signals that end a cell from outside: SIGINT, SIGTERM, or the engine's end."""
 
     def __init__(self) -> None:
         self._told = threading.Event()
@@ -150,7 +155,8 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         job=worker.job,
         time=now_text(worker.now()),
     )
-    number = nights.begin(night, begun)
+    last = max((item.number for item in where.attempts), default=0)
+    number = nights.begin(night, begun, known=last)
     started = time.monotonic()
     outcome, log = _Attempt(nights, found, cell, worker, signals).work()
     ended = Ended(
@@ -178,8 +184,6 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
 
 def check_tool(book: Book) -> None:
     """Raises ConfigError for a plan of another rocwheel: its commands may mean something else."""
-    from rocwheel import __version__
-
     if book.plan.tool != __version__:
         raise ConfigError(
             f"{book.plan.night}: planned by rocwheel {book.plan.tool}, this is {__version__}",
@@ -283,12 +287,19 @@ class _Attempt:
             link = _report_of(self.nights, str(document["verdict"]))
         return _Outcome(state=state, reason=reason, exit_code=code, manifest=manifest, link=link)
 
+    def _told(self) -> dict[str, str]:
+        """What the command need not try again: what this store can do."""
+        seen = self.nights.store.tried
+        return {TRIED: f"{self.nights.store.url} {seen}"} if seen else {}
+
     def _child(self, argv: tuple[str, ...], folder: Path) -> tuple[int | None, dict[str, Any]]:
         """Exit status, None when it was ended from here, and the document it printed."""
         result = folder / "result"
         with result.open("wb") as output, (folder / "log").open("wb") as log:
             process = self.worker.runner.start(
-                Command(argv=argv, cwd=folder), output=log, stdout=output.fileno()
+                Command(argv=argv, cwd=folder, env=self._told()),
+                output=log,
+                stdout=output.fileno(),
             )
             code = _wait(process, self.cell.limit, self.signals)
         try:
@@ -403,7 +414,7 @@ def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
     bad = len(ends) == book.plan.quarantine and all(e.state == State.INFRA.value for e in ends)
     if not bad or worker.host in book.quarantined:
         return False
-    why = f"{len(ends)} cells in a row ended infra in {night}: {ends[-1].reason}"
+    why = f"{count(len(ends), 'cell')} in a row ended infra in {night}: {ends[-1].reason}"
     worker.console.warn(f"{worker.host} gets no more cells: {why}")
     nights.mark_host(
         HostMark(

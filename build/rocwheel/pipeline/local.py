@@ -12,29 +12,26 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import IO, Final
 
-from rocwheel.console import columns, duration
-from rocwheel.errors import InterruptError
+from rocwheel.console import columns, count, duration
+from rocwheel.errors import HostError, InterruptError, StoreError
+from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order
 from rocwheel.pipeline import standing
-from rocwheel.pipeline.cell import check_tool, lost
+from rocwheel.pipeline.cell import Worker, check_tool, lost
 from rocwheel.pipeline.standing import CellStanding, Phase
 from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from pathlib import Path
-    from typing import IO
-
-    from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order
-    from rocwheel.pipeline.cell import Worker
+from rocwheel.verdict import State
 
 POLL: Final = 0.02
 LOOK: Final = 15.0  # seconds between looks for orders of people, while nothing ends
 SHOWN: Final = 0.5  # seconds between two pictures of the live table
 TOLD: Final = 30.0  # seconds between two lines about what runs, in a log
+STATES: Final = frozenset({state.exit_code for state in State})
 LEAST_DISK: Final = 1 << 10  # MiB that stay free
 
 
@@ -100,25 +97,33 @@ class LocalEngine:
     ending: Ending
     output: IO[bytes]  # what cells print
     lock: int = -1  # descriptor of a lock the cells hold too
+    book: Book | None = None  # as it was read last; None: read it first
     _running: dict[str, _Running] = field(default_factory=dict)
     _paths: dict[str, int] = field(default_factory=dict)
+    _refused: dict[str, int] = field(default_factory=dict)  # cell -> starts that began nothing
+    _attempts: int = 1
     _stopped: Order | None = None
     _barred: bool = False
 
     def run(self) -> dict[str, CellStanding]:
-        """Run what can be run. Raises InterruptError when it was asked to end."""
-        book = self.nights.book(self.night)
+        """Run what can be run.
+
+        Raises InterruptError when it was asked to end, HostError when cells could not be started,
+        StoreError when the store is away and nothing runs any more.
+        """
+        book = self.book or self.nights.book(self.night)
         check_tool(book)
-        self._bury(book)
-        self._paths = critical_paths(book.plan.cells)
-        found, looked, fresh = self._look(), time.monotonic(), True
+        self._paths, self._attempts = critical_paths(book.plan.cells), book.plan.attempts
+        found = self._look() if self._bury(book) else self._stand(book)
+        looked, fresh = time.monotonic(), True
         told = shown = 0.0
         with self.ending.caught(), self.worker.console.live() as show:
             try:
                 while True:
                     ended = self._reap()
                     if ended or time.monotonic() - looked > LOOK:
-                        found, looked, fresh = self._look(), time.monotonic(), True
+                        found, fresh = self._look_again(found)
+                        looked = time.monotonic()
                     if fresh and not self.ending.drains:
                         self._start(found)
                     if fresh or time.monotonic() - shown > SHOWN:
@@ -136,28 +141,50 @@ class LocalEngine:
                     time.sleep(POLL)
             finally:
                 self._stop()
-        found = self._look()
         if self.ending.drains:
+            found = self._look()
             open_ = sum(not item.settled for item in found.values())
             raise InterruptError(
-                f"{self.night}: ended with {open_} cells to do",
+                f"{self.night}: ended with {count(open_, 'cell')} to do",
                 hint=f"go on with: nightly run {self.night}",
+            )
+        lacking = [name for name, times in self._refused.items() if times >= self._attempts]
+        if lacking:
+            raise HostError(
+                f"{lacking[0]}: its process ended before an attempt began",
+                hint=f"what it said is in {self.output.name}; then run the night again",
             )
         return found
 
+    def _look_again(self, before: dict[str, CellStanding]) -> tuple[dict[str, CellStanding], bool]:
+        """Where all cells stand, and whether that is fresh: a store that is away ends nothing."""
+        try:
+            return self._look(), True
+        except StoreError as exc:
+            if not self._running:
+                raise
+            self.worker.console.warn(f"{exc}: asking again in {LOOK:.0f} s")
+            return before, False
+
     def _look(self) -> dict[str, CellStanding]:
-        book = self.nights.book(self.night)
+        return self._stand(self.nights.book(self.night))
+
+    def _stand(self, book: Book) -> dict[str, CellStanding]:
+        self.book = book
         self._stopped = standing.stopped(book.orders)
         self._barred = self.worker.host in book.quarantined
         return standing.stand(book, self.worker.now())
 
-    def _bury(self, book: Book) -> None:
+    def _bury(self, book: Book) -> bool:
         """Attempts that an engine of this host left without an end: it was killed."""
-        for items in book.attempts.values():
-            for item in items:
-                here = item.begun and item.begun.host == self.worker.host
-                if here and item.begun and item.begun.engine == "local":
-                    lost(self.nights, book, item, self.worker, why="the engine was killed")
+        left = [
+            item
+            for items in book.attempts.values()
+            for item in items
+            if item.begun and item.begun.host == self.worker.host and item.begun.engine == "local"
+        ]
+        why = "the engine was killed"
+        return sum(lost(self.nights, book, item, self.worker, why=why) for item in left) > 0
 
     def _start(self, found: Mapping[str, CellStanding]) -> None:
         if self._stopped:
@@ -169,6 +196,7 @@ class LocalEngine:
             and item.cell.name not in self._running
             and standing.ready(found, item.cell)
             and not (self._barred and item.cell.needs.gpus)
+            and self._refused.get(item.cell.name, 0) < self._attempts
         ]
         for cell in sorted(waiting, key=lambda cell: -self._paths[cell.name]):
             if len(self._running) >= self.capacity.workers:
@@ -213,17 +241,24 @@ class LocalEngine:
                 item.process.stdin.close()
             took = duration(time.monotonic() - item.started)
             code = item.process.returncode
-            if code < 0:  # the cell's own process was killed: nobody else will tell
+            if code and code not in STATES:  # it could not tell, and nobody else will
                 self._bury_one(name, code)
             said = "done" if code == 0 else f"exit status {code}"
             self.worker.console.info(f"   {name}: {said} after {took}")
         return bool(ended)
 
     def _bury_one(self, name: str, code: int) -> None:
-        book = self.nights.book(self.night)
-        why = f"the cell's process was ended by {signal.Signals(-code).name}"
-        for item in book.attempts.get(name, ()):
-            lost(self.nights, book, item, self.worker, why=why)
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit status {code}"
+        why = f"the cell's process ended {how} and could not say what became of it"
+        try:
+            book = self.nights.book(self.night)
+            tries = book.attempts.get(name, ())
+            buried = [lost(self.nights, book, item, self.worker, why=why) for item in tries]
+        except StoreError as exc:  # the next engine will find it
+            self.worker.console.warn(str(exc))
+            buried = []
+        if not any(buried):
+            self._refused[name] = self._refused.get(name, 0) + 1
 
     def _stop(self) -> None:
         """Close every leash and wait: each cell stops its command and says so."""

@@ -10,17 +10,15 @@ import hashlib
 import hmac
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel import __version__
+from rocwheel.download import proxies, reason
 from rocwheel.errors import FetchError
-from rocwheel.report.state import CellChange, NightSummary, changes
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rocwheel.ledger.nights import Nights
+from rocwheel.ledger.nights import Nights
+from rocwheel.report.night_page import CellChange, NightSummary, changes
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 TOLD: Final = {CellChange.NEW, CellChange.FIXED, CellChange.FLAKY, CellChange.INFRA}
@@ -28,7 +26,7 @@ TOLD: Final = {CellChange.NEW, CellChange.FIXED, CellChange.FLAKY, CellChange.IN
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """What is told."""
+    """A message about a night, as JSON and as Markdown."""
 
     json: str
     markdown: str
@@ -78,8 +76,6 @@ def post(
 ) -> None:
     """POST the JSON. Raises FetchError when it was not taken before the deadline."""
     import requests
-
-    from rocwheel.download import proxies, reason
 
     body = told.json.encode()
     headers = {"Content-Type": "application/json", "User-Agent": f"rocwheel/{__version__}"}

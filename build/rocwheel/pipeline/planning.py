@@ -9,34 +9,31 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Family
 from rocwheel import __version__
 from rocwheel.errors import ConfigError
+from rocwheel.gate import provisioning
 from rocwheel.gate.suite import history, suites
-from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, now_text
+from rocwheel.index.channels import Channel, Retention
+from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe, now_text
+from rocwheel.manifest import Manifest
+from rocwheel.model import suggest
 from rocwheel.pipeline import artifacts
-from rocwheel.pipeline.settings import overlaid
+from rocwheel.pipeline.settings import NightSettings, overlaid
 from rocwheel.pipeline.standing import SILENT
 from rocwheel.release import status
+from rocwheel.release.retention import moment
 from rocwheel.release.wheelset import rocm_major
-from rocwheel.store import each
+from rocwheel.store import Store, each
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from datetime import datetime
-    from pathlib import Path
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger.nights import WheelRecipe
-    from rocwheel.manifest import Manifest
-    from rocwheel.pipeline.settings import NightSettings
-    from rocwheel.store import Store
-    from rocwheel.verdict import State
+from rocwheel.verdict import State
 
 HALF_HOUR: Final = 1800
 DONE: Final = frozenset({"released", "rolled back", "pruned"})
@@ -54,13 +51,14 @@ class SetSeen:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class StoreContents:
     """What the store has, as far as the night asks."""
 
     manifests: Mapping[str, str] = field(default_factory=dict)  # inputs -> SHA-256
     sets: Mapping[tuple[str, str], SetSeen] = field(default_factory=dict)  # (family, manifest)
     tests: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (family, suite) -> ms
     seconds: Mapping[str, int] = field(default_factory=dict)  # of cells in the last night
+    old: bool = False  # whether retention may have something to do
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +73,18 @@ class Setting:
     ci: Path  # the folder of data in use
     by: str
     now: datetime
+    own: tuple[str, ...] = ()  # the option that names families of one's own
 
 
 def look(
-    setting: Setting, recipes: Sequence[WheelRecipe], store: Store, seconds: Mapping[str, int]
-) -> Seen:
-    """Ask the store; every family and build once."""
+    setting: Setting,
+    recipes: Sequence[WheelRecipe],
+    store: Store,
+    seconds: Mapping[str, int],
+    *,
+    full: bool,
+) -> StoreContents:
+    """Ask the store; every family and build once. `full`: there are nights to forget."""
 
     def built(recipe: WheelRecipe) -> Manifest | None:
         return artifacts.find(store, recipe.inputs)
@@ -93,12 +97,15 @@ def look(
             for name in recipe.families:
                 wanted.setdefault((name, rocm_major(manifest)), set()).add(manifest.sha256)
 
+    keep, old = setting.channel.retention, [full]
+
     def of_family(item: tuple[tuple[str, int], set[str]]) -> dict[tuple[str, str], SetSeen]:
         (name, major), ids = item
         family = setting.families[name]
         staging = setting.channel.staging(store, name, major)
         release = setting.channel.release(store, name, major)
         rows = status.read(staging, release, family, setting.channel, now=setting.now).sets
+        old.extend(_is_old(row, keep, setting.now) for row in rows)
         return {(name, row.set_id): _seen(row) for row in rows if row.set_id in ids}
 
     sets = {
@@ -106,11 +113,21 @@ def look(
         for part in each(of_family, wanted.items(), threads=4)
         for key, value in part.items()
     }
-    return Seen(
+    return StoreContents(
         manifests={inputs: m.sha256 for inputs, m in manifests.items()},
         sets=sets,
         tests=_durations(setting, recipes, manifests, sets, store),
         seconds=seconds,
+        old=any(old),
+    )
+
+
+def _is_old(row: status.SetStatus, keep: Retention, now: datetime) -> bool:
+    """Whether retention may let go of a set, at one of its places."""
+    kept = ((row.staged, keep.staging_days), (row.released, keep.release_days))
+    return row.state != "pruned" and any(
+        time and days is not None and now - moment(time) >= timedelta(days=days)
+        for time, days in kept
     )
 
 
@@ -158,7 +175,7 @@ def _major(recipe: WheelRecipe) -> int:
 
 
 def plan(
-    setting: Setting, recipes: Sequence[WheelRecipe], absent: Sequence[Absent], seen: Seen
+    setting: Setting, recipes: Sequence[WheelRecipe], absent: Sequence[Absent], seen: StoreContents
 ) -> NightPlan:
     """Make the plan; nothing is asked and nothing written."""
     made = _Made(setting, seen)
@@ -207,7 +224,7 @@ def _renamed(argv: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
 class _Made:
     """Cells as they are made, in an order in which each comes after what it needs."""
 
-    def __init__(self, setting: Setting, seen: Seen) -> None:
+    def __init__(self, setting: Setting, seen: StoreContents) -> None:
         self._setting, self._seen = setting, seen
         self._suites = {item.name: item for item in suites.load_all(setting.ci)}
         self.cells: list[Cell] = []
@@ -238,7 +255,7 @@ class _Made:
 
     def _family(self, recipe: WheelRecipe, family: Family, build: Cell, manifest: str) -> None:
         seen = self._seen.sets.get((family.name, manifest), SetSeen())
-        words = (f"--family={family.name}", *self._setting.target)
+        words = (f"--family={family.name}", *self._setting.own, *self._setting.target)
         chosen = f"--manifest={manifest or '{' + build.name + '}'}"
         tags: dict[str, Any] = {"family": family.name, "wheels": recipe.name}
         stage = self._add(
@@ -287,31 +304,29 @@ class _Made:
     ) -> Iterator[str]:
         """Cells of one (suite, CPython), and the names a promotion waits for."""
         stem = f"gate.{recipe.name}.{family.name}.{python}.{suite}"
+        if suite not in self._suites:
+            raise ConfigError(
+                f"{family.name}: its policy names the suite {suite!r}, and there is none",
+                hint=suggest(suite, tuple(self._suites)),
+            )
         runners = family.runners_for(suite)
         if not runners:
             self.absent.append(Absent(name=stem, why=f"{family.name} has no runner for {suite}"))
             return
-        state, why = seen.cells.get((suite, python), (None, ""))
-        kept = ""
-        if seen.state in DONE:
-            kept, why = seen.state, f"{seen.state} already"
-        elif state is not None and state not in SILENT:
-            kept, why = state.value, f"has a verdict: {state.value} {why}".strip()
-        elif state is not None and why != "no verdict":
-            why = f"was {state.value}: {why}"
+        kept, why = _earlier(seen, suite, python)
         need = family.need(suite)
         took = self._seen.tests.get((family.name, suite), 0) // 1000
         target = self._setting.settings.shard_minutes * 60
         count = min(need.shards, max(1, math.ceil(took / target))) if took else need.shards
-        if kept:
-            count = 1
-        cost, deadlines = self._setting.settings.gate, self._suites.get(suite)
-        limit = deadlines.deadlines.shard + HALF_HOUR if deadlines else cost.hours * 3600
+        count = 1 if kept else count
+        cost = self._setting.settings.gate
+        limit = self._suites[suite].deadlines.shard + HALF_HOUR
+        # the manifest's own tarball is found by its digest where TheRock publishes them
+        rocm = () if recipe.rocm.startswith(provisioning.TARBALLS) else (f"--rocm={recipe.rocm}",)
         argv = ("gate", f"--suite={suite}", f"--python={python}", *words)
         tags = {"family": family.name, "python": python, "suite": suite, "wheels": recipe.name}
-        names = []
-        for number in range(1, count + 1):
-            name = f"{stem}.{number}-of-{count}" if count > 1 else stem
+        names = [f"{stem}.{n}-of-{count}" if count > 1 else stem for n in range(1, count + 1)]
+        for number, name in enumerate(names, 1):
             runner = overlaid(
                 matrix.choose(runners, f"{self._setting.night}/{name}"), self._setting.settings
             )
@@ -319,7 +334,7 @@ class _Made:
             self._add(
                 name,
                 "gate",
-                (*argv, *part, f"--runner={runner.label}", "--output={scratch}/results"),
+                (*argv, *rocm, *part, f"--runner={runner.label}", "--output={scratch}/results"),
                 after=(stage.name,),
                 needs=Needs(
                     cpus=cost.cpus,
@@ -337,40 +352,54 @@ class _Made:
                 why=why if kept or why else f"{level.value}, no verdict yet",
                 **tags,
             )
-            names.append(name)
-        if count == 1:
-            yield stem
-            return
-        merge = f"merge.{stem.removeprefix('gate.')}"
+        yield self._merge(stem, names, words, stage=stage, tags=tags) if count > 1 else stem
+
+    def _merge(
+        self,
+        stem: str,
+        shards: Sequence[str],
+        words: tuple[str, ...],
+        *,
+        stage: Cell,
+        tags: Mapping[str, str],
+    ) -> str:
+        """The cell that makes one verdict of the shards of a suite; its name."""
+        name = f"merge.{stem.removeprefix('gate.')}"
         self._add(
-            merge,
+            name,
             "merge",
             (
-                "gate", "merge", f"--shards={count}", f"--suite={suite}", f"--python={python}",
-                *words, "--output={scratch}/results",
+                "gate", "merge", f"--shards={len(shards)}", f"--suite={tags['suite']}",
+                f"--python={tags['python']}", *words, "--output={scratch}/results",
             ),
             after=(stage.name,),
-            settled=tuple(names),
+            settled=tuple(shards),
             seconds=60,
-            why=f"one verdict of {count} shards",
+            why=f"one verdict of {len(shards)} shards",
             **tags,
         )  # fmt: skip
-        yield merge
+        return name
 
     def end(self) -> None:
         """The cells that come last."""
         target, night = self._setting.target, self._setting.night
         ends = tuple(cell.name for cell in self.cells)
-        self._add("page", "page", ("report", "state", *target), settled=ends, why="every night")
+        shown = f"--nights={self._setting.settings.shown_nights}"
+        page = ("report", "state", shown, *self._setting.own, *target)
+        self._add("page", "page", page, settled=ends, why="every night")
         notify = self._setting.settings.notify
         if notify.url or notify.file:
-            told = [f"--url={notify.url}"] if notify.url else []
+            told = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
             told += [f"--secret-variable={notify.secret}"] if notify.secret else []
             told += [f"--file={notify.file}"] if notify.file else []
             self._add(
                 "notify", "notify", ("nightly", "notify", night, *told, *target),
                 settled=("page",), why="a night that differs from the one before is told",
             )  # fmt: skip
+        if not self._seen.old and all(cell.kept or cell.kind == "page" for cell in self.cells):
+            why = "nothing was made and nothing is old enough to go"
+            self.absent.append(Absent(name="prune", why=why))
+            return
         keep = f"--keep={self._setting.settings.keep_nights}"
         names = sorted({cell.family for cell in self.cells if cell.family})
         words = (keep, *(f"--family={name}" for name in names), *target)
@@ -384,6 +413,18 @@ class _Made:
         cell = Cell(name=name, kind=kind, argv=argv, **fields)
         self.cells.append(cell)
         return cell
+
+
+def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:
+    """The state that makes a gate superfluous ("" where none does), and what is known of it."""
+    state, why = seen.cells.get((suite, python), (None, ""))
+    if seen.state in DONE:
+        return seen.state, f"{seen.state} already"
+    if state is not None and state not in SILENT:
+        return state.value, f"has a verdict: {state.value} {why}".strip()
+    if state is not None and why != "no verdict":
+        why = f"was {state.value}: {why}"
+    return "", why
 
 
 def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:

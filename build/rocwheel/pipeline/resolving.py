@@ -1,4 +1,4 @@
-"""From what moves to what does not: a branch, the newest tarball, an image become digests, once.
+"""Resolving what moves (a branch, the newest tarball, an image) to digests, once for a night.
 
 What cannot be resolved leaves its own set out of the night, with the reason; the others go on.
 """
@@ -7,42 +7,42 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from html import unescape
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urljoin
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
+import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Family
 from rocwheel import __version__, files, home, source
+from rocwheel.download import Client, without_secrets
 from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
+from rocwheel.home import Home
+from rocwheel.image import registry
 from rocwheel.ledger.nights import Absent, WheelRecipe
-from rocwheel.pipeline.settings import Branch
+from rocwheel.model import suggest
+from rocwheel.pipeline.settings import Branch, NightSettings, SetSettings
+from rocwheel.process import Runner
 from rocwheel.source import git
+from rocwheel.source.pins import Pin, Pins
 from rocwheel.values import canonical_json
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-    from datetime import datetime
-    from pathlib import Path
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.download import Client
-    from rocwheel.home import Home
-    from rocwheel.pipeline.settings import NightSettings, SetSettings
-    from rocwheel.process import Runner
-    from rocwheel.source.pins import Pin, Pins
 
 TARBALL: Final = re.compile(
     r"therock-dist-linux-(?P<family>gfx.+?)-(?P<version>\d[^-]*)\.tar\.\w+\Z"
 )
+PAGE_BYTES: Final = 64 << 20  # of a page of tarballs
 HREF: Final = re.compile(r"""href\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class World:
-    """What resolving asks: the network, git, this checkout."""
+    """The places that resolving asks: network, git, this checkout, the clock."""
 
     ci: Path  # the folder of data in use
     cwd: Path
@@ -50,6 +50,7 @@ class World:
     client: Client
     now: datetime
     note: Callable[[str], None]
+    registry: Path  # the container client's file of credentials
     tool: str  # commit of rocwheel, or its version
 
 
@@ -73,8 +74,6 @@ def resolve(
     for item in settings.sets:
         unknown = [name for name in item.families if name not in families]
         if unknown:
-            from rocwheel.model import suggest
-
             raise ConfigError(
                 f"{item.name}: {unknown[0]!r}: unknown GPU family",
                 hint=suggest(unknown[0], tuple(families)),
@@ -93,7 +92,7 @@ def resolve(
 def _set(
     item: SetSettings, families: Mapping[str, Family], pins: Pins, world: World
 ) -> Iterator[WheelRecipe | Absent]:
-    wanted = item.families or tuple(families)
+    wanted = item.families or tuple(name for name in families if name in matrix.FAMILIES)
     if not item.rocm.tarballs:
         rocm = one_tarball(item.rocm.source, item.rocm.sha256, world)
         yield _recipe(
@@ -137,10 +136,7 @@ def _recipe(
     pythons = item.pythons or (tuple(map(str, pin.pythons)) if pin else ())
     if not pythons:
         raise ConfigError(f"{name}: no CPythons", hint="add `pythons:` to the set")
-    if item.image and "@sha256:" not in item.image:
-        raise SourceError(
-            f"{item.image}: not pinned by digest", hint="write name@sha256:…, as `image` prints it"
-        )
+    image = one_image(item.image, world)
     targets = tuple(dict.fromkeys(t for family in of for t in families[family].targets))
     date = world.now.strftime("%Y%m%d")
     words = (
@@ -150,6 +146,7 @@ def _recipe(
         *argv,
         f"--python-versions={','.join(pythons)}",
         *((f"--gfx-targets={','.join(targets)}",) if targets else ()),
+        *((f"--executor={item.executor}", f"--builder-image={image}") if image else ()),
         *(option.replace("{date}", date) for option in item.options),
         "--wheelhouse={wheelhouse}",
     )
@@ -158,7 +155,7 @@ def _recipe(
         "tool": world.tool,
         "jax": [repository, commit],
         "rocm": [rocm.sha256 or rocm.source, rocm.version],
-        "image": item.image,
+        "image": image,
         "pythons": list(pythons),
         "gfx": list(targets),
         "argv": [word for word in words if not word.startswith("--therock-path=")],
@@ -172,7 +169,7 @@ def _recipe(
         rocm=rocm.source,
         rocm_version=rocm.version,
         rocm_sha256=rocm.sha256,
-        image=item.image,
+        image=image,
         families=of,
         pythons=pythons,
         argv=words,
@@ -218,8 +215,11 @@ def _check_pin(pin: Pin, world: World) -> None:
 def newest_tarballs(page: str, world: World) -> dict[str, str]:
     """The newest tarball of each family that a page, or a folder, lists."""
     if "://" in page:
-        body = b"".join(world.client.get(page).blocks()).decode("utf-8", "replace")
-        names = [unescape(match) for match in HREF.findall(body)]
+        body = world.client.read(page, limit=PAGE_BYTES, fresh=True)
+        if body is None:
+            where = without_secrets(page)
+            raise FetchError(f"{where}: there is no such page", hint="check `tarballs` of the set")
+        names = [unescape(item) for item in HREF.findall(body.decode("utf-8", "replace"))]
     else:
         names = [path.name for path in sorted((world.cwd / page).glob("*.tar.*"))]
     newest: dict[str, tuple[Version, str]] = {}
@@ -229,9 +229,9 @@ def newest_tarballs(page: str, world: World) -> dict[str, str]:
             continue
         try:
             version = Version(match["version"])
-        except InvalidVersion:
+            where = urljoin(page, name) if "://" in page else str(world.cwd / page / name)
+        except ValueError:  # no version, or no URL, such as `http://[bad`
             continue
-        where = urljoin(page, name) if "://" in page else str(world.cwd / page / name)
         if match["family"] not in newest or newest[match["family"]][0] < version:
             newest[match["family"]] = (version, where)
     return {family: where for family, (_, where) in newest.items()}
@@ -251,14 +251,28 @@ def one_tarball(where: str, sha256: str, world: World) -> Tarball:
         if not path.is_file():
             raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
         return Tarball(source=str(path), version=version, sha256=files.sha256(path))
-    beside = world.client.text(f"{where}.sha256") or ""
+    beside = (world.client.read(f"{where}.sha256") or b"").decode("utf-8", "replace")
     said = re.match(r"\s*([0-9a-fA-F]{64})\b", beside)
     if said:
         return Tarball(source=where, version=version, sha256=said[1].lower())
     world.note(f"{where}: no .sha256 beside it, reading it")
-    return Tarball(
-        source=where, version=version, sha256=files.sha256(world.client.get(where).blocks())
-    )
+    return Tarball(source=where, version=version, sha256=world.client.sha256(where))
+
+
+def one_image(name: str, world: World) -> str:
+    """An image by digest: as given, or what its tag is at its registry now."""
+    if not name or "@sha256:" in name:
+        return name
+    import requests
+
+    repository, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:
+        repository, tag = name, "latest"
+    with requests.Session() as session:
+        found = registry.look(repository, tag, session=session, config=world.registry)
+    if found is None:
+        raise SourceError(f"{name}: the registry has no such image", hint="correct `image`")
+    return found.reference
 
 
 def tool_of(ours: Home, runner: Runner) -> str:

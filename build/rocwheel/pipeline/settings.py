@@ -9,23 +9,22 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 import yaml
 
 import amdgpu_family_matrix as matrix
 from rocwheel import config
+from rocwheel.config import Field
 from rocwheel.model import PythonVersion, suggest
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.config import Field
-
 FILE: Final = "nightly.yaml"
-EXAMPLE: Final = matrix.Runner("any", partition="any")
+ENGINES: Final = ("docker", "podman")
+NUMBERS: Final = ("shard_minutes", "attempts", "quarantine", "keep_nights", "shown_nights")
+EXAMPLE: Final = matrix.RunnerPool("any", partition="any")
 ONE: Final = {"labels": "label", "partitions": "partition", "gres": "gres"}  # a runner's field
 
 
@@ -58,7 +57,8 @@ class SetSettings:
     families: tuple[str, ...]  # names; () for those of the trigger
     pythons: tuple[str, ...]
     options: tuple[str, ...]  # further options of dist_wheels
-    image: str
+    image: str  # to build in; "" builds on the host
+    executor: str = "docker"  # the engine that runs it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +78,7 @@ class Notify:
     url: str = ""
     secret: str = ""  # name of the environment variable with the key for signing
     file: str = ""
+    deadline: int = 60  # seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,27 +89,23 @@ class NightSettings:
     sets: tuple[SetSettings, ...]
     build: Cost
     gate: Cost
-    shard_minutes: int
-    attempts: int
-    quarantine: int
-    keep_nights: int
-    shown_nights: int
+    shard_minutes: int = 30
+    attempts: int = 2
+    quarantine: int = 3
+    keep_nights: int = 60
+    shown_nights: int = 30
     notify: Notify = Notify()
     pools: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 def load(path: Path, pools: Path | None = None) -> NightSettings:
-    """Read it. Raises ConfigError with file, line and key."""
+    """Read the settings of a night. Raises ConfigError with file, line and key."""
     fields = config.load(path).record(
         required=("sets",),
         optional=(
-            "trigger", "build", "gate", "shard_minutes", "attempts", "quarantine", "keep_nights",
-            "shown_nights", "notify",
+            "trigger", "build", "gate", "notify", *NUMBERS,
         ),
     )  # fmt: skip
-
-    def number(name: str, default: int) -> int:
-        return _whole(fields[name], least=1) if name in fields else default
 
     sets = tuple(_set(item) for item in fields["sets"].sequence())
     names = [item.name for item in sets]
@@ -129,11 +126,7 @@ def load(path: Path, pools: Path | None = None) -> NightSettings:
         gate=_cost(
             fields.get("gate"), Cost(cpus=8, memory_mib=32 << 10, disk_mib=40 << 10, hours=5)
         ),
-        shard_minutes=number("shard_minutes", 30),
-        attempts=number("attempts", 2),
-        quarantine=number("quarantine", 3),
-        keep_nights=number("keep_nights", 60),
-        shown_nights=number("shown_nights", 30),
+        **{name: _whole(fields[name], least=1) for name in NUMBERS if name in fields},
         notify=_notify(fields.get("notify")),
         pools=_pools(pools) if pools else {},
     )
@@ -142,13 +135,16 @@ def load(path: Path, pools: Path | None = None) -> NightSettings:
 def _set(entry: Field) -> SetSettings:
     fields = entry.record(
         required=("name", "rocm"),
-        optional=("jax", "source_dir", "families", "pythons", "options", "image"),
+        optional=("jax", "source_dir", "families", "pythons", "options", "image", "executor"),
     )
     if ("jax" in fields) == ("source_dir" in fields):
         entry.fail("has not exactly one of jax and source_dir", hint="name a pin: jax: default")
     name = fields["name"].string()
     if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
         fields["name"].fail(f"{name!r} is not a name", hint="write for example jax-0.9.1")
+
+    if "executor" in fields and "image" not in fields:
+        fields["executor"].fail("belongs to image", hint="name the image to build in")
 
     def several(key: str) -> tuple[str, ...]:
         return fields[key].strings() if key in fields else ()
@@ -168,6 +164,7 @@ def _set(entry: Field) -> SetSettings:
         pythons=several("pythons"),
         options=several("options"),
         image=fields["image"].string() if "image" in fields else "",
+        executor=fields["executor"].choice(ENGINES) if "executor" in fields else "docker",
     )
 
 
@@ -206,8 +203,12 @@ def _cost(entry: Field | None, default: Cost) -> Cost:
 def _notify(entry: Field | None) -> Notify:
     if entry is None:
         return Notify()
-    fields = entry.record(required=(), optional=("url", "secret", "file"))
-    found = Notify(**{name: item.string() for name, item in fields.items()})
+    fields = entry.record(required=(), optional=("url", "secret", "file", "deadline"))
+    number = fields.pop("deadline", None)
+    found = Notify(
+        **{name: item.string() for name, item in fields.items()},
+        deadline=_whole(number, least=1) if number else Notify.deadline,
+    )
     if found.url and not found.url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
         fields["url"].fail(f"{found.url!r} is not https", hint="what is sent is signed, not secret")
     return found
@@ -239,7 +240,7 @@ def _pools(path: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def _rename(runner: matrix.Runner, pools: Mapping[str, Mapping[str, str]]) -> matrix.Runner:
+def _rename(runner: matrix.RunnerPool, pools: Mapping[str, Mapping[str, str]]) -> matrix.RunnerPool:
     return dataclasses.replace(
         runner,
         label=pools.get("labels", {}).get(runner.label, runner.label),
@@ -248,6 +249,6 @@ def _rename(runner: matrix.Runner, pools: Mapping[str, Mapping[str, str]]) -> ma
     )
 
 
-def overlaid(runner: matrix.Runner, settings: NightSettings) -> matrix.Runner:
+def overlaid(runner: matrix.RunnerPool, settings: NightSettings) -> matrix.RunnerPool:
     """The runner under the names this place has for it."""
     return _rename(runner, settings.pools)

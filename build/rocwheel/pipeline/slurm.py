@@ -14,30 +14,35 @@ import hashlib
 import re
 import shlex
 from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel.errors import CommandError, ConfigError, HostError, ObjectMissingError
-from rocwheel.ledger.nights import AS_JSON, Begun, CellAttempt, moment, now_text
+from rocwheel.ledger.nights import (
+    AS_JSON,
+    Begun,
+    Book,
+    Cell,
+    CellAttempt,
+    Needs,
+    Nights,
+    moment,
+    now_text,
+)
 from rocwheel.pipeline import standing
-from rocwheel.pipeline.cell import lost
-from rocwheel.pipeline.standing import Phase
-from rocwheel.process import Command
+from rocwheel.pipeline.cell import Worker, lost
+from rocwheel.pipeline.standing import CellStanding, Phase
+from rocwheel.process import Command, Runner
 from rocwheel.store import each
 from rocwheel.values import Value
 from rocwheel.verdict import State
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from rocwheel.ledger.nights import Book, Cell, Needs, Nights
-    from rocwheel.pipeline.cell import Worker
-    from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.process import Runner
-
 GRACE: Final = 120  # seconds between a cell's own limit and the job's
-SIGNAL: Final = "TERM@60"  # before Slurm kills at the limit, so that the cell can say so
+# Before Slurm kills at the limit, so that the cell can say so:
+# https://slurm.schedmd.com/sbatch.html#OPT_signal
+SIGNAL: Final = "TERM@60"
 PENDING: Final = frozenset(
     {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "SUSPENDED"}
 )
@@ -81,7 +86,7 @@ class Submitted:
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmEngine:
-    """Submits a night."""
+    """Submits the cells of one night to a Slurm cluster as job arrays."""
 
     nights: Nights
     night: str

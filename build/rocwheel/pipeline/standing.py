@@ -8,17 +8,13 @@ better; what the machine was at fault for is tried again, as often as the plan s
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 
-from rocwheel.ledger.nights import moment
+from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order, moment
 from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order
 
 TESTS: Final = frozenset({"gate", "merge"})
 SILENT: Final = frozenset({State.NO_RUNNER, State.INFRA, State.NOT_RUN})
@@ -27,7 +23,7 @@ GRACE: Final = 300  # seconds after its limit before an attempt without an end c
 
 
 class Phase(enum.Enum):
-    """What can be done about a cell now."""
+    """How far a cell is: kept, waiting, running, ended, open to another try, or barred."""
 
     KEPT = "kept"  # done before this night
     WAITING = "waiting"  # for others, or for a machine
@@ -39,7 +35,7 @@ class Phase(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class CellStanding:
-    """Where a cell stands."""
+    """One cell of a night with its attempts: its phase and its state."""
 
     cell: Cell
     phase: Phase

@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from datetime import datetime
 
+from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
+from rocwheel.index.channels import Channel
 from rocwheel.ledger import manifests
-from rocwheel.ledger.nights import moment, now_text
+from rocwheel.ledger.nights import Book, moment, now_text
+from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind
 from rocwheel.pipeline import standing
-from rocwheel.pipeline.standing import Phase
+from rocwheel.pipeline.standing import CellStanding, Phase
 from rocwheel.release import status
-from rocwheel.report.state import CellSummary, FamilySummary, NightSummary, WheelSize
-from rocwheel.store import each
+from rocwheel.report.night_page import CellSummary, FamilySummary, NightSummary, WheelSize
+from rocwheel.store import Store, each
 from rocwheel.values import replace
 from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from datetime import datetime
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger.nights import Book
-    from rocwheel.manifest import Manifest
-    from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.store import Store
 
 
 def seconds(data: bytes | None) -> dict[str, int]:
@@ -44,12 +37,21 @@ def seconds(data: bytes | None) -> dict[str, int]:
 
 
 def summary(
-    book: Book, families: Mapping[str, Family], channel: Channel, store: Store, *, now: datetime
+    book: Book,
+    families: Mapping[str, Family],
+    channel: Channel,
+    store: Store,
+    *,
+    now: datetime,
+    known: Mapping[str, FamilySummary],
 ) -> NightSummary:
-    """Sum a night up. Raises StoreError."""
+    """Make the summary of a night; `known` is what was said of each family before.
+
+    Raises StoreError.
+    """
     found = standing.stand(book, now)
     wanted = dict.fromkeys(name for recipe in book.plan.recipes for name in recipe.families)
-    known = [families[name] for name in wanted if name in families]
+    chosen = [families[name] for name in wanted if name in families]
     ends = [item.last.time for item in found.values() if item.last]
     held = standing.stopped(book.orders)
     return NightSummary(
@@ -59,7 +61,7 @@ def summary(
         by=book.plan.by,
         tool=book.plan.tool,
         cells=tuple(_cell(item) for item in found.values()),
-        families=tuple(each(lambda f: _family(f, channel, store, now), known, threads=4)),
+        families=tuple(each(lambda f: _family(f, channel, store, now, known), chosen, threads=4)),
         absent=tuple((item.name, item.why) for item in book.plan.absent),
         quarantined=tuple((host, mark.reason) for host, mark in sorted(book.quarantined.items())),
         stopped=f"Stopped by {held.by}: {held.reason}" if held else "",
@@ -99,14 +101,24 @@ def _kept(word: str) -> str:
     return word if word in {state.value for state in State} else State.PASS.value
 
 
-def _family(family: Family, channel: Channel, store: Store, now: datetime) -> FamilySummary:
+def _family(
+    family: Family,
+    channel: Channel,
+    store: Store,
+    now: datetime,
+    known: Mapping[str, FamilySummary],
+) -> FamilySummary:
     """What `status` says of a family, for every ROCm major it has."""
+    before = known.get(family.name, FamilySummary(family=family.name))
     newest: tuple[str, FamilySummary] = ("", FamilySummary(family=family.name))
     blocked = ""
     blocked_set = ""
     for staging, release in channel.pairs(store, family.name):
         for row in status.read(staging, release, family, channel, now=now).sets:
             if row.state == "released" and row.yanked < row.files and row.released > newest[0]:
+                if (before.green, before.green_since) == (row.set_id, row.released):
+                    newest = (row.released, before)  # what a set is made of never changes
+                    continue
                 manifest = manifests.find(release, row.set_id)
                 if manifest:
                     newest = (row.released, _green(family, row, manifest, release.url, channel))

@@ -8,29 +8,22 @@ continues above the highest number that a page shows.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocwheel.entry import Entry, version_of
-from rocwheel.errors import ConfigError, PromotionError
-from rocwheel.index.page import links, mark
-from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, Holding
-from rocwheel.places import FOREIGN
+from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
+from rocwheel.index.page import Link, links, mark
+from rocwheel.ledger import log, manifests
+from rocwheel.ledger.state import Action, Holding, IndexState, Transition
+from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.audit import downloaded
-from rocwheel.release.operations import Operation
-from rocwheel.store import each
+from rocwheel.release.operations import Operation, Who
+from rocwheel.store import Counter, each
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from rocwheel.index.page import Link
-    from rocwheel.ledger.state import IndexState, Transition
-    from rocwheel.places import Place
-    from rocwheel.release.operations import Who
-    from rocwheel.store import Counter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +32,7 @@ class Adopt(Operation):
 
     entries: tuple[Entry, ...]
     metadata: Mapping[str, bytes] = field(default_factory=dict)
+    begins: bool = False  # pages are here and no log: even without a file there shall be one
 
     def wanted(self, state: IndexState) -> Collection[str]:  # noqa: ARG002
         return {entry.project for entry in self.entries}
@@ -50,9 +44,9 @@ class Adopt(Operation):
             for listing in [state.listing(entry.project)]
             if not listing.file(entry.filename) and entry.filename not in listing.spent
         )
-        if not new:
-            return None
-        return self.entry(state, Action.ADOPT, brings=[Holding(set=FOREIGN, files=new)])
+        if new:
+            return self.entry(state, Action.ADOPT, brings=[Holding(set=FOREIGN, files=new)])
+        return self.entry(state, Action.ADOPT) if self.begins and not state.head else None
 
     def prepare(self, state: IndexState) -> None:  # noqa: ARG002
         each(self._put, self.entries, threads=self.place.store.connections)
@@ -72,24 +66,43 @@ class Adoption:
 
     operation: Adopt
     state: IndexState
+    left: tuple[str, ...] = ()  # wheels of a promotion that was not finished, or goes on
 
     @property
     def entries(self) -> tuple[Entry, ...]:
         return self.operation.entries
 
+    @property
+    def is_needed(self) -> bool:
+        """Whether the log gets an entry by it."""
+        return self.operation.decide(self.state) is not None
+
     def lines(self) -> list[str]:
         place = self.operation.place
-        return [
-            f"adopt    {place.store.locate(place.key(item.filename))} ({item.sha256})"
-            + (f", yanked: {item.yanked}" if item.yanked is not None else "")
-            for item in self.entries
-        ]
+        return (
+            [
+                f"adopt    {place.store.locate(place.key(item.filename))} ({item.sha256})"
+                + (f", yanked: {item.yanked}" if item.yanked is not None else "")
+                for item in self.entries
+            ]
+            + [
+                f"left     {place.store.locate(place.key(name))}: of an unfinished operation: the "
+                "same again completes it, `prune --orphans` removes it"
+                for name in self.left
+            ]
+            + (
+                [f"log      {place.location}: begins anew"]
+                if self.is_needed and not self.entries
+                else []
+            )
+        )
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
         done = "planned" if dry_run else "adopted"
         return {
-            "state": done if self.entries else "nothing-to-do",
+            "state": done if self.is_needed else "nothing-to-do",
             "files": [item.filename for item in self.entries],
+            "left": list(self.left),
         }
 
 
@@ -103,6 +116,11 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
     names = [info.key.removeprefix(base) for info in place.store.keys(base)]
     wheels = frozenset(name for name in names if "/" not in name and name.endswith(".whl"))
     shown, highest = _pages(place, names, wheels)
+    is_new = not state.number and any(name.endswith("index.html") for name in names)
+    if highest > state.number:
+        # A page follows its entry: what is not in the log now is gone, not about to come.
+        state = log.load(place, log.read(place), None)
+        is_new = not state.number
     if not state.number:
         state = replace(state, number=highest, saved=highest)
     known = {
@@ -111,9 +129,10 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
         for listing in [state.listing(project)]
         for name in (*(file.entry.filename for file in listing.files), *listing.spent)
     }
+    left = _unfinished(place, state) & wheels - known - shown.keys()
     found = each(
         lambda name: _foreign(place, name, shown.get(name), count),
-        sorted(wheels - known),
+        sorted(wheels - known - left),
         threads=place.store.connections,
     )
     operation = Adopt(
@@ -121,8 +140,9 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
         who=who,
         entries=tuple(entry for entry, _ in found),
         metadata={entry.filename: data for entry, data in found},
+        begins=is_new,
     )
-    return Adoption(operation=operation, state=state)
+    return Adoption(operation=operation, state=state, left=tuple(sorted(left)))
 
 
 def apply(adoption: Adoption) -> None:
@@ -154,6 +174,19 @@ def _foreign(
         yanked=shown.yanked if shown else None,
     )
     return entry, metadata
+
+
+def _unfinished(place: Place, state: IndexState) -> set[str]:
+    """What manifests name that are stored here and of no set: they come before their wheels.
+
+    An operation that puts such a set goes on, or was stopped. Half of a set is not listed.
+    """
+    found: set[str] = set()
+    for name in manifests.names(place):
+        with suppress(ConfigError, ObjectDiffersError):  # garbage names nothing
+            manifest = None if name in state.sets else manifests.find(place, name)
+            found |= {wheel.filename for wheel in manifest.wheels} if manifest else set()
+    return found
 
 
 def _pages(place: Place, names: list[str], wheels: frozenset[str]) -> tuple[dict[str, Link], int]:

@@ -1,32 +1,31 @@
-"""`index check`: everything the index lists, downloaded and compared; nothing is written."""
+"""`index check` downloads and compares everything an index lists; `index repair` mends its pages.
+
+A check writes nothing. A repair is the way out of whatever a stopped run, a lost page or a hand on
+the bucket left at one place: every page shows what the log says, what was pruned is deleted.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
+from rocwheel.console import count
+from rocwheel.entry import Entry
 from rocwheel.errors import ObjectMissingError, RocwheelError, WheelError
 from rocwheel.index.page import Page, Root, links, mark
 from rocwheel.index.publish import forms
 from rocwheel.ledger import log, manifests
-from rocwheel.ledger.state import Standing
-from rocwheel.places import FOREIGN
-from rocwheel.release import operations, status, wheelset
-from rocwheel.store import advance, each
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-
-    from rocwheel.entry import Entry
-    from rocwheel.ledger.state import IndexState
-    from rocwheel.manifest import Manifest
-    from rocwheel.places import Place
-    from rocwheel.store import Counter
+from rocwheel.ledger.state import IndexState, Standing
+from rocwheel.manifest import Manifest
+from rocwheel.places import FOREIGN, Place
+from rocwheel.release import operations, retention, status, wheelset
+from rocwheel.store import Counter, advance, each
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class Checked:
 
     def lines(self) -> list[str]:
         """The problems, or that there is none."""
-        return list(self.problems) or [f"{self.files} files, no problem"]
+        return list(self.problems) or [f"{count(self.files, 'file')}, no problem"]
 
     def to_json(self) -> dict[str, Any]:
         return {"files": self.files, "problems": list(self.problems)}
@@ -92,6 +91,38 @@ def check_all(
 def check_pages(place: Place) -> list[str]:
     """Compare every form of every page with what the log says."""
     return _check_pages(place, log.load(place, log.read(place), None))
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexRepair:
+    """What is wrong with the pages of a place, and what was deleted there."""
+
+    place: Place
+    found: tuple[str, ...]
+    deleted: tuple[str, ...] = ()  # keys; known when it was applied
+
+    def lines(self) -> list[str]:
+        locate = self.place.store.locate
+        return [*self.found, *(f"deleted {locate(key)}" for key in self.deleted)]
+
+    def to_json(self, *, dry_run: bool) -> dict[str, Any]:
+        done = "planned" if dry_run else "repaired"
+        return {
+            "state": done if self.found or self.deleted else "nothing-to-do",
+            "place": self.place.location,
+            "found": list(self.found),
+            "deleted": list(self.deleted),
+        }
+
+
+def plan_repair(place: Place) -> IndexRepair:
+    """Compare every page with the log; write nothing."""
+    return IndexRepair(place=place, found=tuple(check_pages(place)))
+
+
+def apply_repair(repair: IndexRepair) -> IndexRepair:
+    """Write every page again and delete; the same with the keys that were deleted."""
+    return replace(repair, deleted=retention.repair(repair.place))
 
 
 def _check_pages(place: Place, state: IndexState) -> list[str]:

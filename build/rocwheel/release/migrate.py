@@ -10,26 +10,21 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
+from rocwheel.console import count
 from rocwheel.entry import Entry
 from rocwheel.errors import ConfigError, StoreError
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, Holding, IndexState, Standing
-from rocwheel.places import FOREIGN
+from rocwheel.ledger.state import Action, Holding, IndexState, Standing, Transition
+from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
-from rocwheel.release.operations import Operation
+from rocwheel.release.operations import Operation, Who
 from rocwheel.store import each
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
-
-    from rocwheel.ledger.state import Transition
-    from rocwheel.places import Place
-    from rocwheel.release.operations import Who
 
 # Earlier versions know schema 1 only, and read every intent of a place or a set before they write.
 STOP: Final = b'{"moved": "this place has a log now: use a newer rocwheel", "schema": 2}\n'
@@ -69,7 +64,7 @@ class Migration:
     def lines(self) -> list[str]:
         place = self.operation.place
         sets = [
-            f"set      {item.set[:12]}: {item.standing.value}, {len(item.files)} files"
+            f"set      {item.set[:12]}: {item.standing.value}, {count(len(item.files), 'file')}"
             for item in self.operation.brings
         ]
         lines = [f"stop     {place.store.locate(key)}" for key in self.stops]

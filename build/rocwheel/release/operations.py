@@ -10,27 +10,22 @@ from __future__ import annotations
 import abc
 import threading
 import uuid
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
 
+from rocwheel.console import Progress
+from rocwheel.entry import Entry
 from rocwheel.errors import PromotionError, StoreError
 from rocwheel.index.page import Page, Root
 from rocwheel.index.publish import await_public, claimed, settle
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, IndexState, Transition, apply, in_order, touched
-from rocwheel.store import each
+from rocwheel.ledger.state import Action, Holding, IndexState, Transition, apply, in_order, touched
+from rocwheel.manifest import WheelEntry
+from rocwheel.places import Place
+from rocwheel.store import Info, each
 from rocwheel.wheel.metadata import WheelName
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
-    from datetime import datetime
-
-    from rocwheel.console import Progress
-    from rocwheel.entry import Entry
-    from rocwheel.ledger.state import Holding
-    from rocwheel.manifest import WheelEntry
-    from rocwheel.places import Place
-    from rocwheel.store import Info
 
 ATTEMPTS: Final = 60  # commits that fail because somebody else was faster
 PUBLIC_SECONDS: Final = 300.0
@@ -230,16 +225,13 @@ def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
     new = [project for project in touched(state, entry) if project not in state.projects]
     for project in (*new, *([""] if not state.number else [])):
         number = claimed(place, project)
-        if number is None or (number > state.number and log.read(place).number > state.number):
-            continue  # or somebody was faster, and the commit will say so
+        if number is None or 0 <= number <= state.number > 0:
+            continue  # of a log that was lost, and made again by an adoption of all it listed
+        if number > state.number and log.read(place).number > state.number:
+            continue  # somebody was faster, and the commit will say so
         where = place.store.locate(place.key(project))
         made = "another tool" if number < 0 else "a log that is gone"
         raise StoreError(
-            f"{where}/: this page was made by {made}",
+            f"{where.rstrip('/')}/: this page was made by {made}",
             hint="take its files over first: `index adopt`",
         )
-
-
-def with_number(state: IndexState, number: int) -> IndexState:
-    """The same state, its log continuing above a number that pages show already."""
-    return replace(state, number=number, saved=number)

@@ -10,23 +10,18 @@ approved, and a bypass excuses a runner that does not exist and nothing else.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from datetime import date, datetime, timedelta
+from typing import Any, Final
 
-from amdgpu_family_matrix import Level
+from amdgpu_family_matrix import Bypass, Family, Level
+from rocwheel.console import count
+from rocwheel.index.channels import Channel
+from rocwheel.ledger.verdicts import FoundVerdict
+from rocwheel.manifest import Manifest
 from rocwheel.values import replace
-from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from datetime import date
-
-    from amdgpu_family_matrix import Bypass, Family
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger.verdicts import FoundVerdict
-    from rocwheel.manifest import Manifest
-    from rocwheel.verdict import KnownSuite, Verdict
+from rocwheel.verdict import Demand, KnownSuite, State, Verdict
 
 SKEW: Final = timedelta(minutes=10)  # clocks of runners and ours may differ by that
 
@@ -168,6 +163,11 @@ class _Case:
     now: datetime
     known: KnownSuite | None  # None where this checkout has no such suite
 
+    @property
+    def demand(self) -> Demand | None:
+        """What the suite demands for the set's JAX."""
+        return self.known.demand_for(self.manifest.jax_version) if self.known else None
+
 
 def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCell:
     """The state of one cell, before level, bypass and approvals are looked at."""
@@ -227,7 +227,7 @@ def _unofficial(found: FoundVerdict, case: _Case) -> bool:
 
 def _failure(verdict: Verdict, case: _Case) -> State | None:
     """The failure it tells of; more retries than the suite allows are one, under any state."""
-    over = case.known is not None and verdict.counts.flaky > case.known.demand.flaky_budget
+    over = case.demand is not None and verdict.counts.flaky > case.demand.flaky_budget
     return verdict.failure or (State.FLAKY if over else None)
 
 
@@ -236,9 +236,9 @@ def _without(cell: SuiteCell, lost: tuple[str, ...], case: _Case) -> SuiteCell:
     if not lost:
         return cell
     names = ", ".join(lost[:3]) + (", …" if len(lost) > 3 else "")  # noqa: PLR2004 - an example
-    said = f"{len(lost)} tests of the last released set are gone: {names}"
+    said = f"gone since the last released set: {count(len(lost), 'test')}: {names}"
     cell = replace(cell, notes=(*cell.notes, said))
-    allowed = case.known.demand.may_lose if case.known else 0
+    allowed = case.demand.may_lose if case.demand else 0
     if len(lost) <= allowed or cell.state not in {State.PASS, State.FLAKY}:
         return cell
     why = f"{said}; may_lose is {allowed}"
@@ -293,7 +293,7 @@ def _suite_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
         return
     for difference in verdict.ran.differences(case.known, jax_commit=case.manifest.jax.commit):
         yield f"another suite ran: {difference}"
-    for state, message in case.known.demand.shortfalls(verdict.counts):
+    for state, message in case.demand.shortfalls(verdict.counts) if case.demand else ():
         if state is not State.FLAKY:
             yield message
 

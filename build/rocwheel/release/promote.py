@@ -8,36 +8,27 @@ the server, create-only, with every digest proven before and after, then commits
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-from rocwheel.console import Unit
+from amdgpu_family_matrix import Family
+from rocwheel.console import Console, Unit
 from rocwheel.console import size as readable
+from rocwheel.entry import Entry
 from rocwheel.errors import ObjectMissingError, PromotionError
+from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests, verdicts
-from rocwheel.ledger.state import Action, Standing
+from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
+from rocwheel.ledger.verdicts import FoundVerdict
+from rocwheel.manifest import Manifest, WheelEntry
+from rocwheel.places import Place
 from rocwheel.release import operations, policy, wheelset
-from rocwheel.release.operations import Operation, Tally, short, stored
+from rocwheel.release.operations import Operation, Tally, Who, short, stored
+from rocwheel.release.policy import Approval, Decision
 from rocwheel.release.stage import holding
-from rocwheel.store import Ability, each, replaced
+from rocwheel.store import Ability, Info, Store, each, replaced
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.console import Console
-    from rocwheel.entry import Entry
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger.state import IndexState, Known, Transition
-    from rocwheel.ledger.verdicts import FoundVerdict
-    from rocwheel.manifest import Manifest, WheelEntry
-    from rocwheel.places import Place
-    from rocwheel.release.operations import Who
-    from rocwheel.release.policy import Approval, Decision
-    from rocwheel.store import Info, Store
-
-LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +43,7 @@ class Copy:
 
 @dataclass(frozen=True, kw_only=True)
 class Promote(Operation):
-    """Copy a set's files and list them."""
+    """The operation that copies a staged set into the release and lists it there."""
 
     staging: Place
     manifest: Manifest
@@ -138,9 +129,14 @@ class PromotePlan:
         return sum(item.entry.size for item in self.copies)
 
     def lines(self) -> list[str]:
-        """The plan for people: every source and destination URL, sizes, cells."""
+        """The plan for people: every source and destination URL, sizes, cells.
+
+        Of a blocked one what blocks, first; nothing would be copied.
+        """
         store = self.release.store
         lines = [f"manifest {self.manifest.sha256}"]
+        if self.state == "blocked":
+            return [*lines, *sorted(self.cell_lines(), key=lambda line: line[:6] != "BLOCKS")]
         for item in self.copies:
             act = "is there" if item.is_there else "copy"
             target = store.locate(self.release.key(item.entry.filename))
@@ -245,7 +241,7 @@ def plan(
         found,
         now=who.now,
         approvals=approvals,
-        lost=_lost(staging, found, release, state.sets.values()),
+        lost=_lost(staging, found, release, state),
     )
     _check_approvals(approvals, decision)
     looked = each(
@@ -293,18 +289,10 @@ def apply(plan: PromotePlan, *, console: Console) -> int:
 
 
 def _lost(
-    staging: Place, found: Sequence[FoundVerdict], release: Place, sets: Iterable[Known]
+    staging: Place, found: Sequence[FoundVerdict], release: Place, state: IndexState
 ) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Tests that the last released set with the suite had, and this one has not, by cell."""
     covered = verdicts.coverage(staging, found)
-    before: dict[tuple[str, str], frozenset[str]] = {}
-    released = (known for known in sets if known.standing is Standing.LISTED)
-    for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
-        if covered.keys() <= before.keys():
-            break
-        before = {**verdicts.coverage(release, verdicts.find(release, known.id)), **before}
-    gone = {cell: before.get(cell, frozenset()) - names for cell, names in covered.items()}
-    return {cell: tuple(sorted(names)) for cell, names in gone.items() if names}
+    return verdicts.lost(covered, verdicts.released_coverage(release, state, covered))
 
 
 def _source(staging: Place, wheel: WheelEntry, there: dict[str, Info]) -> tuple[Info, bytes]:

@@ -8,34 +8,28 @@ that nobody holds as spent, for ever; the pages show it; only then are bytes del
 from __future__ import annotations
 
 import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rocwheel.entry import version_of
 from rocwheel.errors import ConfigError
+from rocwheel.index.channels import Channel, Retention
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, Standing, in_order
-from rocwheel.places import FOREIGN
+from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition, in_order
+from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
-from rocwheel.release.operations import Operation, short
+from rocwheel.release.operations import Operation, Who, short
 from rocwheel.store import each
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-
-    from rocwheel.index.channels import Channel, Retention
-    from rocwheel.ledger.state import IndexState, Known, Transition
-    from rocwheel.places import Place
-    from rocwheel.release.operations import Who
 
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, unfinished uploads, files that no set holds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Prune(Operation):
-    """Let go of the sets that retention no longer keeps."""
+    """The operation that lets go of the sets that retention no longer keeps."""
 
     days: int | None
     keep: Retention
@@ -73,7 +67,7 @@ class Prune(Operation):
 
 @dataclass(frozen=True, kw_only=True)
 class Spend(Operation):
-    """Mark the names of files that no set holds, so that they may be deleted."""
+    """The operation that marks names of files that no set holds, so that they may be deleted."""
 
     filenames: tuple[str, ...]
 
@@ -167,7 +161,7 @@ def plans(
 
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
-    """Do it; return the names of leftovers of killed runs that were removed as well."""
+    """Prune a place; return the names of leftovers of killed runs that were removed as well."""
     place = plan.operation.place
     state = operations.perform(plan.operation, plan.state)
     if plan.spend.filenames:
@@ -200,6 +194,8 @@ def sweep(place: Place, state: IndexState, *, afresh: bool = False) -> tuple[str
 def repair(place: Place) -> tuple[str, ...]:
     """Let every page show what the log says, and delete what should be gone; return its keys."""
     state = log.read(place)
+    if not state.number:
+        return ()  # a page would claim a place that no log has begun
     state = operations.repair(place, state, in_order(state.projects, removing=False))
     return sweep(place, state, afresh=True)
 

@@ -8,18 +8,15 @@ against a server that enforces them. (Policies: AWS IAM, JSON policy element ref
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import urlsplit
+from typing import Any, Final
 
 from rocwheel.errors import ConfigError
+from rocwheel.index.channels import Channel
 from rocwheel.ledger import nights
 from rocwheel.places import OURS
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocwheel.index.channels import Channel
+from rocwheel.store import bucket_of
 
 VERSION: Final = "2012-10-17"  # of the policy language
 READ: Final = ("s3:GetObject",)
@@ -44,9 +41,8 @@ NIGHT_PROBE: Final = f"{nights.PROBE}*"
 HOSTS: Final = f"{nights.HOSTS}/*"
 BUILDS: Final = f"{OURS}/builds/*"
 PAGE: Final = "status/*"
-PLANS: Final = tuple(
-    f"{nights.ROOT}/{name}" for name in ("index.json", "clock.json", "*/plan.json")
-)
+NIGHTS: Final = f"{nights.ROOT}/index.json"
+PLANS: Final = (NIGHTS, *(f"{nights.ROOT}/{name}" for name in ("clock.json", "*/plan.json")))
 SUMMARIES: Final = f"{nights.ROOT}/*/summary.json"
 
 
@@ -99,7 +95,8 @@ ROLES: Final = {
         ),
         Role(
             name="promoter",
-            about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`; ends nights",
+            about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`, "
+            "`nightly prune`; ends nights",
             bucket=(*LIST, *UPLOADS),
             may=(
                 (READ, (STAGED, RELEASED, PROBE, *NIGHT, BUILDS, PAGE)),
@@ -110,11 +107,13 @@ ROLES: Final = {
                         RELEASED,
                         PROBE,
                         PAGE,
+                        NIGHTS,
                         SUMMARIES,
                         *_cells("promote.*", "page/*", "notify*", "prune/*"),
                     ),
                 ),
-                (DELETE, (STAGED, RELEASED)),
+                # Retention is one decision, so one role carries it out: of indexes and of nights.
+                (DELETE, (STAGED, RELEASED, f"{nights.ROOT}/*", BUILDS)),
             ),
             may_not=(
                 (PUT, (WHEELS, METADATA, MANIFESTS)),
@@ -127,13 +126,14 @@ ROLES: Final = {
 
 def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]:
     """The policy document of a role. Raises ConfigError for a store that has no policies."""
-    where = urlsplit(channel.store)
-    if where.scheme != "s3":
+    address = bucket_of(channel.store)
+    if not address:
         raise ConfigError(
-            f"{channel.store}: no bucket, so no policy", hint="a folder has file permissions"
+            f"{channel.store}: no bucket, so no policy",
+            hint="write s3://bucket/prefix; a folder has file permissions",
         )
-    bucket = f"arn:aws:s3:::{where.netloc}"
-    base = f"{where.path.strip('/')}/".lstrip("/")
+    bucket = f"arn:aws:s3:::{address[0]}"
+    base = f"{address[1]}/".lstrip("/")
     statements = [_statement("Allow", role.bucket, [bucket])]
     for effect, grants in (("Allow", role.may), ("Deny", role.may_not)):
         for actions, keys in grants:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-from rocwheel.console import Unit
+from amdgpu_family_matrix import Family
+from rocwheel.console import Console, Unit
 from rocwheel.console import size as readable
-from rocwheel.entry import parsed
+from rocwheel.entry import Entry, parsed
 from rocwheel.errors import ObjectDiffersError, PromotionError, WheelError
+from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests
-from rocwheel.ledger.state import Action, Holding, Standing
+from rocwheel.ledger.state import Action, Holding, IndexState, Standing, Transition
+from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind
 from rocwheel.release import operations, wheelset
-from rocwheel.release.operations import Operation, short
-from rocwheel.store import each
+from rocwheel.release.operations import Operation, Who, short
+from rocwheel.store import Store, each
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
-    from pathlib import Path
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.console import Console
-    from rocwheel.entry import Entry
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger.state import IndexState, Transition
-    from rocwheel.manifest import Manifest
-    from rocwheel.release.operations import Who
-    from rocwheel.store import Store
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +36,7 @@ class Upload:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage(Operation):
-    """Put a set's files and list them."""
+    """The operation that uploads a set to staging and lists it there."""
 
     manifest: Manifest
     uploads: tuple[Upload, ...]
@@ -188,7 +180,7 @@ def plan(
 
 
 def apply(plan: StagePlan, *, console: Console) -> None:
-    """Do it; returns when the staging index lists every file with its hash."""
+    """Upload a set; returns when the staging index lists every file with its hash."""
     with console.progress("staging", total=plan.size, unit=Unit.BYTES) as progress:
         operation = replace(plan.operation, count=operations.Tally(progress))
         operations.perform(operation, plan.state)

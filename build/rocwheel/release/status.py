@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
 
+from amdgpu_family_matrix import Family
 from rocwheel.console import columns, duration
 from rocwheel.errors import ConfigError, ObjectDiffersError
+from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests, verdicts
-from rocwheel.ledger.state import Standing
-from rocwheel.places import FOREIGN
+from rocwheel.ledger.state import IndexState, Known, Standing
+from rocwheel.ledger.verdicts import FoundVerdict
+from rocwheel.manifest import Manifest
+from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, policy
 from rocwheel.release.operations import short
+from rocwheel.release.policy import Decision
 from rocwheel.release.retention import moment
 from rocwheel.store import each
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from datetime import datetime
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.index.channels import Channel
-    from rocwheel.ledger.state import IndexState, Known
-    from rocwheel.places import Place
-    from rocwheel.release.policy import Decision
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +62,13 @@ class SetStatus:
         cell = cells[0]
         return f"{cell.suite} on {cell.python}: {cell.state.value}: {cell.why}{more}"
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of a set that may be promoted, such as tests that are gone."""
+        cells = self.decision.cells if self.decision and self.state == "gated" else ()
+        said = [f"{cell.suite} on {cell.python}: {note}" for cell in cells for note in cell.notes]
+        return ("may be promoted", *said) if self.state == "gated" else ()
+
     def row(self) -> tuple[str, ...]:
         yanked = f", {self.yanked} yanked" if self.yanked else ""
         return (
@@ -76,7 +79,7 @@ class SetStatus:
             " ".join(self.pythons),
             duration(self.age.total_seconds()),
             f"{self.files}{yanked}",
-            self.blocked_by or ("may be promoted" if self.state == "gated" else ""),
+            self.blocked_by or "; ".join(self.notes),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -94,10 +97,12 @@ class SetStatus:
             "blocked_by": [
                 cell.to_json() for cell in (self.decision.blocking if self.decision else ())
             ],
+            "next": self.blocked_by or "; ".join(self.notes),
         }
 
 
-HEADER = ("set", "state", "JAX", "ROCm", "CPython", "age", "files", "next")
+NOT_LOOKED: Final = "not looked at (--look)"
+HEADER: Final = ("set", "state", "JAX", "ROCm", "CPython", "age", "files", "next")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,19 +125,46 @@ class Overview:
 
 
 def read(
-    staging: Place, release: Place, family: Family, channel: Channel, *, now: datetime
+    staging: Place,
+    release: Place,
+    family: Family,
+    channel: Channel,
+    *,
+    now: datetime,
+    look: int | None = None,
 ) -> Overview:
-    """Read both logs, and for staged sets that are not released manifest and verdicts."""
+    """Read both logs, and manifest and verdicts of sets that are staged and not released.
+
+    `look` is of how many of those, the youngest; the logs alone say nothing of verdicts.
+    """
     staged, released = log.read(staging), log.read(release)
-
-    def one(set_id: str) -> SetStatus:
-        here, there = staged.sets.get(set_id), released.sets.get(set_id)
-        decision, problem = None, ""
-        if here and here.standing is Standing.LISTED and not there and set_id != FOREIGN:
-            decision, problem = _decision(staging, set_id, family, channel, now)
-        return _status(here, there, decision, problem, now)
-
-    found = each(one, sorted({*staged.sets, *released.sets}), threads=staging.store.connections)
+    waiting = sorted(
+        (
+            known
+            for known in staged.sets.values()
+            if known.standing is Standing.LISTED
+            and known.id not in released.sets
+            and known.id != FOREIGN
+        ),
+        key=lambda known: (known.first, known.id),
+        reverse=True,
+    )
+    looked = [known.id for known in waiting[:look]]
+    files = each(lambda item: _file(staging, item), looked, threads=staging.store.connections)
+    cells = {cell for file in files for cell in file.covered}
+    before = verdicts.released_coverage(release, released, cells)
+    decided = {file.set_id: file.decision(family, channel, before, now) for file in files}
+    found = [
+        _status(
+            staged.sets.get(set_id),
+            released.sets.get(set_id),
+            *decided.get(set_id, (None, "")),
+            now,
+        )
+        for set_id in sorted({*staged.sets, *released.sets})
+    ]
+    unseen = {known.id for known in waiting} - decided.keys()
+    found = [replace(item, problem=NOT_LOOKED) if item.set_id in unseen else item for item in found]
     return Overview(
         sets=tuple(sorted(found, key=lambda item: (item.age, item.set_id))),
         problems=(*problems(staging, staged), *problems(release, released)),
@@ -146,9 +178,12 @@ def overview(
     *,
     now: datetime,
     hours: float | None = None,
+    look: int | None = None,
 ) -> Overview:
     """Read each pair of staging and release; with `hours` only the sets that wait for longer."""
-    found = [read(staging, release, family, channel, now=now) for staging, release in pairs]
+    found = [
+        read(staging, release, family, channel, now=now, look=look) for staging, release in pairs
+    ]
     sets = [item for one in found for item in one.sets]
     return Overview(
         sets=tuple(sets if hours is None else waiting(sets, hours=hours)),
@@ -173,18 +208,41 @@ def waiting(found: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
     return [item for item in found if item.state in {"staged", "gated"} and item.age > limit]
 
 
-def _decision(
-    staging: Place, set_id: str, family: Family, channel: Channel, now: datetime
-) -> tuple[Decision | None, str]:
-    """What policy says of a staged set, or why it cannot say anything."""
+@dataclass(frozen=True, kw_only=True)
+class _File:
+    """What policy asks of a staged set."""
+
+    set_id: str
+    manifest: Manifest | None
+    problem: str
+    found: tuple[FoundVerdict, ...] = ()
+    covered: Mapping[tuple[str, str], frozenset[str]] = field(default_factory=dict)
+
+    def decision(
+        self,
+        family: Family,
+        channel: Channel,
+        before: Mapping[tuple[str, str], frozenset[str]],
+        now: datetime,
+    ) -> tuple[Decision | None, str]:
+        """What policy says, or why it cannot say anything."""
+        if self.manifest is None:
+            return None, self.problem
+        lost = verdicts.lost(self.covered, before)
+        return policy.decide(self.manifest, family, channel, self.found, now=now, lost=lost), ""
+
+
+def _file(staging: Place, set_id: str) -> _File:
+    problem, manifest = "its manifest is not there", None
     try:
         manifest = manifests.find(staging, set_id)
     except (ConfigError, ObjectDiffersError) as exc:
-        return None, f"its manifest cannot be read: {exc}"
+        problem = f"its manifest cannot be read: {exc}"
     if manifest is None:
-        return None, "its manifest is not there"
+        return _File(set_id=set_id, manifest=None, problem=problem)
     found = verdicts.find(staging, set_id)
-    return policy.decide(manifest, family, channel, found, now=now), ""
+    covered = verdicts.coverage(staging, found)
+    return _File(set_id=set_id, manifest=manifest, problem="", found=found, covered=covered)
 
 
 def _status(

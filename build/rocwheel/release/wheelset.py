@@ -12,30 +12,25 @@ import io
 import re
 import zipfile
 import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from amdgpu_family_matrix import Family
 from rocwheel import files
 from rocwheel.entry import Entry, parsed, version_of
 from rocwheel.errors import ConfigError, PromotionError, WheelError
-from rocwheel.manifest import MANIFEST, Manifest
+from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind, project_name
-from rocwheel.store import each
+from rocwheel.places import Place
+from rocwheel.store import Info, Store, each
 from rocwheel.wheel.metadata import KeyValueText, WheelName, dist_info
 from rocwheel.wheel.zip_reader import ZipArchive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
-
-    from amdgpu_family_matrix import Family
-    from rocwheel.manifest import WheelEntry
-    from rocwheel.places import Place
-    from rocwheel.store import Info, Store
 
 HASH_THREADS: Final = 4
 AGAIN: Final = "build the set again, and stage it under a new version"

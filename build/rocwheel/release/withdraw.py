@@ -7,25 +7,19 @@ and yanked while one of the listed ones is.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-from rocwheel.entry import version_of
+from rocwheel.entry import Entry, version_of
 from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError
 from rocwheel.ledger import log
-from rocwheel.ledger.state import Action, Standing
+from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
+from rocwheel.places import Place
 from rocwheel.release import operations, wheelset
-from rocwheel.release.operations import Operation, short
+from rocwheel.release.operations import Operation, Who, short
 from rocwheel.store import each, replaced
 from rocwheel.values import replace
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
-
-    from rocwheel.entry import Entry
-    from rocwheel.ledger.state import IndexState, Known, Transition
-    from rocwheel.places import Place
-    from rocwheel.release.operations import Who
 
 DONE: Final = {
     Action.YANK: "yanked",
@@ -183,7 +177,7 @@ def plan(
 
 
 def apply(plan: ChangePlan) -> None:
-    """Do it; returns when the index shows it."""
+    """Commit a yank, rollback or restore; returns when the index shows it."""
     operations.perform(plan.operation, plan.state)
 
 

@@ -5,14 +5,11 @@ Each is a function of the results and what they were judged to be; nothing is lo
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
-from rocwheel.report import junit, page
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from rocwheel.results import Fault, Results
+from rocwheel.report import gate_page, junit
+from rocwheel.results import Fault, LastRun, Results
 
 JSON: Final = "results.json"
 JUNIT: Final = "junit.xml"
@@ -20,10 +17,19 @@ HTML: Final = "report.html"
 FILES: Final = (JSON, JUNIT, HTML)
 
 
-def render(results: Results, found: Fault, libraries: Mapping[str, str]) -> dict[str, bytes]:
-    """All reports by file name. `libraries` are those to show, each with why it cannot be seen."""
+def render(
+    results: Results,
+    found: Fault,
+    libraries: Mapping[str, str],
+    last: LastRun | None = None,
+) -> dict[str, bytes]:
+    """All reports by file name.
+
+    `libraries` are those to show, each with why it cannot be seen; `last` is the run of the same
+    cell that this one is compared with.
+    """
     return {
         JSON: results.to_bytes(),
         JUNIT: junit.render(results, found),
-        HTML: page.render(results, found, libraries),
+        HTML: gate_page.render(results, found, libraries, last),
     }

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from itertools import groupby
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from xml.etree import ElementTree as ET
 
-from rocwheel.results import Outcome
-
-if TYPE_CHECKING:
-    from rocwheel.results import Attempt, Fault, Results, TestResult
+from rocwheel.results import Attempt, Fault, Outcome, Results, TestResult
 
 # XML 1.0 has no escape for these: a test that prints them must not break the report
 _FORBIDDEN: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

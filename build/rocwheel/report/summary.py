@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from rocwheel.console import duration
-from rocwheel.report.page import libraries_of, verdict_text
-from rocwheel.results import Outcome
+from rocwheel.report.gate_page import libraries_of, verdict_text
+from rocwheel.results import Fault, Outcome, Results
 from rocwheel.verdict import State
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocwheel.results import Fault, Results
-
-SHOWN: Final = 20  # failures in the summary; GitHub keeps ten annotations per step
+# GitHub keeps ten annotations per step: https://github.com/orgs/community/discussions/26680
+SHOWN: Final = 20  # failures in the summary
 ANNOTATED: Final = 10
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import re
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit, urlunsplit
 
 from rocwheel import files
-from rocwheel.console import Unit, size
+from rocwheel.console import Console, Progress, Unit, count, size
 from rocwheel.download import (
     BLOCK,
     ChangedError,
@@ -31,19 +32,16 @@ from rocwheel.download import (
     without_secrets,
 )
 from rocwheel.errors import FetchError, HostError, RocmError
-from rocwheel.rocm import tree
-from rocwheel.rocm.cache import TREE, Cache, CachedTree, FetchedSource
+from rocwheel.rocm import rocm_root
 from rocwheel.rocm.origin import Origin, RocmPlan
-from rocwheel.rocm.stage import ReadAhead
+from rocwheel.rocm.read_ahead import ReadAhead
+from rocwheel.rocm.rocm_root import RocmRoot
 from rocwheel.rocm.tarball import inflate
-from rocwheel.rocm.tree import RocmRoot
+from rocwheel.rocm.tree_cache import TREE, Cache, CachedTree, FetchedSource
 from rocwheel.rocm.unpack import UnpackLimits, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
     from hashlib import _Hash as Hash
-
-    from rocwheel.console import Console, Progress
 
 UNPACKED_RATIO: Final = 4  # TheRock's tarballs unpack to 3.5 to 5 times their size
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -83,14 +81,14 @@ def fetch(
 
 def _directory(plan: RocmPlan) -> RocmRoot:
     folder = Path(plan.source)
-    facts = tree.inspect(folder, name=plan.source)
+    facts = rocm_root.inspect(folder, name=plan.source)
     root = folder / facts.root
-    return _root(plan, facts, root, sha256=tree.listing_digest(root), cached=True)
+    return _root(plan, facts, root, sha256=rocm_root.listing_digest(root), cached=True)
 
 
 def _root(
     plan: RocmPlan,
-    facts: tree.Facts,
+    facts: rocm_root.Facts,
     root: Path,
     *,
     sha256: str,
@@ -100,7 +98,7 @@ def _root(
 ) -> RocmRoot:
     return RocmRoot(
         root=root,
-        version=tree.agreed_version(facts, asked=plan.asked, named=plan.named, name=plan.name),
+        version=rocm_root.agreed_version(facts, asked=plan.asked, named=plan.named, name=plan.name),
         header_version=facts.header_version,
         sha256=sha256,
         origin="directory" if plan.origin is Origin.DIRECTORY else "tarball",
@@ -214,9 +212,10 @@ class _Job:
         """The digest at `<URL>.sha256`, if the server has that."""
         parts = urlsplit(self._plan.source)
         url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
-        text = client.text(url, beside=self._plan.source)
-        if text is None:
+        data = client.read(url, beside=self._plan.source)
+        if data is None:
             return None
+        text = data.decode("utf-8", "replace")
         return _digest_in(text, name=self._plan.name, where=without_secrets(url))
 
     def _download(self, client: Client, staging: Path, expected: str | None) -> RocmRoot:
@@ -294,7 +293,7 @@ class _Job:
             )
         how = "as it should be" if expected else "no checksum was given or published"
         self._console.info(f"   SHA-256 {sha256}, {how}")
-        facts = tree.inspect(folder, name=plan.shown)
+        facts = rocm_root.inspect(folder, name=plan.shown)
         entry, root, lease = self._cache.publish(
             staging,
             CachedTree(
@@ -306,9 +305,9 @@ class _Job:
             ),
         )
         self._cache.remember(
-            plan.key, FetchedSource(remote=known, sha256=sha256), source=plan.shown
+            plan.key, FetchedSource(remote=known, sha256=sha256, source=plan.shown)
         )
-        self._console.info(f"   {unpacked.files} files, {size(unpacked.bytes)}, in {root}")
+        self._console.info(f"   {count(unpacked.files, 'file')}, {size(unpacked.bytes)}, in {root}")
         return self._root(entry, root, lease, cached=False)
 
     def _hashed(self, blocks: Iterator[bytes], digest: Hash, progress: Progress) -> Iterator[bytes]:

@@ -5,26 +5,27 @@ from __future__ import annotations
 import enum
 import hashlib
 import re
+import tarfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Family
 from rocwheel.console import size
 from rocwheel.download import without_secrets
-from rocwheel.errors import ConfigError, RocmError
+from rocwheel.errors import ConfigError, HostError, RocmError
 from rocwheel.model import RocmVersion, is_sha256
-from rocwheel.rocm.cache import Cache
-
-if TYPE_CHECKING:
-    from amdgpu_family_matrix import Family
+from rocwheel.rocm import rocm_root
+from rocwheel.rocm.tarball import Compression
+from rocwheel.rocm.tree_cache import Cache
 
 _TARBALL: Final = re.compile(r"therock-dist-linux-gfx.+-(?P<version>\d[^-]*)\.tar\.\w+\Z")
 
 
 class Origin(enum.Enum):
-    """Where ROCm comes from."""
+    """The kind of a ROCm source: a URL, a tarball or a directory."""
 
     URL = "url"
     TARBALL = "tarball"
@@ -131,6 +132,30 @@ def plan(
         partial=0,
     )
     return found if origin is Origin.DIRECTORY else _looked_up(found)
+
+
+def check_local(plan: RocmPlan) -> None:
+    """Look at what is on this machine already, before something long begins.
+
+    Raises RocmError for a folder that is no ROCm and a file that is no tarball, HostError.
+    """
+    if plan.origin is Origin.DIRECTORY:
+        rocm_root.inspect(Path(plan.source), name=plan.source)
+    elif plan.origin is Origin.TARBALL:
+        _refuse_other(Path(plan.source))
+
+
+def _refuse_other(path: Path) -> None:
+    """Look at the first bytes of a tarball. Raises RocmError for what is none, HostError."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(tarfile.BLOCKSIZE)
+    except OSError as exc:
+        raise HostError(f"{path}: {exc.strerror}", hint="check its permissions") from exc
+    if Compression.of(head) is None:
+        raise RocmError(
+            f"{path}: neither .tar.gz, .tar.xz nor .tar.zst", hint="name a tarball of TheRock"
+        )
 
 
 def _looked_up(found: RocmPlan) -> RocmPlan:

@@ -13,14 +13,12 @@ import itertools
 import re
 import tarfile
 import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import IO, TYPE_CHECKING, Final, cast
+from typing import IO, Final, cast
 
 from rocwheel.download import WrongBytesError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
 
 INFLATED: Final = 1 << 20  # bytes handed on at a time: few calls, and still in the CPU's cache
 PACKED: Final = 1 << 18
@@ -30,7 +28,7 @@ HEADERS: Final = 1 << 20  # bytes of one member's headers, long names and sparse
 
 
 class Compression(enum.Enum):
-    """Told from the first bytes, never from the file's name."""
+    """How an archive is compressed, told from its first bytes and never from its name."""
 
     GZIP = b"\x1f\x8b"
     XZ = b"\xfd7zXZ\x00"
@@ -180,7 +178,7 @@ def damaged(name: str, problem: str) -> WrongBytesError:
 
 
 class MemberKind(enum.Enum):
-    """What a member is."""
+    """The kind of a member: a file, a folder, a link."""
 
     FILE = "file"
     DIRECTORY = "directory"

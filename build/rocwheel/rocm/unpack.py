@@ -10,24 +10,23 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel.download import WrongBytesError
 from rocwheel.rocm.tarball import MemberKind, TarMember, TarReader, refused, shown
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from pathlib import Path
-
-LINK_HOPS: Final = 40  # as many as Linux follows
+# As many as Linux follows: https://man7.org/linux/man-pages/man7/path_resolution.7.html
+LINK_HOPS: Final = 40
 NAME_MAX: Final = 255  # bytes of one component
 GIB: Final = 1 << 30
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnpackLimits:
-    """More than any ROCm has; what goes beyond is an attack or an accident."""
+    """Limits on what a tarball may unpack to, above what any ROCm has."""
 
     unpacked: int = 200 * GIB  # bytes, all files together
     ratio: int = 200  # unpacked to packed, beyond the first GiB
@@ -40,7 +39,7 @@ class UnpackLimits:
 
 @dataclass(frozen=True, kw_only=True)
 class Unpacked:
-    """What was written."""
+    """What was unpacked: the number of files, and bytes."""
 
     files: int
     bytes: int

@@ -1,12 +1,14 @@
 """Sources: which JAX and XLA are built, where they are, and what they really are."""
 
-from rocwheel.source.bazelrc import RcFiles, variables
+from rocwheel.source.bazelrc import RcFiles, joined, variables
+from rocwheel.source.bazelrc import read as read_rc
 from rocwheel.source.git import identify, public
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.layouts import load as load_layouts
 from rocwheel.source.pins import Pin, Pins
 from rocwheel.source.pins import load as load_pins
 from rocwheel.source.tree import (
+    COMMIT_LATER,
     SourcePlan,
     SourceRequest,
     SourceTree,
@@ -17,6 +19,7 @@ from rocwheel.source.tree import (
 )
 
 __all__ = [
+    "COMMIT_LATER",
     "Layouts",
     "Pin",
     "Pins",
@@ -26,11 +29,13 @@ __all__ = [
     "SourceTree",
     "has_target",
     "identify",
+    "joined",
     "load_layouts",
     "load_pins",
     "plan",
     "preview",
     "public",
+    "read_rc",
     "resolve",
     "variables",
 ]

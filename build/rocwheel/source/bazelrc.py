@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.errors import SourceError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
 
 # Which commands' lines a command reads besides its own, and of `build` what `run` and `test` do.
 INHERITED: Final = {
@@ -24,7 +22,10 @@ INHERITED: Final = {
     "test": ("always", "common", "build", "test"),
 }
 # Options whose value may be the next word.
-_VALUED: Final = frozenset({"--config", "--repo_env", "--action_env", "--define"})
+_VALUED: Final = frozenset({
+    "--action_env", "--bazelrc", "--config", "--define", "--host_action_env", "--output_base",
+    "--output_user_root", "--override_module", "--override_repository", "--repo_env",
+})  # fmt: skip
 _DEPTH: Final = 20  # imports, and configs in configs
 
 
@@ -64,6 +65,15 @@ class RcFiles:
             )
             for option in given
             for item in self._expanded(command, option, where, ())
+        )
+
+    def expand(self, command: str, options: Iterable[str]) -> tuple[str, ...]:
+        """What these options come to: each, and after a config what it holds.
+
+        Raises SourceError for a config that no rc file defines.
+        """
+        return tuple(
+            item for option in options for item in self._expanded(command, option, "options", ())
         )
 
     def _for(self, command: str) -> Iterator[RcLine]:
@@ -137,9 +147,7 @@ def _lines(path: Path, workspace: Path, depth: int) -> Iterator[RcLine]:
                 yield from _lines(workspace / target, workspace, depth + 1)
             continue
         command, _, config = words[0].partition(":")
-        yield RcLine(
-            command=command, config=config, options=tuple(_options(words[1:])), where=where
-        )
+        yield RcLine(command=command, config=config, options=joined(words[1:]), where=where)
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
@@ -156,9 +164,7 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
         yield number, parts
 
 
-def _options(words: list[str]) -> Iterator[str]:
+def joined(words: Iterable[str]) -> tuple[str, ...]:
     """Options with their values: `--repo_env A=1` becomes `--repo_env=A=1`."""
     rest = iter(words)
-    for word in rest:
-        value = next(rest, "") if word in _VALUED else None
-        yield word if value is None else f"{word}={value}"
+    return tuple(f"{word}={next(rest, '')}" if word in _VALUED else word for word in rest)

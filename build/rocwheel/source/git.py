@@ -11,24 +11,21 @@ import os
 import re
 import shutil
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import urlsplit
 
+from rocwheel import files
 from rocwheel.errors import CommandError, SourceError
-from rocwheel.files import locked
 from rocwheel.manifest import Source
 from rocwheel.model import is_commit
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocwheel.process import Runner
+from rocwheel.process import Command, Runner
 
 # The tree decides nothing here: no prompt, no monitor program of its configuration, and a folder
-# owned by somebody else is only read.
+# owned by somebody else is only read:
+# https://git-scm.com/docs/git-config#Documentation/git-config.txt-safedirectory
 _ENV: Final = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -67,7 +64,7 @@ def checkout(wanted: Checkout, *, runner: Runner) -> bool:
     The folder appears whole or not at all; two runs at once share it. Raises SourceError when
     the repository does not answer or does not have the commit.
     """
-    with locked(wanted.folder.with_name(wanted.folder.name + ".lock")):
+    with files.locked(wanted.folder.with_name(wanted.folder.name + ".lock")):
         if wanted.folder.is_dir():
             return False
         aside = wanted.folder.with_name(wanted.folder.name + ".part")
@@ -112,7 +109,7 @@ def _names(ref: str) -> tuple[str, ...]:
 
 
 def identify(root: Path, *, runner: Runner) -> Source:
-    """Say what the files below `root` are.
+    """Identify the files below `root`: their commit, or a digest.
 
     The top of a git checkout is its commit; when files differ from it, it is dirty and has a
     digest too. Any other folder is identified by its digest alone. The configuration of the user
@@ -229,13 +226,13 @@ def digest(root: Path, names: Iterator[str]) -> str:
     for name in sorted(set(names)):
         path = root / name
         if path.is_symlink():
-            kind, content = "link", os.fsencode(path.readlink())
+            kind, content = "link", files.sha256([os.fsencode(path.readlink())])
         elif path.is_file():
             kind = "program" if os.access(path, os.X_OK) else "file"
-            content = path.read_bytes()
+            content = files.sha256(path)
         else:  # deleted, or a submodule that is not there
-            kind, content = "none", b""
-        total.update(f"{kind} {hashlib.sha256(content).hexdigest()} ".encode())
+            kind, content = "none", files.sha256([])
+        total.update(f"{kind} {content} ".encode())
         total.update(os.fsencode(name) + b"\0")
     return total.hexdigest()
 
@@ -264,11 +261,11 @@ def _fetch(wanted: Checkout, folder: Path, runner: Runner) -> None:
 
 
 def _walk(root: Path) -> Iterator[str]:
-    for folder, names, files in os.walk(root):
+    for folder, names, beside in os.walk(root):
         names[:] = [name for name in names if not _NOT_SOURCES.match(name)]
         here = Path(folder)
         links = [name for name in names if (here / name).is_symlink()]
-        for name in (*files, *links):
+        for name in (*beside, *links):
             if not _NOT_SOURCES.match(name):
                 yield (here / name).relative_to(root).as_posix()
 
@@ -288,7 +285,9 @@ def _git(folder: Path | None, *arguments: str) -> Command:
 
 
 def _unreachable(repository: str, exc: CommandError) -> SourceError:
-    said = exc.detail.strip().splitlines()
+    said = exc.detail.partition("\n\nPlease make sure")[0].strip().splitlines()
+    if said[1:] and said[-1] == "fatal: Could not read from remote repository.":
+        said.pop()  # above it stands why: what ssh said
     return SourceError(
         f"{repository}: {said[-1] if said else exc}",
         hint="check the URL, the network and the proxy, or give a checkout: --jax-source-dir",

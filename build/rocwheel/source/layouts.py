@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel import config
+from rocwheel.config import Field
 from rocwheel.errors import ConfigError
 from rocwheel.layout import (
     CONDITIONS,
@@ -23,12 +26,6 @@ from rocwheel.layout import (
     XlaPin,
 )
 from rocwheel.model import WheelKind, suggest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.config import Field
 
 SCHEMA: Final = 1
 _KINDS: Final = {kind.value: kind for kind in WheelKind}

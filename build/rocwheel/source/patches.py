@@ -9,16 +9,12 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel import files
 from rocwheel.errors import CommandError
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from rocwheel.process import Runner
+from rocwheel.process import Command, Runner
 
 _LABEL: Final = re.compile(r"^[^#\n]*\"//[\w/]*:(?P<name>[\w.-]+\.patch)\"", re.MULTILINE)
 
@@ -56,6 +52,22 @@ def compared(folder: Path, patches: tuple[Path, ...], *, runner: Runner) -> Patc
     return Patched(folder=folder, applied=tuple(applied), warnings=tuple(warnings))
 
 
+def copy_of(folder: Path, patches: tuple[Path, ...]) -> Path:
+    """Where the copy of a checkout with these patches lies; the checkout itself without any."""
+    if not patches:
+        return folder
+    key = hashlib.sha256(b"".join(patch.read_bytes() for patch in patches)).hexdigest()[:12]
+    return folder.with_name(f"{folder.name}-{key}")
+
+
+def commands(folder: Path, patches: tuple[Path, ...]) -> tuple[Command, ...]:
+    """What makes the copy: git's clone first, then one command for each patch, which may fail."""
+    if not patches:
+        return ()
+    copy = copy_of(folder, patches)
+    return (_clone(folder, copy), *(_git(copy, "apply", str(patch)) for patch in patches))
+
+
 def patched(folder: Path, patches: tuple[Path, ...], *, runner: Runner) -> Patched:
     """A copy of a checkout in our cache with every patch that applies, made once.
 
@@ -63,16 +75,16 @@ def patched(folder: Path, patches: tuple[Path, ...], *, runner: Runner) -> Patch
     """
     if not patches:
         return Patched(folder=folder)
-    key = hashlib.sha256(b"".join(patch.read_bytes() for patch in patches)).hexdigest()[:12]
-    copy = folder.with_name(f"{folder.name}-{key}")
+    copy = copy_of(folder, patches)
     listing = copy.with_name(f"{copy.name}.applied")
     with files.locked(copy.with_name(f"{copy.name}.lock")):
-        if not copy.is_dir():
+        if not (copy.is_dir() and listing.is_file()):
             aside = copy.with_name(f"{copy.name}.part")
             files.remove(aside)
-            runner.run(_git(None, "clone", "--quiet", "--shared", str(folder), str(aside)))
+            runner.run(_clone(folder, aside))
             applied = [patch for patch in patches if _applies(aside, patch, runner)]
             files.write(listing, "".join(f"{patch.name}\n" for patch in applied).encode())
+            files.remove(copy)
             aside.rename(copy)
     applied_names = tuple(listing.read_text(encoding="utf-8").split())
     warnings = tuple(
@@ -98,6 +110,10 @@ def _fits(folder: Path, patch: Path, runner: Runner, *how: str) -> bool:
     except CommandError:
         return False
     return True
+
+
+def _clone(folder: Path, copy: Path) -> Command:
+    return _git(None, "clone", "--quiet", "--shared", str(folder), str(copy))
 
 
 def _git(folder: Path | None, *words: str) -> Command:

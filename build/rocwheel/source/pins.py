@@ -5,22 +5,18 @@ Every mistake is a ConfigError with file, line, key and the nearest valid name.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
 from rocwheel import config
+from rocwheel.config import Field
 from rocwheel.errors import ConfigError
-from rocwheel.model import suggest
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.config import Field
-    from rocwheel.model import PythonVersion
-    from rocwheel.source.layouts import Layouts
+from rocwheel.model import PythonVersion, suggest
+from rocwheel.source.layouts import Layouts
 
 SCHEMA: Final = 1
 

@@ -1,4 +1,4 @@
-"""From what was asked (a pin, a folder, overrides) to a checked source tree.
+"""Getting the sources of a build (a pin, a folder, overrides) as a checked source tree.
 
 `plan` decides without touching anything; `resolve` fetches what is missing, checks the tree
 against its layout and says exactly what it is. Nothing is ever written below a tree.
@@ -8,34 +8,33 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Final
 from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 
+from rocwheel.console import Console, silent
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
+from rocwheel.layout import Assignment, Layout, VersionClass
 from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion, WheelKind, is_commit
+from rocwheel.process import Command, Runner
 from rocwheel.source import bazelrc, patches
 from rocwheel.source.git import Checkout, ask_ref, checkout, identify, resolve_ref
+from rocwheel.source.layouts import Layouts
+from rocwheel.source.pins import Pin, Pins, UpstreamWheel
 from rocwheel.values import replace
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from pathlib import Path
-
-    from rocwheel.console import Console
-    from rocwheel.layout import Assignment, Layout, VersionClass
-    from rocwheel.process import Command, Runner
-    from rocwheel.source.layouts import Layouts
-    from rocwheel.source.pins import Pin, Pins, UpstreamWheel
+COMMIT_LATER: Final = "0" * 40  # of a branch or tag that nobody was asked about yet
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceRequest:
-    """What the user said about sources; everything may be left out."""
+    """A request for sources: pin, folders, overrides; everything may be left out."""
 
     jax_version: str = ""  # a pin
     jax_dir: Path | None = None
@@ -55,21 +54,47 @@ class SourcePlan:
     cache: Path
 
     @property
+    def is_fetched(self) -> bool:
+        """Whether `resolve` will ask a repository for something."""
+        return bool(self.commands or self.request.xla_ref)
+
+    @property
     def commands(self) -> tuple[Command, ...]:
         """What `resolve` will run before it looks at the tree."""
         if self.checkout is None or self.checkout.folder.is_dir():
             return ()
         return self.checkout.commands(self.checkout.folder)
 
-    def xla_commands(self, tree: SourceTree) -> tuple[Command, ...]:
-        """What `resolve` will run for an XLA that is named by repository and ref."""
+    def xla(self, tree: SourceTree) -> XlaPlan | None:
+        """What `resolve` will do for an XLA that is named by repository and ref."""
         ref = self.request.xla_ref
         if not ref:
-            return ()
-        if not is_commit(ref):
-            return (ask_ref(tree.xla.repository, ref),)
-        wanted = _checkout(tree.xla.repository, "", ref, self.cache)
-        return () if wanted.folder.is_dir() else wanted.commands(wanted.folder)
+            return None
+        repository = self.request.xla_repository or tree.layout.xla.repository
+        commit = ref if is_commit(ref) else COMMIT_LATER
+        wanted = _checkout(repository, "", commit, self.cache)
+        here = wanted.folder.is_dir()
+        own = patches.named(tree.root / tree.layout.xla.folder)
+        return XlaPlan(
+            ask=None if is_commit(ref) else ask_ref(repository, ref),
+            fetch=() if here else wanted.commands(wanted.folder),
+            patch=patches.commands(wanted.folder, own),
+            repository=repository,
+            commit=commit,
+            folder=patches.copy_of(wanted.folder, own),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class XlaPlan:
+    """An XLA to fetch: the commands in order, and where it will lie."""
+
+    ask: Command | None  # prints the commit, last, where only a branch or tag is known
+    fetch: tuple[Command, ...]
+    patch: tuple[Command, ...]  # the copy, then a patch each: one that does not apply is left out
+    repository: str
+    commit: str
+    folder: Path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +188,7 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
             f"{request.xla_dir}: an XLA folder and an XLA repository were given", hint="drop one"
         )
     parts = urlsplit(request.xla_repository)
-    if parts.password or (parts.username and parts.scheme in {"http", "https"}):
+    if parts.password or parts.query or (parts.username and parts.scheme in {"http", "https"}):
         raise ConfigError(
             f"{without_secrets(request.xla_repository)}: an XLA repository with a password in it",
             hint="leave it out; git's credential helper gives it (git help credentials)",
@@ -231,7 +256,7 @@ def resolve(
         ),
     )
     for warning in tree.warnings:
-        console.warn(warning)
+        console.warn(warning, once=True)
     return tree
 
 
@@ -240,8 +265,6 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
 
     Raises what `resolve` raises for a tree that is here.
     """
-    from rocwheel.console import silent
-
     pin, request = planned.pin, planned.request
     if pin is None or planned.root.is_dir():
         here = replace(planned, request=replace(request, xla_repository="", xla_ref=""))
@@ -261,12 +284,12 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
             xla_dir=request.xla_dir,
             release=pin,
         )
-    if not request.xla_ref:
+    xla = planned.xla(tree)
+    if xla is None:
         return tree
-    repository = request.xla_repository or tree.layout.xla.repository
-    commit = request.xla_ref if is_commit(request.xla_ref) else "0" * 40  # not known yet
-    folder = _checkout(repository, request.xla_ref, commit, planned.cache).folder
-    return replace(tree, xla=Source(repository=repository, commit=commit), xla_dir=folder)
+    return replace(
+        tree, xla=Source(repository=xla.repository, commit=xla.commit), xla_dir=xla.folder
+    )
 
 
 def _checkout(repository: str, ref: str, commit: str, cache: Path) -> Checkout:

@@ -15,24 +15,23 @@ import random
 import re
 import threading
 import time
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from rocwheel import files
 from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectStaleError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-    from datetime import datetime
 
 Body: TypeAlias = "bytes | Path"
 Counter: TypeAlias = "Callable[[int], None]"  # called with bytes that passed since the last call
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+TRIED: Final = "_ROCWHEEL_STORE"  # the variable that hands a store's URL and `tried` on
 BLOCK: Final = 1 << 20
 WHEEL: Final = "application/zip"
 TEXT: Final = "text/plain; charset=utf-8"
@@ -93,6 +92,7 @@ class Options:
     put_limit: int = 5 << 30  # largest single PUT and single copy, bytes
     part_size: int = 256 << 20  # multipart above the limit
     probe_key: str = "_rocwheel/probe"  # where abilities are tried; must be writable
+    tried: str = ""  # what another process of ours found this very store able to do
 
 
 class Store(Protocol):
@@ -100,6 +100,11 @@ class Store(Protocol):
 
     url: str
     connections: int
+
+    @property
+    def tried(self) -> str:
+        """What this store was found able to do, for `Options.tried` of another process."""
+        ...
 
     def locate(self, key: str, /) -> str:
         """The full URL of a key, for people: `s3://bucket/prefix/key`, `file:///folder/key`."""
@@ -125,7 +130,7 @@ class Store(Protocol):
         ...
 
     def stream(self, key: str, sink: Callable[[bytes], object], /) -> Info:
-        """Hand the content to `sink` block by block, from the start again never.
+        """Hand the content to `sink` block by block; what broke off is continued.
 
         Raises ObjectMissingError; a connection that breaks is taken up where it broke, on the
         same content only.
@@ -184,6 +189,15 @@ class Store(Protocol):
         ...
 
 
+def bucket_of(url: str) -> tuple[str, str] | None:
+    """Bucket and prefix of `s3://bucket/prefix`; None for anything else, such as credentials."""
+    parts = urlsplit(url)
+    plain = not (parts.query or parts.fragment)
+    if parts.scheme == "s3" and re.fullmatch(r"[A-Za-z0-9._-]{3,63}", parts.netloc) and plain:
+        return parts.netloc, parts.path.strip("/")
+    return None
+
+
 def open_store(url: str, options: Options | None = None) -> Store:
     """Open a store by its URL; nothing is asked of it yet. Raises ConfigError."""
     options = options or Options()
@@ -192,11 +206,10 @@ def open_store(url: str, options: Options | None = None) -> Store:
         from rocwheel.store.file import FileStore
 
         return FileStore(Path(unquote(parts.path)))
-    plain = not (parts.query or parts.fragment)
-    if parts.scheme == "s3" and re.fullmatch(r"[A-Za-z0-9._-]{3,63}", parts.netloc) and plain:
+    if address := bucket_of(url):
         from rocwheel.store.s3 import S3Store
 
-        return S3Store(parts.netloc, parts.path.strip("/"), options)
+        return S3Store(*address, options)
     raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")
 
 

@@ -7,25 +7,21 @@ no other 4xx. One thing it does not do is done here: a 409 on a conditional writ
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import quote
 
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
-from rocwheel.store import BLOCK, TEXT, Headers, Info, advance, pause, stale
+from rocwheel.store import BLOCK, TEXT, Body, Counter, Headers, Info, Options, advance, pause, stale
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from datetime import datetime
-    from types import TracebackType
-    from typing import IO
-
     from botocore.exceptions import ClientError
     from mypy_boto3_s3 import S3Client
-
-    from rocwheel.store import Body, Counter, Options
 
 Result = TypeVar("Result")
 
@@ -38,6 +34,14 @@ PASSING: Final = frozenset({408, CONFLICT, 429})  # a retry may be answered othe
 
 class BrokenError(Exception):
     """A connection broke while a body was read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contact:
+    """What a server says of us and of the time."""
+
+    who: str  # "" where it does not say
+    clock: datetime | None
 
 
 class Bucket:
@@ -99,12 +103,50 @@ class Bucket:
 
     # Requests
 
+    def contact(self) -> Contact:
+        """Who we are to the server, and its clock. Raises StoreError; 403 is an answer, too."""
+        from botocore.exceptions import ClientError
+
+        with self.translated("", "ListBucket"):
+            try:
+                answer: Any = self.client.head_bucket(Bucket=self.name)
+            except ClientError as exc:
+                if status(exc) == NOT_FOUND:
+                    raise self._no_bucket() from exc
+                if status(exc) != FORBIDDEN:
+                    raise
+                answer = exc.response
+        said = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date", "")
+        with suppress(TypeError, ValueError):
+            return Contact(who=self._who(), clock=parsedate_to_datetime(said))
+        return Contact(who=self._who(), clock=None)
+
+    def _who(self) -> str:
+        """Whom these credentials stand for, "" where the server does not say."""
+        import boto3
+        from botocore.config import Config
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        options = self._options
+        once = Config(connect_timeout=5, read_timeout=5, retries={"total_max_attempts": 1})
+        with suppress(BotoCoreError, ClientError, KeyError):
+            sts = boto3.session.Session().client(
+                "sts",
+                endpoint_url=options.endpoint or None,
+                region_name=options.region or None,
+                config=once,
+            )
+            return str(sts.get_caller_identity()["Arn"])
+        return ""
+
     def head(self, key: str) -> tuple[Info, Headers] | None:
         try:
             with self.translated(key, "HeadObject"):
                 found = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
         except ObjectMissingError:
-            self.see()  # HEAD cannot tell a missing object from a missing bucket
+            # HEAD has no body that tells a missing object from a missing bucket:
+            # https://docs.aws.amazon.com/AmazonS3/latest/API/API_HeadObject.html
+            self.see()
             return None
         return _info(key, found), Headers(
             content_type=found.get("ContentType", ""), cache_control=found.get("CacheControl", "")
@@ -238,7 +280,10 @@ class Bucket:
             self._seen = True
 
     def conditional(self, call: Callable[[], Result]) -> Result | None:
-        """Make a conditional write: None when the condition does not hold; 409 is tried again."""
+        """Make a conditional write: None when the condition does not hold; 409 is tried again.
+
+        https://docs.aws.amazon.com/AmazonS3/latest/userguide/conditional-writes.html
+        """
         from botocore.exceptions import ClientError
 
         failures = 0
@@ -321,12 +366,7 @@ class Window:
         self.seek(0)
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, exc_type: object, *_: object) -> None:
         if exc_type:
             self.seek(0)
 

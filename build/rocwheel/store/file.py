@@ -10,15 +10,19 @@ import errno
 import hashlib
 import os
 import uuid
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Final, NoReturn
+from pathlib import Path
+from typing import Final, NoReturn
 
 from rocwheel import files
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import (
     BLOCK,
     Abilities,
+    Body,
+    Counter,
     Headers,
     Info,
     advance,
@@ -28,12 +32,6 @@ from rocwheel.store import (
     sha256_of,
     stale,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from pathlib import Path
-
-    from rocwheel.store import Body, Counter
 
 OURS: Final = ".rocwheel"
 
@@ -51,6 +49,10 @@ class FileStore:
 
     def http(self, key: str, /) -> str:
         return (self.root / key).as_uri() + ("/" if key.endswith("/") else "")
+
+    @property
+    def tried(self) -> str:
+        return ""  # nothing is tried of a folder
 
     def abilities(self) -> Abilities:
         return Abilities(copy_lacks=(), folder_keys=False)

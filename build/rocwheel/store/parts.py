@@ -6,20 +6,15 @@ the whole for such objects, so they are proven by reading them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from pathlib import Path
+from typing import Any, cast
 
 from rocwheel import files
-from rocwheel.store import BLOCK
-from rocwheel.store.bucket import Window, checksum, served
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-
-    from rocwheel.store import Counter, Headers, Info
-    from rocwheel.store.bucket import Bucket
+from rocwheel.store import BLOCK, Counter, Headers, Info
+from rocwheel.store.bucket import Bucket, Window, checksum, served
 
 
 @dataclass(frozen=True, kw_only=True)

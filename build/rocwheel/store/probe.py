@@ -7,8 +7,11 @@ once, and a runner may not delete.
 
 from __future__ import annotations
 
+import dataclasses
+import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel.errors import ObjectMissingError
 from rocwheel.store import Abilities, sha256_of
@@ -16,19 +19,16 @@ from rocwheel.store.bucket import (
     BAD_REQUEST,
     NOT_IMPLEMENTED,
     PRECONDITION_FAILED,
+    Bucket,
     checksum,
     status,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from rocwheel.store.bucket import Bucket
-
 BODY: Final = b"rocwheel tries here what this store can do; see docs/layout.md\n"
 REFUSALS: Final = {BAD_REQUEST, PRECONDITION_FAILED, NOT_IMPLEMENTED}
 OTHER_ETAG: Final = "0" * 32
-QUOTED, BARE = '"{}"', "{}"  # RFC 9110, and what Ceph's RGW takes
+# RFC 9110 8.8.3, and what Ceph's RGW takes: https://github.com/slatedb/slatedb/issues/1818
+QUOTED, BARE = '"{}"', "{}"
 TRIES: Final = 3  # where others try at the same time, and each write gives another ETag
 
 
@@ -41,7 +41,7 @@ class Etags:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class ProbeResult:
     """What a server was seen to do, one by one; what that comes to is `refusal` and `abilities`.
 
     Without `create_only` or `swap` a second writer could be overwritten. Without `checksums`
@@ -57,6 +57,15 @@ class Seen:
     folder_keys: bool
     upload_listing: bool  # lists uploads in parts that were never finished
     etags: Etags
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> ProbeResult:
+        """What `to_json` wrote."""
+        fields = json.loads(text)
+        return cls(**fields | {"etags": Etags(**fields["etags"])})
 
     def refusal(self) -> str:
         """Why nothing may be written to this server, with what it lacks; "" where it may."""
@@ -91,7 +100,7 @@ def unconditional(missing: Iterable[str]) -> str:
     )
 
 
-def probe(bucket: Bucket, key: str) -> Seen:
+def probe(bucket: Bucket, key: str) -> ProbeResult:
     """Try everything, writing `key`, `key-copy` and `key-folder/` at most.
 
     A condition is only trusted in a spelling in which the right ETag is taken and another refused.
@@ -118,7 +127,7 @@ def probe(bucket: Bucket, key: str) -> Seen:
     source = _spelling(
         bucket, key, lambda tag: accepts(bucket.copy, key, copied, CopySourceIfMatch=tag)
     )
-    return Seen(
+    return ProbeResult(
         create_only=create_only,
         swap=bool(write),
         checksums=stored is not None

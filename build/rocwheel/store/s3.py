@@ -11,14 +11,20 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import threading
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import (
+    Abilities,
     Ability,
+    Body,
+    Counter,
     Headers,
+    Info,
+    Options,
     advance,
     blocks_of,
     differs,
@@ -27,15 +33,9 @@ from rocwheel.store import (
     sha256_of,
     stale,
 )
-from rocwheel.store.bucket import BrokenError, Bucket, checksum
+from rocwheel.store.bucket import BrokenError, Bucket, Contact, checksum
 from rocwheel.store.parts import Parts, honours_condition
-from rocwheel.store.probe import BODY, Seen, probe, unconditional
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from datetime import datetime
-
-    from rocwheel.store import Abilities, Body, Counter, Info, Options
+from rocwheel.store.probe import BODY, ProbeResult, probe, unconditional
 
 
 class S3Store:
@@ -47,13 +47,21 @@ class S3Store:
         self.connections = options.connections
         self._options = options
         self._lock = threading.Lock()
-        self._seen: Seen | None = None
+        self._seen = ProbeResult.from_json(options.tried) if options.tried else None
+
+    @property
+    def tried(self) -> str:
+        return self._seen.to_json() if self._seen else ""
 
     def locate(self, key: str, /) -> str:
         return self._bucket.locate(key)
 
     def http(self, key: str, /) -> str:
         return self._bucket.http(key)
+
+    def contact(self) -> Contact:
+        """Who we are to the server, and its clock. Raises StoreError."""
+        return self._bucket.contact()
 
     def abilities(self) -> Abilities:
         return self._writable("").abilities()
@@ -180,13 +188,13 @@ class S3Store:
     def sweep(self, prefix: str, before: datetime, /) -> tuple[str, ...]:
         return self._bucket.sweep(prefix, before)
 
-    def _tried(self) -> Seen:
+    def _tried(self) -> ProbeResult:
         with self._lock:
             if self._seen is None:
                 self._seen = probe(self._bucket, self._options.probe_key)
             return self._seen
 
-    def _writable(self, key: str) -> Seen:
+    def _writable(self, key: str) -> ProbeResult:
         """What the server can do. Raises RefusedError where that is too little."""
         seen = self._tried()
         if refusal := seen.refusal():

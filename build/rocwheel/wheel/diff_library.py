@@ -7,6 +7,7 @@ unpacked only where objects of one size could differ in content. Both files are 
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from rocwheel.wheel.zip_reader import ZipArchive, ZipMember
 
+RATIO: Final = 1000  # unpacked to packed bytes of a bundle; the most that was published is 114
 FEW: Final = 24  # code objects that are named one by one; of more, sums by target
 Row: TypeAlias = tuple[str, str, str, "tuple[int, int] | None"]  # aspect, before, after, sizes
 
@@ -56,7 +58,7 @@ def _read(library: SharedObject) -> _Read:
     try:
         for piece in library.stream():
             found.feed(piece)
-        ranges = _Ranges(found.bundles)
+        ranges = _Ranges(found.bundles, member.size)
         while need := max(found.again(), ranges.left):
             for piece in library.stream():
                 found.feed(piece)
@@ -72,8 +74,13 @@ def _read(library: SharedObject) -> _Read:
 class _Ranges:
     """Digests of bundles as they lie in a file, taken while its bytes pass by once."""
 
-    def __init__(self, bundles: tuple[hip.Bundle, ...]) -> None:
-        self._open = [(item.offset, item.offset + item.size, hashlib.sha256()) for item in bundles]
+    def __init__(self, bundles: tuple[hip.Bundle, ...], size: int) -> None:
+        """A bundle ends where it says, but before the next one and with the file."""
+        ends = [*(item.offset for item in bundles[1:]), size]
+        self._open = [
+            (item.offset, min(item.offset + item.size, end), hashlib.sha256())
+            for item, end in zip(bundles, ends, strict=False)
+        ]
         self._all = tuple(digest for _, _, digest in self._open)
         self._at = 0
 
@@ -223,11 +230,17 @@ def _digests(
 
 
 def _bundle_digests(bundle: hip.Bundle, source: hip.Forward) -> dict[str, str]:
+    """Nothing for a bundle that is damaged, or unpacks to more than any that was published."""
+    in_order = sorted(bundle.objects, key=lambda item: item.offset)
+    if any(one.offset + one.size > two.offset for one, two in itertools.pairwise(in_order)):
+        return {}
     digests = [(item, hashlib.sha256()) for item in bundle.objects]
-    at = 0
+    at, most = 0, min(bundle.unpacked, RATIO * bundle.size)
     with suppress(ValueError):  # damaged: then it is shorter than it says
         if source.range(bundle.offset, bundle.size):
             for piece in hip.unpacked(bundle, source):
+                if at > most:
+                    return {}
                 view = memoryview(piece)
                 for item, digest in digests:
                     start, end = item.offset - at, item.offset + item.size - at

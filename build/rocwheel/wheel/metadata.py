@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocwheel.errors import WheelError
+from rocwheel.wheel import requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -51,16 +52,12 @@ class WheelName:
         Accepts what `packaging.utils.parse_wheel_filename` accepts, without importing it: that
         costs as much as renaming a wheel.
         """
-        from packaging.version import InvalidVersion, Version
-
         hint = "a wheel is named project-version-python-abi-platform.whl"
         match = _FILENAME.match(filename)
         if match is None:
             raise WheelError(f"{filename}: not a wheel's name", hint=hint)
-        try:
-            Version(match["version"].replace("_", "-"))
-        except InvalidVersion as exc:
-            raise WheelError(f"{filename}: {exc}", hint=hint) from exc
+        if requirements.version(match["version"].replace("_", "-")) is None:
+            raise WheelError(f"{filename}: its version is not PEP 440", hint=hint)
         return cls(
             distribution=match["project"],
             project=normal_name(match["project"]),
@@ -191,7 +188,10 @@ class KeyValueText:
     def _fields(self) -> Iterable[tuple[str, str]]:
         for line in self._lines:
             if match := _FIELD.match(line):
-                yield match[1], match[2].strip()
+                value = match[2].strip()
+                if match[1].lower() == "name":  # pip and uv take no name of several lines
+                    value = match[2].removesuffix("\n").removesuffix("\r").strip(" \t")
+                yield match[1], value
 
 
 def read_record(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:

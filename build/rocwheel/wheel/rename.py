@@ -13,8 +13,9 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from rocwheel.console import brief
 from rocwheel.errors import ConfigError, WheelError
-from rocwheel.wheel import together
+from rocwheel.wheel import requirements, together
 from rocwheel.wheel.metadata import (
     KeyValueText,
     RecordRow,
@@ -43,12 +44,18 @@ _CLAUSE: Final = re.compile(r"(===|==|<=|>=|~=|!=|<|>)\s*([^\s,;()]+)")
 _RELEASE: Final = re.compile(rb"^(_release_version\b[^=\n]*=[ \t]*['\"])([^'\"\n]+)", re.MULTILINE)
 # PEP 425 and 600; https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
 _TAGS: Final = {
-    "python": (re.compile(r"(?:py|cp|pp|ip|jy|graalpy)[0-9]+\Z"), "cp312"),
-    "ABI": (re.compile(r"none\Z|abi3\Z|abi3t\Z|(?:cp|pypy|graalpy)[0-9]+[a-z0-9_]*\Z"), "cp312"),
+    "python": (re.compile(r"(?:py|cp|pp|ip|jy|graalpy)[1-9][0-9]{0,3}\Z"), "cp312"),
+    "ABI": (
+        re.compile(r"none\Z|abi3\Z|abi3t\Z|(?:cp|pypy|graalpy)[1-9][a-z0-9_]{0,30}\Z"),
+        "cp312",
+    ),
     "platform": (
         re.compile(
-            r"any\Z|win32\Z|win_[a-z0-9]+\Z|linux_[a-z0-9_]+\Z|macosx_[0-9]+_[0-9]+_[a-z0-9_]+\Z"
-            r"|manylinux(?:1|2010|2014)_[a-z0-9_]+\Z|(?:many|musl)linux_[0-9]+_[0-9]+_[a-z0-9_]+\Z"
+            r"any\Z|win32\Z|win_[a-z0-9]+\Z|linux_[a-z0-9_]+\Z"
+            r"|macosx_[1-9][0-9]?_[0-9]{1,2}_[a-z0-9_]+\Z"
+            r"|manylinux(?:1|2010|2014)_[a-z0-9_]+\Z"
+            # The levels of glibc 2 begin with 2.5 (PEP 513), those of musl with 1.1.
+            r"|manylinux_2_(?:[5-9]|[1-9][0-9])_[a-z0-9_]+\Z|musllinux_1_[1-9][0-9]?_[a-z0-9_]+\Z"
         ),
         "manylinux_2_28_x86_64",
     ),
@@ -97,8 +104,6 @@ class NewVersion:
 
     def of(self, old: Version) -> Version:
         """The new version of a wheel that has version `old`. Raises ConfigError."""
-        from packaging.version import InvalidVersion, Version
-
         if self.post is not None and (old.is_devrelease or old.is_prerelease):
             raise ConfigError(
                 f"{old}: a pre-release has no post-releases", hint="give --version instead"
@@ -109,12 +114,17 @@ class NewVersion:
             if self.local
             else f"{old.base_version}.post{self.post}{local}"
         )
-        try:
-            new = Version(text)
-        except InvalidVersion as exc:
+        new = requirements.version(text)
+        if new is None:
             raise ConfigError(
-                f"{text!r}: not a PEP 440 version", hint="write for example 0.9.1.post1 or rocm7.10"
-            ) from exc
+                f"{brief(text)!r}: not a PEP 440 version",
+                hint="write for example 0.9.1.post1 or rocm7.10",
+            )
+        if not requirements.fits(new):
+            raise ConfigError(
+                brief(f"{text}: a number in it is larger than installers take"),
+                hint=f"the largest is {requirements.LARGEST}",
+            )
         if str(new) != text:
             raise ConfigError(
                 f"{text!r}: PEP 440 spells it {str(new)!r}", hint="give it in normal form"
@@ -144,6 +154,8 @@ def plan_retag(
                 abis=abis or before.abis,
                 platforms=platforms or before.platforms,
             )
+            if pythons or abis:
+                _check_pairs(after)
             wheel = draft.headers("WHEEL")
             if tuple(sorted(wheel.all("Tag"))) != after.tags:
                 wheel.replace_all("Tag", after.tags)
@@ -196,7 +208,11 @@ def apply(plans: Iterable[Rename], folder: Path) -> tuple[Path, ...]:
     Raises WheelError when a file of another content has one of the names, HostError when the
     folder cannot be written.
     """
-    with Outbox(folder) as box:
+    return _write(plans, Outbox(folder))
+
+
+def _write(plans: Iterable[Rename], outbox: Outbox) -> tuple[Path, ...]:
+    with outbox as box:
 
         def write(plan: Rename) -> Path:
             with ZipArchive(plan.source, stamp=plan.stamp) as archive:
@@ -209,6 +225,16 @@ def apply(plans: Iterable[Rename], folder: Path) -> tuple[Path, ...]:
                 return box.write(str(plan.after), parts, archive)
 
         return tuple(together.each(write, plans))
+
+
+def check(plans: Iterable[Rename], folder: Path) -> None:
+    """Refuse what `apply` would refuse because a file is there; leaves nothing behind.
+
+    Only wheels whose name is taken are written, aside, to be compared. Raises as `apply` does.
+    """
+    taken = [plan for plan in plans if (folder / str(plan.after)).exists()]
+    if taken:
+        _write(taken, Outbox(folder, keep=False))
 
 
 class _Draft:
@@ -270,17 +296,15 @@ class _Draft:
 
     def edit_version_modules(self, old: Version, new: Version) -> None:
         """Write the new version where a version.py carries the old release version."""
-        from packaging.version import InvalidVersion, Version
-
         for member in self._archive.members:
-            if member.name.rpartition("/")[2] != "version.py" or member.size > TEXT:
+            if member.name.rpartition("/")[2] != "version.py":
                 continue
+            if member.size > TEXT:  # a version in it would stay as it is
+                self._archive.refuse(f"{member.name}: {member.size} bytes, too large to be edited")
             content = self._archive.read(member.name)
             match = _RELEASE.search(content)
-            try:
-                release = Version(match[2].decode("utf-8", "replace")) if match else None
-            except InvalidVersion:
-                continue
+            text = match[2].decode("utf-8", "replace") if match else ""
+            release = requirements.version(text)
             if match and release and release.base_version == old.base_version:
                 # Everywhere: JAX's module repeats the assignment in the code that writes it.
                 self.edit(member.name, content.replace(match[0], match[1] + str(new).encode()))
@@ -315,8 +339,32 @@ def _tags(text: str, kind: str) -> tuple[str, ...]:
     tags = tuple(dict.fromkeys(text.split("."))) if text else ()
     for tag in tags:
         if not pattern.match(tag):
-            raise ConfigError(f"{tag!r}: not a {kind} tag", hint=f"write for example {example}")
+            shown = brief(repr(tag if len(tags) > 1 and tag else text))
+            raise ConfigError(f"{shown}: not a {kind} tag", hint=f"write for example {example}")
     return tags
+
+
+def _check_pairs(name: WheelName) -> None:
+    """Raises ConfigError where an interpreter or an ABI of a wheel fits no other part of its tag.
+
+    PEP 425: an ABI that names a CPython is that one's own, abi3 is any CPython 3's, none is all's.
+    """
+
+    def fits(python: str, abi: str) -> bool:
+        if own := re.match(r"cp[0-9]+", abi):
+            return python == own[0]
+        if abi in ("abi3", "abi3t"):
+            return python.startswith("cp3")
+        return abi == "none" or not python.startswith("cp")
+
+    for python in name.pythons:
+        for abi in name.abis:
+            alone = not any(fits(python, each) for each in name.abis)
+            if alone or not any(fits(each, abi) for each in name.pythons):
+                raise ConfigError(
+                    f"{python}-{abi}: no Python has this interpreter tag with this ABI tag",
+                    hint="give --python-tag and --abi-tag that belong together, as cp312 and cp312",
+                )
 
 
 def _pins(
@@ -349,13 +397,14 @@ def _pinned(text: str, old: Version, new: Version) -> str:
     Only versions in it change, at their places; a pin on another version than `old` is none of
     this set's (jax's extra `minimum-jaxlib` has one). Raises WheelError where that cannot be.
     """
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement as exc:
-        raise WheelError(f"METADATA: Requires-Dist {text!r}: {exc}", hint="mend it") from exc
+    requirement = requirements.requirement(text)
+    if requirement is None:
+        raise WheelError(
+            brief(f"METADATA: Requires-Dist {text!r} is not PEP 508"), hint="build the wheel again"
+        )
     admits = requirement.specifier.contains
     bases = (old, type(old)(old.base_version))  # a plugin 0.9.2.post1 pins pjrt 0.9.2
     if requirement.url or not any(admits(version, prereleases=True) for version in bases):

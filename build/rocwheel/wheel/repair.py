@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import __version__
-from rocwheel.console import count
+from rocwheel.console import brief, count
 from rocwheel.errors import WheelError
 from rocwheel.process import Command, GuestPath
 from rocwheel.store import sha256_of
@@ -128,7 +128,9 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
     """
     report = inspect(path, hashes=True)
     for problem in report.record:
-        raise WheelError(f"{path}: {problem}", hint="build the wheel again; RECORD must hold")
+        raise WheelError(
+            f"{path}: {brief(problem)}", hint="build the wheel again; RECORD must hold"
+        )
     known = kind_of(report.project)
     kind = kind or (known[0] if known else None)
     grafting = _missing(report, policy, kind)
@@ -187,6 +189,7 @@ def apply(
         after = replace(report.filename, platforms=(platform,))
         parts, changed = bench.parts(after.tags)
         path = box.write(str(after), parts, archive)
+        archive.check_digest(report.sha256)  # what was planned is what was read again
     changed = changed or after != report.filename
     known = replace(report, path=path, stamp=Stamp.of(path.stat()))
     return RepairResult(
@@ -218,8 +221,8 @@ def _missing(
             found[item.path] = names
     if refused:
         raise WheelError(
-            f"{report.path}: {', '.join(refused)}: the policy neither expects that on the system"
-            " nor in ROCm nor allows to graft it",
+            f"{report.path}: {brief(', '.join(refused))}: the policy neither expects that on the"
+            " system nor in ROCm nor allows to graft it",
             hint="link the right library, or allow this one in ci/wheel_policy.yaml",
         )
     return found
@@ -262,7 +265,7 @@ def _platform(report: WheelReport, facts: Iterable[ElfFacts], policy: WheelPolic
     if level is None:
         excess = (name for item in files for name in policy.excess(policy.manylinux[-1], item))
         raise WheelError(
-            f"{report.path}: no manylinux level has {', '.join(sorted(set(excess)))}",
+            f"{report.path}: no manylinux level has {brief(', '.join(sorted(set(excess))))}",
             hint="build with an older sysroot",
         )
     return level.tag(machines.pop())

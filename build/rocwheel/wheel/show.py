@@ -148,6 +148,7 @@ def verdict_lines(found: Mapping[str, tuple[Finding, ...]]) -> Iterator[str]:
 
 
 def ships(found: Mapping[str, tuple[Finding, ...]]) -> bool:
+    """Whether wheels with these findings may be published: none is an error."""
     return not any(_errors(findings) for findings in found.values())
 
 

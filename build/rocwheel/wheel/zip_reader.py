@@ -10,14 +10,17 @@ that PyPI has refused since 2025.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import os
+import re
 import stat
 import struct
 import zlib
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
+from rocwheel.console import brief
 from rocwheel.errors import WheelError
 
 if TYPE_CHECKING:
@@ -52,6 +55,7 @@ NAME: Final = 1024  # bytes of a member's path; with a prefix it must fit into P
 PART: Final = 255  # bytes of one name in it (NAME_MAX)
 READ: Final = 256 << 10  # bytes of compressed input at a time
 CHUNK: Final = 1 << 20  # bytes of inflated output at a time
+_LIKE_AN_ARCHIVE: Final = re.compile(rb"PK[\0-\x1f]")  # uv refuses such a comment, too
 SMALL: Final = 64 << 10  # bytes of a member up to which the standard library inflates it
 
 
@@ -176,7 +180,7 @@ class ZipArchive:
         return self._fd
 
     def refuse(self, problem: str) -> NoReturn:
-        raise WheelError(f"{self.path}: {problem}", hint="build or fetch the wheel again")
+        raise WheelError(f"{self.path}: {brief(problem)}", hint="build or fetch the wheel again")
 
     def _check_unchanged(self) -> None:
         try:
@@ -184,6 +188,17 @@ class ZipArchive:
         except OSError:
             now = None
         if now != self.stamp:
+            self._changed()
+
+    def check_digest(self, announced: str) -> None:
+        """Read all of the file again; raises WheelError where its SHA-256 is not the announced one.
+
+        Size, time and inode of a file that is written to in place can be made to look the same.
+        """
+        digest = hashlib.sha256()
+        for piece in self.raw(0, self.size, step=CHUNK):
+            digest.update(piece)
+        if digest.hexdigest() != announced:
             self._changed()
 
     def _changed(self) -> NoReturn:
@@ -268,6 +283,8 @@ class ZipArchive:
         _, disk, first_disk, here, count, size, offset, length = END.unpack_from(tail, at)
         if at + END.size + length != len(tail):
             self.refuse("bytes after its end record")
+        if _LIKE_AN_ARCHIVE.search(tail, at + END.size):
+            self.refuse("its comment looks like another archive")
         if disk or first_disk or here != count:
             self.refuse("spans several disks")
         directory = CentralDirectory(
@@ -341,7 +358,7 @@ class ZipArchive:
         if len(raw) - at < CENTRAL.size:
             self.refuse("its central directory is cut short")
         fields = CENTRAL.unpack_from(raw, at)
-        signature, made, needed, flags, method, _, _, _, compressed, size = fields[:10]
+        signature, _, needed, flags, method, _, _, _, compressed, size = fields[:10]
         name_length, extra_length, comment_length, disk, _, attributes, offset = fields[10:]
         length = CENTRAL.size + name_length + extra_length + comment_length
         if signature != CENTRAL_SIGNATURE or at + length > len(raw):
@@ -353,6 +370,8 @@ class ZipArchive:
             self.refuse(f"{name}: encrypted, or a flag no wheel uses ({flags:#06x})")
         if method not in (STORED, DEFLATED):
             self.refuse(f"{name}: compression method {method}; wheels are stored or deflated")
+        if method == STORED and flags & FLAG_DESCRIPTOR:  # uv, while it downloads, says the same
+            self.refuse(f"{name}: stored with its sizes behind it, so that nobody sees its end")
         if disk not in (0, U16):
             self.refuse("spans several disks")
         extra = raw[at + CENTRAL.size + name_length : at + length - comment_length]
@@ -365,7 +384,8 @@ class ZipArchive:
         )
         if disk:
             self.refuse("spans several disks")
-        kind = stat.S_IFMT(attributes >> 16) if made >> 8 == UNIX else 0
+        # Whatever made it: unzip takes the bits of other makers too, and pip of all.
+        kind = stat.S_IFMT(attributes >> 16)
         if kind not in (0, stat.S_IFDIR if name.endswith("/") else stat.S_IFREG):
             self.refuse(f"{name}: a link or a special file; wheels hold files only")
         return _Record(

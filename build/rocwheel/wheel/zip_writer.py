@@ -420,8 +420,10 @@ class Outbox:
     killed leaves anything behind.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, keep: bool = True) -> None:
+        """With `keep=False` nothing appears: files are held against those that have their names."""
         self.folder = folder
+        self._keep = keep
         self._drafts: dict[str, _DraftFile] = {}
         self._lock = threading.Lock()
 
@@ -465,7 +467,9 @@ class Outbox:
         try:
             for name, draft in self._drafts.items():
                 final = self.folder / name
-                if draft.publish(final):
+                if not self._keep:
+                    draft.refuse_other(final)
+                elif draft.publish(final):
                     made.append(final)
         except BaseException:
             for final in made:
@@ -507,12 +511,8 @@ class _DraftFile:
             # Only with a descriptor for the source does link() follow the link in /proc.
             os.link(self._path, final, src_dir_fd=None if self._hidden else self.descriptor)
         except FileExistsError:
-            if same_bytes(pieces(self._path), pieces(final)):
-                return False
-            raise WheelError(
-                f"{final}: exists with other content",
-                hint="choose another folder with --output; wheels are never overwritten",
-            ) from None
+            self.refuse_other(final)
+            return False
         except OSError as exc:
             if self._hidden is None or exc.errno not in _NO_LINKS:
                 raise HostError(f"{final}: {exc.strerror}", hint="check the folder") from exc
@@ -520,6 +520,14 @@ class _DraftFile:
                 raise WheelError(f"{final}: exists", hint="choose another folder") from exc
             self._hidden.rename(final)
         return True
+
+    def refuse_other(self, final: Path) -> None:
+        """Raises WheelError where this path has other bytes."""
+        if not same_bytes(pieces(self._path), pieces(final)):
+            raise WheelError(
+                f"{final}: exists with other content",
+                hint="choose another folder with --output; wheels are never overwritten",
+            ) from None
 
     def discard(self) -> None:
         os.close(self.descriptor)

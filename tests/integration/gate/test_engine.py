@@ -934,7 +934,7 @@ print(run.verdict.state.value, run.results.counts.passed, run.results.counts.not
 def _start(root, tmp_path):
     script = tmp_path / "program.py"
     tests = Path(__file__).parents[2]
-    path = [str(tests), str(tests.parent / "build")]
+    path = [str(tests), str(tests.parent / "build"), str(tests.parent)]
     script.write_text(PROGRAM.format(path=path, root=str(root)))
     process = subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True)
     until = time.monotonic() + 30
@@ -987,7 +987,7 @@ with Slots(folder=Path({slots!r}), boot="b").take(
 def test_a_gate_killed_outright_frees_its_device_only_when_nothing_uses_it(root, tmp_path):
     script, folder = tmp_path / "holder.py", tmp_path / "slots"
     tests = Path(__file__).parents[2]
-    path = [str(tests), str(tests.parent / "build")]
+    path = [str(tests), str(tests.parent / "build"), str(tests.parent)]
     script.write_text(HOLDER.format(path=path, root=str(root), slots=str(folder)))
     process = subprocess.Popen([sys.executable, script])
     until = time.monotonic() + 30

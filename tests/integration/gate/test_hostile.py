@@ -54,6 +54,7 @@ def forged(**values):
 def test_before(): pass
 """
 TAIL = "\ndef test_after(): pass\n"
+LOG = "Path(os.readlink('/proc/self/fd/1'))"
 PASS, FAIL, CRASH, HANG = Outcome.PASSED, Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT
 FINISH = (
     'forged(event="finish", key="x", test="test_a.py::test_it", batch=0, offset=0, '
@@ -75,7 +76,7 @@ class Kind:
     state: State | None = None  # of the verdict, when it is not that of the outcome
     outside: bool = False  # whether the body is module code with its own `test_it`
     left: str = ""  # part of what it is said to have left
-    deadline: float = 2.0  # of a test; more for what takes long on a busy machine
+    deadline: float = 60.0  # of a test: only what hangs has to meet one
 
 
 def crash(body: str, message: str = "", **more: object) -> Kind:
@@ -83,7 +84,7 @@ def crash(body: str, message: str = "", **more: object) -> Kind:
 
 
 def hang(body: str, message: str = "no end after", **more: object) -> Kind:
-    return Kind(body, HANG, message, **more)
+    return Kind(body, HANG, message, deadline=3.0, **more)
 
 
 def fail(body: str, message: str = "", **more: object) -> Kind:
@@ -94,6 +95,7 @@ def well(body: str, **more: object) -> Kind:
     return Kind(body, PASS, **more)
 
 
+SLOW = 150.0  # seconds for one kind on a machine that does much else
 BROKE = "broke the protocol"
 KINDS = {
     # how a process can end
@@ -122,7 +124,6 @@ KINDS = {
                                 "exit status 4"),
     "CPU limit": crash(
         "resource.setrlimit(resource.RLIMIT_CPU, (1, 1))\n    while True: pass", "SIGKILL",
-        deadline=60.0,
     ),
     # what only looks like an end
     "SystemExit": fail("sys.exit(0)", "SystemExit"),
@@ -140,7 +141,7 @@ KINDS = {
     "RecursionError": fail("f = lambda f: f(f)\n    f(f)", "recursion"),
     "an exception with a lone surrogate": fail("raise ValueError('\\ud83d')", "\\ud83d"),
     "an exception with control characters": fail("raise ValueError('\\x1b[2J\\x00')", "\\x1b[2J"),
-    "a huge exception": fail("raise ValueError('x' * (2 << 20))", "xxx", deadline=60.0),
+    "a huge exception": fail("raise ValueError('x' * (2 << 20))", "xxx"),
     "an exception group": fail("raise __import__('builtins').__dict__.get('ExceptionGroup', "
                                "lambda m, e: ValueError(m))('several', [ValueError('a')])", ""),
     # hangs
@@ -258,6 +259,65 @@ KINDS = {
         "@pytest.mark.xfail(run=False)\ndef test_it(): os.abort()", Outcome.SKIPPED, outside=True,
         state=State.PASS,
     ),
+    # what it does to the files and processes around it
+    "its log is removed": fail(f"{LOG}.unlink(); assert 0", "assert 0"),
+    "its log is a pipe that nobody writes": fail(
+        f"p = {LOG}; p.unlink(); os.mkfifo(p); assert 0", "assert 0"
+    ),
+    "its log is a folder": fail(f"p = {LOG}; p.unlink(); p.mkdir(); assert 0", "assert 0"),
+    "its log has no end": fail(
+        f"p = {LOG}; p.unlink(); p.symlink_to('/dev/zero'); assert 0", "assert 0"
+    ),
+    "its log is a TiB long": fail("os.ftruncate(1, 1 << 40); assert 0", "assert 0"),
+    "its log is cut": fail("print('x' * 99999, flush=True); os.ftruncate(1, 0); assert 0", "assert"),
+    "all logs are removed": fail(f"__import__('shutil').rmtree({LOG}.parent); assert 0", "assert 0"),
+    "the file of its stacks is a pipe": crash(
+        f"p = {LOG}.with_suffix('.stacks'); p.unlink(); os.mkfifo(p); os.abort()", "SIGABRT"
+    ),
+    "its supervisor is stopped": well("os.kill(os.getppid(), signal.SIGSTOP)"),
+    "its supervisor is stopped, and it hangs": hang(
+        "os.kill(os.getppid(), signal.SIGSTOP); time.sleep(1000)"
+    ),
+    "its supervisor is stopped, and it crashes": crash(
+        "os.kill(os.getppid(), signal.SIGSTOP); os.abort()", "SIGABRT"
+    ),
+    "the pipe of commands cannot be waited for": well(
+        "[os.set_blocking(n, False) for n in pipes(False)]"
+    ),
+    # what it takes from its process
+    "the recursion limit": well(
+        "import inspect; sys.setrecursionlimit(len(inspect.stack()) + 8)",
+        left="another recursion limit",
+    ),
+    "all imported modules": well(
+        "sys.modules.clear()", left="no imported modules", state=State.CRASH
+    ),
+    "the built-in functions": crash("import builtins; builtins.len = builtins.isinstance = None"),
+    "the function that imports": well(
+        "import builtins; builtins.__import__ = None", left="another __import__"
+    ),
+    "what waits for processes": crash("os.waitid = os.kill = None"),
+    "another user": well(
+        "os.geteuid() or (os.setgid(65534), os.setuid(65534))",
+        left="another user" if os.geteuid() == 0 else "",
+    ),
+    "pytest's own loop": fail(
+        "def test_it(request): request.session.shouldstop = 'enough'",
+        "stopped the whole session: enough", outside=True,
+    ),
+    "the plugin that runs it": fail(
+        "def test_it(request):\n    manager = request.config.pluginmanager\n"
+        "    for plugin in list(manager.get_plugins()):\n"
+        "        if 'rocwheel' in type(plugin).__module__: manager.unregister(plugin)",
+        "no outcome", outside=True,
+    ),
+    "a repr that never ends": hang(
+        "class R:\n        def __repr__(self):\n            while True: pass\n    assert R() == 1"
+    ),
+    "a repr that ends the process": crash(
+        "class R:\n        def __repr__(self): os._exit(0)\n    assert R() == 1", "exit status 0"
+    ),
+    "a coroutine": fail("async def test_it(): assert 0", "async def", outside=True),
     "a report made a pass": fail(
         "def test_it(): assert 0, 'hidden'", "hidden", outside=True,
     ),
@@ -276,7 +336,7 @@ def pytest_runtest_makereport(item, call):
 
 
 def test_the_corpus_has_the_kinds_it_is_said_to_have():
-    assert len(KINDS) >= 88
+    assert len(KINDS) >= 110
 
 
 @pytest.fixture
@@ -323,7 +383,7 @@ def test_a_hostile_test_has_its_outcome_and_hurts_no_other(root, kind):
     assert kind.left in " ".join(run[name].attempts[0].left if run[name].attempts else ())
     readable(run)
     assert not processes_of(root), "nothing of it lives on"
-    assert time.monotonic() - started < 40
+    assert time.monotonic() - started < SLOW, "it cost no more than its own deadline"
 
 
 # --- random scripts of behaviours ----------------------------------------------------------------

@@ -27,7 +27,7 @@ from rocwheel.gate.suite import discovery, suites
 from rocwheel.gate.verdict.judge import judge
 from rocwheel.host import machine as machines
 from rocwheel.process import HostRunner, base_env
-from rocwheel.report import page
+from rocwheel.report import gate_page
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -73,9 +73,9 @@ def smoke(interpreter, tmp_path_factory):
     request = asked(interpreter, folder, wheels=wheels, device=DeviceChoice.CPU, keep=True)
     host = gate.host(folder)
     gated = room.run(request, host, Console(StringIO(), clock=time.monotonic), Watcher())
-    (work,) = (host.cache / "gate").glob("gate-*")
-    yield request, gated, work / "env/bin/python"
-    shutil.rmtree(work)
+    (env,) = (host.cache / "gate/environments").glob("*/env")
+    yield request, gated, env / "bin/python"
+    shutil.rmtree(host.cache / "gate")
 
 
 def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke):
@@ -85,7 +85,7 @@ def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke):
     assert gated.results.counts.ran >= request.suite.demand.must_run
     assert gated.results.counts.skipped <= 3, "TF32 and recurrent networks; jax_triton"
     assert gated.results.duration_ms < 300_000
-    used = {item.name: item for item in page.libraries_of(gated.results, {})}
+    used = {item.name: item for item in gate_page.libraries_of(gated.results, {})}
     assert set(used) == {library.name for library in request.libraries}
     assert {item.status for item in used.values()} == {"nominal"}
     assert all(item.passed for item in used.values())

@@ -154,8 +154,13 @@ def test_a_staged_set_is_installed_by_hash_tested_and_its_verdict_kept(
     assert verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}
     assert verdict.backend == "cpu", "without JAX only the CPU needs nobody's word"
     assert "pytest==8.4.2" in gated.results.environment["packages"].split()
-    assert not list((host.cache / "gate").glob("gate-*")), "the environment is gone"
-    assert (verdict.ran.pytest, verdict.ran.unofficial) == ("8.4.2", ("--device cpu",))
+    assert not list((host.cache / "gate/work").iterdir()), "what is the run's alone is gone"
+    assert gated.results.environment["environment"].startswith("made in ")
+    assert verdict.ran.pytest == "8.4.2"
+    assert verdict.ran.unofficial == (
+        "--device cpu",
+        "this rocwheel does not know the commit it was built from",
+    )
 
     key, stored = storing.put(place, verdict, render(gated.results, gated.found, {}))
     (found,) = verdicts.find(place, manifest.sha256)
@@ -507,6 +512,48 @@ def test_a_gate_without_a_passing_machine_never_exits_zero(at, tmp_path, interpr
     assert "no-runner" in capsys.readouterr().out
 
 
+def test_several_suites_are_one_command_each_with_its_own_reports(
+    at, tmp_path, interpreter, capsys
+):
+    make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--wheels", "wh"]
+    words = ["gate", *common, "--suite", "smoke", "--suite", "unit", "--jax-tests", "wh"]
+    assert main([*words, "--output", "out", "--json"]) == State.NO_RUNNER.exit_code
+    told = json.loads(capsys.readouterr().out)["gates"]
+    assert [(item["suite"], item["state"]) for item in told] == [
+        ("smoke", "no-runner"), ("unit", "no-runner"),
+    ]  # fmt: skip
+    for item in told:
+        results = storing.results_in(at / "out" / item["suite"])
+        again = results.environment["command"]
+        assert f"--suite={item['suite']}" in again, "run again alone"
+        assert again.count("--suite") == 1
+    for wrong in (["--test", "a.py::b"], ["--failed-of", "x"]):
+        assert main([*words, *wrong]) == 2
+
+
+def test_suites_that_want_other_versions_of_a_package_share_no_environment(request_):
+    other = replace(SUITE, name="other", requirements=("absl-py==2.3.1", "pytest==8.4.2"))
+    shared = replace(request_, beside=(other,))
+    assert shared.packages == ("absl-py==2.3.1", "pytest==8.4.2")
+    against = replace(other, requirements=("pytest==9.0.0",))
+    with pytest.raises(
+        ConfigError, match=r"own wants pytest==8\.4\.2, other wants pytest==9\.0\.0"
+    ):
+        _ = replace(request_, beside=(against,)).packages
+
+
+def test_a_test_that_changes_the_environment_is_no_pass(request_, host, console, checkout):
+    (checkout / "suites/own/test_b.py").write_text(
+        "import jaxlib\nfrom pathlib import Path\n"
+        "def test_b(): Path(jaxlib.__file__).write_text('version = 1')\n"
+    )
+    gated = gate(request_, host, console)
+    assert gated.found.state is State.INFRA
+    assert "changed while tests ran: env/lib" in gated.found.message
+    assert not list(host.cache.glob("gate/environments/*/environment.json"))
+
+
 def test_rerun_asks_for_what_failed_with_the_same_packages_and_devices(at, tmp_path, capsys):
     results = rich()
     line = f"gate --wheels={tmp_path} --family=gfx90a --python=3.12 --suite=smoke"
@@ -667,14 +714,16 @@ def test_sigterm_ends_the_command_with_not_run_and_its_reports(tmp_path, interpr
     said = ""
     for line in gate_.stderr:
         said += line
-        if "A fresh environment" in line:
+        if "The environment" in line:
             gate_.terminate()
             break
     said += gate_.communicate(timeout=60)[1]
     assert gate_.returncode == State.NOT_RUN.exit_code, said
     results = (tmp_path / f"gate-results/miniature-{interpreter.version}/results.json").read_bytes()
     assert Results.from_bytes(results, name="r").faults[0].state is State.NOT_RUN
-    assert not list((tmp_path / "cache/rocwheel/gate").glob("gate-*"))
+    kept = tmp_path / "cache/rocwheel/gate"
+    assert not list((kept / "work").iterdir())
+    assert not list(kept.glob("environments/*/environment.json")), "half an environment is none"
 
 
 def test_github_gets_outputs_summary_and_annotation(at, tmp_path, interpreter, monkeypatch, capsys):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import http.server
-import subprocess
 import threading
-import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -13,9 +11,7 @@ from pathlib import Path
 
 import pytest
 import requests
-from support import engines
-from support.processes import DIES_WITH_US
-from support.s3 import free_port
+from support import engines, registries
 
 from rocwheel import container
 from rocwheel.container import EngineKind
@@ -51,31 +47,8 @@ def asked(engine, runner):
 @pytest.fixture
 def address(tmp_path):
     """A registry that dies with the test."""
-    port = free_port()
-    (tmp_path / "config.yml").write_text(
-        "version: 0.1\nlog: {level: error}\n"
-        f"storage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
-        f"http: {{addr: 127.0.0.1:{port}}}\n"
-    )
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [*DIES_WITH_US, "docker-registry", "serve", str(tmp_path / "config.yml")],
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        until = time.monotonic() + 20
-        while True:
-            try:
-                requests.get(f"http://127.0.0.1:{port}/v2/", timeout=1)
-                break
-            except requests.ConnectionError:
-                assert time.monotonic() < until
-                time.sleep(0.1)
-        yield f"127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait()
+    with registries.serving(tmp_path) as where:
+        yield where
 
 
 @pytest.fixture(scope="module")
@@ -259,3 +232,16 @@ def test_whichever_request_a_push_loses_the_next_push_finishes(inputs, image, ad
             remote, _ = push(image, name, "one")
             assert remote.config == image.config
         server.shutdown()
+
+
+def test_a_moving_tag_names_the_very_same_bytes(address, image, push):
+    pushed, _ = push(image, f"{address}/moving", "one")
+    session = requests.Session()
+    registry.point(f"{address}/moving", "latest", pushed.digest, session=session, config=NOBODY)
+    there = registry.look(f"{address}/moving", "latest", session=session, config=NOBODY)
+    assert (there.digest, there.config) == (pushed.digest, pushed.config)
+    gone = "sha256:" + "0" * 64
+    with pytest.raises(StoreError, match="has it no more"):
+        registry.point(f"{address}/moving", "latest", gone, session=session, config=NOBODY)
+    still = registry.look(f"{address}/moving", "latest", session=session, config=NOBODY)
+    assert still.digest == pushed.digest

@@ -112,6 +112,8 @@ def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(worl
         (["run", "nothing"], "no such night", 3),
         (["cell", "one", "build.jaxx"], "did you mean build.jax", 3),
         (["run", "bad name"], "not the name of a night", 3),
+        (["plan", "--night=bad name", "--dry-run"], "not the name of a night", 3),
+        (["plan", "--from=nothing", "--night=two"], "no such night", 3),
         (["clear", "nowhere", "--reason=x"], "is not held back", 3),
         (["retry", "one", "gate.jax.gfx90a.3.12.unitt", "--reason=x"], "no such cell", 3),
         (["check", "--max-age=soon"], "not an age", 3),
@@ -125,6 +127,19 @@ def test_one_error_each_and_nothing_written(world, words, problem, code):
     assert problem in done.err
     assert "Traceback" not in done.err
     assert sorted((world.folder / "store").rglob("*")) == before
+
+
+def test_the_newest_night_is_repeated_whole_and_a_cell_is_shown_as_lines_to_paste(world):
+    world.plan("one", check=True)
+    again = world.nightly("plan", "--from=latest", "--night=two", check=True)
+    assert "8 cells to run, 0 kept" in again.out
+    assert world.local("two").code == 0
+    shown = world.nightly("reproduce", "latest", "stage.jax.gfx90a", check=True)
+    assert "--run brings it first" in shown.out
+    done = world.run(
+        "nightly", "reproduce", "two", "stage.jax.gfx90a", "--run", *world.target, check=True
+    )
+    assert "nothing-to-do" in done.out + done.err
 
 
 def test_two_plans_for_one_night_are_refused(world):

@@ -119,6 +119,25 @@ def test_a_requeued_job_is_another_attempt_and_the_first_is_told(world, cluster)
 
 
 @all_faults
+def test_a_preempted_job_is_another_attempt_and_the_first_says_why(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:15"})
+    submit(world, check=True)
+    begun(world, SMOKE)
+    host = book(world).attempts[SMOKE][-1].begun.host
+    cluster.ask(
+        "sbatch", "--partition=urgent", f"--nodelist={host}", "--gres=gpu:mi250:4", "--mem=100M",
+        "--output=/dev/null", "--wrap=sleep 2",
+    )  # fmt: skip
+    cluster.idle(300)
+    first, *later = book(world).attempts[SMOKE]
+    assert first.ended.state == "infra"
+    # Slurm 22.05 requeues at once, and then says nothing of for whom
+    assert first.ended.reason in {"was preempted", "was requeued"}
+    assert later[-1].ended.state == "pass"
+
+
+@all_faults
 def test_a_node_that_dies_is_infra_and_the_others_go_on(world, cluster):
     world.plan("one", check=True)
     world.script(gate={"*smoke*": "sleep:20"})

@@ -151,6 +151,32 @@ def test_a_whole_night_goes_through_the_workflow_to_an_index_and_a_page(walk):
     assert check.workflow("staleness.yml", {}) == {"check": "success"}
 
 
+def test_a_flaky_set_waits_for_a_person_whose_promotion_is_on_the_page(walk):
+    world, run = walk
+    world.script(gate={"*unit*": "flaky"})
+    results = run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})
+    assert results["family"] == "failure"
+    store = Path(world.store.removeprefix("file://"))
+    assert not (store / "v2" / "gfx90a").exists()
+    (manifest,) = (store / "v2-staging" / "gfx90a" / "_rocwheel" / "manifests").glob("*.json")
+    asked = {
+        "channel": "nightly", "family": "gfx90a", "manifest": manifest.stem, "reason": "seen, known",
+        "approve": "",
+    }  # fmt: skip
+    refused = Walk(run.cwd, run.env)
+    assert refused.workflow("promotion.yml", asked) == {"promote": "failure"}
+    assert "flaky" in refused.ran[-1].output
+    approved = Walk(run.cwd, run.env)
+    assert approved.workflow("promotion.yml", {**asked, "approve": "unit:3.12"}) == {
+        "promote": "success"
+    }
+    assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
+    assert "Released: JAX" in (store / "status" / "index.html").read_text()
+    log = (store / "v2" / "gfx90a" / "_rocwheel" / "log" / "1.json").read_text()
+    assert "octocat" in log
+    assert "seen, known" in log
+
+
 def test_every_line_of_ours_works_with_dry_run(walk):
     world, run = walk
     assert run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})

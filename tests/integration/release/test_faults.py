@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.faults import KINDS, Fault, before
+from support.faults import KINDS, Fault
 from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate
 
 from rocwheel.errors import ObjectMissingError, PromotionError, RocwheelError, StoreError
@@ -49,17 +49,6 @@ def points(total: int, count: int, shift: int) -> list[int]:
         return list(range(1, total + 1))
     step = max(1, total // count)
     return list(range(1 + shift % step, total + 1, step))
-
-
-@pytest.fixture
-def front(servers, monkeypatch):
-    """A proxy in front of SeaweedFS, which the environment names as the S3 server."""
-    server = servers["seaweedfs"]
-    with before(server.endpoint) as proxy:
-        for key, value in server.environ().items():
-            monkeypatch.setenv(key, value)
-        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", proxy.endpoint)
-        yield proxy
 
 
 def at_prefix(shop: Shop, name: str, options: Options = QUICK) -> Shop:

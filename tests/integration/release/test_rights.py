@@ -22,7 +22,7 @@ from rocwheel import __version__
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.cli import main
 from rocwheel.index import channels
-from rocwheel.ledger import verdicts
+from rocwheel.ledger import log, verdicts
 from rocwheel.ledger.nights import PROBE, Cell, HostMark, NightPlan, Nights
 from rocwheel.pipeline import artifacts
 from rocwheel.places import OURS
@@ -249,7 +249,61 @@ def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
             assert not world.may(role, "put_object", key, Body=b"x"), f"{role}: {key}"
         for key in (f"{root_key}/plan.json", f"{root_key}/cells/{CELLS[role]}/1.json",
                     f"{OURS}/builds/inputs/manifest.json", f"{OURS}/hosts/h/1.json"):  # fmt: skip
-            assert not world.may(role, "delete_object", key), f"{role}: {key}"
+            if role != "promoter" or "/hosts/" in key:  # who prunes, last of ROLES
+                assert not world.may(role, "delete_object", key), f"{role}: {key}"
+
+
+def test_only_the_promoter_prunes_nights(world, capsys) -> None:
+    store = world.shop("builder").channel.open(probe_key=PROBE)
+    Nights(store).check_clock(datetime.now(tz=timezone.utc))
+    for name in ("one", "two"):
+        assert Nights(store).add(replace(a_night(world.url), night=name))
+    line = ("nightly", "prune", "--keep", "1", "--store", world.url)
+    for role in sorted(ROLES, key="promoter".__eq__):
+        world.become(role)
+        status = main([*line])
+        said = capsys.readouterr()
+        assert status == (0 if role == "promoter" else FORBIDDEN), f"{role}: {said.err}"
+    assert Nights(store).names() == ("two",)
+    assert not [item.key for item in store.keys(f"{OURS}/nights/one/")]
+
+
+def test_every_change_of_an_index_needs_its_role(world, tmp_path, capsys) -> None:
+    """What only the promoter may, tried by all with the command, and with it once more."""
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    old = make_set(tmp_path / "old", jax="0.9.0", pythons=("3.12",))
+    for name in ("old", "wh"):
+        world.shop("stager").stage(tmp_path / name)
+    for item in (old, manifest):
+        pass_gate(world.runner(), item)
+        world.shop("promoter").promote(item)
+    reason = ("--manifest", manifest.sha256, "--reason", "x")
+    (tmp_path / "channels.yaml").write_text(
+        f"channels:\n  own:\n    store: {world.url}\n    retention: {{release_days: 1, "
+        'keep_newest: 0}\n    prefixes:\n      "7": {staging: v2-staging, release: v2}\n'
+    )
+    own = ("--channel", "own", "--channels-file", str(tmp_path / "channels.yaml"))
+    for line, where in (
+        (("yank", *reason), ()),
+        (("unyank", *reason), ()),
+        (("index", "repair"), ()),
+        (("index", "check"), ()),
+        (("prune", "--reason", "old"), own),
+    ):
+        if line[1] == "repair":  # has something to do
+            page = f"v2/{FAMILY.name}/jaxlib/index.html"
+            world.client("admin").delete_object(Bucket=world.bucket, Key=page)
+        for role in sorted(ROLES, key="promoter".__eq__):
+            world.become(role)
+            place = where or ("--store", world.url)
+            status = main([*line, "--family", FAMILY.name, *place])
+            said = capsys.readouterr()
+            allowed = role == "promoter" or line[:2] == ("index", "check")
+            assert status == (0 if allowed else FORBIDDEN), f"{role}: {line}: {said.err}"
+            assert "Traceback" not in said.err
+    world.become("admin")
+    state = log.read(world.shop("admin").release)
+    assert {known.standing.value for known in state.sets.values()} == {"pruned"}
 
 
 def test_the_table_in_the_documentation_is_the_data() -> None:

@@ -327,8 +327,10 @@ def test_a_preview_fetches_nothing_also_of_an_xla_that_is_only_named(bench):
     tree = source.preview(planned, pins=bench.pins, layouts=LAYOUTS, runner=bench.runner)
     assert bench.seen == []
     assert planned.commands == ()
-    (ask,) = planned.xla_commands(tree)
-    assert ask.argv[5:7] == ("ls-remote", f"{bench.url}/xla")
+    xla = planned.xla(tree)
+    assert xla
+    assert xla.ask
+    assert xla.ask.argv[5:7] == ("ls-remote", f"{bench.url}/xla")
     assert tree.xla_dir is not None
     assert not bench.cache.exists()
 

@@ -144,7 +144,7 @@ def mutant(dice: random.Random, number: int) -> tuple[str, bytes]:
                 structure.append(functools.partial(change_entry, dice))
             case _:
                 archive |= dice.choice((
-                    {"zip64": True}, {"comment": b"note"}, {"prefix": b"x"}, {"suffix": b"x"},
+                    {"zip64": True}, {"comment": b"note"}, {"comment": b"PK\1\2"}, {"prefix": b"x"}, {"suffix": b"x"},
                     {"gap": b"x"}, {"end_twice": True}, {"count": 1}, {"disk": 1},
                 ))  # fmt: skip
     made = made.but(
@@ -170,6 +170,7 @@ def change_entry(dice: random.Random, entries: list[Entry]) -> None:
         case 2:
             entry.descriptor = dice.choice(("signed", "plain", "signed64", "plain64"))
             entry.zip64 = "64" in entry.descriptor
+            entry.method = dice.choice((8, 8, 0))
         case 3:
             entry.flags = dice.choice((8, 0x800, 2, 4, 1, 0x20, 0x2000))
         case 4:

@@ -24,7 +24,7 @@ from rocwheel.model import WheelKind
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.policy import load as load_policy
-from rocwheel.wheel.repair import RepairResult
+from rocwheel.wheel.repair import RepairResult, apply, plan_repair
 from rocwheel.wheel.repair import repair as repair_wheel
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.zip_reader import ZipArchive
@@ -419,3 +419,20 @@ def test_modes_that_only_the_owner_reads_are_mended(tmp_path: Path, runner, cons
         name: 0o755 if name.endswith(".so") else 0o644 for name in files
     }
     assert {item.aspect for item in diff(path, result.path) if item.member} == {"mode"}
+
+
+def test_a_wheel_that_changed_behind_its_size_and_time_is_not_written(
+    tmp_path: Path, console
+) -> None:
+    """Bytes of a stored member are written over in place, and the time put back."""
+    made = wheels.plugin(tag="cp312-cp312-linux_x86_64")
+    name = "jax_rocm7_plugin/notes.txt"
+    path = made.but(files={**made.files, name: File(b"before", method=0)}).write(tmp_path)
+    plan = plan_repair(path, policy=GRAFTING)
+    known, data = path.stat(), path.read_bytes()
+    with path.open("r+b") as file:
+        file.write(data.replace(b"before", b"behind"))
+    os.utime(path, ns=(known.st_atime_ns, known.st_mtime_ns))
+    with pytest.raises(WheelError, match="was changed while it was read"):
+        apply(plan, tmp_path / "out", runner=NoRunner(), console=console)
+    assert list((tmp_path / "out").iterdir()) == []

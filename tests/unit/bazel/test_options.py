@@ -196,6 +196,11 @@ def compare(request: str, ref: str, result: dict) -> tuple[list[str], set[int]]:
                 problems.append(f"only {only}: {option}")
             else:
                 used.add(number)
+    problems += [
+        f"{name}: {sorted(ours_of)} instead of {sorted(theirs_of)}"
+        for name in SPELT_OTHERWISE
+        if (ours_of := assigned(name, ours)) != (theirs_of := assigned(name, theirs)) and theirs_of
+    ]
     asked = list(spec.options)  # the user's own come last, in their order
     if asked and ours[-len(asked) :] != asked:
         problems.append(f"not last: {asked}")
@@ -205,6 +210,16 @@ def compare(request: str, ref: str, result: dict) -> tuple[list[str], set[int]]:
     ]:
         problems.append(f"order: {ours} instead of {theirs}")
     return problems, used
+
+
+# Variables that rocwheel gives by another option than JAX does: the value must be the same.
+SPELT_OTHERWISE = ("ROCM_PATH", "TF_ROCM_AMDGPU_TARGETS", "CLANG_COMPILER_PATH", "ML_WHEEL_TYPE")
+
+
+def assigned(name: str, options: list[str]) -> set[str]:
+    """The values that options give a variable, by whichever of Bazel's options."""
+    pattern = re.compile(rf"--(?:repo|action)_env={name}=(.*)")
+    return {match[1] for option in options if (match := pattern.fullmatch(option))}
 
 
 def _default_targets(option: str, recorded: Recorded, spec: BuildSpec) -> str:

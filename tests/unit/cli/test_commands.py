@@ -90,6 +90,8 @@ def test_every_option_stands_in_a_section_that_help_shows(path):
         if isinstance(param, click.Option) and not param.hidden:
             assert param.opts[0] in text
             assert getattr(param, "section", "Talk") in SECTIONS
+        elif isinstance(param, click.Argument):  # stands in the usage line
+            assert param.make_metavar(ctx) not in map(str.strip, text.splitlines())
 
 
 def test_the_top_page_names_every_command_by_stage_and_no_option_of_theirs():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -20,7 +22,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def seen(monkeypatch):
     """What a stand-in for `dist_wheels` with the real options is called with."""
-    from rocwheel.cli.command import command, dry_run_option
+    from rocwheel.cli.command import command
     from rocwheel.cli.dist import DistOptions
     from rocwheel.cli.options import build_options
 
@@ -28,7 +30,6 @@ def seen(monkeypatch):
 
     @command("dist_wheels", DistOptions)
     @build_options
-    @dry_run_option
     def probe(app, options):
         calls.append((app, options))
 
@@ -141,7 +142,7 @@ def test_help_starts_without_heavy_imports():
         "from rocwheel.cli import main\n"
         "assert main(['--help']) == 0\n"
         "heavy = {'rich','requests','yaml','jsonschema','elftools','boto3','auditwheel','packaging',"
-        "'jinja2','subprocess','asyncio','email'}\n"
+        "'jinja2','subprocess','asyncio','email','pathlib','urllib.parse'}\n"
         "print(sorted(heavy & set(sys.modules) - before))\n"
     )
     done = subprocess.run(
@@ -193,18 +194,39 @@ def test_a_port_that_no_machine_has_is_a_usage_error(port):
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_code_is_printed(shell):
-    done = run("completion", shell)
-    assert done.returncode == 0
-    assert "_CI_BUILD_COMPLETE" in done.stdout
+def tab(*words):
+    env = {"_ROCWHEEL_COMPLETE": "zsh", "_ROCWHEEL_WORDS": "\n".join(("rocwheel", *words))}
+    done = run(**env)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [line.partition("\t")[2] for line in done.stdout.splitlines()]
 
 
-def test_completion_knows_commands_and_options():
-    env = {"_CI_BUILD_COMPLETE": "bash_complete", "COMP_WORDS": "ci_build dist", "COMP_CWORD": "1"}
-    assert "dist_wheels" in run(**env).stdout
-    env.update(COMP_WORDS="ci_build dist_wheels --comp", COMP_CWORD="2")
-    assert "--compiler" in run(**env).stdout
+def test_completion_offers_a_list_without_what_is_in_it():
+    assert "3.12,3.13" in tab("dist_wheels", "--python-versions", "3.12,3.1")
+    assert "3.12,3.12" not in tab("dist_wheels", "--python-versions", "3.12,3.1")
+
+
+def test_completion_of_a_line_that_is_wrong_says_nothing():
+    assert tab("no_such_command", "--fam") == ["--family"]
+    assert tab("status", "--channels-file", "/nowhere", "--channel", "") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "listed"),
+    [
+        (("status", "--store=file:///x"), "gfx94X-dcgpu"),
+        (("status", "--family=gfx94X-dcgpu"), "nightly"),
+        (("gate",), "multi_gpu"),
+        (("gate", "--suite=smoke"), "3.12"),
+        (("gate", "--suite=smoke", "--python=3.12"), "gfx94X-dcgpu"),
+        (("channels", "rights", "--channel=dev"), "runner"),
+    ],
+)
+def test_an_option_that_is_needed_lists_its_values(arguments, listed):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 2, done.stderr
+    assert listed in done.stderr.splitlines()[0]
 
 
 def test_an_old_python_gets_one_clear_answer(tmp_path):
@@ -236,6 +258,29 @@ def test_the_executable_looks_for_every_dependency_of_the_project():
     } == expected
 
 
+IN_THE_TESTED = ("worker", "facts.py")  # what runs among JAX and pytest, not among ours
+ALONG = {"botocore": "boto3", "packageurl": "cyclonedx"}  # in the interface of what brings them
+
+
+def test_nothing_is_imported_that_no_dependency_brings():
+    source = (ROOT / "build" / "ci_build").read_text()
+    ours = {"rocwheel", "amdgpu_family_matrix", "tomli", *ALONG}
+    ours |= set(re.findall(r'"(\w+)"', source.partition("MODULES = (\n")[2].partition("\n)")[0]))
+    for path in (ROOT / "build" / "rocwheel").rglob("*.py"):
+        if not set(IN_THE_TESTED).isdisjoint(path.parts):
+            continue
+        tree = ast.parse(path.read_text())
+        for block in [node for node in ast.walk(tree) if isinstance(node, ast.If)]:
+            if ast.unparse(block.test) == "TYPE_CHECKING":
+                block.body = []
+        for node in ast.walk(tree):
+            names = [item.name for item in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and not node.level:
+                names = [node.module]
+            found = {name.partition(".")[0] for name in names}
+            assert found <= ours | sys.stdlib_module_names, path
+
+
 def test_the_lock_file_holds_every_dependency():
     project = (ROOT / "pyproject.toml").read_text()
     block = project.partition("dependencies = [")[2].partition("]")[0]
@@ -258,3 +303,22 @@ def test_the_executable_never_starts_itself_twice(tmp_path):
     assert "lacks " in done.stderr
     assert "PYTHONPATH" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("--json", "suites", "check"), 8),
+        (("suites", "check"), 8),
+        (("--version",), 8),
+        (("--json", "nosuch"), 2),
+        (("wheel", "inspect", "--json", "missing.whl"), 6),
+    ],
+)
+def test_a_full_stdout_is_said_in_two_lines(arguments, status):
+    program = [sys.executable, ROOT / "build" / "ci_build", *arguments]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            program, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+        )
+    assert (done.returncode, len(done.stderr.splitlines())) == (status, 2), done.stderr

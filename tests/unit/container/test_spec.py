@@ -9,6 +9,8 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from rocwheel.container import ContainerEngine, EngineKind, Limits, Mount, Spec, User, devices
+from rocwheel.dist.build_request import Executor
+from rocwheel.dist.executor import limits
 from rocwheel.process import Command, GuestPath
 
 
@@ -116,3 +118,9 @@ def test_a_command_in_it_is_one_line_that_can_be_pasted(spec):
 def test_files_of_the_run_know_the_caller(spec):
     assert "me:x:1000:100::/rocwheel/home:/bin/sh" in spec.files["passwd"]
     assert "g27:x:27:" in spec.files["group"]
+
+
+def test_no_more_processes_are_asked_for_than_there_can_be():
+    """Podman 4.3 with runc starts nothing above `pid_max`, whatever this process may have."""
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    assert limits(Executor()).processes <= most

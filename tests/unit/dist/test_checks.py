@@ -15,8 +15,7 @@ import pytest
 from support import generations, tarballs
 from support.generations import GENERATIONS
 
-from rocwheel import home
-from rocwheel import bazel, dist, rocm, source
+from rocwheel import bazel, dist, home, rocm
 from rocwheel.console import silent
 from rocwheel.dist import checks, inputs
 from rocwheel.errors import ConfigError, HostError, RocmError, SourceError
@@ -64,6 +63,7 @@ def look(tmp_path, runner, clang):
         ):
             subprocess.run(["git", "-C", str(root), *words], check=True)
         asked = dist.Request(
+            allow_dirty=True,  # of the checkout that the tests stand in
             therock=f"https://example.com/{TARBALL}",
             jax_source_dir=root,
             jaxlib="built",
@@ -178,14 +178,14 @@ def test_every_config_and_flag_is_looked_up_before_bazel_starts(file, text, prob
 
 @pytest.mark.parametrize("version", sorted(OWN_CLANG))
 def test_gold_is_asked_for_up_to_0_10_1(version, look):
-    with pytest.raises(HostError, match="ld.gold") as caught:
+    with pytest.raises(HostError, match=r"ld.gold") as caught:
         look(GENERATIONS[version], linkers=("lld",))
     assert "binutils" in caught.value.hint
 
 
 def test_lld_is_asked_for_where_the_machines_own_clang_links_a_late_jax(look, clang):
     own = {"compiler_path": clang("gold") / "clang", "linkers": ("gold",)}
-    with pytest.raises(HostError, match="ld.lld") as caught:
+    with pytest.raises(HostError, match=r"ld.lld") as caught:
         look(GENERATIONS["0.11.0"], **own)
     assert "apt-get install lld" in caught.value.hint
     assert look(GENERATIONS["0.11.0"], linkers=("gold",))  # the hermetic clang brings its own
@@ -204,7 +204,7 @@ def test_the_linker_is_looked_for_before_the_tree_is_fetched_too(version, look, 
 def test_a_linker_that_only_the_rc_files_ask_for_is_looked_for_too(look):
     old = GENERATIONS["0.9.1"]
     more = replace(old, bazelrc=old.bazelrc + 'common:clang_local --linkopt="-fuse-ld=lld"\n')
-    with pytest.raises(HostError, match="ld.lld"):
+    with pytest.raises(HostError, match=r"ld.lld"):
         look(more, linkers=("gold",))
 
 
@@ -217,12 +217,12 @@ def test_a_rocm_is_checked_for_all_that_this_jax_looks_for_at_once(version, look
     folder = tarballs.rocm_folder(tmp_path / "rocm")
     asked = rocm.plan(str(folder), sha256=None, version=None, cache=tmp_path, cwd=tmp_path)
     root = rocm.fetch(asked, console=silent())
-    checks.check_rocm(tree, root)
+    checks.check_rocm(tree, root.root, name=root.name)
     gone = ("include/miopen/version.h", "lib/librocsolver.so", "include/roctracer/roctracer.h")
     for name in gone:
         (folder / name).unlink()
     with pytest.raises(RocmError, match=f"3 of the files JAX {version} looks for") as caught:
-        checks.check_rocm(tree, root)
+        checks.check_rocm(tree, root.root, name=root.name)
     assert {line.split(" or ")[0] for line in caught.value.detail.splitlines()} == set(gone)
 
 
@@ -255,12 +255,102 @@ def test_gpu_code_is_compressed_by_the_tree_or_by_us_never_twice(version, look):
         ("--repo_env=ROCM_DISTRO_URL=https://example.org/x", "--therock-path"),
         ("--repo_env=TF_ROCM_AMDGPU_TARGETS=gfx90a", "--gfx-targets"),
         ("--action_env=ROCM_PATH", "--therock-path"),
+        ('--repo_env="ROCM_PATH=/opt/rocm"', "--therock-path"),
+        ("--repo_env=TF_NEED_ROCM=1", "--therock-path"),
+        ("--override_repository=xla=/x", "--xla-source-dir"),
+        ("--build_event_json_file=/x", "finds the wheels with it"),
+        ("--@rules_python//python/config_settings:py_freethreaded=yes", "--python-versions"),
+        ("--config=rocm", "--config=rocm holds --repo_env=TF_NEED_ROCM=1: decided by"),
+        ("--config=rocm_clang_local", "decided by --therock-path"),
     ],
 )
 def test_an_option_that_another_one_decides_is_refused(option, instead, look):
     with pytest.raises(ConfigError, match="decided by") as caught:
         look(GENERATIONS["0.11.0"], bazel_options=(option,))
     assert instead in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "instead"),
+    [
+        (("--output_base=/x",), "--cache-dir"),
+        (("--output_user_root", "/x"), "--cache-dir"),
+        (("--noworkspace_rc",), "the tree"),
+        (("--ignore_all_rc_files",), "the tree"),
+    ],
+)
+def test_an_option_before_the_command_that_another_one_decides_is_refused(options, instead, look):
+    with pytest.raises(ConfigError, match="decided by") as caught:
+        look(GENERATIONS["0.11.0"], bazel_startup_options=options)
+    assert instead in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        "--",
+        "",
+        "jobs=3",
+        "//some:target",
+        "--repo_env ROCM_PATH=/x",
+        '"--jobs=3"',
+        "'--repo_env=ROCM_PATH=/x'",
+        "-c opt",
+    ],
+)
+def test_what_bazel_would_not_take_as_one_option_is_refused(option, look):
+    with pytest.raises(ConfigError, match="not one option as Bazel takes it"):
+        look(GENERATIONS["0.11.0"], bazel_options=(option,))
+
+
+def test_a_config_that_is_misspelt_is_told_with_the_nearest_one(look):
+    with pytest.raises(ConfigError, match=r"no rc file of .* defines it") as caught:
+        look(GENERATIONS["0.11.0"], bazel_options=("--config", "native_arch_posx"))
+    assert caught.value.hint == "did you mean native_arch_posix?"
+
+
+def test_a_config_of_the_users_own_rc_file_is_known_and_taken_apart(look, tmp_path):
+    own = tmp_path / "own.bazelrc"
+    own.write_text("build:fast --jobs=3\nbuild:other --repo_env ROCM_PATH=/opt/rocm\n")
+    startup = {"bazel_startup_options": (f"--bazelrc={own}",)}
+    assert look(GENERATIONS["0.11.0"], bazel_options=("--config=fast",), **startup)
+    with pytest.raises(ConfigError, match="--config=other holds --repo_env=ROCM_PATH=/opt/rocm"):
+        look(GENERATIONS["0.11.0"], bazel_options=("--config=other",), **startup)
+
+
+def test_a_value_in_a_word_of_its_own_is_no_mistake(look):
+    assert look(GENERATIONS["0.11.0"], bazel_options=("--jobs", "3", "-c", "opt"))
+
+
+def test_an_rc_file_of_the_user_that_is_not_there_is_named(look):
+    with pytest.raises(ConfigError, match=r"/nowhere\.rc: no such file"):
+        look(GENERATIONS["0.11.0"], bazel_startup_options=("--bazelrc=/nowhere.rc",))
+
+
+def test_what_a_personal_rc_file_decides_behind_ones_back_is_refused(look):
+    good = GENERATIONS["0.10.1"]
+    rc = good.bazelrc + "try-import %workspace%/.bazelrc.user\n"
+    for text, refused in (
+        ("build --jobs=3\nbuild:own --repo_env=ROCM_PATH=/x\n", False),
+        ("build --repo_env ROCM_PATH=/x\n", True),
+    ):
+        tree = replace(good, bazelrc=rc, files={**good.files, ".bazelrc.user": text})
+        if refused:
+            with pytest.raises(ConfigError, match=r"\.bazelrc\.user:1 holds --repo_env=ROCM_PATH"):
+                look(tree)
+        else:
+            assert any("your own Bazel options" in note for note in look(tree)[3])
+
+
+def test_a_path_beside_the_hermetic_compiler_is_refused(look, clang):
+    with pytest.raises(ConfigError, match="--compiler hermetic is the one JAX chooses"):
+        look(GENERATIONS["0.11.0"], compiler="hermetic", compiler_path=clang("lld") / "clang")
+
+
+def test_the_compiler_that_a_users_option_names_is_the_one_that_is_looked_for(look):
+    option = "--action_env=CLANG_COMPILER_PATH=/nowhere/clang"
+    with pytest.raises(HostError, match="/nowhere/clang: not found"):
+        look(GENERATIONS["0.10.1"], bazel_options=(option,))
 
 
 def test_other_variables_are_the_users_own(look):

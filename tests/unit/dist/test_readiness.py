@@ -11,6 +11,8 @@ from support import generations, tarballs
 from support.generations import GENERATIONS
 
 from rocwheel import dist, home
+from rocwheel.build_record import BazelRecord, BuildRecord, InvocationRecord
+from rocwheel.console import duration
 from rocwheel.dist import readiness
 from rocwheel.dist.readiness import GIB
 from rocwheel.host import machine
@@ -91,6 +93,41 @@ def test_the_time_is_that_of_the_last_build_here(examined, tmp_path):
     folder.mkdir(parents=True)
     (folder / "build.json").write_text(json.dumps({"schema": 1}))
     assert "hours" in examined()[0]["time"].found  # a record that cannot be read is none
+
+
+def test_the_time_is_read_from_the_record_that_a_build_leaves(examined, tmp_path):
+    run = InvocationRecord(
+        command="bazel build",
+        actions_executed=12345,
+        cache_hits=5,
+        bytes_made=0,
+        bytes_cached=0,
+        notes=(),
+        warnings=(),
+        milliseconds=3_600_000,
+        critical_path_milliseconds=0,
+        critical_path=(),
+        slowest_actions=(),
+        log="/log",
+        profile="/profile",
+    )
+    record = BuildRecord(
+        manifest="0" * 64,
+        started="2026-01-01T00:00:00+00:00",
+        host="h",
+        executor="host",
+        rocm_root="/r",
+        source_root="/s",
+        command_line="ci_build",
+        bazel=BazelRecord(path="/b", version="7.7.0", invocations=(run, run)),
+        milliseconds={"bazel": 7_200_000, "wheels": 60_000},
+        findings=(),
+    )
+    folder = tmp_path / "wheelhouse" / "current"
+    folder.mkdir(parents=True)
+    (folder / "build.json").write_bytes(record.to_bytes())
+    said = examined()[0]["time"].found
+    assert said == f"the last build took {duration(7260)} for 24690 actions"
 
 
 def test_memory_is_what_the_control_group_allows(tmp_path):

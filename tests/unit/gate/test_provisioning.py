@@ -21,7 +21,9 @@ def asked(rocm="", *, device=DeviceChoice.FAMILY, origin=""):
         version="7.10.0",
     )  # fmt: skip
     manifest = SimpleNamespace(rocm=source) if origin else None
-    return SimpleNamespace(rocm=rocm, device=device, manifest=manifest, cell="smoke on gfx90a")
+    return SimpleNamespace(
+        rocm=rocm, device=device, manifest=manifest, cell="smoke on gfx90a", installed=None
+    )
 
 
 @pytest.fixture
@@ -78,3 +80,14 @@ def test_a_process_is_told_of_the_tree_and_its_version():
         "ROCM_PATH": "/rocm",
         "ROCWHEEL_ROCM_VERSION": "7.10.0",
     }
+
+
+def test_in_an_image_it_is_the_images_own(monkeypatch, tmp_path, host):
+    """Which has no compiler, so it is no tree that could be fetched or checked."""
+    (tmp_path / ".info").mkdir()
+    (tmp_path / ".info" / "version").write_text("7.2.0\n")
+    monkeypatch.setattr(provisioning, "IMAGE", tmp_path)
+    asked = SimpleNamespace(rocm="", device=DeviceChoice.FAMILY, manifest=None, installed=tmp_path)
+    provided = provisioning.provide(asked, host, None)
+    assert (provided.record.origin, provided.record.version) == ("path", "7.2.0")
+    assert provisioning.environment(provided)["ROCM_PATH"] == str(tmp_path)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rocwheel import home
 from rocwheel.errors import ConfigError
 from rocwheel.image import recipe
 from rocwheel.values import replace
@@ -105,3 +106,10 @@ def test_an_unknown_recipe_names_the_nearest(images):
     with pytest.raises(ConfigError) as refused:
         images.builder("debian12")
     assert "debian_12" in refused.value.hint
+
+
+def test_an_installed_rocwheel_has_no_sources_for_images():
+    installed = home.Home(root=home.SHARE, ci=home.SHARE / "ci", tests=home.SHARE)
+    with pytest.raises(ConfigError, match="images are made from a checkout"):
+        _ = installed.sources
+    assert home.find(None).sources == home.find(None).root

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from support.faultserver import Fault, FaultServer
 
 import amdgpu_family_matrix as matrix
-from rocwheel.errors import ConfigError
+from rocwheel.download import Client, Retry
+from rocwheel.errors import ConfigError, FetchError
 from rocwheel.index import channels
 from rocwheel.ledger.nights import NightPlan, WheelRecipe
 from rocwheel.pipeline import planning, resolving
 from rocwheel.pipeline import settings as settings_file
-from rocwheel.pipeline.planning import Seen, SetSeen
+from rocwheel.pipeline.planning import SetSeen, StoreContents
 from rocwheel.verdict import State
 
 ROOT = Path(__file__).parents[3]
@@ -51,8 +54,8 @@ def setting():
     )
 
 
-def made(setting, seen: Seen | None = None) -> NightPlan:
-    return planning.plan(setting, [RECIPE], [], seen or Seen())
+def made(setting, seen: StoreContents | None = None) -> NightPlan:
+    return planning.plan(setting, [RECIPE], [], seen or StoreContents())
 
 
 def names(plan: NightPlan, kind: str) -> list[str]:
@@ -90,17 +93,20 @@ def test_without_history_a_suite_is_cut_as_far_as_it_may_be_and_merged(setting):
 
 @pytest.mark.parametrize(("minutes", "count"), [(1, 1), (31, 2), (200, 7), (10_000, 16)])
 def test_history_says_into_how_many_shards_a_suite_is_cut(setting, minutes, count):
-    seen = Seen(tests={("gfx94X-dcgpu", "unit"): minutes * 60_000})
+    seen = StoreContents(tests={("gfx94X-dcgpu", "unit"): minutes * 60_000})
     shards = [n for n in names(made(setting, seen), "gate") if ".3.12.unit" in n]
     assert len(shards) == count
 
 
-def test_a_night_without_changes_runs_only_page_and_prune(setting):
-    seen = Seen(
+def test_a_night_without_changes_runs_only_the_page_and_prunes_what_is_too_old(setting):
+    seen = StoreContents(
         manifests={RECIPE.inputs: MANIFEST},
         sets={(name, MANIFEST): SetSeen(state="released") for name in RECIPE.families},
     )
     plan = made(setting, seen)
+    assert {cell.kind for cell in plan.cells if not cell.kept} == {"page"}
+    assert "nothing is old enough" in {item.name: item.why for item in plan.absent}["prune"]
+    plan = made(setting, replace(seen, old=True))
     assert {cell.kind for cell in plan.cells if not cell.kept} == {"page", "prune"}
     assert plan.cell("build.jax").why == f"built before as {MANIFEST[:12]}"
 
@@ -112,7 +118,7 @@ def test_of_a_staged_set_only_what_is_missing_or_was_infra_runs_again(setting):
         ("e2e", "3.12"): (State.INFRA, "no device"),
         ("smoke", "3.13"): (State.NOT_RUN, "no verdict"),
     }
-    seen = Seen(
+    seen = StoreContents(
         manifests={RECIPE.inputs: MANIFEST},
         sets={("gfx94X-dcgpu", MANIFEST): SetSeen(state="staged", cells=cells)},
         tests={("gfx94X-dcgpu", suite): 1000 for suite in ("unit", "e2e", "multi_gpu")},
@@ -128,7 +134,7 @@ def test_of_a_staged_set_only_what_is_missing_or_was_infra_runs_again(setting):
 
 
 def test_a_night_is_repeated_from_its_plan_with_every_cell(setting):
-    seen = Seen(manifests={RECIPE.inputs: MANIFEST})
+    seen = StoreContents(manifests={RECIPE.inputs: MANIFEST})
     again = planning.again(made(setting, seen), night="again", by="you", now=NOW)
     assert again.repeats == "2026-05-01"
     assert not [cell for cell in again.cells if cell.kept]
@@ -169,7 +175,7 @@ def test_github_gets_at_most_its_limit_of_jobs_or_an_error(setting):
         }
     )
     with pytest.raises(ConfigError, match="more than the 256"):
-        planning.github_matrix(planning.plan(many, [recipe], [], Seen()), "gate")
+        planning.github_matrix(planning.plan(many, [recipe], [], StoreContents()), "gate")
 
 
 # --- settings ------------------------------------------------------------------------------------
@@ -200,7 +206,7 @@ def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
         "gres: {'gpu:mi300x': 'gpu:mi325x'}\n"
     )
     loaded = settings_file.load(ROOT / "ci" / "nightly.yaml", pools)
-    plan = planning.plan(replace(setting, settings=loaded), [RECIPE], [], Seen())
+    plan = planning.plan(replace(setting, settings=loaded), [RECIPE], [], StoreContents())
     cell = next(cell for cell in plan.cells if ".multi_gpu" in cell.name)
     assert (cell.needs.label, cell.needs.partition, cell.needs.gres) == (
         "ours",
@@ -217,6 +223,13 @@ def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
             settings_file.load(ROOT / "ci" / "nightly.yaml", pools)
 
 
+def world(folder: Path, runner=None) -> resolving.World:
+    return resolving.World(
+        ci=ROOT / "ci", cwd=folder, runner=runner, client=None, now=NOW, note=print, tool="",
+        registry=folder / "config.json",
+    )  # fmt: skip
+
+
 def test_the_newest_tarball_of_each_family_is_chosen_by_version(tmp_path):
     for name in (
         "therock-dist-linux-gfx90a-7.9.0.tar.gz",
@@ -226,9 +239,66 @@ def test_the_newest_tarball_of_each_family_is_chosen_by_version(tmp_path):
         "unrelated.tar.gz",
     ):
         (tmp_path / name).touch()
-    world = resolving.World(
-        ci=ROOT / "ci", cwd=tmp_path, runner=None, client=None, now=NOW, note=print, tool=""
-    )
-    found = resolving.newest_tarballs(".", world)
+    found = resolving.newest_tarballs(".", world(tmp_path))
     assert sorted(found) == ["gfx90a", "gfx94X-dcgpu"]
     assert found["gfx90a"].endswith("7.10.0a20260501.tar.gz")
+
+
+def test_what_was_cut_on_its_way_is_read_again_and_a_page_that_is_not_there_is_told(tmp_path):
+    tarball = b"ROCm" * 1000
+    with FaultServer() as server:
+        page = server.add("page", b'<a href="therock-dist-linux-gfx90a-7.9.0.tar.gz">ROCm</a>')
+        there = server.add("rocm.tar.gz", tarball)
+        server.faults["page"].append(Fault(cut=9))
+        server.faults["rocm.tar.gz"].append(Fault(cut=1000))
+        retry = Retry(attempts=3, pause=0.01)
+        with Client({}, retry=retry, note=lambda _: None) as client:
+            asking = replace(world(tmp_path), client=client)
+            found = resolving.newest_tarballs(page, asking)
+            assert list(found) == ["gfx90a"]
+            assert client.sha256(there) == hashlib.sha256(tarball).hexdigest()
+            secret = server.url("gone").replace("//", "//user:password@")
+            with pytest.raises(FetchError, match="gone: there is no such page") as caught:
+                resolving.newest_tarballs(secret, asking)
+    assert "password" not in str(caught.value)
+
+
+SET = """
+sets:
+  - name: jax
+    source_dir: source
+    pythons: ["3.12"]
+    families: [gfx90a]
+    rocm: {{source: rocm-7.1.0.tar.gz}}
+    image: {image}
+    executor: podman
+"""
+
+
+def test_an_image_becomes_a_digest_once_and_its_cells_build_in_it(tmp_path, runner):
+    """A registry's two answers, as the Docker registry gives them."""
+    (tmp_path / "source").mkdir()
+    (tmp_path / "rocm-7.1.0.tar.gz").write_bytes(b"ROCm")
+    config = b'{"config": {}}'
+    described = "sha256:" + hashlib.sha256(config).hexdigest()
+    manifest = json.dumps({"config": {"digest": described}, "layers": []}).encode()
+    digest = "sha256:" + hashlib.sha256(manifest).hexdigest()
+
+    def resolved(image: str):
+        (tmp_path / "nightly.yaml").write_text(SET.format(image=image))
+        settings = settings_file.load(tmp_path / "nightly.yaml")
+        return resolving.resolve(settings, matrix.FAMILIES, world(tmp_path, runner))
+
+    with FaultServer() as server:
+        server.add("v2/rocm/builder/manifests/7", manifest)
+        server.add(f"v2/rocm/builder/blobs/{described}", config)
+        name = server.url("rocm/builder").removeprefix("http://")
+        (recipe,), absent = resolved(f"{name}:7")
+        assert not absent
+        _, (gone,) = resolved(f"{name}:8")
+    assert recipe.image == f"{name}@{digest}"
+    assert f"--builder-image={name}@{digest}" in recipe.argv
+    assert "--executor=podman" in recipe.argv
+    assert "no such image" in gone.why
+    (other,), _ = resolved(f"{name}@sha256:{'0' * 64}")
+    assert other.inputs != recipe.inputs

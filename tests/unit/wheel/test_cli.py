@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from support import wheels
 from support.wheels import File, make_elf
 
 from rocwheel.cli import main
+from rocwheel.wheel import together
+from rocwheel.wheel.zip_reader import ZipArchive
 
 OUT = "out"
 
@@ -266,3 +270,117 @@ def test_no_field_of_a_wheel_reaches_a_terminal_raw_or_forges_a_line(tmp_path, c
         for line in shown.split("\n"):
             assert line.isprintable(), command
             assert not line.startswith(("hint: x", "error: x")), command
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> list[str]:
+    """Wheels of one set, the last in the alphabet first."""
+    made = [wheels.pjrt()]
+    made += [wheels.plugin(tag=f"cp3{minor}-cp3{minor}-linux_x86_64") for minor in (14, 13, 12)]
+    return [wheel.write(tmp_path).name for wheel in made[::-1]][::-1]
+
+
+MANY = {
+    "inspect": ("--json",),
+    "verify": (),
+    "retag": ("--json", "--platform-tag", "manylinux_2_35_x86_64", "--output", OUT),
+    "reversion": ("--json", "--post-release", "1", "--output", OUT),
+    "repair": ("--json", "--output", OUT),
+}
+
+
+def names_in(told: str) -> list[str]:
+    """The wheels that were given, in the order in which an output names them."""
+    if not told.startswith("{"):
+        return [line.partition(":")[0] for line in told.splitlines() if not line.startswith(" ")]
+    items = json.loads(told)["wheels"]
+    return [Path(item.get("source") or item["filename"]).name for item in items]
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_several_wheels_are_handled_at_once_and_told_in_order(
+    name: str, several: list[str], capsys, monkeypatch
+) -> None:
+    """Two wheels are open at a time: each waits, when it is opened, until another one is."""
+    two = threading.Barrier(2)
+    opened = ZipArchive.__init__
+
+    def wait(archive: ZipArchive, *arguments, **options) -> None:
+        opened(archive, *arguments, **options)
+        with suppress(threading.BrokenBarrierError):  # there is no second one
+            two.wait(timeout=30)
+        if not two.broken:
+            met.append(archive.path.name)
+
+    met: list[str] = []
+    monkeypatch.setattr(together, "cores", lambda: 2)
+    monkeypatch.setattr(ZipArchive, "__init__", wait)
+    assert main(["wheel", name, *MANY[name], *several]) in (0, 6)
+    assert names_in(capsys.readouterr().out) == several
+    assert len(met) >= 4
+
+
+@pytest.mark.parametrize("name", ["first", "second", "another.whl", "notes.txt", "folder", ""])
+def test_a_page_of_differences_replaces_nothing_but_a_page(
+    name: str, plugin: str, pjrt: str, tmp_path: Path, capsys
+) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "folder").mkdir()
+    Path("second-name").symlink_to(pjrt)
+    target = {"first": plugin, "second": "second-name"}.get(name, name)
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir() if each.is_file()}
+    run("diff", plugin, pjrt, "--html", target, status=2)
+    assert len(capsys.readouterr().err.splitlines()) == 2
+    assert {e.name: e.read_bytes() for e in tmp_path.iterdir() if e.is_file()} == before
+
+
+def test_a_page_of_differences_replaces_an_older_one(plugin: str, pjrt: str) -> None:
+    for _ in range(2):
+        run("diff", plugin, pjrt, "--html", "page.html")
+    assert Path("page.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_page_that_cannot_be_written_is_named_as_it_was_given(plugin, pjrt, capsys) -> None:
+    run("diff", plugin, pjrt, "--html", "nowhere/page.html", status=8)
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.endswith("/nowhere/page.html: No such file or directory")
+    assert "--html" in second
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("retag", "--platform-tag=linux_x86_64"), ("reversion", "--post-release=1"), ("repair",)],
+)
+def test_the_empty_text_is_no_folder_for_new_wheels(command, plugin: str, tmp_path, capsys) -> None:
+    run(*command, plugin, "--output", "", status=2)
+    assert "it names nothing" in capsys.readouterr().err
+    assert [each.name for each in tmp_path.iterdir()] == [plugin]
+
+
+@pytest.mark.parametrize(
+    "command", [("retag", "--platform-tag=linux_x86_64"), ("reversion", "--post-release=1")]
+)
+def test_a_dry_run_refuses_what_the_run_would(command, plugin: str, tmp_path, capsys) -> None:
+    run(*command, plugin, "--output", OUT)
+    run(*command, plugin, "--output", OUT, "--dry-run")
+    (made,) = (tmp_path / OUT).iterdir()
+    made.write_bytes(b"other")
+    capsys.readouterr()
+    run(*command, plugin, "--output", OUT, "--dry-run", status=6)
+    dry = capsys.readouterr()
+    run(*command, plugin, "--output", OUT, status=6)
+    assert dry == capsys.readouterr()
+    assert "exists with other content" in dry.err
+    assert [each.read_bytes() for each in (tmp_path / OUT).iterdir()] == [b"other"]
+
+
+@pytest.mark.parametrize("marker", ['"a" in extras', '"a" in dependency_groups', '"3" > "4"'])
+def test_a_marker_without_a_value_is_a_finding_and_stops_nothing_else(
+    marker: str, tmp_path, capsys
+) -> None:
+    made = wheels.plugin()
+    path = made.but(requires=(*made.requires, f"x; {marker}")).write(tmp_path)
+    run("verify", path.name, status=6)
+    assert "metadata.field" in capsys.readouterr().out
+    run("repair", path.name, "--output", OUT)
+    run("reversion", path.name, "--post-release=1", "--output", OUT)

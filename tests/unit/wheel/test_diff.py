@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import struct
 import zlib
 from pathlib import Path
 
@@ -232,3 +233,22 @@ def test_a_terminal_gets_blocks_and_counts_and_a_page_has_everything(tmp_path: P
     assert "\x1b" not in html
     assert "http" not in html
     assert "same, byte for byte" in diff_page.page(paths[0], paths[0], ())
+
+
+def test_a_bundle_that_claims_more_than_its_file_is_read_to_the_files_end(tmp_path: Path) -> None:
+    """And bundles that claim to lie in each other are read once, objects in each other not."""
+    long = struct.pack("<Q", 1 << 40)
+    claimed = make_bundle(("gfx942",)).replace(struct.pack("<Q", 8), long)
+    found = differences(tmp_path, module(), module(bundles=(claimed,) * 3))
+    assert any("GPU code bundles: 1 -> 3" in line for line in found)
+
+
+def test_a_bundle_that_inflates_beyond_what_it_says_is_given_up(tmp_path: Path) -> None:
+    bundle = make_bundle(("gfx942",), code=b"abcd")
+    longer = pack_bundle(bundle + bytes(200 << 20))
+    at = longer.index(struct.pack("<Q", len(bundle) + (200 << 20)))
+    lying = longer[:at] + struct.pack("<Q", len(bundle)) + longer[at + 8 :]
+    made = module(bundles=(pack_bundle(make_bundle(("gfx942",), code=b"abce")),))
+    found = differences(tmp_path, made, module(bundles=(lying,)))
+    (line,) = (line for line in found if "code object gfx942" in line)
+    assert line.endswith(f": {code(b'abce')} -> 4 bytes")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 
 from rocwheel.errors import WheelError
+from rocwheel.wheel import requirements
 from rocwheel.wheel.metadata import (
     KeyValueText,
     RecordRow,
@@ -134,3 +135,24 @@ def test_there_is_one_dist_info_folder() -> None:
     for names in (["a.py"], ["x-1.dist-info/A", "y-1.dist-info/A"], ["a/x-1.dist-info/A"]):
         with pytest.raises(WheelError, match="one dist-info folder"):
             dist_info(names, path="x")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "numpy==" + "1" * 5000, "numpy; " + "(" * 1500 + "os_name == 'x'" + ")" * 1500,
+        "numpy; python_version ~= 'x'", "numpy" + " " * 5000, "numpy; os_name", "", "numpy >> 1",
+    ],
+)  # fmt: skip
+def test_a_requirement_that_no_installer_reads_is_none(text: str) -> None:
+    assert requirements.requirement(text) is None
+
+
+def test_a_version_that_no_installer_reads_is_none() -> None:
+    assert requirements.version("1" * 4000) is not None
+    assert requirements.version("1" * 5000) is None
+    assert requirements.version("one") is None
+    assert requirements.specifiers(">=3." + "1" * 4400) is None
+    assert requirements.specifiers(",".join(f"!=1.{n}" for n in range(5000))) is None
+    with pytest.raises(WheelError, match="its version is not PEP 440"):
+        WheelName.parse(f"demo-{'1' * 5000}-py3-none-any.whl")

@@ -399,3 +399,52 @@ def test_an_unlisted_entry_is_never_laundered(tmp_path: Path) -> None:
     path.write_bytes(Zip(entries).to_bytes())
     with pytest.raises(WheelError, match=r"evil\.py: not listed in RECORD"):
         plan_retag([path], platform="linux_x86_64")
+
+
+def test_a_version_module_too_large_to_be_edited_is_refused(tmp_path: Path) -> None:
+    made = wheels.plugin()
+    content = b"_release_version = '0.9.1'\n" + b"# x\n" * 400_000
+    path = made.but(files={**made.files, "jax_rocm7_plugin/version.py": File(content)}).write(
+        tmp_path
+    )
+    with pytest.raises(WheelError, match=r"version\.py: 1600027 bytes, too large to be edited"):
+        plan_reversion([path], NewVersion(post=1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"version": "1.18446744073709551615"}, {"post": 2**64}, {"version": "18446744073709551615!1"}],
+)
+def test_a_version_of_more_than_64_bits_is_refused(change, tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    with pytest.raises(ConfigError, match="larger than installers take"):
+        plan_reversion([path], NewVersion(**change))
+
+
+@pytest.mark.parametrize(
+    ("tags", "said"),
+    [
+        ({"python": "../x"}, "'../x': not a python tag"),
+        ({"platform": "manylinux_99999_1_x86_64"}, "not a platform tag"),
+        ({"platform": "manylinux_2_999_x86_64"}, "not a platform tag"),
+        ({"platform": "manylinux_2_028_x86_64"}, "not a platform tag"),
+        ({"platform": "musllinux_9_2_x86_64"}, "not a platform tag"),
+        ({"python": "cp311"}, "cp311-cp312: no Python has this"),
+        ({"python": "py3"}, "py3-cp312: no Python has this"),
+        ({"abi": "cp313t"}, "cp312-cp313t: no Python has this"),
+        ({"python": "cp311.cp312"}, "cp311-cp312: no Python has this"),
+        ({"python": "py3", "abi": "abi3"}, "py3-abi3: no Python has this"),
+    ],
+)
+def test_tags_that_no_installer_ever_asks_for_are_refused(tags, said, tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        plan_retag([path], **tags)
+    assert said in str(caught.value)
+
+
+def test_tags_that_belong_together_are_given_together(tmp_path: Path) -> None:
+    path = wheels.plugin().write(tmp_path)
+    for tags in ({"python": "cp313", "abi": "cp313t"}, {"python": "py3", "abi": "none"}):
+        (plan,) = plan_retag([path], **tags)
+        assert plan.after.pythons == (tags["python"],)

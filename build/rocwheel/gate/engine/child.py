@@ -13,9 +13,10 @@ import secrets
 import signal
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.resources import files
+from importlib import resources
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from rocwheel import files
 from rocwheel.gate.engine import protocol
 from rocwheel.gate.engine.protocol import BrokenProtocolError
 from rocwheel.process import Command
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from rocwheel.gate.engine.protocol import Event
     from rocwheel.gate.suite.suites import Library
 
-WORKER: Final = "gate/engine/worker.py"
+WORKER: Final = "gate/engine/worker/__main__.py"
 SUPERVISOR: Final = "gate/engine/supervisor.py"
 DUMP_SIGNAL: Final = 62  # as in the worker
 OUTPUT_HEAD, OUTPUT_TAIL = 16 << 10, 48 << 10  # bytes kept of what one test printed
@@ -62,6 +63,68 @@ class WorkerSpec:
     logs: Path
 
 
+class _Written:
+    """A file that a worker writes and we read, by its descriptor."""
+
+    def __init__(self, path: Path) -> None:
+        path.unlink(missing_ok=True)  # of an earlier run with the same output
+        self._path = path
+        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def appending(self) -> IO[bytes]:
+        return self._path.open("ab")
+
+    def part(self, start: int, end: int | None) -> str:
+        """What was written between two offsets; of much, both ends."""
+        size = os.fstat(self._descriptor).st_size
+        last = size if end is None else min(end, size)
+        if last - start <= OUTPUT_HEAD + OUTPUT_TAIL:
+            return _text(self._read(start, max(0, last - start)))
+        head, tail = self._read(start, OUTPUT_HEAD), self._read(last - OUTPUT_TAIL, OUTPUT_TAIL)
+        left_out = last - start - OUTPUT_HEAD - OUTPUT_TAIL
+        return f"{_text(head)}\n… {left_out} bytes …\n{_text(tail)}"
+
+    def trim(self) -> None:
+        """Take the middle out of what has become too long; offsets stay as they are."""
+        try:
+            found = os.fstat(self._descriptor)
+            if found.st_blocks * 512 > LOG_LIMIT:
+                ctypes.CDLL(None).fallocate(
+                    self._descriptor, PUNCH_HOLE, ctypes.c_long(LOG_HEAD),
+                    ctypes.c_long(found.st_size - LOG_HEAD - LOG_TAIL),
+                )  # fmt: skip
+        except (OSError, AttributeError):  # a file system without holes, or another C library
+            return
+
+    def close(self) -> None:
+        """Leave under its name what was written, of much both ends, whatever is there now."""
+        own = os.fstat(self._descriptor)
+        size = own.st_size
+        try:
+            same = os.path.samestat(own, self._path.lstat())
+        except OSError:
+            same = False
+        if size > LOG_LIMIT:
+            left_out = f"\n… {size - LOG_HEAD - LOG_TAIL} bytes left out …\n".encode()
+            data = self._read(0, LOG_HEAD) + left_out + self._read(size - LOG_TAIL, LOG_TAIL)
+        elif not same:
+            data = self._read(0, size)
+        else:
+            data = None
+        if data is not None:
+            with suppress(OSError):  # a disk that is full: what it printed is in the results
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                files.remove(self._path)
+                files.write(self._path, data)
+        os.close(self._descriptor)
+
+    def _read(self, start: int, size: int) -> bytes:
+        try:
+            return os.pread(self._descriptor, size, start)
+        except OSError:
+            return b""
+
+
 class Child:
     """A started worker and its supervisor."""
 
@@ -71,8 +134,8 @@ class Child:
         """Start it; `name` names its log. Raises HostError when the interpreter is missing."""
         self.log = spec.logs / f"{name}.log"
         self.stacks = spec.logs / f"{name}.stacks"
-        for stale in (self.log, self.stacks):  # of an earlier run with the same output
-            stale.unlink(missing_ok=True)
+        # read by these descriptors alone: a test may put anything where the names are
+        self._log, self._stacks = (_Written(path) for path in (self.log, self.stacks))
         self.collected: set[str] = set()
         self.left: tuple[str, ...] = ()  # processes the supervisor had to end
         libraries, tracing = _watched(spec, name)
@@ -92,7 +155,7 @@ class Child:
             "modules": str(spec.modules or ""),
         }
         # Where the package is a zip, nothing works: rocwheel is never installed as one.
-        package = files("rocwheel")
+        package = resources.files("rocwheel")
         worker, supervisor = (str(package.joinpath(name)) for name in (WORKER, SUPERVISOR))
         own = {
             "argv": [str(spec.python), "-u", worker, json.dumps(settings)],
@@ -109,7 +172,7 @@ class Child:
         )
         theirs = (commands, events, lifeline, status)
         try:
-            with self.log.open("ab") as output:
+            with self._log.appending() as output:
                 self.process = starter.start(
                     command, output=output, pass_fds=(*theirs, *spec.locks)
                 )
@@ -155,11 +218,11 @@ class Child:
 
     def output(self, start: int, end: int | None = None) -> str:
         """Return what was printed between two offsets of the log; of much, both ends."""
-        return _part(self.log, start, end)
+        return self._log.part(start, end)
 
     def stack(self) -> str:
         """Return what the interpreter wrote about its threads, on request or in a crash."""
-        return _part(self.stacks, 0, None)
+        return self._stacks.part(0, None)
 
     def dump(self) -> None:
         """Ask for the stacks of all threads; works while the process is stuck in C."""
@@ -169,6 +232,8 @@ class Child:
 
     def kill(self, killpg: Callable[[int, int], None]) -> None:
         """Kill the worker; its supervisor ends what it started."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
         if self._worker:
             with suppress(ProcessLookupError):
                 killpg(self._worker, signal.SIGKILL)
@@ -189,19 +254,11 @@ class Child:
             return own or -signal.SIGKILL
         return self._exit_status
 
-    def trim(self) -> None:
-        """Take the middle out of a log that has become too long; offsets stay as they are."""
-        try:
-            found = self.log.stat()
-            if found.st_blocks * 512 <= LOG_LIMIT:
-                return
-            with self.log.open("r+b") as file:
-                ctypes.CDLL(None).fallocate(
-                    file.fileno(), PUNCH_HOLE, ctypes.c_long(LOG_HEAD),
-                    ctypes.c_long(found.st_size - LOG_HEAD - LOG_TAIL),
-                )  # fmt: skip
-        except (OSError, AttributeError):  # a file system without holes, or another C library
-            return
+    def tend(self) -> None:
+        """Keep the log from growing without end, and the supervisor awake: a test may stop it."""
+        self._log.trim()
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         if self._lifeline is not None:
@@ -211,8 +268,8 @@ class Child:
         os.close(self._status)
         for descriptor in self.descriptors:
             os.close(descriptor)
-        if self.log.stat().st_size > LOG_LIMIT:
-            _shorten(self.log)
+        self._log.close()
+        self._stacks.close()
 
     _pid: int | None
     _exit_status: int | None
@@ -255,35 +312,5 @@ def describe(status: int) -> str:
         return f"signal {-status}"
 
 
-def _part(path: Path, start: int, end: int | None) -> str:
-    try:
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            last = size if end is None else min(end, size)
-            if last - start <= OUTPUT_HEAD + OUTPUT_TAIL:
-                file.seek(start)
-                return _text(file.read(max(0, last - start)))
-            file.seek(start)
-            head = file.read(OUTPUT_HEAD)
-            file.seek(last - OUTPUT_TAIL)
-            return f"{_text(head)}\n… {last - start - OUTPUT_HEAD - OUTPUT_TAIL} bytes …\n" + _text(
-                file.read(OUTPUT_TAIL)
-            )
-    except OSError:
-        return ""
-
-
 def _text(data: bytes) -> str:
     return protocol.printable(data.decode(errors="replace"))
-
-
-def _shorten(path: Path) -> None:
-    """Make a log what `trim` leaves of it: both ends, and how much was between them."""
-    aside = path.with_name(f"{path.name}.part")
-    with path.open("rb") as file, aside.open("wb") as short:
-        size = path.stat().st_size
-        short.write(file.read(LOG_HEAD))
-        short.write(f"\n… {size - LOG_HEAD - LOG_TAIL} bytes left out …\n".encode())
-        file.seek(size - LOG_TAIL)
-        short.write(file.read(LOG_TAIL))
-    aside.replace(path)

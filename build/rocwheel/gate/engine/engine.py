@@ -15,40 +15,26 @@ from __future__ import annotations
 import selectors
 import signal
 import subprocess
-from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.gate.engine import protocol
 from rocwheel.gate.engine.child import Child, describe
+from rocwheel.gate.engine.findings import Findings
 from rocwheel.gate.engine.lane_work import LaneMode, LaneWork
-from rocwheel.gate.engine.outcomes import Outcomes
 from rocwheel.gate.engine.plan import Snapshot
 from rocwheel.gate.engine.protocol import BrokenProtocolError
-from rocwheel.gate.engine.scheduler import Scheduler, Step
-from rocwheel.gate.verdict import exits
-from rocwheel.results import (
-    Attempt,
-    CollectError,
-    Fault,
-    LaneRecord,
-    Outcome,
-    ProcessRecord,
-    Results,
-)
+from rocwheel.gate.engine.supply import Supply
+from rocwheel.results import Outcome, Results
 from rocwheel.verdict import State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from rocwheel.gate.engine.plan import RunPlan, System, Watcher
     from rocwheel.gate.engine.protocol import Event
+    from rocwheel.gate.engine.scheduler import Step
     from rocwheel.process import Command
 
 TICK: Final = 0.05  # seconds between looks at deadlines
-AHEAD_SECONDS: Final = 0.1  # of tests a worker is sent before it asks
-AHEAD_TESTS: Final = 32
-AHEAD_UNKNOWN: Final = 2  # of a file of which nothing is known yet
 DUMP_SECONDS: Final = 0.5  # for a stuck process to write its stacks
 END_SECONDS: Final = 60.0  # for a worker to tear down and exit
 START_SECONDS: Final = 120.0  # for an interpreter with pytest to come up
@@ -61,17 +47,16 @@ class Engine:
 
     def __init__(self, plan: RunPlan, system: System, watcher: Watcher) -> None:
         self._plan, self._system, self._watcher = plan, system, watcher
-        self._scheduler = Scheduler(plan.files, plan.estimates)
-        self._outcomes = Outcomes(retry_limit=plan.retry_limit)
+        self._findings = Findings(plan, system.clock, watcher)
+        self._outcomes = self._findings.outcomes
+        self._supply = Supply(plan, self._outcomes, system.clock)
+        self._scheduler = self._supply.scheduler
         self._works = [LaneWork(lane=lane, since=system.clock()) for lane in plan.lanes]
         self._selector = selectors.DefaultSelector()
-        self._faults: list[Fault] = []
-        self._processes: list[ProcessRecord] = []
         self._started_processes = 0
         self._stop = ""  # why the run ends now
         self._closing = ""  # why nothing new is begun
-        self._started = self._ticked = self._trimmed = system.clock()
-        self._expected = Counter(test.partition("::")[0] for test in plan.estimates.tests)
+        self._ticked = self._trimmed = system.clock()
         self._ooms = system.oom_kills()
 
     def run(self) -> Results:
@@ -88,25 +73,7 @@ class Engine:
             self._selector.close()
         reason = self._stop or "its file could not be imported again"
         waiting = dict.fromkeys((*self._outcomes.unfinished, *self._scheduler.uncollected), reason)
-        return Results(
-            suite=plan.suite,
-            shard=plan.shard,
-            files=plan.files,
-            suite_files=plan.suite_files,
-            tests=self._outcomes.results(not_run=waiting),
-            collect_errors=tuple(self._outcomes.collect_errors),
-            lanes=tuple(
-                LaneRecord(
-                    name=work.lane.name,
-                    devices=tuple(item.device for item in work.lane.devices),
-                    lost=work.lost,
-                )
-                for work in self._works
-            ),
-            processes=tuple(self._processes),
-            faults=tuple(self._faults),
-            duration_ms=self._ms(self._system.clock() - self._started),
-        )
+        return self._findings.results(self._works, waiting)
 
     def _turn(self) -> None:
         """Hand out work, wait for something to happen, look at who said something."""
@@ -126,10 +93,17 @@ class Engine:
             self._trimmed = now
             for work in self._works:
                 if work.child:
-                    work.child.trim()
-        if now - self._started > self._plan.deadline:
+                    work.child.tend()
+        if self._findings.seconds > self._plan.deadline:
             self._close_down(f"the deadline of {self._plan.deadline:g} s passed")
-        self._watcher.progress(self._snapshot(now))
+        self._watcher.progress(
+            Snapshot(
+                done=self._outcomes.finished,
+                total=self._supply.total,
+                bad=self._outcomes.bad,
+                lanes=tuple((work.lane.name, work.doing, work.waited(now)) for work in self._works),
+            )
+        )
 
     def _over(self) -> bool:
         if self._stop:
@@ -143,7 +117,7 @@ class Engine:
         if all(work.mode is LaneMode.LOST for work in self._works):
             self._stop = "no device is left"
             return True
-        return self._scheduler.empty and not self._outcomes.waiting
+        return self._supply.over
 
     # --- work ------------------------------------------------------------------------------------
 
@@ -155,10 +129,8 @@ class Engine:
             self._send_ahead(work)
         if work.mode not in (LaneMode.FREE, LaneMode.READY):
             return
-        work.step = work.step or self._next(work)
-        if work.mode is LaneMode.READY and (
-            self._done_with(work) if work.step is None else not self._fits(work, work.step)
-        ):
+        work.step = work.step or self._supply.next(work, self._works)
+        if work.mode is LaneMode.READY and not self._supply.keeps(work):
             self._enter(work, LaneMode.ENDING)
             work.process.send(op="end")
         elif work.step is None:
@@ -169,31 +141,6 @@ class Engine:
             self._ask(work, work.lane.probe)
         else:
             self._start(work)
-
-    def _next(self, work: LaneWork) -> Step | None:
-        if work.rerun is None:
-            step = self._scheduler.next(work.lane.name, self._system.clock())
-            if step or work.mode is not LaneMode.FREE:
-                return step
-            alone = sum(item.mode is not LaneMode.LOST for item in self._works) == 1
-            work.rerun = self._outcomes.rerun(work.lane.name, alone=alone)
-            work.left = list(work.rerun.tests) if work.rerun else []
-        if not work.left:
-            return None
-        test = work.left.pop(0)
-        then = work.left[0] if work.left else None
-        return Step(file=self._outcomes.file(test), test=test, then=then)
-
-    def _done_with(self, work: LaneWork) -> bool:
-        """Whether the process of an idle worker can go; it stays while it may take work over."""
-        return work.rerun is not None or self._outcomes.waiting or self._scheduler.empty
-
-    def _fits(self, work: LaneWork, step: Step) -> bool:
-        """Whether a process may import the file: some must be alone in theirs."""
-        alone, seen = self._plan.alone, work.process.collected
-        if step.file in seen or not seen or work.rerun:
-            return True
-        return step.file not in alone and not seen & alone
 
     def _go(self, work: LaneWork, step: Step) -> None:
         work.step = None
@@ -209,39 +156,13 @@ class Engine:
 
     def _send_ahead(self, work: LaneWork) -> None:
         """Keep a running worker supplied with tests of the file it is at."""
-        if work.rerun or work.step or not self._scheduler.more(work.lane.name):
-            return
-        scheduler, lane = self._scheduler, work.lane.name
-        most = AHEAD_TESTS if scheduler.knows(lane) else AHEAD_UNKNOWN
-        seconds = sum(scheduler.estimate(item.file, item.test or "") for item in work.sent)
-        if len(work.sent) > most // 2 or seconds > AHEAD_SECONDS / 2:
-            return
-        steps: list[Step] = []
-        now = self._system.clock()
-        while (
-            len(work.sent) + len(steps) < most and seconds < AHEAD_SECONDS and scheduler.more(lane)
-        ):
-            step = scheduler.next(lane, now)
-            if step is None:
-                break
-            steps.append(step)
-            seconds += scheduler.estimate(step.file, step.test or "")
-        if steps:
+        if steps := self._supply.ahead(work):
             self._send(work, steps)
 
     def _send(self, work: LaneWork, steps: list[Step]) -> None:
         work.sent += steps
         tests = [step.test for step in steps]
         work.process.send(op="run", tests=tests, then=steps[-1].then, batch=work.batch)
-
-    def _take_back(self, work: LaneWork) -> None:
-        """Return the tests that were sent and never begun."""
-        for step in reversed(work.sent):
-            if work.rerun:
-                work.left.insert(0, str(step.test))
-            else:
-                self._scheduler.put_back(work.lane.name, str(step.test))
-        work.sent.clear()
 
     def _start(self, work: LaneWork) -> None:
         self._started_processes += 1
@@ -302,11 +223,11 @@ class Engine:
             case protocol.Late(), LaneMode.RUNNING | LaneMode.READY | LaneMode.ENDING if (
                 not work.running and event.test == work.last
             ):
-                self._amend(work, Outcome.FAILED, event.message)
+                self._findings.amend(work, Outcome.FAILED, event.message)
             case protocol.Stray(), _ if work.last or work.running:
                 origin = f" that {event.test} left" if event.test else ""
                 what = f"{work.title}{origin}: {event.message}"
-                self._fault(State.FAIL, what)
+                self._findings.fault(State.FAIL, what)
             case protocol.Bye(), LaneMode.ENDING if not work.bye:
                 work.bye = event
             case _:
@@ -326,7 +247,7 @@ class Engine:
         else:
             # the file was collected before: what differs now is not to be trusted
             message = event.error or f"{step.test} was not collected again"
-            self._collect_error(step.file, _first(message), event.error)
+            self._findings.collect_error(step.file, _first(message), event.error)
             if work.rerun is None:
                 self._scheduler.drop_file(work.lane.name)
             work.left = []
@@ -335,11 +256,11 @@ class Engine:
         """Enter a file's tests, and skip those that are not to run."""
         file, plan = event.file, self._plan
         if event.error:
-            self._collect_error(file, _last(event.error), event.error)
+            self._findings.collect_error(file, _last(event.error), event.error)
             self._scheduler.drop_file(work.lane.name)
             return
         if taken := [test for test in event.tests if test in self._outcomes]:
-            self._collect_error(file, f"{taken[0]} is a test of another file", "")
+            self._findings.collect_error(file, f"{taken[0]} is a test of another file", "")
             self._scheduler.drop_file(work.lane.name)
             return
         found = zip(event.tests, event.lines, strict=True)
@@ -362,7 +283,7 @@ class Engine:
     def _finished(self, work: LaneWork, step: Step, event: protocol.Finished) -> None:
         outcome = event.result
         output = work.process.output(work.offset, event.offset) if outcome.bad else ""
-        attempt = self._attempt(
+        attempt = self._findings.attempt(
             work,
             outcome,
             seconds=event.seconds,
@@ -376,74 +297,12 @@ class Engine:
         work.ran[event.outcome] += 1
         if outcome.bad or not event.going:  # what was sent after it is not run
             work.batch += 1
-            self._take_back(work)
+            self._supply.take_back(work)
         if not work.sent:
             self._enter(work, LaneMode.READY if event.going else LaneMode.ENDING)
-        self._record(work, event.test, attempt, event.evidence)
+        self._findings.enter(work, event.test, attempt, event.evidence, again=not self._closing)
         if work.mode is LaneMode.READY and work.is_suspicious:
             self._kill(work, f"{len(work.streak)} failures in a row")
-
-    def _record(
-        self,
-        work: LaneWork,
-        test: str,
-        attempt: Attempt,
-        evidence: Iterable[str] = (),
-    ) -> None:
-        rerun, bad = work.rerun, attempt.outcome.bad
-        if rerun and rerun.confirms:
-            suspect, victim = rerun.tests
-            if test == victim:
-                self._outcomes.confirmed(suspect, victim, failed=bad)
-        else:
-            self._outcomes.attempted(
-                test, attempt, evidence=evidence, retry=rerun is not None, again=not self._closing
-            )
-            if bad:
-                self._watcher.failed(test, attempt)
-        if rerun is None:
-            if bad:
-                work.streak.append((test, work.before))
-            else:
-                self._close_streak(work)
-            work.before = test
-
-    def _amend(self, work: LaneWork, outcome: Outcome, message: str) -> None:
-        """Make the test that ran last what its end, or a late failure, showed it to be."""
-        if outcome is Outcome.FAILED:
-            work.late += 1
-        if not (work.rerun and work.rerun.confirms):
-            output = work.process.output(work.offset) if outcome is Outcome.CRASHED else ""
-            self._outcomes.amend(work.last, outcome, protocol.one_line(message), output=output)
-
-    def _close_streak(self, work: LaneWork) -> None:
-        """Tell of failures in a row, each with what ran before it."""
-        before = {test: previous for test, previous in work.streak if previous}
-        self._outcomes.streak([test for test, _ in work.streak], before)
-        work.streak = []
-
-    def _attempt(
-        self,
-        work: LaneWork,
-        outcome: Outcome,
-        *,
-        seconds: float,
-        message: str,
-        detail: str = "",
-        output: str = "",
-        left: Iterable[str] = (),
-    ) -> Attempt:
-        return Attempt(
-            outcome=outcome,
-            lane=work.lane.name,
-            process=work.number,
-            start_ms=self._ms(work.began - self._started),
-            duration_ms=self._ms(seconds),
-            message=protocol.one_line(message),
-            detail=protocol.printable(detail),
-            output=output,
-            left=tuple(map(protocol.one_line, left)),
-        )
 
     # --- what happens to a worker ----------------------------------------------------------------
 
@@ -488,7 +347,7 @@ class Engine:
                 named.append(work.doing)
                 self._dump(work, f"{reason} while it ran")
         during = f" during {', '.join(named)}" if named else ""
-        self._fault(State.TIMEOUT, f"{reason}{during}")
+        self._findings.fault(State.TIMEOUT, f"{reason}{during}")
 
     def _ended(self, work: LaneWork, status: int) -> None:
         """Draw the conclusions from a process's end, then let its lane go on."""
@@ -506,21 +365,21 @@ class Engine:
         if mode is LaneMode.RUNNING:
             self._broke(work, Outcome.TIMED_OUT if hung else Outcome.CRASHED, how)
         elif mode is LaneMode.COLLECTING and not work.importing and work.last:
-            self._amend(work, Outcome.CRASHED, f"after it was reported: {how}")
+            self._findings.amend(work, Outcome.CRASHED, f"after it was reported: {how}")
             work.step, work.collecting = work.collecting, None
         elif mode is LaneMode.COLLECTING:
             detail = f"{work.process.stack()}\n{work.process.output(0)}".strip()
-            self._collect_error(work.wanted.file, f"import: {how}", detail)
+            self._findings.collect_error(work.wanted.file, f"import: {how}", detail)
             if work.rerun is None:
                 self._scheduler.drop_file(work.lane.name)
             work.collecting = None
         elif mode is LaneMode.STARTING:
             self._no_start(work, how)
         elif work.broken and work.last:
-            self._amend(work, Outcome.CRASHED, how)
+            self._findings.amend(work, Outcome.CRASHED, how)
         elif mode is LaneMode.ENDING or not killed:
-            self._check_exit(work, how, status, killed=killed)
-        self._close_streak(work)
+            self._findings.check_exit(work, how, status, killed=killed)
+        self._findings.close_streak(work)
         if work.rerun and mode is not LaneMode.STARTING:
             self._leave_rerun(work)
 
@@ -530,11 +389,11 @@ class Engine:
         Where none had begun, the test before broke the process, or the first could not begin.
         """
         if work.running is None and work.last:
-            self._amend(work, outcome, f"after it was reported: {how}")
-            self._take_back(work)
+            self._findings.amend(work, outcome, f"after it was reported: {how}")
+            self._supply.take_back(work)
             return
         step, work.running = work.running or work.sent.popleft(), None
-        attempt = self._attempt(
+        attempt = self._findings.attempt(
             work,
             outcome,
             seconds=self._system.clock() - work.began,
@@ -542,8 +401,8 @@ class Engine:
             detail=work.process.stack(),
             output=work.process.output(work.offset),
         )
-        self._take_back(work)
-        self._record(work, str(step.test), attempt)
+        self._supply.take_back(work)
+        self._findings.enter(work, str(step.test), attempt, again=not self._closing)
 
     def _leave_rerun(self, work: LaneWork) -> None:
         rerun, left = work.rerun, work.left
@@ -558,25 +417,8 @@ class Engine:
             return
         output = work.process.output(0).strip()
         message = f"pytest did not start: {how}: {_last(output)}"
-        self._collect_error("(session)", message, output)
+        self._findings.collect_error("(session)", message, output)
         self._stop = "pytest did not start"
-
-    def _check_exit(self, work: LaneWork, how: str, status: int, *, killed: bool) -> None:
-        """Hold what a worker reported against how it ended."""
-        end = exits.End(
-            process=work.title,
-            last=work.last,
-            how=how,
-            status=status,
-            killed=killed,
-            ran=work.ran,
-            late=work.late,
-            bye=work.bye,
-        )
-        for fault in exits.contradictions(end):
-            self._fault(fault.state, fault.message)
-        for fault in exits.strangers(end, self._plan.backend, self._plan.modules):
-            self._fault(fault.state, fault.message)
 
     def _abandon(self, work: LaneWork) -> None:
         """Give up a process that SIGKILL does not end; its devices stay with it."""
@@ -590,15 +432,10 @@ class Engine:
         """Take a lane out of the run; what it had to do goes to the others."""
         work.lost = reason
         self._enter(work, LaneMode.LOST)
-        step, work.step = work.step, None
-        if work.rerun:
-            self._outcomes.put_back(work.rerun)
-        elif step and step.test:
-            self._scheduler.put_back(work.lane.name, step.test)
-        self._scheduler.give_back(work.lane.name)
+        self._supply.lose(work)
         for device in work.lane.devices:
             self._system.quarantine(device, reason)
-        self._fault(State.INFRA, f"{work.lane.name} is lost: {reason}")
+        self._findings.fault(State.INFRA, f"{work.lane.name} is lost: {reason}")
 
     # --- devices ---------------------------------------------------------------------------------
 
@@ -636,35 +473,12 @@ class Engine:
         for descriptor in child.descriptors:
             self._selector.unregister(descriptor)
         child.close()
+        self._findings.process(work, ended)
         work.child = None
-        self._processes.append(
-            ProcessRecord(
-                number=work.number,
-                lane=work.lane.name,
-                start_ms=self._ms(work.born - self._started),
-                end_ms=self._ms(self._system.clock() - self._started),
-                ended=protocol.one_line(ended),
-                log=child.log.name,
-                left=child.left,
-                extra=work.bye.extra if work.bye else (),
-            )
-        )
 
     def _cut(self, state: State, reason: str) -> None:
-        self._fault(state, reason)
+        self._findings.fault(state, reason)
         self._stop = reason
-
-    def _fault(self, state: State, message: str) -> None:
-        self._faults.append(Fault(state=state, message=protocol.one_line(message)))
-
-    def _collect_error(self, file: str, message: str, detail: str) -> None:
-        self._outcomes.collect_errors.append(
-            CollectError(
-                file=protocol.one_line(file),
-                message=protocol.one_line(message),
-                detail=protocol.printable(detail),
-            )
-        )
 
     def _stop_all(self) -> None:
         """Leave no process behind, however the run ends."""
@@ -680,22 +494,6 @@ class Engine:
                     work.child.process.wait(self._plan.kill_deadline)
                 work.child.ended()
                 self._close(work, f"killed: {self._stop}")
-
-    def _snapshot(self, now: float) -> Snapshot:
-        unknown = sum(self._expected.get(file, 0) for file in self._scheduler.uncollected)
-        return Snapshot(
-            done=self._outcomes.finished,
-            total=self._outcomes.known + unknown,
-            bad=self._outcomes.bad,
-            lanes=tuple(
-                (work.lane.name, work.doing, now - max(work.since, work.began))
-                for work in self._works
-            ),
-        )
-
-    @staticmethod
-    def _ms(seconds: float) -> int:
-        return max(0, round(1000 * seconds))
 
 
 def _first(text: str) -> str:

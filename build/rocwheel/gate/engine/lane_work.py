@@ -122,6 +122,10 @@ class LaneWork:
         """How messages call the process."""
         return f"process {self.number} on {self.lane.name}"
 
+    def waited(self, now: float) -> float:
+        """Seconds it has been doing that."""
+        return now - max(self.since, self.began)
+
     @property
     def doing(self) -> str:
         """What it does, in a word or the name of a test or file."""

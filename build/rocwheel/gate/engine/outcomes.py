@@ -12,6 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from rocwheel.console import count
 from rocwheel.results import Attempt, CollectError, Outcome, TestResult
 from rocwheel.values import replace
 
@@ -153,18 +154,20 @@ class Outcomes:
             return
         guilty = self._entries[suspect]
         guilty.outcome, guilty.victims = Outcome.FAILED, len(victims)
-        guilty.reason = (
-            f"poisons its process: {len(victims)} tests after it failed there and pass alone"
-        )
+        others = count(len(victims), "test")
+        guilty.reason = f"poisons its process: {others} after it failed there and pass alone"
         for name in victims:
             entry = self._entries[name]
             entry.outcome = Outcome.PASSED
             entry.reason = f"failed after {suspect} in one process, passes alone"
 
-    def rerun(self, lane: str, *, alone: bool) -> Rerun | None:
-        """Take the next tests that need a fresh process; `alone`: no other lane could."""
+    def rerun(self, near: frozenset[str], *, alone: bool) -> Rerun | None:
+        """Take the next tests that need a fresh process, on another device than before.
+
+        `near` are the lanes of the device that asks; `alone`: no other device could.
+        """
         for number, rerun in enumerate(self._retries):
-            if alone or rerun.avoid != lane:
+            if alone or rerun.avoid not in near:
                 del self._retries[number]
                 return rerun
         return None

@@ -13,20 +13,16 @@ import errno
 import os
 import re
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel.errors import CommandError, HostError
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
-from rocwheel.process import Command
+from rocwheel.process import Command, Runner
 from rocwheel.values import replace
 from rocwheel.verdict import Device
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from pathlib import Path
-
-    from rocwheel.process import Runner
 
 PARTITION_SHIFT: Final = 28
 PLACE_MASK: Final = (1 << PARTITION_SHIFT) - 1
@@ -176,7 +172,8 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
         properties = _properties(node / "properties")
         banks = [_properties(bank / "properties") for bank in _nodes(node / "mem_banks")]
     except PermissionError as exc:
-        # what a device cgroup hides: kfd_devcgroup_check_permission, drivers/gpu/drm/amd/amdkfd
+        # what a device cgroup hides (kfd_devcgroup_check_permission):
+        # https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_priv.h
         if exc.errno == errno.EPERM:
             return None
         raise _unreadable(node, exc) from exc
@@ -193,8 +190,9 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
         return None
     unique = properties.get("unique_id", 0)
     place = properties.get("location_id", 0)
-    # the kernel numbers partitions in the upper four bits (kfd_topology_add_device in
-    # drivers/gpu/drm/amd/amdkfd/kfd_topology.c): the same number, whatever else is visible
+    # the kernel numbers partitions in the upper four bits (kfd_topology_add_device), the same
+    # number whatever else is visible:
+    # https://github.com/torvalds/linux/blob/master/drivers/gpu/drm/amd/amdkfd/kfd_topology.c
     partition = place >> PARTITION_SHIFT
     location = f"{properties.get('domain', 0):04x}-{place & PLACE_MASK:04x}"
     return Accelerator(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Final
 
 from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.machine import accelerators
-from rocwheel.gate.machine.accelerators import Allotment, Maker
+from rocwheel.gate.machine.accelerators import Accelerator, Allotment, Maker
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
-from rocwheel.host import cgroup
+from rocwheel.host import cgroup, machine
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-
-    from rocwheel.gate.machine.accelerators import Accelerator
+HOST_MEMORY: Final = 6 << 30  # bytes of the host for a process that shares a GPU
+MOST_JOBS: Final = 16  # processes on one GPU
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,7 +23,8 @@ class Allotted:
 
     allotment: Allotment
     per_process: int
-    most: int  # processes at once
+    most: int  # groups of devices at once
+    jobs: int = 1  # processes on each of them
     threads: int  # per process
 
     @property
@@ -37,7 +37,8 @@ class Allotted:
         names = ", ".join(
             f"{item.label} ({item.target}, {item.serial})" for item in self.allotment.devices
         )
-        return f"{names}; {self.per_process} per process, up to {self.most} at once"
+        shared = f", {self.jobs} processes on each" if self.jobs > 1 else ""
+        return f"{names}; {self.per_process} per process, up to {self.most} at once{shared}"
 
 
 def choose(request: GateRequest, host: Host) -> Allotted:
@@ -59,9 +60,29 @@ def choose(request: GateRequest, host: Host) -> Allotted:
         )
     most = count // per_process
     most = min(most, request.lanes or most)
+    jobs = _jobs(request, allotment, usable // most) if per_process == 1 else 1
+    jobs = min(jobs, max(1, request.lanes // most)) if request.lanes else jobs
     return Allotted(
-        allotment=allotment, per_process=per_process, most=most, threads=max(1, usable // most)
+        allotment=allotment,
+        per_process=per_process,
+        most=most,
+        jobs=jobs,
+        threads=max(1, usable // (most * jobs)),
     )
+
+
+def _jobs(request: GateRequest, allotment: Allotment, usable: int) -> int:
+    """How many processes share a GPU: as many as was asked, or as memory and CPUs allow.
+
+    JAX's own CI divides a GPU's memory by what a test takes, and holds the number to the CPUs and
+    to a part of the host's memory for each (`ci/run_pytest_rocm.sh` of JAX).
+    """
+    need = request.suite.process_memory << 30
+    if request.jobs or not need:
+        return max(1, request.jobs)
+    least = min(device.memory for device in allotment.devices)
+    host = machine.memory() // HOST_MEMORY // len(allotment.devices)
+    return max(1, min(least // need, usable, host, MOST_JOBS))
 
 
 def lanes(
@@ -79,7 +100,9 @@ def lanes(
         mine = tuple(devices[start : start + size])
         name = mine[0].label if size == 1 else f"{mine[0].label}-{mine[-1].index}"
         masks = allotted.allotment.environment(mine)
-        yield Lane(name=name, devices=mine, env={**threads, **env, **masks})
+        for number in range(allotted.jobs):
+            own = f"{name}.{number}" if allotted.jobs > 1 else name
+            yield Lane(name=own, devices=mine, env={**threads, **env, **masks})
 
 
 def _allotment(request: GateRequest, host: Host) -> Allotment:

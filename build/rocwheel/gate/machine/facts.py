@@ -1,4 +1,4 @@
-"""The preflight: what an environment really has, said before the first test, by a process alone.
+"""A script that runs in the tested environment and writes down what it really has.
 
 It reports facts and judges nothing. Standard library and JAX only.
 

@@ -8,32 +8,28 @@ own fallback to the CPU is switched off by naming the platform.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel.gate.engine.child import describe
+from rocwheel.gate.engine.plan import Lane
+from rocwheel.gate.environment import WheelsUnderTest
 from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, SetupError, WrongWheelsError
-from rocwheel.process import Command
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from rocwheel.gate.engine.plan import Lane
-    from rocwheel.gate.environment import WheelsUnderTest
-    from rocwheel.process import Runner
+from rocwheel.process import Command, Runner
 
 SCRIPT: Final = "gate/machine/facts.py"
 DEADLINE: Final = 300.0  # a first start of a GPU backend may compile kernels
 LOOK: Final = "look at the preflight's log, and at the machine: rocminfo, nvidia-smi, dmesg"
-REINSTALL: Final = "compare the staged set with its manifest: ci_build verify"
+REINSTALL: Final = "compare the staged set with its manifest: rocwheel wheel verify"
 
 
 @dataclass(frozen=True, kw_only=True)
 class EnvironmentFacts:
-    """What an environment said of itself."""
+    """What `facts.py` found in the tested environment."""
 
     python: str
     backend: str  # rocm, cuda, cpu; "" without JAX on a GPU

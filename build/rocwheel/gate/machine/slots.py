@@ -10,22 +10,19 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NoReturn
+from pathlib import Path
+from typing import Final, NoReturn
 
 from rocwheel import files
 from rocwheel.errors import ConfigError
 from rocwheel.gate.machine import accelerators
+from rocwheel.gate.machine.accelerators import Accelerator
+from rocwheel.gate.request import Host
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 from rocwheel.host import cgroup
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from pathlib import Path
-
-    from rocwheel.gate.machine.accelerators import Accelerator
-    from rocwheel.gate.request import Host
 
 POLL_SECONDS: Final = 1.0
 

@@ -9,17 +9,13 @@ from __future__ import annotations
 import fnmatch
 import re
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.gate.suite import static
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.gate.suite.suites import SuiteSource
+from rocwheel.gate.suite.suites import SuiteSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +57,13 @@ class SuiteFiles:
         return ("-c", "/dev/null")
 
 
-def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
+def find(
+    source: SuiteSource, top: Path, shard: Shard, weights: Mapping[str, int] | None = None
+) -> SuiteFiles:
     """Find the files below `top` (our suite's folder, or a JAX checkout).
 
-    Raises SourceError when a path of the suite meets nothing, or the shard would be empty.
+    Shards are cut by `weights`, milliseconds by file, the same for all of them. Raises SourceError
+    when a path of the suite meets nothing, or the shard would be empty.
     """
     if not top.is_dir():
         raise SourceError(f"{top}: no such folder", hint="the suite's tests should be there")
@@ -87,7 +86,7 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
         if not any(fnmatch.fnmatchcase(file, pattern) for pattern in source.exclude)
     )
     sizes = {file: (top / file).stat().st_size for file in files}
-    mine = part(sizes, shard)
+    mine = part(weigh(sizes, weights or {}), shard)
     if not mine:
         raise SourceError(
             f"{top}: {len(files)} test files, too few for {shard.count} shards",
@@ -99,11 +98,22 @@ def find(source: SuiteSource, top: Path, shard: Shard) -> SuiteFiles:
     )
 
 
-def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
-    """The files of one shard: the largest first, each to the shard that has least.
+def weigh(sizes: Mapping[str, int], known: Mapping[str, int]) -> Mapping[str, int]:
+    """The weight of each file: how long it took, or what its size makes likely.
 
-    The same files give the same shards on every machine, so it goes by their size and not by
-    durations, which another shard may just have updated.
+    Without any durations sizes decide alone.
+    """
+    both = [file for file in sizes if known.get(file)]
+    if not both:
+        return sizes
+    per_byte = sum(known[file] for file in both) / max(1, sum(sizes[file] for file in both))
+    return {file: known.get(file) or round(size * per_byte) for file, size in sizes.items()}
+
+
+def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
+    """The files of one shard: the heaviest first, each to the shard that has least.
+
+    The same files with the same weights give the same shards on every machine.
     """
     loads = [0] * shard.count
     parts: list[list[str]] = [[] for _ in range(shard.count)]
@@ -130,7 +140,9 @@ def lay_out(tests: SuiteFiles, source: SuiteSource, target: Path) -> SuiteFiles:
             wanted.add(pattern)
     for file in wanted:
         _copy(tests.root / file, root / file)
-    extra = {path for pattern in source.modules for path in tests.root.glob(pattern)}
+    # `**` at the end of a pattern finds folders alone before Python 3.13
+    patterns = (f"{pattern}/*" if pattern.endswith("**") else pattern for pattern in source.modules)
+    extra = {path for pattern in patterns for path in tests.root.glob(pattern) if path.is_file()}
     for path in extra:
         _copy(path, modules / path.relative_to(tests.root))
     return replace(tests, root=root, modules=modules if extra else None)

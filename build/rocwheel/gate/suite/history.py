@@ -6,24 +6,27 @@ local file or beside the verdicts in the store, where it is replaced only as it 
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
 
 from rocwheel import files
-from rocwheel.errors import ObjectMissingError, ObjectStaleError, StoreError
+from rocwheel.errors import (
+    ConfigError,
+    ObjectDiffersError,
+    ObjectMissingError,
+    ObjectStaleError,
+    StoreError,
+)
 from rocwheel.gate.engine.scheduler import Estimates
-from rocwheel.results import Outcome
+from rocwheel.places import Place
+from rocwheel.results import LastRun, Outcome, Results
 from rocwheel.store import JSON, Headers
-from rocwheel.values import canonical_json
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.places import Place
-    from rocwheel.results import Results
+from rocwheel.values import Count, Value
 
 SCHEMA: Final = 1
 KEPT: Final = 10  # outcomes of a test, the newest last
@@ -38,42 +41,36 @@ LETTERS: Final = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Past:
-    """One test's past."""
+class Past(Value, frozen=True, kw_only=True, array_like=True):
+    """How long one test took and how it ended, stored as a pair to be short."""
 
-    milliseconds: int
+    milliseconds: Count
     outcomes: str  # letters as in LETTERS
 
 
-@dataclass(frozen=True, kw_only=True)
-class SuiteHistory:
-    """All tests of a suite that ever ran."""
+class Weights(Value, frozen=True, kw_only=True):
+    """Milliseconds by file, as the first shard of a set read them."""
 
-    tests: Mapping[str, Past] = field(default_factory=dict)
+    schema: Literal[1] = SCHEMA
+    files: dict[str, Count]
 
-    def to_bytes(self) -> bytes:
-        tests = {name: [past.milliseconds, past.outcomes] for name, past in self.tests.items()}
-        return canonical_json({"schema": SCHEMA, "tests": tests})
+
+class SuiteHistory(Value, frozen=True, kw_only=True):
+    """Durations and outcomes of all tests of a suite that ever ran."""
+
+    schema: Literal[1] = SCHEMA
+    tests: dict[str, Past] = msgspec.field(default_factory=dict)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> SuiteHistory:
+    def readable(cls, data: bytes) -> SuiteHistory:
         """Parse; what cannot be read is an empty history, for it decides nothing."""
         try:
-            document: Any = json.loads(data)
-            if document["schema"] != SCHEMA:
-                return cls()
-            return cls(
-                tests={
-                    str(name): Past(milliseconds=int(milliseconds), outcomes=str(outcomes))
-                    for name, (milliseconds, outcomes) in document["tests"].items()
-                }
-            )
-        except (ValueError, TypeError, KeyError, AttributeError):
+            return cls.from_bytes(data, name="history")
+        except ConfigError:
             return cls()
 
     def estimates(self, sizes: Mapping[str, int]) -> Estimates:
-        """What a board needs to know; `sizes` are the files' bytes."""
+        """What the scheduler needs to know; `sizes` are the files' bytes."""
         files: dict[str, float] = defaultdict(float)
         for name, past in self.tests.items():
             files[name.partition("::")[0]] += past.milliseconds / 1000
@@ -101,17 +98,55 @@ def read(place: Place | None, suite: str, cache: Path) -> SuiteHistory:
         data = place.store.read(key(place, suite))[0] if place else _file(cache, suite).read_bytes()
     except (StoreError, OSError):
         return SuiteHistory()
-    return SuiteHistory.from_bytes(data)
+    return SuiteHistory.readable(data)
 
 
 def add(place: Place | None, suite: str, cache: Path, results: Results) -> None:
     """Add a run to the history. Raises StoreError when others are faster every time, OSError."""
-    if place:
-        _add_to_store(place, suite, results)
-        return
-    file = _file(cache, suite)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    files.write(file, read(None, suite, cache).with_results(results).to_bytes())
+
+    def added(old: bytes | None) -> bytes:
+        past = SuiteHistory.readable(old) if old else SuiteHistory()
+        return past.with_results(results).to_bytes()
+
+    _replace(place, suite, cache, added)
+
+
+def weights(place: Place | None, suite: str, manifest: str, cache: Path) -> Mapping[str, int]:
+    """Milliseconds by file, to cut shards by: the same for all shards of a set.
+
+    The history changes while shards run, so the first of them writes down what it is and the
+    others read that. Raises StoreError, ConfigError.
+    """
+    files_: dict[str, int] = defaultdict(int)
+    for name, past in read(place, suite, cache).tests.items():
+        files_[name.partition("::")[0]] += past.milliseconds
+    if place is None or not manifest:
+        return dict(files_)
+    kept, body = key(place, f"{suite}-{manifest[:16]}"), Weights(files=dict(files_)).to_bytes()
+    with suppress(ObjectDiffersError):
+        place.store.create(kept, body, headers=Headers(content_type=JSON))
+    return Weights.from_bytes(place.store.read(kept)[0], name=place.store.locate(kept)).files
+
+
+def cell(results: Results) -> str:
+    """Names what runs are compared with each other: suite, family, CPython, backend."""
+    about = results.environment
+    python = ".".join(about.get("python", "").split(".")[:2])
+    return "-".join((results.suite, about.get("family", ""), python, about.get("backend", "")))
+
+
+def read_last(place: Place | None, cell: str, cache: Path) -> LastRun | None:
+    """The last whole run of a cell; None where none is known."""
+    try:
+        data = place.store.read(key(place, cell))[0] if place else _file(cache, cell).read_bytes()
+        return LastRun.from_bytes(data, name=cell)
+    except (StoreError, OSError, ConfigError):
+        return None
+
+
+def keep_last(place: Place | None, cell: str, cache: Path, run: LastRun) -> None:
+    """Keep a run as the last of its cell. Raises StoreError, OSError."""
+    _replace(place, cell, cache, lambda _old: run.to_bytes())
 
 
 def key(place: Place, suite: str) -> str:
@@ -123,17 +158,22 @@ def _file(cache: Path, suite: str) -> Path:
     return cache / "gate" / "history" / f"{suite}.json"
 
 
-def _add_to_store(place: Place, suite: str, results: Results) -> None:
-    name = key(place, suite)
+def _replace(
+    place: Place | None, name: str, cache: Path, change: Callable[[bytes | None], bytes]
+) -> None:
+    """Replace what is kept under a name by what `change` makes of it."""
+    if place is None:
+        file = _file(cache, name)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        files.write(file, change(file.read_bytes() if file.is_file() else None))
+        return
     for attempt in range(1, ATTEMPTS + 1):
+        old, previous = None, None
+        with suppress(ObjectMissingError):
+            old, previous = place.store.read(key(place, name))
+        headers = Headers(content_type=JSON)
         try:
-            data, previous = place.store.read(name)
-            old = SuiteHistory.from_bytes(data)
-        except ObjectMissingError:
-            old, previous = SuiteHistory(), None
-        body = old.with_results(results).to_bytes()
-        try:
-            place.store.replace(name, body, previous=previous, headers=Headers(content_type=JSON))
+            place.store.replace(key(place, name), change(old), previous=previous, headers=headers)
         except ObjectStaleError:
             if attempt == ATTEMPTS:
                 raise

@@ -9,26 +9,22 @@ the suite.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from rocwheel import config
+from rocwheel.config import Field
 from rocwheel.console import columns
 from rocwheel.errors import ConfigError
 from rocwheel.results import Outcome, Results
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from datetime import date
-    from pathlib import Path
-
-    from packaging.version import Version
-
-    from rocwheel.config import Field
 
 FOLDER: Final = "skips"
 
@@ -45,7 +41,7 @@ class SkipContext:
 
 @dataclass(frozen=True, kw_only=True)
 class Skip:
-    """One entry."""
+    """One entry of a skip list: a test, why and where it is left out, and until when."""
 
     pattern: str
     suites: frozenset[str]
@@ -105,7 +101,7 @@ def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
         if entry.expires < today:
             raise ConfigError(
                 f"{entry.where}: {entry.pattern}: expired on {entry.expires.isoformat()}",
-                hint=f"ask {entry.owner}: try it with `ci_build skips verify`, remove or renew it",
+                hint=f"ask {entry.owner}: try it with `rocwheel skips verify`, remove or renew it",
             )
     for one, other in combinations(entries, 2):
         if one.pattern == other.pattern and _overlap(one, other):
@@ -117,6 +113,7 @@ def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
 
 
 def applying(entries: Iterable[Skip], context: SkipContext) -> tuple[Skip, ...]:
+    """The entries of a skip list that hold for this run."""
     return tuple(entry for entry in entries if entry.applies(context))
 
 

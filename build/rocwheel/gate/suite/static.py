@@ -10,19 +10,15 @@ import ast
 import fnmatch
 import re
 import zipfile
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
 from rocwheel import files as disk
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.gate.suite import suites
+from rocwheel.gate.suite.suites import Suite, SuiteSource
 from rocwheel.values import Value
-
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
-    from pathlib import Path
-
-    from rocwheel.gate.suite.suites import Suite, SuiteSource
 
 # Called while a file is imported, these decide how many devices the backend of the process has;
 # once it runs they skip the file instead (jax/_src/test_util.py, request_cpu_devices).

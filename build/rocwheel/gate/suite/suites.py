@@ -7,30 +7,28 @@ requirement without an exact version are ConfigErrors with file, line and key.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from datetime import date
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import InvalidVersion, Version
 
 from rocwheel import config
+from rocwheel.config import Field
 from rocwheel.console import duration
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import skips
+from rocwheel.gate.suite.skips import Skip
+from rocwheel.home import Home
 from rocwheel.model import suggest
 from rocwheel.source import git
 from rocwheel.store import sha256_of
-from rocwheel.values import canonical_json
-from rocwheel.verdict import Demand, KnownSuite
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from datetime import date
-    from pathlib import Path
-
-    from rocwheel.config import Field
-    from rocwheel.gate.suite.skips import Skip
-    from rocwheel.home import Home
+from rocwheel.values import canonical_json, replace
+from rocwheel.verdict import Demand, KnownSuite, demand_for
 
 FOLDER: Final = "suites"
 LIBRARIES: Final = "rocm_libraries.yaml"
@@ -49,7 +47,7 @@ class SuiteSource:
 
 @dataclass(frozen=True, kw_only=True)
 class Deadlines:
-    """Seconds; each ends what lies within it."""
+    """The deadlines of a suite, in seconds: of one test, of a shard, of all of it."""
 
     test: int
     shard: int
@@ -58,7 +56,7 @@ class Deadlines:
 
 @dataclass(frozen=True, kw_only=True)
 class Suite:
-    """One suite."""
+    """One suite of `ci/suites`: where its tests are, what they need, what they must show."""
 
     name: str
     about: str
@@ -72,6 +70,12 @@ class Suite:
     demand: Demand
     retries: int  # failing tests that are tried once more
     trace: bool  # whether ROCm libraries write traces, which is slow
+    by_jax: Mapping[str, Demand] = field(default_factory=dict)  # from a release on
+    process_memory: int = 0  # GiB of a GPU a process takes; 0: a GPU has one process
+
+    def demand_for(self, jax: str) -> Demand:
+        """What is demanded of its results for one JAX."""
+        return demand_for(self.demand, self.by_jax, jax)
 
     @property
     def needs_gpu(self) -> bool:
@@ -144,6 +148,7 @@ def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
         selection=suite.select,
         pytest=next(iter(pytest.specifier)).version,
         demand=suite.demand,
+        by_jax=suite.by_jax,
     )
 
 
@@ -175,7 +180,7 @@ def _suite(document: Field, name: str) -> Suite:
         optional=(
             "select", "environment", "may_skip", "may_xfail", "may_deselect", "may_lose",
             "flaky_budget", "crash_budget", "timeout_budget", "poison_budget", "retries",
-            "with_jax", "trace",
+            "with_jax", "trace", "process_memory", "jax",
         ),
     )  # fmt: skip
     said = fields["suite"].string()
@@ -185,6 +190,7 @@ def _suite(document: Field, name: str) -> Suite:
     def number(key: str, default: int) -> int:
         return _natural(fields[key]) if key in fields else default
 
+    demand = _demand(fields, Demand(must_run=1))
     environment = fields["environment"].mapping() if "environment" in fields else {}
     return Suite(
         name=name,
@@ -196,20 +202,31 @@ def _suite(document: Field, name: str) -> Suite:
         environment={key: value.string() for key, value in environment.items()},
         requirements=tuple(_pinned(item) for item in fields["requirements"].sequence()),
         deadlines=_deadlines(fields["deadlines"]),
-        demand=Demand(
-            must_run=max(1, number("must_run", 1)),
-            may_skip=number("may_skip", 0),
-            may_xfail=number("may_xfail", 0),
-            may_deselect=number("may_deselect", 0),
-            may_lose=number("may_lose", 0),
-            flaky_budget=number("flaky_budget", 0),
-            crash_budget=number("crash_budget", 0),
-            timeout_budget=number("timeout_budget", 0),
-            poison_budget=number("poison_budget", 0),
-        ),
+        demand=demand,
+        by_jax=_by_jax(fields["jax"], demand) if "jax" in fields else {},
         retries=number("retries", 20),
         trace=fields["trace"].boolean() if "trace" in fields else False,
+        process_memory=number("process_memory", 0),
     )
+
+
+def _demand(fields: Mapping[str, Field], base: Demand) -> Demand:
+    """What a suite demands; what is not said is as in `base`."""
+    said = {name: _natural(fields[name]) for name in base.__struct_fields__ if name in fields}
+    found = replace(base, **said)
+    return replace(found, must_run=max(1, found.must_run))
+
+
+def _by_jax(entry: Field, base: Demand) -> dict[str, Demand]:
+    """What was measured per release of JAX; each holds from that release on."""
+    found = {}
+    for name, item in entry.mapping().items():
+        try:
+            Version(name)
+        except InvalidVersion:
+            item.fail(f"{name!r} is no version of JAX", hint='write "0.10.2": {must_run: …}')
+        found[name] = _demand(item.record(required=(), optional=base.__struct_fields__), base)
+    return found
 
 
 def _source(entry: Field) -> SuiteSource:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from rocwheel.gate.engine.protocol import Bye
 from rocwheel.results import Fault
 from rocwheel.verdict import State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from rocwheel.gate.engine.protocol import Bye
 
 
 @dataclass(frozen=True, kw_only=True)

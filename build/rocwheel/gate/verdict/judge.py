@@ -7,16 +7,12 @@ state of its own.
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from typing import Final
 
 from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.values import replace
-from rocwheel.verdict import SILENT, State
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rocwheel.verdict import Demand
+from rocwheel.verdict import SILENT, Demand, State
 
 # The first that applies is the state: what stopped the run before what the run found.
 PRECEDENCE: Final = (
@@ -121,18 +117,18 @@ def _why(test: TestResult) -> str:
 def _device(results: Results) -> Fault | None:
     """Suspect a device when tests fail on it, and only on it, and pass on the others."""
     failed_on: Counter[str] = Counter()
+    devices = {lane.name: ", ".join(d.serial for d in lane.devices) for lane in results.lanes}
     for test in results.tests:
         if len(test.attempts) > 1 and test.attempts[0].outcome.bad and _passed_again(test):
-            first, last = test.attempts[0], test.attempts[-1]
-            if first.lane != last.lane:
-                failed_on[first.lane] += 1
+            first, last = (devices.get(test.attempts[n].lane, "") for n in (0, -1))
+            if first != last:
+                failed_on[first] += 1
     if len(failed_on) != 1:
         return None
-    (name, number), *_ = failed_on.items()
+    (serials, number), *_ = failed_on.items()
     if number < FOLLOWS_HARDWARE:
         return None
-    lane = next(lane for lane in results.lanes if lane.name == name)
-    serials = ", ".join(device.serial for device in lane.devices)
+    name = next(name for name, found in devices.items() if found == serials).partition(".")[0]
     return Fault(
         state=State.INFRA,
         message=f"{number} tests failed on {name} ({serials}) and pass on other devices; "

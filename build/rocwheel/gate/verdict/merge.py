@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
 
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.discovery import Shard
@@ -12,18 +12,13 @@ from rocwheel.gate.verdict.record import tests_list
 from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.store import sha256_of
 from rocwheel.values import replace
-from rocwheel.verdict import SILENT, Ran, State
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from rocwheel.verdict import Demand, Verdict
+from rocwheel.verdict import SILENT, Demand, Ran, State, Verdict
 
 
 def merge(
     shards: Sequence[tuple[Verdict | None, Results]],
     count: int,
-    demand: Callable[[str], Demand],
+    demand: Callable[[Results], Demand],
 ) -> tuple[Results, Fault, Verdict | None]:
     """Join the runs of `count` shards, and judge them by what their suite demands.
 
@@ -33,7 +28,7 @@ def merge(
     runs = [results for _, results in shards]
     if not runs:
         raise ConfigError("no shard has results", hint="run `gate --shard 1/4` and so on first")
-    demanded = demand(runs[0].suite)
+    demanded = demand(runs[0])
     results = with_unmet_skips(merge_results(runs, count, demanded))
     judged = judge(results, demanded)
     said = [verdict for verdict, _ in shards if verdict]
@@ -68,7 +63,12 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
             if fault.state is not State.PASS and fault.state not in SILENT
         )
     missing = [number for number in range(1, count + 1) if number not in shards]
-    there = {file for results in shards.values() for file in results.files}
+    there = Counter(file for results in shards.values() for file in results.files)
+    if twice := next((file for file, number in there.items() if number > 1), ""):
+        raise ConfigError(
+            f"{twice}: in two shards: they were not cut alike",
+            hint="run the shards of one set against one store, or all without one",
+        )
     left = tuple(
         TestResult(
             test=file,

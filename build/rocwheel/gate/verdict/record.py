@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel import __version__
+from rocwheel.gate.engine.plan import Lane
+from rocwheel.gate.environment import Environment
+from rocwheel.gate.machine.preflight import EnvironmentFacts
+from rocwheel.gate.request import GateRequest, Host
 from rocwheel.gate.verdict.judge import states
 from rocwheel.results import Fault, Results
 from rocwheel.store import sha256_of
 from rocwheel.verdict import Attempts, Ran, RocmProvided, State, Verdict
-
-if TYPE_CHECKING:
-    from rocwheel.gate.engine.plan import Lane
-    from rocwheel.gate.environment import Environment
-    from rocwheel.gate.machine.preflight import EnvironmentFacts
-    from rocwheel.gate.request import GateRequest, Host
 
 DIRTY: Final = "-dirty"
 
@@ -27,6 +25,7 @@ class Setup:
     provided: RocmProvided
     facts: EnvironmentFacts | None = None
     environment: Environment | None = None
+    prepared: str = ""  # how the environment came to be
     lanes: tuple[Lane, ...] = ()
     tests: str = ""  # commit of JAX whose tests ran, or SHA-256 of the folder
     tool: str = __version__  # our commit, "-dirty" when files differ from it
@@ -61,6 +60,7 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
         "devices": "\n".join(f"{d.target} {d.serial} {d.name}".strip() for d in devices_.values()),
         "host": host.name,
         "runner": host.label,
+        "environment": setup.prepared,
         "packages": "\n".join(packages),
         "tool": setup.tool,
     }
@@ -69,6 +69,7 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
 def verdict(
     request: GateRequest, host: Host, setup: Setup, results: Results, found: Fault
 ) -> Verdict | None:
+    """The verdict that a finished gate stores; none on wheels that no manifest names."""
     if not request.wheels.manifest:
         return None
     failures = results.failures
@@ -116,7 +117,6 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
     suite, known = request.suite, request.known
     packages = setup.environment.packages if setup.environment else ()
     pytest = [item.partition("==")[2] for item in packages if item.startswith("pytest==")]
-    dirty = ("files of rocwheel differ from its commit",) if setup.tool.endswith(DIRTY) else ()
     return Ran(
         definition=known.definition if known else "",
         skips=known.skips if known else "",
@@ -124,5 +124,14 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
         selection=suite.select,
         pytest=next(iter(pytest), ""),
         collected=sha256_of(tests_list(results)) if results.tests else "",
-        unofficial=(*request.unofficial, *dirty),
+        unofficial=(*request.unofficial, *_unknown(setup.tool, results)),
     )
+
+
+def _unknown(tool: str, results: Results) -> tuple[str, ...]:
+    """Why nobody could run these tests again with the same rocwheel."""
+    if tool.endswith(DIRTY):
+        return ("files of rocwheel differ from its commit",)
+    if results.tests and tool == __version__:
+        return ("this rocwheel does not know the commit it was built from",)
+    return ()

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import hashlib
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 from rocwheel.errors import ConfigError
 from rocwheel.gate.verdict.record import tests_list
 from rocwheel.ledger import verdicts
+from rocwheel.places import Place
 from rocwheel.results import Results
 from rocwheel.store import HTML, JSON, Headers
 from rocwheel.values import replace
 from rocwheel.verdict import Verdict
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from rocwheel.places import Place
 
 KINDS: Final = {
     "results.json": ("json", JSON),

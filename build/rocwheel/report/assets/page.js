@@ -43,10 +43,17 @@
     for (const attempt of test.attempts) {
       const line = make("p");
       line.append(make("span", attempt.outcome, "outcome " + attempt.outcome),
-        ` on ${attempt.lane}, process ${attempt.process}, ${seconds(attempt.ms)}`);
+        ` on ${attempt.lane}, process ${attempt.process}, ${seconds(attempt.ms)}`,
+        attempt.before ? `, after ${attempt.before}` : "");
+      if (attempt.log) {
+        const log = make("a", "log");
+        log.href = "logs/" + encodeURIComponent(attempt.log);
+        line.append("; ", log);
+      }
       cell.append(line);
       for (const text of [attempt.detail, attempt.output]) if (text) cell.append(make("pre", text));
     }
+    if (test.again) cell.append(make("p", "To run it again", "note"), make("pre", test.again, "again"));
     row.append(cell);
     return row;
   };

@@ -144,16 +144,17 @@ def verify_wheelhouse(
     Upstream wheels of the set are not in the folder; they count as siblings only.
     """
     siblings = {wheel.project: wheel.version for wheel in manifest.wheels}
+    entries = {entry.filename: entry for entry in manifest.built}
+    listed = Counter(entry.filename for entry in manifest.built)
 
     def judge(entry: WheelEntry) -> tuple[Finding, ...]:
-        return _verify_entry(folder, entry, manifest, siblings, policy)
+        found = _verify_entry(folder, entry, manifest, siblings, policy)
+        if listed[entry.filename] == 1:
+            return found
+        return (finding("set.manifest", "listed more than once in the manifest"), *found)
 
-    found = {
-        folder / entry.filename: findings
-        for entry, findings in zip(
-            manifest.built, together.each(judge, manifest.built), strict=True
-        )
-    }
+    judged = together.each(judge, entries.values())
+    found = {folder / name: findings for name, findings in zip(entries, judged, strict=True)}
     for path in sorted(folder.glob("*.whl")):
         if path not in found:
             found[path] = (finding("set.manifest", "not in the manifest"),)
@@ -183,10 +184,13 @@ def _verify_entry(
         report = inspect(folder / entry.filename, hashes=True)
     except WheelError as exc:
         return (finding("archive", str(exc)),)
+    python_of = entry.requires_python or report.requires_python  # older manifests have none
     differs = [
         finding("set.manifest", f"{what}: {is_now or 'none'}, the manifest says {was or 'none'}")
         for what, is_now, was in (
             ("SHA-256", report.sha256, entry.sha256),
+            ("size", report.size, entry.size),
+            ("Requires-Python", report.requires_python, python_of),
             ("gfx targets", report.gfx_targets, entry.gfx_targets),
             ("tags", report.tags, entry.tags),
             ("grafted libraries", report.grafted, entry.grafted),

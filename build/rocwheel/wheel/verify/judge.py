@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.model import WheelKind, project_name
+from rocwheel.wheel import requirements
 from rocwheel.wheel.inspect import LIBRARIES, kind_of
 from rocwheel.wheel.install import LIBRARY, SCRIPT_GROUPS, landings, scripts, sound_mode
 from rocwheel.wheel.metadata import canonical_platform, normal_name
@@ -36,6 +37,7 @@ _ENTRY_POINT: Final = re.compile(
     re.ASCII,
 )
 _PROGRAM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
+_BUILD: Final = re.compile(r"-0*([0-9]+)")
 _CPYTHON: Final = re.compile(r"(?:cp|py)([0-9])([0-9]*)\Z")
 PATCHES: Final = 40  # releases of one Python minor version that Requires-Python is tried with
 LEFTOVERS: Final = re.compile(
@@ -85,22 +87,22 @@ class Judge:
         return self.kind is not None and self.kind.needs_rocm
 
     def _names(self) -> Iterator[Finding]:
-        from packaging.version import InvalidVersion, Version
-
         report, name = self.report, self.report.filename
         if report.dist_info != f"{name.stem}.dist-info":
             yield finding("name.agree", f"{report.dist_info}: the file is named {name.stem}-…")
         own = "".join(report.metadata["Name"][:1])
         if normal_name(own) != name.project:
             yield finding("name.agree", f"METADATA: Name is {own!r}, the file says {name.project}")
-        version = "".join(report.metadata["Version"][:1])
-        try:
-            if Version(version) != report.filename.version:
-                yield finding(
-                    "name.agree", f"METADATA: Version is {version}, the file says {report.version}"
-                )
-        except InvalidVersion:
-            yield finding("metadata.field", f"METADATA: Version {version!r} is not PEP 440")
+        text = "".join(report.metadata["Version"][:1])
+        version = requirements.version(text)
+        if version is None:
+            yield finding("metadata.field", f"METADATA: Version {text!r} is not PEP 440")
+        elif not requirements.fits(version):
+            yield finding("metadata.field", f"METADATA: Version {text!r} has a number too large")
+        elif version != report.filename.version:
+            yield finding(
+                "name.agree", f"METADATA: Version is {version}, the file says {report.version}"
+            )
         if report.version != str(report.filename.version):
             yield finding(
                 "name.canonical", f"{report.version}, in normal form {report.filename.version}"
@@ -131,19 +133,25 @@ class Judge:
             if values and values[0].lower() not in valid:
                 yield finding("metadata.field", f"{name} {values[0]!r}")
         for text in self.report.requires:
-            if _requirement(text) is None:
-                yield finding("metadata.field", f"METADATA: Requires-Dist {text!r} is not PEP 508")
+            if requirements.installable(text) is None:
+                problem = (
+                    "is not PEP 508"
+                    if requirements.requirement(text) is None
+                    else "is not taken by pip and uv"
+                )
+                yield finding("metadata.field", f"METADATA: Requires-Dist {text!r} {problem}")
 
     def _pythons(self) -> Iterator[Finding]:
-        from packaging.specifiers import InvalidSpecifier, SpecifierSet
-
         if len(self.report.metadata["Requires-Python"]) > 1:
             yield finding("metadata.field", "METADATA: Requires-Python stands twice")
-        try:
-            requires = SpecifierSet(self.report.requires_python)
-        except InvalidSpecifier as exc:
-            yield finding("metadata.field", f"METADATA: Requires-Python: {exc}")
+        text = self.report.requires_python
+        requires = requirements.specifiers(text)
+        if requires is None:
+            yield finding("metadata.field", f"METADATA: Requires-Python {text!r} is not PEP 440")
             return
+        versions = (requirements.version(item.version.removesuffix(".*")) for item in requires)
+        if any(each is not None and not requirements.fits(each) for each in versions):
+            yield finding("metadata.field", f"METADATA: Requires-Python {text!r}: too large")
         for tag in self.report.filename.pythons:
             if not _admits(requires, tag):
                 yield finding("metadata.python", f"Requires-Python {requires} excludes {tag}")
@@ -162,6 +170,9 @@ class Judge:
                 "tag.agree",
                 f"WHEEL: Build is {build or 'absent'}, the file name has {name.build or 'none'}",
             )
+        digits = _BUILD.match(name.build)
+        if digits and (len(digits[1]) > 20 or int(digits[1]) >= 2**64):  # noqa: PLR2004 - uv's
+            yield finding("metadata.field", f"build number {name.build[1:]} is too large")
         if len({canonical_platform(tag) for tag in name.platforms}) > 1:
             yield finding("tag.single", f"platform tags {', '.join(name.platforms)}")
         for what, values, meant in (
@@ -174,14 +185,14 @@ class Judge:
 
     def _layout(self) -> Iterator[Finding]:
         report = self.report
-        found = list(landings((member.name for member in report.members), report.filename.stem))
+        names = (member.name for member in report.members)
+        found = [*landings(names, report.filename.stem), *scripts(report.entry_points)]
         for item in found:
             if item.problem:
                 yield finding("layout.scheme", f"{item.member}: {item.problem}")
             elif problem := self._stray(item):
                 yield finding("layout.stray", f"{item.member}: {problem}")
-        programs = scripts(report.entry_points)
-        places = [item.place for item in (*found, *programs) if not item.problem]
+        places = [item.place for item in found if not item.problem]
         if conflict := path_conflict(places):
             yield finding("layout.conflict", f"once installed, {conflict}")
 
@@ -241,7 +252,7 @@ class Judge:
     def _pins(self) -> Iterator[Finding]:
         pinned: set[str] = set()  # projects of the set that are pinned wherever this installs
         for text in self.report.requires:
-            requirement = _requirement(text)
+            requirement = requirements.installable(text)
             if requirement is None:  # `metadata.field`
                 continue
             if self._applies(requirement):
@@ -275,21 +286,17 @@ class Judge:
             problem = ", which is not in the set"
         elif not (accepts(version) or accepts(base)):
             problem = f", and this wheel is {version}"
-        exact = any(item.operator in ("==", "===") for item in requirement.specifier)
+        exact = any(
+            item.operator in ("==", "===") and not item.version.endswith(".*")
+            for item in requirement.specifier
+        )
         return problem or (": that pins no version" if related and not exact else "")
 
     def _applies(self, requirement: Requirement) -> bool:
         """Whether a requirement is installed with this wheel where no extra is asked for."""
-        if requirement.marker is None:
-            return True
         match = _CPYTHON.match(self.report.filename.pythons[0])
         minor = match[2] if match and match[2] else "12"
-        return requirement.marker.evaluate({
-            "extra": "", "python_version": f"3.{minor}", "python_full_version": f"3.{minor}.0",
-            "sys_platform": "linux", "platform_system": "Linux", "os_name": "posix",
-            "platform_machine": "x86_64", "implementation_name": "cpython",
-            "platform_python_implementation": "CPython",
-        })  # fmt: skip
+        return requirements.applies(requirement, python_minor=minor)
 
     def _grafts(self) -> Iterator[Finding]:
         for name in self.report.grafted:
@@ -324,7 +331,10 @@ def _entry_point_problem(group: str, line: str, modules: frozenset[str], names: 
 
 
 def _admits(requires: SpecifierSet, tag: str) -> bool:
-    """Whether some Python that takes wheels of an interpreter tag satisfies Requires-Python."""
+    """Whether some Python that takes wheels of an interpreter tag satisfies Requires-Python.
+
+    Its first release alone does not count: `==3.11` is 3.11.0 and excludes all that followed.
+    """
     match = _CPYTHON.match(tag)
     if match is None:
         return True
@@ -332,19 +342,5 @@ def _admits(requires: SpecifierSet, tag: str) -> bool:
     return any(
         requires.contains(f"{match[1]}.{minor}.{patch}")
         for minor in minors
-        for patch in range(PATCHES)
+        for patch in range(1, PATCHES)
     )
-
-
-def _requirement(text: str) -> Requirement | None:
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.version import InvalidVersion, Version
-
-    try:
-        requirement = Requirement(text)
-        for item in requirement.specifier:
-            if item.operator == "===":
-                Version(item.version)  # uv takes nothing else
-    except (InvalidRequirement, InvalidVersion):
-        return None
-    return requirement

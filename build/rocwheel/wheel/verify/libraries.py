@@ -165,5 +165,5 @@ def _difference(found: tuple[str, ...], templates: tuple[tuple[str, ...], ...]) 
     if missing:
         return f"RUNPATH lacks {len(missing)} of {len(wanted)} entries, first {missing[0]}"
     if extra:
-        return f"RUNPATH has {len(extra)} entries too many, first {extra[0]}"
+        return f"RUNPATH has {len(extra)} too many, first {extra[0]}"
     return "RUNPATH has the right entries in another order"

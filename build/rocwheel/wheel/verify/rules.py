@@ -6,6 +6,8 @@ import enum
 from dataclasses import dataclass
 from typing import Final
 
+from rocwheel.console import brief
+
 
 class Severity(enum.Enum):
     """Whether a wheel with this finding may ship: it may with warnings, not with errors."""
@@ -192,4 +194,4 @@ RULES: Final = {
 def finding(rule: str, message: str) -> Finding:
     """A finding with the severity and the remedy that its rule has."""
     severity, _, remedy = RULES[rule]
-    return Finding(rule=rule, severity=severity, message=message, remedy=remedy)
+    return Finding(rule=rule, severity=severity, message=brief(message), remedy=remedy)

@@ -2,6 +2,7 @@
 
 They use Bazel's core API alone. Bazel's own C++ rules come from repositories that have to be
 downloaded, differently in each major version; these few lines behave the same in all of them.
+GPU code is compiled with the toolchain of `crosstool.bzl`, where Bazel checks the inclusions.
 """
 
 load("@host_compiler//:compiler.bzl", "COMPILER", "COMPILER_VERSION")
@@ -9,7 +10,9 @@ load("@host_python//:python.bzl", "PYTHON_TAG")
 load(
     "@local_config_rocm//rocm:build_defs.bzl",
     "ROCM_AMDGPU_TARGETS",
+    "ROCM_HOST_COMPILER",
     "ROCM_LIBRARY_PATH",
+    "ROCM_LINK_FLAGS",
     "ROCM_VERSION_NUMBER",
 )
 load("@local_config_rocm//rocm:rocm_path_type.bzl", "RocmPathTypeInfo")
@@ -40,53 +43,44 @@ def _rocm_root(version_header):
 def _hip_objects_impl(ctx):
     require_rocm(ctx.label)
     root = _rocm_root(ctx.files._version_header[0])
+    toolchain = ctx.attr._cc_toolchain[cc_common.CcToolchainInfo]
+    features = cc_common.configure_features(ctx = ctx, cc_toolchain = toolchain)
     objects = []
     for source in ctx.files.srcs:
-        output = ctx.actions.declare_file("{}/{}.o".format(ctx.label.name, source.basename))
-        args = ctx.actions.args()
-        args.add_all(["-x", "hip", "-O3", "-fPIC", "-fvisibility=hidden", "-std=c++17", "-Wall"])
+        flags = ["-x", "hip", "-O3", "-fPIC", "-fvisibility=hidden", "-std=c++17", "-Wall"]
 
         # Only paths below the execution root, so that nothing depends on where ROCm lies.
-        args.add("-no-canonical-prefixes")
-        args.add("--rocm-path=" + root)
-        args.add("--rocm-device-lib-path={}/lib/llvm/amdgcn/bitcode".format(root))
-        args.add_all(ROCM_AMDGPU_TARGETS, format_each = "--offload-arch=%s")
+        flags.append("--rocm-path=" + root)
+        flags.append("--rocm-device-lib-path={}/lib/llvm/amdgcn/bitcode".format(root))
+        flags += ["--offload-arch=" + target for target in ROCM_AMDGPU_TARGETS]
 
         # The id of the source in a symbol; clang would hash the absolute path.
-        args.add("-cuid=" + source.short_path.replace("/", "_").replace(".", "_"))
-        args.add_all(["-I", "."])
-        args.add("-c", source)
-        args.add("-o", output)
-        ctx.actions.run(
-            executable = root + "/lib/llvm/bin/clang++",
-            arguments = [args],
-            inputs = depset(
-                [source] + ctx.files.hdrs + ctx.files._version_header,
-                transitive = [depset(ctx.files._toolchain), depset(ctx.files._headers)],
-            ),
-            outputs = [output],
-
-            # The bundler looks for llvm-objcopy on PATH only.
-            env = dict(_ENV, PATH = root + "/lib/llvm/bin:" + _ENV["PATH"]),
-            mnemonic = "HipCompile",
-            progress_message = "Compiling {} for {}".format(
-                source.short_path,
-                ", ".join(ROCM_AMDGPU_TARGETS),
-            ),
+        flags.append("-cuid=" + source.short_path.replace("/", "_").replace(".", "_"))
+        _, outputs = cc_common.compile(
+            actions = ctx.actions,
+            additional_inputs = ctx.files._toolchain + ctx.files._version_header,
+            cc_toolchain = toolchain,
+            feature_configuration = features,
+            name = ctx.label.name,
+            private_hdrs = ctx.files.hdrs + ctx.files._headers,
+            srcs = [source],
+            user_compile_flags = flags + ["-I", "."],
         )
-        objects.append(output)
+        objects += outputs.pic_objects or outputs.objects
     return [DefaultInfo(files = depset(objects))]
 
 hip_objects = rule(
     doc = "Compiles HIP sources with ROCm's clang: host code and one code object per GPU target.",
     implementation = _hip_objects_impl,
     attrs = {
-        "srcs": attr.label_list(allow_files = [".hip"], mandatory = True),
+        "srcs": attr.label_list(allow_files = [".cu.cc"], mandatory = True),
         "hdrs": attr.label_list(allow_files = [".h"]),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
         "_version_header": attr.label(default = "@local_config_rocm//rocm:version_header"),
         "_toolchain": attr.label(default = "@local_config_rocm//rocm:toolchain"),
         "_headers": attr.label(default = "@local_config_rocm//rocm:headers"),
     },
+    fragments = ["cpp"],
 )
 
 # Host C++ and linking ---------------------------------------------------------------------------
@@ -99,14 +93,15 @@ def _shared_library_impl(ctx):
         # One folder per CPython: going back to an earlier one finds its files still there.
         headers.append(depset(ctx.files._python_headers))
         flags += ["-isystem", _python_include(ctx)]
-    link_flags, libraries = [], []
+    compiler, link_flags, libraries = COMPILER, [], []
     if ctx.attr.rocm_libraries:
         require_rocm(ctx.label)
         root = _rocm_root(ctx.files._version_header[0])
         headers.append(depset(ctx.files._rocm_headers))
         flags += ["-isystem", root + "/include", "-D__HIP_PLATFORM_AMD__=1"]
         libraries = ctx.files._rocm_libraries
-        link_flags += ["-L{}/lib".format(root)] + ["-l" + name for name in ctx.attr.rocm_libraries]
+        compiler = ROCM_HOST_COMPILER or COMPILER
+        link_flags += ROCM_LINK_FLAGS + ["-L{}/lib".format(root)] + ["-l" + name for name in ctx.attr.rocm_libraries]
         released = ctx.attr._rocm_path_type[RocmPathTypeInfo].value == "link_only"
         runpath = _RELEASE_RUNPATH if released else [ROCM_LIBRARY_PATH]
         link_flags.append("-Wl,--enable-new-dtags,-rpath," + ":".join(runpath))
@@ -120,7 +115,7 @@ def _shared_library_impl(ctx):
         args.add("-c", source)
         args.add("-o", output)
         ctx.actions.run(
-            executable = COMPILER,
+            executable = compiler,
             arguments = [args],
             inputs = depset([source], transitive = headers),
             outputs = [output],
@@ -140,7 +135,7 @@ def _shared_library_impl(ctx):
     args.add_all(link_flags)
     args.add("-lstdc++")
     ctx.actions.run(
-        executable = COMPILER,
+        executable = compiler,
         arguments = [args],
         inputs = depset(objects + libraries + [script]),
         outputs = [library],

@@ -13,9 +13,19 @@ from rocwheel.gate.request import DeviceChoice
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 
 
-def asked(*, gpus=(1,), family="gfx94X-dcgpu", lanes=0, serials=(), device=DeviceChoice.FAMILY):
+def asked(
+    *,
+    gpus=(1,),
+    family="gfx94X-dcgpu",
+    lanes=0,
+    jobs=0,
+    memory=0,
+    serials=(),
+    device=DeviceChoice.FAMILY,
+):
     return SimpleNamespace(
-        suite=SimpleNamespace(name="own", gpus=gpus, needs_gpu=gpus != (0,)),
+        suite=SimpleNamespace(name="own", gpus=gpus, needs_gpu=gpus != (0,), process_memory=memory),
+        jobs=jobs,
         family=matrix.family(family),
         lanes=lanes,
         serials=frozenset(serials),
@@ -98,3 +108,32 @@ def test_the_cpu_is_taken_only_when_named_or_nothing_else_is_needed(host):
         found = share(request, host())
         assert [lane.name for lane in found] == [f"cpu{n}" for n in range(8)]
         assert {lane.env["HIP_VISIBLE_DEVICES"] for lane in found} == {"-1"}
+
+
+def test_processes_share_a_gpu_where_the_suite_says_what_one_takes(host, monkeypatch):
+    monkeypatch.setattr(devices.machine, "memory", lambda: 1 << 40)
+    found = share(asked(memory=2), host(*mi300x(2)))
+    assert [lane.name for lane in found] == [f"gpu{g}.{n}" for g in (0, 1) for n in range(8)]
+    assert [lane.env["HIP_VISIBLE_DEVICES"] for lane in found] == ["0"] * 8 + ["1"] * 8
+    assert {lane.env["OMP_NUM_THREADS"] for lane in found} == {"1"}, "of 16 CPUs"
+    assert found[0].shares(found[7])
+    assert not found[0].shares(found[8])
+
+
+@pytest.mark.parametrize(
+    ("changes", "host_gib", "jobs"),
+    [
+        ({"memory": 100}, 1024, 1),  # the GPU's memory: 192 GiB
+        ({"memory": 60}, 1024, 3),
+        ({"memory": 2}, 13, 2),  # the host's: 6 GiB each
+        ({"memory": 2, "jobs": 5}, 1024, 5),  # what was asked
+        ({"memory": 0}, 1024, 1),  # a suite that says nothing
+        ({"memory": 2, "lanes": 3}, 1024, 3),  # most processes at once
+        ({"memory": 2, "gpus": (2, 1)}, 1024, 16),
+    ],
+)
+def test_memory_cpus_and_what_was_asked_limit_the_processes_of_a_gpu(
+    host, monkeypatch, changes, host_gib, jobs
+):
+    monkeypatch.setattr(devices.machine, "memory", lambda: host_gib << 30)
+    assert devices.choose(asked(**changes), host(*mi300x(1))).jobs == jobs

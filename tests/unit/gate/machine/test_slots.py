@@ -7,7 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
+from support.topology import hide, machine, mi300x, mi300x_cpx
 
+from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.machine.slots import Patience, Slots
 from rocwheel.gate.setup_errors import InfraError
@@ -58,6 +60,42 @@ def test_several_devices_are_taken_all_or_none(slots):
         assert time.now >= 5
         with slots.take(gpus(2)[1:], least=1, most=1, patience=time.patience(0)) as other:
             assert other.devices[0].serial == "s1"  # the failed attempt holds nothing
+
+
+@pytest.mark.parametrize(
+    ("board", "first", "second"),
+    [
+        (mi300x_cpx(), range(6), range(2, 8)),  # two containers that overlap, on one CPX board
+        (mi300x_cpx(), range(8), range(6, 7)),  # the host, and a container with one partition
+        (mi300x(8), range(8), range(4, 8)),  # SPX: each board is one device
+    ],
+)
+def test_containers_over_one_hosts_locks_never_hold_the_same_device(
+    tmp_path, slots, board, first, second
+):
+    """Made trees: each container has the host's topology and only some of its render nodes."""
+    seen = []
+    for name, given in (("one", first), ("two", second)):
+        root = machine(tmp_path / name, *board)
+        hide(root, *(gpu.minor for n, gpu in enumerate(board) if n not in given))
+        seen.append(accelerators.amd(root, {}).devices)
+        assert len(seen[-1]) == len(given)
+    time = Time()
+    half = len(first) // 2
+    with (
+        slots.take(seen[0], least=1, most=half, patience=time.patience(0)) as one,
+        slots.take(seen[1], least=1, most=8, patience=time.patience(0)) as two,
+    ):
+        mine, theirs = ({d.serial for d in held.devices} for held in (one, two))
+        assert len(mine) == half
+        assert theirs == {d.serial for d in seen[1]} - mine, "all that the first left"
+
+
+def test_a_board_that_was_spx_and_is_cpx_keeps_its_first_partition_apart_from_the_others(tmp_path):
+    (whole,) = accelerators.amd(machine(tmp_path / "spx", *mi300x(1)), {}).devices
+    parts = accelerators.amd(machine(tmp_path / "cpx", *mi300x_cpx()), {}).devices
+    assert whole.serial == parts[0].serial, "one lock, so that neither mode forgets the other"
+    assert len({part.serial for part in parts}) == 8
 
 
 def test_a_lock_ends_with_the_process_that_holds_it(slots):

@@ -76,11 +76,16 @@ def test_jax_itself_is_not_beside_its_tests(jax, tmp_path):
 def test_modules_that_the_wheel_lacks_get_a_folder_of_their_own(jax, tmp_path):
     (jax / "jax/_src").mkdir()
     (jax / "jax/_src/only_for_tests.py").touch()
-    source = replace(SOURCE, modules=("jax/_src/only*.py",))
+    (jax / "jax/_src/whole/deep").mkdir(parents=True)
+    for name in ("__init__.py", "deep/one.py"):
+        (jax / "jax/_src/whole" / name).touch()
+    source = replace(SOURCE, modules=("jax/_src/only*.py", "jax/_src/whole/**"))
     laid = discovery.lay_out(discovery.find(source, jax, Shard()), source, tmp_path / "out")
-    assert [str(p.relative_to(laid.modules)) for p in laid.modules.rglob("*.py")] == [
-        "jax/_src/only_for_tests.py"
-    ]
+    assert {str(p.relative_to(laid.modules)) for p in laid.modules.rglob("*.py")} == {
+        "jax/_src/only_for_tests.py",
+        "jax/_src/whole/__init__.py",
+        "jax/_src/whole/deep/one.py",
+    }
     assert not (laid.root / "jax").exists()
 
 
@@ -102,3 +107,17 @@ def test_paths_that_meet_nothing_and_too_many_shards_are_errors(jax):
         discovery.find(SOURCE, jax, Shard(number=9, count=9))
     with pytest.raises(SourceError, match="no such folder"):
         discovery.find(SOURCE, jax / "nowhere", Shard())
+
+
+def test_shards_are_cut_by_how_long_files_took_and_new_files_by_their_size():
+    sizes = {f"t{n}.py": 100 for n in range(8)} | {"new.py": 200}
+    known = {f"t{n}.py": 1000 for n in range(8)} | {"t0.py": 8000}
+    weights = discovery.weigh(sizes, known)
+    assert weights["t0.py"] == 8000
+    assert weights["new.py"] == round(200 * 15000 / 800)
+    shards = [discovery.part(weights, Shard(number=n, count=2)) for n in (1, 2)]
+    loads = [sum(weights[file] for file in files) for files in shards]
+    assert max(loads) - min(loads) <= 1000
+    assert sorted((*shards[0], *shards[1])) == sorted(sizes)
+    assert discovery.weigh(sizes, {}) == sizes, "nothing known: sizes alone"
+    assert discovery.weigh(sizes, {"gone.py": 5}) == sizes

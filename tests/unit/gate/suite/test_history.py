@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import json
 
+import pytest
+from support.wheelset import Shop
+
+from rocwheel.gate.suite import history
 from rocwheel.gate.suite.history import KEPT, SuiteHistory
-from rocwheel.results import Attempt, Outcome, Results, TestResult
+from rocwheel.results import Attempt, LastRun, Outcome, Results, TestResult
 from rocwheel.values import replace
+from rocwheel.verdict import State
 
 
 def result(name, outcome=Outcome.PASSED, ms=100, lane="gpu0"):
@@ -27,11 +32,42 @@ def test_a_history_keeps_durations_and_the_last_outcomes():
     past = past.with_results(results(result("a::t", Outcome.FAILED)))
     assert past.tests["a::t"].outcomes == "p" * (KEPT - 1) + "f"
     assert 100 <= past.tests["a::t"].milliseconds <= 115
-    assert SuiteHistory.from_bytes(past.to_bytes()) == past
+    stored = past.to_bytes()
+    assert SuiteHistory.from_bytes(stored, name="history") == past
+    assert json.loads(stored) == {"schema": 1, "tests": {"a::t": [106, "p" * (KEPT - 1) + "f"]}}
     estimates = past.estimates({"a": 7})
     assert estimates.files["a"] == estimates.tests["a::t"]
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b'{"schema": 9}', b'{"schema":1,"tests":[1]}'])
 def test_a_history_that_cannot_be_read_is_an_empty_one(data):
-    assert SuiteHistory.from_bytes(data) == SuiteHistory()
+    assert SuiteHistory.readable(data) == SuiteHistory()
+
+
+@pytest.fixture
+def place(tmp_path, console):
+    return Shop((tmp_path / "store").as_uri(), console).staging
+
+
+def test_all_shards_of_a_set_are_cut_by_what_the_first_of_them_read(place, tmp_path):
+    history.add(place, "s", tmp_path, results(result("a::t", ms=100), result("b::t", ms=300)))
+    first = history.weights(place, "s", "f" * 64, tmp_path)
+    assert first == {"a": 100, "b": 300}
+    history.add(place, "s", tmp_path, results(result("a::t", ms=9000)))
+    assert history.weights(place, "s", "f" * 64, tmp_path) == first
+    assert history.weights(place, "s", "e" * 64, tmp_path)["a"] > 100, "another set, newer times"
+
+
+@pytest.mark.parametrize("kept_in", ["the store", "the cache"])
+def test_a_run_is_compared_with_the_last_of_its_cell(place, tmp_path, kept_in):
+    where = place if kept_in == "the store" else None
+    about = {"family": "gfx90a", "python": "3.12.1", "backend": "rocm", "manifest": "m"}
+    found = results(result("a::t", Outcome.FAILED), result("b::t"), environment=about)
+    cell = history.cell(found)
+    assert cell == "s-gfx90a-3.12-rocm"
+    assert history.read_last(where, cell, tmp_path) is None
+    run = LastRun.of(found, State.FAIL, ended="2026-05-01 12:00")
+    for last in (run, replace(run, state=State.PASS)):
+        history.keep_last(where, cell, tmp_path, last)
+        assert history.read_last(where, cell, tmp_path) == last
+    assert run.bad == {"a::t": "failed"}

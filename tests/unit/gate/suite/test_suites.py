@@ -63,6 +63,8 @@ def test_a_suite_is_read_with_its_defaults(tmp_path):
         ("{folder: suites/own}", "{folder: a, jax: {paths: [b]}}", "one of `folder` and `jax`"),
         ("must_run: 3", "must_run: -3", "must not be negative"),
         ("must_run: 3", "", "'must_run' is missing"),
+        ("must_run: 3", "must_run: 3\njax: {new: {}}", "'new' is no version of JAX"),
+        ("must_run: 3", 'must_run: 3\njax: {"0.9.0": {must_rum: 4}}', "must_rum: unknown key"),
     ],
 )
 def test_a_wrong_suite_is_refused_with_its_place(tmp_path, old, new, problem):
@@ -80,6 +82,28 @@ def test_an_unknown_suite_names_the_nearest(tmp_path):
 def test_must_run_is_never_nothing(tmp_path):
     folder = tree(tmp_path, GOOD.replace("must_run: 3", "must_run: 0"))
     assert suites.load(folder, "own").demand.must_run == 1
+
+
+@pytest.mark.parametrize(
+    ("jax", "must_run", "may_skip"),
+    [
+        ("0.8.3", 3, 1),
+        ("0.9.0", 5, 1),
+        ("0.9.0.1", 5, 1),
+        ("0.10.0.dev20260101", 5, 1),
+        ("0.10.0", 9, 2),
+        ("0.11.0", 9, 2),
+        ("", 3, 1),
+        ("of my own", 3, 1),
+    ],
+)
+def test_what_is_demanded_follows_what_was_measured_for_the_jax(tmp_path, jax, must_run, may_skip):
+    text = 'must_run: 3\nmay_skip: 1\njax:\n  "0.10.0": {must_run: 9, may_skip: 2}\n'
+    text += '  "0.9.0": {must_run: 5}'
+    suite = suites.load(tree(tmp_path, GOOD.replace("must_run: 3", text)), "own")
+    demand = suite.demand_for(jax)
+    assert (demand.must_run, demand.may_skip) == (must_run, may_skip)
+    assert demand.flaky_budget == suite.demand.flaky_budget
 
 
 def test_the_projects_own_suites_are_what_the_families_policy_names():

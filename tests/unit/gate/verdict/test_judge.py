@@ -164,6 +164,14 @@ def test_failures_that_follow_one_device_are_infra(found, state):
     assert ("serial1" in verdict.message) is (state is State.INFRA)
 
 
+def test_lanes_that_share_a_gpu_are_one_device():
+    same = (Device(target="gfx942", serial="serial0"),)
+    lanes = tuple(LaneRecord(name=f"gpu0.{n}", devices=same) for n in range(2))
+    results = replace(EMPTY, tests=flaky(5, "gpu0.1", "gpu0.0"), lanes=lanes)
+    verdict = judge(results, replace(DEMAND, must_run=0, flaky_budget=100))
+    assert verdict.state is State.PASS, "passing on the same GPU says nothing against it"
+
+
 @pytest.mark.parametrize("data", [b"{", b"{}", b"[]", b'{"suite": "x"}'])
 def test_results_that_are_not_ours_are_refused(data):
     with pytest.raises(ConfigError, match=r"r\.json"):

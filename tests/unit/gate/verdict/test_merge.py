@@ -93,3 +93,9 @@ def test_skip_entries_are_counted_over_all_shards():
     assert [fault.message.partition(":  ")[0][:3] for fault in merged.faults] == ["x:1"]
     cut = merge_results((one,), 2, DEMAND)
     assert with_unmet_skips(cut) == cut, "what did not run cannot be said to meet nothing"
+
+
+def test_shards_that_were_cut_by_other_weights_are_not_merged():
+    both = (shard(1, result("a::t")), shard(2, result("a::t"), result("b::t")))
+    with pytest.raises(ConfigError, match="a: in two shards: they were not cut alike"):
+        merge_results(both, 2, DEMAND)

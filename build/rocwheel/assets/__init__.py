@@ -1,0 +1,43 @@
+"""What pages are made of: one theme for all, and the rooms' own templates, styles and scripts.
+
+Index, gate's page and the page of the nights look the same by day and by night because their
+colours and their type are `theme.css`. Nothing comes from outside: all of it is written into each
+page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # imported when the first page is rendered
+    from jinja2 import Template
+
+
+@cache
+def text(name: str) -> str:
+    """A file of an `assets` folder, such as `report/assets/page.js`."""
+    return files("rocwheel").joinpath(name).read_text("utf-8")
+
+
+@cache
+def style(*names: str) -> str:
+    """The theme, and what some pages add to it."""
+    return "".join(map(text, ("assets/theme.css", *names)))
+
+
+def template(name: str, **filters: Callable[[Any], str]) -> Template:
+    """A template that escapes what it is given, and fails where something is missing."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("rocwheel", ""),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(filters)
+    return environment.get_template(name)

@@ -1,0 +1,165 @@
+"""The configuration file: `rocwheel.toml`, or `[tool.rocwheel]` of `pyproject.toml`.
+
+The file is looked for in the working directory and above it, or named by ROCWHEEL_CONFIG. Its
+tables are commands, its keys their options. Order: option, environment, file, default.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from rocwheel.cli.command import Once
+from rocwheel.errors import ConfigError
+from rocwheel.model import suggest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+NAMES: Final = ("rocwheel.toml", "pyproject.toml")
+FOLDERS: Final = ("cache-dir", "ci-dir")  # of every command
+VARIABLES: Final = ("ROCWHEEL_CACHE_DIR", "ROCWHEEL_CI_DIR", "ROCWHEEL_CONFIG")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The values of a configuration file; none where there is no file."""
+
+    path: Path | None
+    text: str
+    values: Mapping[str, Any]
+
+    def folder(self, name: str) -> Path | None:
+        """One of `FOLDERS`, relative to the file. Raises ConfigError."""
+        value = self.values.get(name)
+        if value is None or self.path is None:
+            return None
+        if not isinstance(value, str):
+            raise self._wrong(name, f"{name}: expected text", hint="put it in quotes")
+        return self.path.parent / value
+
+    def defaults(self, command: click.Command, name: str) -> dict[str, Any]:
+        """Click's default map for a command. Raises ConfigError for what it has no option for."""
+        table = self.values.get(name, {})
+        if not isinstance(table, dict):
+            raise self._wrong(name, f"{name}: expected a table", hint=f"write [{name}]")
+        return self._defaults(command, name, table)
+
+    def _defaults(self, command: click.Command, path: str, table: dict[str, Any]) -> dict[str, Any]:
+        options = {item.opts[0].lstrip("-"): item for item in _options(command)}
+        groups = command.commands if isinstance(command, click.Group) else {}
+        found: dict[str, Any] = {}
+        for key, value in table.items():
+            if key in groups and isinstance(value, dict):
+                found[key] = self._defaults(groups[key], f"{path}.{key}", value)
+            elif key in options:
+                item = options[key]
+                found[item.name or key] = self._value(item, value, f"{path}.{key}")
+            else:
+                known = [*options, *groups]
+                raise self._wrong(key, f"{path}.{key}: unknown option", hint=suggest(key, known))
+        return found
+
+    def _value(self, item: click.Option, value: object, where: str) -> object:
+        kinds: tuple[type, ...] = (bool,) if item.is_flag else (str, int, float)
+        many = item.multiple and not isinstance(item, Once)
+        values = value if many and isinstance(value, list) else [value]
+        for one in values:
+            if not isinstance(one, kinds) or (isinstance(one, bool) and not item.is_flag):
+                wanted = "true or false" if item.is_flag else "a list of texts" if many else "text"
+                raise self._wrong(where.rpartition(".")[2], f"{where}: expected {wanted}")
+        if isinstance(item.type, click.Path) and self.path:
+            values = [str(self.path.parent / str(one)) for one in values]
+        return tuple(values) if item.multiple else values[0]
+
+    def check(self, commands: Collection[str]) -> None:
+        """Refuse what names no command. Raises ConfigError with the nearest one."""
+        for key in self.values:
+            if key not in commands and key not in FOLDERS:
+                hint = suggest(key, (*commands, *FOLDERS))
+                raise self._wrong(key, f"{key}: unknown command or key", hint=hint)
+
+    def lines(self) -> Iterator[tuple[str, str, str]]:
+        """Each value that is set: its key, the value without credentials, and where it stands."""
+        yield from self._lines("", self.values)
+
+    def _lines(self, path: str, table: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+        for key, value in table.items():
+            name = f"{path}.{key}" if path else key
+            if isinstance(value, dict):
+                yield from self._lines(name, value)
+            else:
+                yield name, _shown(key, value), self._where(key)
+
+    def _where(self, key: str) -> str:
+        pattern = re.compile(rf"\[?.*\b{re.escape(key)}\b")
+        numbers = (n for n, line in enumerate(self.text.splitlines(), 1) if pattern.match(line))
+        return f"{self.path}:{next(numbers, 1)}"
+
+    def _wrong(
+        self, key: str, problem: str, *, hint: str = "see docs/how-to/configure.md"
+    ) -> ConfigError:
+        return ConfigError(f"{self._where(key)}: {problem}", hint=hint)
+
+
+def _shown(key: str, value: object) -> str:
+    from rocwheel.download import shown_setting
+
+    if isinstance(value, list):
+        return str([_shown(key, item) for item in value])
+    return shown_setting(key, str(value))
+
+
+def find(cwd: Path, named: str) -> Settings:
+    """Read the file that is in force. Raises ConfigError for one that cannot be read."""
+    places = [cwd / named] if named else [f / n for f in (cwd, *cwd.parents) for n in NAMES]
+    for path in places:
+        if not named and not path.is_file():
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+            values: dict[str, Any] = tomllib.loads(text)
+        except (OSError, UnicodeDecodeError) as exc:
+            raise ConfigError(f"{path}: {exc}", hint="check ROCWHEEL_CONFIG") from exc
+        except tomllib.TOMLDecodeError as exc:
+            raise ConfigError(f"{path}: {exc}", hint="mend the TOML there") from exc
+        if path.name == "pyproject.toml":
+            if "rocwheel" not in values.get("tool", {}):
+                continue
+            values = values["tool"]["rocwheel"]
+        return Settings(path=path, text=text, values=values)
+    return Settings(path=None, text="", values={})
+
+
+def misspelt(
+    environ: Mapping[str, str], command: click.Command, name: str, others: Collection[str]
+) -> Iterator[str]:
+    """Variables that begin as ours do and set nothing, each with the nearest that does."""
+    prefixes = tuple(f"ROCWHEEL_{other.upper()}_" for other in others)
+    mine = set(_variables(command, f"ROCWHEEL_{name.upper()}_"))
+    for variable in sorted(item for item in environ if item.startswith("ROCWHEEL_")):
+        of_this = variable.startswith(f"ROCWHEEL_{name.upper()}_")
+        of_another = not of_this and variable.startswith(prefixes)
+        if variable not in mine and variable not in VARIABLES and not of_another:
+            known = (*mine, *VARIABLES) if of_this else (*VARIABLES, *prefixes)
+            yield f"{variable}: sets nothing; {suggest(variable, known)}"
+
+
+def _variables(command: click.Command, prefix: str) -> Iterator[str]:
+    yield from (f"{prefix}{(item.name or '').upper()}" for item in _options(command))
+    if isinstance(command, click.Group):
+        for name, inner in command.commands.items():
+            yield from _variables(inner, f"{prefix}{name.upper().replace('-', '_')}_")
+
+
+def _options(command: click.Command) -> list[click.Option]:
+    return [p for p in command.params if isinstance(p, click.Option) and p.expose_value]

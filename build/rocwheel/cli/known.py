@@ -1,0 +1,119 @@
+"""Options whose values are data: a shell completes them, and who leaves one out is told them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Final, TypeAlias
+
+import click
+from click.shell_completion import CompletionItem
+
+import amdgpu_family_matrix as matrix
+from rocwheel import files, source
+from rocwheel.cli.app import App, start
+from rocwheel.errors import RocwheelError
+from rocwheel.gate.suite.suites import FOLDER
+from rocwheel.image import recipe
+from rocwheel.index import channels as channel_file
+from rocwheel.model import CPYTHONS
+
+Values: TypeAlias = Callable[[click.Context], Collection[str]]
+
+
+class OneOf(click.types.StringParamType):
+    """Text that is one of `values`; the command, which knows more, refuses what is none."""
+
+    def __init__(self, values: Values, *, many: bool = False) -> None:
+        """`values` are looked up when they are asked for; `many` are separated by commas."""
+        self.values = values
+        self.many = many
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """The values that begin as what was typed, behind those of the list that stand already."""
+        del param
+        before, comma, last = incomplete.rpartition(",") if self.many else ("", "", incomplete)
+        taken = before.split(",")
+        try:
+            found = [item for item in self.values(ctx) if item not in taken]
+        except RocwheelError:  # the command will say what is wrong with the data
+            return []
+        return [CompletionItem(f"{before}{comma}{v}") for v in found if v.startswith(last)]
+
+    def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str | None:
+        """What click adds when a required option is not there."""
+        del param
+        return listed(self.values(ctx)) if ctx else None
+
+
+class _File(click.types.StringParamType):
+    """Text that may be a file, or a URL or a digest: a shell completes files."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """What makes a shell look for files itself."""
+        del ctx, param
+        return [CompletionItem(incomplete, type="file")]
+
+
+FILE: Final = _File()
+
+
+def listed(values: Collection[str]) -> str:
+    """Values as an error shows them."""
+    return f"one of {', '.join(values)}"
+
+
+def lacking(option: str, values: Values) -> click.UsageError:
+    """The error for an option that is needed here and has these values."""
+    context = click.get_current_context()
+    return click.UsageError(f"give {option}, {listed(values(context))}")
+
+
+def of(*values: str) -> Values:
+    """Values that are always the same."""
+    return lambda _ctx: values
+
+
+def _ci(ctx: click.Context) -> Path:
+    return (ctx.find_object(App) or start()).home.ci
+
+
+def families(_ctx: click.Context) -> tuple[str, ...]:
+    """GPU families of the matrix."""
+    return tuple(matrix.FAMILIES)
+
+
+def gfx_targets(_ctx: click.Context) -> Collection[str]:
+    """Targets of any family."""
+    return matrix.known_targets()
+
+
+def channels(ctx: click.Context) -> tuple[str, ...]:
+    """Channels of --channels-file, or of the data in use. Raises ConfigError."""
+    return tuple(channel_file.load(ctx.params.get("channels_file") or _ci(ctx) / "channels.yaml"))
+
+
+def suites(ctx: click.Context) -> tuple[str, ...]:
+    """Suites of the data in use."""
+    return tuple(path.stem for path in files.entries(_ci(ctx) / FOLDER) if path.suffix == ".yaml")
+
+
+def jax_versions(ctx: click.Context) -> tuple[str, ...]:
+    """JAX releases that are pinned, newest first. Raises ConfigError."""
+    layouts = source.load_layouts(_ci(ctx) / "layouts.yaml")
+    pins = source.load_pins(_ci(ctx) / "pins.yaml", layouts=layouts)
+    return tuple(pin.version for pin in reversed(pins.pins))
+
+
+def recipes(ctx: click.Context) -> tuple[str, ...]:
+    """Builder images. Raises ConfigError."""
+    return tuple(item.name for item in recipe.load(_ci(ctx) / "images.yaml").builders)
+
+
+def pythons(_ctx: click.Context) -> tuple[str, ...]:
+    """CPythons that wheels are built for."""
+    return CPYTHONS

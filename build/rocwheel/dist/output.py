@@ -1,0 +1,215 @@
+"""A plan and a result as people and programs read them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rocwheel import bazel, source, wheelhouse
+from rocwheel.build_record import BUILD_RECORD
+from rocwheel.console import Console, columns, duration, size
+from rocwheel.dist import checks
+from rocwheel.dist.assemble import Result
+from rocwheel.dist.build_request import Plan
+from rocwheel.dist.executor import BuildEnvironment
+from rocwheel.dist.inputs import ROCM_LATER, Preview, preview
+from rocwheel.download import has_password
+from rocwheel.manifest import MANIFEST, Manifest
+from rocwheel.model import canonical_version, project_name
+from rocwheel.process import Command, HostRunner, base_env
+
+UPSTREAM: Final = " (upstream, by hash)"
+# What is not known before lines were pasted, and how a shell then spells it.
+LATER: Final = {
+    str(ROCM_LATER): '"${ROCM_ROOT}"',
+    source.COMMIT_LATER: '"${XLA_COMMIT}"',
+    f"xla{source.COMMIT_LATER[:9]}": 'xla"${XLA_SHORT}"',  # in a wheel's version
+}
+
+
+def dry_run(
+    planned: Plan,
+    *,
+    runner: HostRunner,
+    console: Console | None = None,
+    place: BuildEnvironment | None = None,
+) -> Iterator[str]:
+    """Every command `build` would run and every file it would write, as lines to read or paste.
+
+    Looks for Bazel and the compiler; fetches nothing. Sources that are not here yet are taken to
+    be what their pin says. It warns as `build` does, and raises what that would before a fetch.
+    """
+    request = planned.request
+    found = preview(planned, runner=runner, console=console, place=place)
+    tree, spec = found.tree, found.spec
+    if found.rocm_root != ROCM_LATER:
+        checks.check_rocm(tree, found.rocm_root, name=planned.rocm.name)
+    yield from fetching(planned, found)
+    yield f"# JAX {tree.jax_version} at {tree.root}"
+    yield from (f"# {note}" for note in found.notes)
+    for title, command in found.commands(bazel.invocations(spec)):
+        yield f"# {title}"
+        yield pasteable(command, request.environ)
+    yield "# wheels: repair (auditwheel and patchelf where they are needed) and verify"
+    joined = canonical_version(tree.jax_version, spec.wheel_version.effective)
+    folder = request.wheelhouse / f"<first {wheelhouse.IDENTITY_LENGTH} of the manifest's SHA-256>"
+    for kind in spec.kinds:
+        project = project_name(kind, spec.rocm_number).replace("-", "_")
+        for python in spec.pythons if kind.per_python else (None,):
+            tag = f"{python.interpreter}-{python.abi}" if python else "py3-none"
+            yield f"# write {folder}/{project}-{joined}-{tag}-<platform>.whl"
+    for name in (MANIFEST, BUILD_RECORD):
+        yield f"# write {folder}/{name}"
+    yield f"# point {request.wheelhouse / wheelhouse.CURRENT} to it"
+
+
+def fetching(planned: Plan, found: Preview) -> Iterator[str]:
+    """Lines that bring ROCm and the sources to where the later lines look for them."""
+    environ = planned.request.environ
+    yield "# ROCm"
+    yield from (f"# {line}" for line in str(planned.rocm).splitlines())
+    if found.rocm_root == ROCM_LATER:
+        yield f'ROCM_ROOT="$({pasteable(_fetch_rocm(planned), environ)})"'
+    yield "# sources"
+    for command in planned.sources.commands:
+        yield pasteable(command, environ)
+    xla = planned.sources.xla(found.tree)
+    if xla is None:
+        return
+    if xla.ask:  # the last line names the commit, of an annotated tag too
+        ask = pasteable(xla.ask, environ)
+        yield f'XLA_COMMIT="$({ask} | tail -n 1 | cut -f 1)"'
+        yield 'XLA_SHORT="$(printf %.9s "$XLA_COMMIT")"'
+    for command in xla.fetch:
+        yield pasteable(command, environ)
+    copy, *patches = (pasteable(command, environ) for command in xla.patch) if xla.patch else ("",)
+    if copy:
+        yield copy
+    for line in patches:
+        yield f"{line} || true  # one that does not apply is left out"
+    if not found.tree.rc:
+        yield "# patches that JAX puts on its XLA are known when its sources are here"
+
+
+def _fetch_rocm(planned: Plan) -> Command:
+    """A command of ours that fetches ROCm and says where it is."""
+    request = planned.request
+    folder = request.rocm_cache or request.cache
+    ours = request.home
+    start = ["python3", str(ours.root / "build" / "ci_build")] if ours.is_checkout else ["rocwheel"]
+    words = [*start, "fetch_rocm"]
+    words += [f"--therock-path={planned.rocm.shown}", f"--cache-dir={folder}"]
+    words += [f"--therock-sha256={planned.rocm.sha256}"] if planned.rocm.sha256 else []
+    return Command(argv=tuple(words))
+
+
+def pasteable(command: Command, environ: Mapping[str, str]) -> str:
+    """A line that runs with exactly the environment the tool gives, whatever the shell has.
+
+    What is not known yet is a variable that an earlier line sets.
+    """
+    pairs = {**base_env(environ), **command.env}
+    names = [
+        f'{name}="${name}"' if has_password(value) else f"{name}={shlex.quote(value)}"
+        for name, value in sorted(pairs.items())
+    ]
+    line = " ".join(["env -i", *names, *map(_word, command.argv)])
+    return f"(cd {_word(str(command.cwd))} && {line})" if command.cwd else line
+
+
+def _word(word: str) -> str:
+    """One word of a shell's line, with variables for what is not known yet."""
+    for later, spelt in LATER.items():
+        before, found, after = word.partition(later)
+        if found:
+            return "".join([_word(before) if before else "", spelt, _word(after) if after else ""])
+    return shlex.quote(word)
+
+
+def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """The result for a program: what `--json` prints."""
+    return {
+        **contents(result.wheelhouse, result.manifest),
+        "new": result.is_new,
+        "bazel": result.bazel.document,
+        "findings": len(result.findings),
+        "seconds": dict(seconds),
+    }
+
+
+def contents(folder: Path, manifest: Manifest) -> dict[str, Any]:
+    """A wheelhouse for a program, whoever built it and when."""
+    return {
+        "manifest": str(folder / MANIFEST),
+        "manifest_sha256": manifest.sha256,
+        "build": str(folder / BUILD_RECORD),
+        "wheelhouse": str(folder),
+        "jax_version": manifest.jax_version,
+        "rocm_version": manifest.rocm.version,
+        "wheels": [
+            {
+                "filename": item.filename,
+                "project": item.project,
+                "version": item.version,
+                "kind": item.kind,
+                "python": item.python,
+                "size": item.size,
+                "sha256": item.sha256,
+                "origin": item.origin,
+                "gfx_targets": list(item.gfx_targets),
+            }
+            for item in manifest.wheels
+        ],
+    }
+
+
+def table(manifest: Manifest) -> Iterator[str]:
+    """The wheels of a set, a line each."""
+    return columns(
+        ("wheel", "size", "sha256"),
+        [
+            (
+                f"{item.filename}{UPSTREAM if item.origin == 'upstream' else ''}",
+                size(item.size),
+                item.sha256[:12],
+            )
+            for item in manifest.wheels
+        ],
+    )
+
+
+def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
+    """The result for a person: wheels, what Bazel did, how long each stage took."""
+    manifest = result.manifest
+    yield from table(manifest)
+    yield ""
+    yield from columns(
+        ("stage", "time"), [(name, duration(took)) for name, took in seconds.items()]
+    )
+    yield ""
+    yield from result.bazel.lines()
+    yield (
+        f"ROCm {manifest.rocm.version}, JAX {manifest.jax_version}, "
+        f"gfx targets {', '.join(manifest.gfx_targets)}"
+    )
+    state = "new" if result.is_new else "the same set was there already, nothing changed"
+    yield f"manifest {manifest.sha256} ({state})"
+
+
+def github_outputs(folder: Path, manifest: Manifest) -> dict[str, str]:
+    """What later steps of a GitHub Actions job need to know of a wheelhouse."""
+    outputs = {
+        "jax_version": manifest.jax_version,
+        "rocm_version": manifest.rocm.version,
+        "manifest": str(folder / MANIFEST),
+        "manifest_sha256": manifest.sha256,
+        "wheelhouse": str(folder),
+        "wheels": json.dumps([item.filename for item in manifest.wheels]),
+    }
+    for item in manifest.wheels:
+        outputs[f"{item.kind}_name"] = item.project
+        outputs[f"{item.kind}_version"] = item.version
+    return outputs

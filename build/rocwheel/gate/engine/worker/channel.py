@@ -1,0 +1,86 @@
+"""The two pipes to the engine: events out, commands in, whatever a test does to descriptors."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from typing import Any
+
+HIGH_DESCRIPTOR = 800  # a test that closes the first few hundred descriptors misses ours
+LOST_PIPE = 71  # exit status of a process whose pipe a test has closed or replaced
+
+# Tests replace what they like, `os.getpid` included: what the worker itself needs it keeps.
+_getpid, _write, _fstat, _exit, _dumps = os.getpid, os.write, os.fstat, os._exit, json.dumps
+_set_blocking = os.set_blocking
+
+
+class EventWriter:
+    """JSON lines to the engine; a process that a test forked stays silent.
+
+    What is emitted with `hold` goes out with the next event: one write per test is enough.
+    """
+
+    def __init__(self, descriptor: int, key: str) -> None:
+        self._key = key  # a test that writes to the pipe by accident does not know it
+        self._descriptor = descriptor = _high(descriptor)
+        self._pid = _getpid()
+        self._identity = _fstat(descriptor)[1:3]
+        self._held = b""
+
+    @property
+    def forked(self) -> bool:
+        """Whether this process is a child of the worker and not the worker."""
+        return _getpid() != self._pid
+
+    def emit(self, event: str, *, hold: bool = False, **values: Any) -> None:
+        if self.forked:
+            return
+        message = {"event": event, "key": self._key, **values}
+        data = self._held + _dumps(message).encode() + b"\n"
+        if hold:
+            self._held = data
+            return
+        self._held = b""
+        try:
+            if _fstat(self._descriptor)[1:3] != self._identity:
+                _exit(LOST_PIPE)
+            while data:
+                data = data[_write(self._descriptor, data) :]
+        except OSError:
+            _exit(LOST_PIPE)
+
+    def flush(self) -> None:
+        """Send what was held."""
+        if self._held and not self.forked:
+            data, self._held = self._held, b""
+            with suppress(OSError):
+                while data:
+                    data = data[_write(self._descriptor, data) :]
+
+
+class CommandReader:
+    """The engine's commands, read only by the worker itself."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._file = os.fdopen(_high(descriptor), "rb")
+
+    def next(self) -> dict[str, Any]:
+        """Wait for the next command; the end of the pipe is `end`."""
+        try:
+            _set_blocking(self._file.fileno(), True)  # noqa: FBT003 - a test may have changed that
+            line = self._file.readline()
+        except OSError:
+            _exit(LOST_PIPE)
+        return dict(json.loads(line)) if line else {"op": "end"}
+
+
+def _high(descriptor: int) -> int:
+    """Move a descriptor out of the way of tests that close all low ones."""
+    try:
+        high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, HIGH_DESCRIPTOR)
+    except OSError:  # a low limit of open files
+        return descriptor
+    os.close(descriptor)
+    return high

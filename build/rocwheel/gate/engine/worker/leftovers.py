@@ -1,0 +1,238 @@
+"""What a test leaves in its process: found after it, and put right before the next one."""
+
+from __future__ import annotations
+
+import builtins
+import faulthandler
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .text import one_line
+
+if TYPE_CHECKING:
+    from .channel import EventWriter
+
+DUMP_SIGNAL = 62  # a real-time signal that nothing else uses; stacks of all threads on request
+RECURSION, USER, IMPORT = "recursion limit", "user", "__import__"
+END_SECONDS = 1.0  # for a killed process to disappear
+ARGUMENTS_SECONDS = 0.1  # for a new program to have its arguments
+KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
+LIMITS = (
+    (resource.RLIMIT_NOFILE, "open files"), (resource.RLIMIT_AS, "memory"),
+    (resource.RLIMIT_FSIZE, "file size"), (resource.RLIMIT_CPU, "CPU time"),
+)  # fmt: skip
+
+# Tests replace what they like: what is needed here is kept.
+_fstat, _clock, _threads, _getsignal, _setsignal, _geteuid, _getegid = (
+    os.fstat, time.monotonic, threading.enumerate, signal.getsignal, signal.signal, os.geteuid,
+    os.getegid,
+)  # fmt: skip
+
+
+class Stacks:
+    """The file that stacks of all threads are written to, on request or in a crash."""
+
+    def __init__(self, path: str) -> None:
+        self._file = Path(path).open("ab", buffering=0)  # noqa: SIM115 - to the end
+        self._identity = self._now()
+        faulthandler.enable(file=self._file, all_threads=True)
+        self.listen()
+
+    def listen(self) -> None:
+        """Write them at the signal; whatever handler a test installed for it is replaced."""
+        faulthandler.unregister(DUMP_SIGNAL)
+        faulthandler.register(DUMP_SIGNAL, file=self._file, all_threads=True, chain=False)
+
+    @property
+    def closed(self) -> bool:
+        """Whether a test has closed or replaced its descriptor."""
+        return self._now() != self._identity
+
+    def _now(self) -> tuple[int, int]:
+        try:
+            found = _fstat(self._file.fileno())
+        except OSError:
+            return (0, 0)
+        return (found[1], found[2])
+
+
+class Leftovers:
+    """What a test leaves behind in its process, put right before the next one runs.
+
+    Processes that the body of a test started are killed; those of fixtures and the helpers of
+    `multiprocessing` live on. An alarm is switched off; signal handlers and standard streams that
+    the body replaced and nobody put back are put back. Threads cannot be ended: what one of an
+    earlier test raises is told of as that, and not as a failure of the test that runs by then.
+    """
+
+    def __init__(self, channel: EventWriter, stacks: Stacks) -> None:
+        self._channel, self._stacks = channel, stacks
+        self._threads: dict[threading.Thread, str] = {}  # those of earlier tests -> the test
+        self._test = ""
+        self._before: dict[str, Any] = {}
+        self._at_call: dict[str, Any] = {}
+        self._processes: set[int] = set()
+        self._hook = threading.excepthook
+        self.found: list[str] = []
+        self.spoiled = False  # whether the process is of no more use
+
+    def begin(self, test: str) -> None:
+        """Note what there is before a test is set up."""
+        self._threads = {thread: self._threads.get(thread, self._test) for thread in _threads()}
+        self._test, self.found = test, []
+        self._before, self._at_call = _state(), {}
+        self._hook = threading.excepthook
+        threading.excepthook = self._raised
+
+    def body(self) -> None:
+        """Note what fixtures have added before the body of the test runs."""
+        self._processes = set(_children())
+        self._at_call = _state()
+
+    def end(self) -> None:
+        """Put right what the body of the test left."""
+        threading.excepthook = self._hook
+        if not self._at_call:  # its setup failed
+            return
+        if signal.getitimer(signal.ITIMER_REAL)[0]:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            self.found.append("an alarm")
+        if self._stacks.closed:
+            self.found.append("closed descriptors that were not its own")
+            self.spoiled = True
+        if "pytest" not in sys.modules:
+            self.found.append("no imported modules")
+            self.spoiled = True
+        self._restore(_state())
+        self._kill()
+        if not self.spoiled:
+            self._stacks.listen()
+
+    def _restore(self, after: dict[Any, Any]) -> None:
+        """Put back what the body changed and no fixture did."""
+        for name, value in after.items():
+            expected = self._at_call[name]
+            if value in (expected, self._before[name]):
+                continue
+            if isinstance(name, tuple):
+                self.found.append(f"another limit of {name[1]}")
+                try:
+                    resource.setrlimit(name[0], expected)
+                except (OSError, ValueError):  # a hard limit is for ever
+                    self.spoiled = True
+                continue
+            if name == RECURSION:
+                sys.setrecursionlimit(expected)
+                self.found.append(f"another {name}")
+                continue
+            if name == IMPORT:
+                builtins.__import__ = expected
+                self.found.append(f"another {name}")
+                continue
+            if name == USER:
+                self.found.append(f"another {name}")
+                self.spoiled = True
+                continue
+            if isinstance(name, str):
+                setattr(sys, name, expected)
+                self.found.append(f"another sys.{name}")
+            elif expected is not None:
+                _setsignal(name, expected)
+                self.found.append(f"a handler of {signal.Signals(name).name}")
+
+    def _kill(self) -> None:
+        """End processes the body started, and what those leave to us, their subreaper."""
+        until = _clock() + END_SECONDS
+        while started := set(_children()) - self._processes - _helpers():
+            for pid in started:
+                command = _command_of(pid)
+                if command:
+                    self.found.append(f"process {pid}: {command}")
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in started:
+                while _clock() < until and _alive(pid):
+                    time.sleep(0.002)
+            self._processes |= started
+            if _clock() > until:
+                return
+
+    def _raised(self, args: threading.ExceptHookArgs) -> None:
+        origin = self._threads.get(args.thread) if args.thread else None
+        if origin is None or args.thread is None or self._channel.forked:
+            self._hook(args)
+            return
+        name, kind = args.thread.name, args.exc_type.__name__
+        self._channel.emit(
+            "stray", test=origin,
+            message=one_line(f"thread {name} raised {kind} during {self._test}: {args.exc_value}"),
+        )  # fmt: skip
+
+
+def _state() -> dict[Any, Any]:
+    """Signal handlers and standard streams of this process."""
+    state: dict[Any, Any] = {number: _getsignal(number) for number in KEPT_SIGNALS}
+    state["stdout"], state["stderr"] = sys.stdout, sys.stderr
+    state[RECURSION], state[USER] = sys.getrecursionlimit(), (_geteuid(), _getegid())
+    state[IMPORT] = builtins.__import__
+    state |= {limit: resource.getrlimit(limit[0]) for limit in LIMITS}
+    return state
+
+
+def _children() -> list[int]:
+    """Processes below this one, adopted ones included; cheap where there are none."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return []
+    found: list[int] = []
+    with suppress(OSError):
+        for task in Path("/proc/self/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def _helpers() -> set[int]:
+    """Processes that multiprocessing keeps for itself, for all tests of this process."""
+    tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", 0)
+    server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", 0)
+    pids = (getattr(tracker, "_pid", None), getattr(server, "_forkserver_pid", None))
+    return {pid for pid in pids if pid}
+
+
+def _alive(pid: int) -> bool:
+    """Whether a process still runs; one that waits for its parent to ask does not."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def _command_of(pid: int) -> str:
+    """What a process runs; its name in brackets where it has no command line, "" of a dead one.
+
+    A new program has none for an instant: descriptors are closed before its arguments are laid
+    (`begin_new_exec` and `setup_arg_pages` in Linux's fs/exec.c), so whoever waited for that pipe
+    may look too early.
+    """
+    until = _clock() + ARGUMENTS_SECONDS
+    while _alive(pid):
+        try:
+            text = Path(f"/proc/{pid}/cmdline").read_bytes()
+            name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""
+        if command := text.replace(b"\0", b" ").decode(errors="backslashreplace").strip():
+            return command[:200]
+        if _clock() > until:
+            return f"[{name.strip()}]"
+        time.sleep(0.001)
+    return ""

@@ -1,0 +1,56 @@
+"""Which ROCm libraries are seen at work in this process while a test runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+
+class LibraryWatch:
+    """Which of the libraries a test is tagged with can be seen at work.
+
+    `mapped` are prefixes of shared objects in this process, `traces` are files that a library
+    writes a line to when it is called.
+    """
+
+    def __init__(self, table: dict[str, dict[str, list[str]]]) -> None:
+        self._table = table
+
+    def tags(self, item: pytest.Item) -> list[str]:
+        found = [name for mark in item.iter_markers("rocm") for name in mark.args]
+        return [str(name) for name in dict.fromkeys(found)]
+
+    def traced(self, names: list[str]) -> dict[str, int]:
+        """Size of every trace file of these libraries."""
+        paths = [path for name in names for path in self._table.get(name, {}).get("traces", ())]
+        return {path: _size(path) for path in paths}
+
+    def evidence(self, names: list[str], before: dict[str, int]) -> list[str]:
+        """Libraries that were called (their trace grew), or without a trace that are mapped."""
+        mapped = _mapped() if names else set()
+        after = self.traced(names)
+        seen = []
+        for name in names:
+            entry = self._table.get(name, {})
+            if entry.get("traces"):
+                if any(after[path] > before[path] for path in entry["traces"]):
+                    seen.append(name)
+            elif any(so.startswith(tuple(entry.get("mapped", ()))) for so in mapped):
+                seen.append(name)
+        return seen
+
+
+def _mapped() -> set[str]:
+    """Base names of the shared objects mapped into this process."""
+    text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    return {line.rpartition("/")[2] for line in text.splitlines() if "/" in line}
+
+
+def _size(path: str) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,330 @@
+"""The loop over tests: a pytest plugin that runs what the engine asks for, in its order."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections import Counter, deque
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .adaptations import Extra, QuietReporter, support_subtests
+from .channel import CommandReader, EventWriter
+from .leftovers import Leftovers, Stacks
+from .libraries import LibraryWatch
+from .outcome import FAILED_STATUS, SKIPS, TEXT_LIMIT, error_text, outcome_of, skip_reason
+from .text import one_line, valid
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator, Sequence
+
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
+
+# Tests replace what they like: what is needed here is kept.
+_getpid, _fstat, _exit, _clock = os.getpid, os.fstat, os._exit, time.monotonic
+
+
+class Session:
+    """The plugin: replaces pytest's loop by one that obeys."""
+
+    def __init__(self, settings: dict[str, Any], stacks: Stacks) -> None:
+        self._commands = CommandReader(settings["commands"])
+        self._channel = EventWriter(settings["events"], self._commands.next()["key"])
+        self._watch = settings["watch"]
+        self._libraries = LibraryWatch(settings["libraries"])
+        self._leftovers = Leftovers(self._channel, stacks)
+        self._items: dict[str, pytest.Item] = {}
+        self._previous: tuple[pytest.Item, pytest.Item | None] | None = None
+        self._reports: list[pytest.TestReport] = []
+        self._raised: dict[str, BaseException | None] = {}  # phase -> what it raised
+        self._collect_reports: list[pytest.CollectReport] = []
+        self._deselected: list[str] = []
+        self._folders: dict[Path, Any] = {}
+        self._session: pytest.Session | None = None
+        self._batch = 0
+        self._ran: Counter[str] = Counter()
+        self.failed = 0
+        self.over = False
+
+    # --- hooks -----------------------------------------------------------------------------------
+
+    @pytest.hookimpl(trylast=True)  # after the terminal reporter, which must not write to the log
+    def pytest_configure(self, config: pytest.Config) -> None:
+        config.addinivalue_line("markers", "rocm(*libraries): ROCm libraries the test exercises")
+        config.args[:] = []  # files are collected when a command names them
+        reporter = config.pluginmanager.get_plugin("terminalreporter")
+        if reporter:
+            config.pluginmanager.unregister(reporter)
+        config.pluginmanager.register(QuietReporter(config), "terminalreporter")
+
+    def pytest_collection(self, session: pytest.Session) -> bool:
+        """Collect nothing yet: looking at nothing, pytest 9 forgets the fixtures of a conftest."""
+        session.items = []
+        return True
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_collect_directory(self, path: Path) -> Generator[None, Any, Any]:
+        """Keep a folder's node: pytest 9 ties the fixtures of its conftest to the first one."""
+        node = yield
+        return self._folders.setdefault(path, node) if node else node
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        self._session = session
+        self._channel.emit("ready", pid=_getpid(), pytest=pytest.__version__)
+        waiting: deque[tuple[str, str | None]] = deque()
+        while True:
+            if waiting:
+                test, following = waiting.popleft()
+                if not self._run(test, following, batch=self._batch):
+                    break
+                if self._reports_failed:
+                    waiting.clear()
+                    self._batch += 1
+                continue
+            self._channel.flush()
+            command = self._commands.next()
+            if command["op"] == "end":
+                break
+            if command["op"] == "collect":
+                self._collect(session, command["file"])
+            elif command["batch"] == self._batch:
+                tests = command["tests"]
+                waiting.extend(zip(tests, [*tests[1:], command["then"]], strict=True))
+        self._tear_down(None)
+        self.over = True
+        return True
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
+        """Notice what a marker expression or a conftest takes out, told of or not."""
+        before = [item.nodeid for item in items]
+        result = yield
+        kept = {item.nodeid for item in items}
+        self._deselected = [one_line(name) for name in before if name not in kept]
+        return result
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if not report.passed:
+            self._collect_reports.append(report)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self._reports.append(report)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_setup(self) -> Iterator[None]:
+        try:
+            return (yield)
+        finally:
+            self._no_child()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self) -> Iterator[None]:
+        self._leftovers.body()
+        try:
+            return (yield)
+        finally:
+            self._no_child()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self) -> Iterator[None]:
+        try:
+            return (yield)
+        finally:
+            self._no_child()
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Iterator[None]:
+        """Keep what a phase really raised: a conftest may have made something else of it."""
+        caught = getattr(item, "_excinfo", None)
+        if isinstance(caught, list) and len(caught) > 1:
+            # of a unittest's subtests pytest 8 reports the first that went wrong, a skip as well
+            caught.sort(key=lambda info: isinstance(info.value, SKIPS))
+        report = yield
+        self._raised[call.when] = call.excinfo.value if call.excinfo else None
+        return report
+
+    @property
+    def spoiled(self) -> bool:
+        """Whether a test has made the process useless for others."""
+        return self._leftovers.spoiled
+
+    def _no_child(self) -> None:
+        """End a process that a test forked and that came back from the test."""
+        if self._channel.forked:
+            _exit(0)
+
+    # --- commands --------------------------------------------------------------------------------
+
+    def bye(self) -> None:
+        """Say what this process loaded and counted; nothing is imported for it."""
+        modules = {}
+        for name in self._watch:
+            path = getattr(sys.modules.get(name), "__file__", None)
+            if path:
+                modules[name] = str(path)
+        bridge = sys.modules.get("jax._src.xla_bridge")
+        backends = sorted(map(str, getattr(bridge, "_backends", None) or ()))
+        extra = [name for finder in sys.meta_path if isinstance(finder, Extra)
+                 for name in finder.used]  # fmt: skip
+        self._channel.emit(
+            "bye", failed=self.failed, ran=dict(self._ran), modules=modules, backends=backends,
+            extra=extra, pytest_failed=self._session.testsfailed if self._session else 0,
+        )  # fmt: skip
+
+    def _collect(self, session: pytest.Session, file: str) -> None:
+        self._collect_reports, self._deselected = [], []
+        started = _clock()
+        error = ""
+        items: Sequence[pytest.Item] = ()
+        self._channel.emit("collecting", file=file)
+        try:
+            items = session.perform_collect([file])
+        except pytest.UsageError as exc:
+            error = "\n".join(map(str, exc.args)) or type(exc).__name__
+        except (SystemExit, KeyboardInterrupt, pytest.exit.Exception) as exc:
+            error = f"{type(exc).__name__} while the file was imported: {exc}"
+        self._no_child()
+        failures = [report for report in self._collect_reports if report.failed]
+        if failures and not error:
+            error = "\n".join(error_text(report) for report in failures)
+        names = [one_line(item.nodeid) for item in items]
+        self._items.update(zip(names, items, strict=True))
+        if len(set(names)) < len(names) and not error:
+            error = f"two tests share the id {max(names, key=names.count)}"
+        tags = {name: self._libraries.tags(item) for name, item in zip(names, items, strict=True)}
+        self._channel.emit(
+            "collected",
+            file=file,
+            tests=names,
+            deselected=self._deselected,
+            lines=[(item.location[1] or 0) + 1 for item in items],
+            tags={name: found for name, found in tags.items() if found},
+            error=valid(error[:TEXT_LIMIT]),
+            skipped=one_line("; ".join(skip_reason(r) for r in self._collect_reports if r.skipped)),
+            seconds=_clock() - started,
+        )
+
+    def _run(self, name: str, then: str | None, *, batch: int) -> bool:
+        """Run one test; False when it asked the whole session to stop."""
+        item, following = self._items[name], self._items.get(then or "")
+        if self._previous and self._previous[1] is not item:
+            self._tear_down(item)
+        self._reports, self._raised, going = [], {}, True
+        tags = self._libraries.tags(item)
+        before = self._libraries.traced(tags)
+        self._channel.emit("start", test=name, offset=_printed())
+        self._leftovers.begin(name)
+        started = _clock()
+        # without a next test the session's own fixtures are kept for the next file
+        kept: Any = following or item.session
+        try:
+            item.config.hook.pytest_runtest_protocol(item=item, nextitem=kept)
+            self._no_child()
+            self._previous = (item, following)
+            outcome, message, detail = outcome_of(self._reports, self._raised, item)
+        except (KeyboardInterrupt, SystemExit, pytest.exit.Exception) as exc:
+            self._no_child()
+            outcome, detail, going = FAILED_STATUS, "", False
+            message = f"the test stopped the whole session: {type(exc).__name__}: {exc}"
+        seconds = _clock() - started
+        self._leftovers.end()
+        if stopped := item.session.shouldstop or item.session.shouldfail:
+            outcome, message = FAILED_STATUS, f"the test stopped the whole session: {stopped}"
+            going = False
+        registered = item.config.pluginmanager.is_registered(self)
+        going = going and registered and not self._leftovers.spoiled
+        self.failed += outcome == FAILED_STATUS
+        self._ran[outcome] += 1
+        self._reports_failed = outcome == FAILED_STATUS
+        self._channel.emit(
+            "finish",
+            hold=going and outcome != FAILED_STATUS,
+            test=name,
+            batch=batch,
+            offset=_printed(),
+            outcome=outcome,
+            message=one_line(message),
+            detail=valid(detail[-TEXT_LIMIT:]),
+            seconds=seconds,
+            evidence=self._libraries.evidence(tags, before),
+            left=[one_line(text) for text in self._leftovers.found],
+            going=going,
+        )
+        return going
+
+    _reports_failed = False
+
+    def _tear_down(self, item: pytest.Item | None) -> None:
+        """Finish fixtures kept for a test that went elsewhere; a failure is that of their user."""
+        if not self._previous:
+            return
+        previous, expected = self._previous
+        self._previous = None
+        if expected is item and item is not None:
+            return
+        # the session's fixtures have many users: what is theirs is the process's
+        own = any(node is not previous.session for node in _stack(previous))
+        try:
+            # what pytest_runtest_teardown does; the hook itself may be called once per test only
+            kept: Any = item or previous.session
+            previous.session._setupstate.teardown_exact(kept)  # noqa: SLF001
+            if item is None:
+                own = False
+                previous.session._setupstate.teardown_exact(None)  # noqa: SLF001
+        except BaseException as exc:  # noqa: BLE001 - whatever a fixture raises is its failure
+            self._no_child()
+            what = f"a fixture failed when it was torn down: {type(exc).__name__}: {exc}"
+            if own:
+                self.failed += 1
+                self._channel.emit("late", test=one_line(previous.nodeid), message=one_line(what))
+            else:
+                self._channel.emit("stray", test="", message=one_line(what))
+        self._no_child()
+
+
+def _stack(item: pytest.Item) -> list[Any]:
+    return list(item.session._setupstate.stack)  # noqa: SLF001
+
+
+def _printed() -> int:
+    """Bytes in the log so far, which is this process's standard output."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
+    try:
+        return _fstat(1).st_size
+    except OSError:
+        return 0
+
+
+def main(settings: dict[str, Any]) -> int:
+    """Run one session; 1 when a test failed, 2 when pytest itself could not go on."""
+    for name in ("commands", "events"):
+        os.set_inheritable(settings[name], False)  # noqa: FBT003
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)  # daemons of a test stay ours
+    stacks = Stacks(settings["stacks"])
+    sys.path.insert(0, str(Path.cwd()))  # as `python -m pytest` has it
+    if settings["modules"]:
+        sys.meta_path.append(Extra(settings["modules"]))
+    support_subtests()
+    session = Session(settings, stacks)
+    arguments = ["-p", "no:cacheprovider", "-p", "no:faulthandler", "--capture=no"]
+    status = 2
+    try:
+        status = pytest.main([*arguments, *settings["pytest"]], plugins=[session])
+    except OSError:
+        if not (session.over and session.spoiled):  # pytest closes what a test has closed
+            raise
+    if not session.over:
+        return int(status) or 2
+    session.bye()
+    return 1 if session.failed else 0

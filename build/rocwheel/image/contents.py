@@ -1,0 +1,207 @@
+"""What an image has for building wheels: asked once per digest, by one script that runs in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from rocwheel import container
+from rocwheel.errors import ConfigError, HostError
+from rocwheel.files import write
+from rocwheel.host.machine import ASK, CompilerPair, Interpreter, interpreter, preferred
+from rocwheel.model import PythonVersion
+from rocwheel.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.values import Value
+
+TOOL: Final = "/opt/rocwheel"  # where a builder image has rocwheel itself
+TOOL_PYTHON: Final = f"{TOOL}/venv/bin/python"
+# POSIX shell, since an image that lacks everything must still be able to say so.
+SCRIPT: Final = r"""
+echo "architecture $(uname -m)"
+echo "glibc $(getconf GNU_LIBC_VERSION 2>/dev/null)"
+test -x /opt/rocwheel/venv/bin/python && echo "tool /opt/rocwheel/venv/bin/python"
+test -f /opt/rocm/.info/version && echo "rocm /opt/rocm $(cat /opt/rocm/.info/version)"
+folders=$(echo "$PATH" | tr ':' ' ')
+for folder in $folders /opt/python/cp3*/bin; do
+    for name in bazel bazelisk; do
+        test -x "$folder/$name" || continue
+        echo "bazel $folder/$name $("$folder/$name" --version 2>&1 | tail -n 1)"
+    done
+    for pair in clang:clang++ gcc:g++; do
+        plain=${pair%%:*} twin=${pair##*:}
+        for file in "$folder/$plain" "$folder/$plain"-[0-9]*; do
+            number=${file##*/"$plain"}
+            case "$number" in ''|-[0-9]|-[0-9][0-9]) ;; *) continue ;; esac
+            test -x "$file" || continue
+            other="$folder/$twin$number"
+            test -x "$other" || other="$folder/$twin"
+            test -x "$other" || other=none
+            echo "compiler $plain $file $other $("$file" -dumpversion)"
+        done
+    done
+    for name in python3 python3.10 python3.11 python3.12 python3.13 python3.14 python3.14t; do
+        file="$folder/$name"
+        test -x "$file" && echo "python $file $("$file" -c "$1" 2>/dev/null)"
+    done
+done
+true
+"""
+
+
+class FoundCompiler(Value, frozen=True, kw_only=True):
+    """A compiler on the image's PATH; `cxx` is "" where its twin is missing."""
+
+    kind: str
+    cc: str
+    cxx: str
+    major: int
+
+    @property
+    def pair(self) -> CompilerPair:
+        return CompilerPair(cc=_guest(self.cc), cxx=_guest(self.cxx), major=self.major)
+
+
+class FoundPython(Value, frozen=True, kw_only=True):
+    """A CPython of the image: its path, and what it said about itself."""
+
+    path: str
+    said: str  # JSON
+
+
+class FoundBazel(Value, frozen=True, kw_only=True):
+    """A Bazel of the image; `version` is "unknown" for one that does not say."""
+
+    path: str
+    version: str
+
+
+class ImageFacts(Value, frozen=True, kw_only=True):
+    """Everything a build asks of the place it runs in."""
+
+    architecture: str
+    glibc: str
+    tool: str  # a Python that has rocwheel's own tools, "" without
+    rocm: str  # a ROCm that is baked in, "" without
+    bazels: tuple[FoundBazel, ...]
+    compilers: tuple[FoundCompiler, ...]
+    pythons: tuple[FoundPython, ...]
+
+    def compiler(self, kind: str) -> CompilerPair:
+        """The plain `clang` or `gcc`, else its newest. Raises HostError without one or its twin."""
+        found = [item for item in self.compilers if item.kind == kind and item.cxx]
+        if not found:
+            raise HostError(f"{kind} with its C++ twin: not in the image", hint=BUILD_ONE)
+        return preferred(kind, found, lambda item: item.cc).pair
+
+    @property
+    def interpreters(self) -> tuple[Interpreter, ...]:
+        """The CPythons, one per version, those with headers first."""
+        found: dict[PythonVersion, Interpreter] = {}
+        for item in self.pythons:
+            known = interpreter(item.said)
+            if known and (known.version not in found or not found[known.version].headers):
+                found[known.version] = known
+        return tuple(found[version] for version in sorted(found))
+
+    def bazel(self, wanted: str) -> FoundBazel | None:
+        """The Bazel of the version that a tree asks for; any, when it asks for none."""
+        return next((item for item in self.bazels if wanted in {"", item.version}), None)
+
+    def lacks(self, *, compiler: str, bazel: str, architecture: str) -> tuple[str, ...]:
+        """All that a build needs and this image has not."""
+        missing = []
+        if architecture not in {self.architecture, ""}:
+            missing.append(f"it is for {self.architecture}, this machine is {architecture}")
+        if self.bazel(bazel) is None:
+            missing.append(f"Bazel {bazel}".strip())
+        if compiler != "hermetic" and not any(
+            item.kind == compiler and item.cxx for item in self.compilers
+        ):
+            missing.append(f"{compiler} with its C++ twin")
+        if not any(item.headers for item in self.interpreters):
+            missing.append("a CPython 3.10-3.14 with its headers")
+        if not self.tool:
+            missing.append(f"rocwheel's own tools ({TOOL_PYTHON})")
+        return tuple(missing)
+
+
+BUILD_ONE: Final = "make one that has it: rocwheel image build"
+
+
+def ask(spec: container.Spec, key: str, *, cache: Path, runner: HostRunner) -> ImageFacts:
+    """Ask the image of `spec`, or recall what it said; `key` is its config digest.
+
+    Raises HostError when the image does not start or has no shell.
+    """
+    file = cache / "images" / f"{key.removeprefix('sha256:')}.facts.json"
+    if file.is_file():
+        try:
+            return ImageFacts.from_bytes(file.read_bytes(), name=str(file))
+        except ConfigError:  # of another version of rocwheel
+            file.unlink(missing_ok=True)
+    with container.running(spec, runner=runner) as inside:
+        facts = examine(inside)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write(file, facts.to_bytes())
+    return facts
+
+
+def examine(runner: Runner) -> ImageFacts:
+    """Run the script where `runner` runs commands."""
+    said = runner.capture(
+        Command(argv=("/bin/sh", "-c", SCRIPT, "facts", ASK), timeout=120)
+    ).splitlines()
+    words = [line.partition(" ")[::2] for line in said]
+
+    def all_of(name: str) -> Iterable[str]:
+        return (rest.strip() for word, rest in words if word == name)
+
+    def first(name: str) -> str:
+        return next(iter(all_of(name)), "")
+
+    bazels = tuple(
+        FoundBazel(path=line.split(" ")[0], version=_bazel_version(line.partition(" ")[2]))
+        for line in all_of("bazel")
+    )
+    return ImageFacts(
+        architecture=first("architecture"),
+        glibc=first("glibc").removeprefix("glibc "),
+        tool=first("tool"),
+        rocm=first("rocm").split(" ")[0],
+        bazels=bazels,
+        compilers=tuple(_compiler(line) for line in all_of("compiler")),
+        pythons=tuple(
+            FoundPython(path=line.split(" ")[0], said=line.partition(" ")[2])
+            for line in all_of("python")
+            if _is_json(line.partition(" ")[2])
+        ),
+    )
+
+
+def _compiler(line: str) -> FoundCompiler:
+    kind, cc, cxx, version = ([*line.split(" "), ""])[:4]
+    major = version.split(".")[0]
+    return FoundCompiler(
+        kind=kind,
+        cc=cc,
+        cxx="" if cxx == "none" else cxx,
+        major=int(major) if major.isdigit() else 0,
+    )
+
+
+def _bazel_version(said: str) -> str:
+    version = said.removeprefix("bazel ").strip()
+    return "unknown" if version == "no_version" else version
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
+
+
+def _guest(text: str) -> GuestPath:
+    return GuestPath(PurePosixPath(text))

@@ -1,0 +1,101 @@
+"""Letting pip resolve a released set, for each CPython, in a closed world.
+
+Closed: names of the set come from our index alone, every other name from upstream. No installer
+can say that by options, so the index is served locally and other names are redirected.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from packaging.utils import canonicalize_name
+
+from rocwheel.errors import CommandError
+from rocwheel.index.serve import Site
+from rocwheel.ledger import log, manifests
+from rocwheel.ledger.state import Standing
+from rocwheel.manifest import Manifest
+from rocwheel.model import PythonVersion
+from rocwheel.places import FOREIGN, Place
+from rocwheel.process import Command, Runner
+
+SECONDS: Final = 600.0  # for one resolution
+
+
+def resolve(place: Place, *, upstream: str, python: Path, runner: Runner) -> list[str]:
+    """Resolve every set in the index; return one line per CPython where pip chose otherwise.
+
+    `python` is an interpreter that has pip.
+    """
+    with Site(place.store, upstream=upstream) as site:
+        thread = threading.Thread(target=site.serve_forever, daemon=True)
+        thread.start()
+        try:
+            ask = _Pip(index_url=f"{site.url}{place.root}/", python=python, runner=runner)
+            said = [
+                (version, ask.about(manifest, version))
+                for manifest in _listed(place)
+                for version in manifest.pythons
+            ]
+        finally:
+            site.shutdown()
+            thread.join()
+    return [f"{place.location}: CPython {version}: {text}" for version, text in said if text]
+
+
+def _listed(place: Place) -> Iterator[Manifest]:
+    for known in log.read(place).sets.values():
+        if known.id != FOREIGN and known.standing is Standing.LISTED:
+            manifest = manifests.find(place, known.id)
+            if manifest:
+                yield manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pip:
+    index_url: str
+    python: Path
+    runner: Runner
+
+    def about(self, manifest: Manifest, version: str) -> str:
+        """Say what is wrong, "" when pip picks exactly the manifest's versions."""
+        wanted = {w.project: w.version for w in manifest.built if w.python in {"", version}}
+        with tempfile.TemporaryDirectory(prefix="rocwheel-") as scratch:
+            report = Path(scratch) / "report.json"
+            try:
+                self.runner.run(self._command(manifest, version, wanted, report))
+            except CommandError as exc:
+                return (exc.detail.strip().splitlines() or [str(exc)])[-1]
+            chosen: dict[str, str] = {
+                str(canonicalize_name(item["metadata"]["name"])): item["metadata"]["version"]
+                for item in json.loads(report.read_bytes())["install"]
+            }
+        for project, number in sorted(wanted.items()):
+            if chosen.get(project) != number:
+                return f"pip chose {project} {chosen.get(project)}, not {number}"
+        return ""
+
+    def _command(
+        self, manifest: Manifest, version: str, wanted: dict[str, str], report: Path
+    ) -> Command:
+        platforms = sorted({tag.rpartition("-")[2] for w in manifest.built for tag in w.tags})
+        target = PythonVersion.parse(version)
+        return Command(
+            argv=(
+                str(self.python), "-m", "pip", "install", "--dry-run", "--ignore-installed",
+                "--quiet", "--isolated", "--no-cache-dir", "--disable-pip-version-check",
+                "--report", str(report), "--index-url", self.index_url,
+                "--target", str(report.with_name("target")), "--only-binary=:all:",
+                "--python-version", f"{target.major}.{target.minor}", "--implementation", "cp",
+                "--abi", target.abi, "--abi", "none", "--abi", "abi3",
+                *(part for name in platforms for part in ("--platform", name)),
+                *(f"{project}=={number}" for project, number in sorted(wanted.items())),
+            ),
+            timeout=SECONDS,
+        )  # fmt: skip

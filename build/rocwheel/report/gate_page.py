@@ -1,0 +1,258 @@
+"""The page of one gate: a single HTML file, readable on a phone, sortable in a browser.
+
+The verdict and the first failure are on top and need no script; the table of all tests is made
+by one from data in the page.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rocwheel import assets
+from rocwheel.console import duration
+from rocwheel.report import trail
+from rocwheel.report.trail import Trails
+from rocwheel.results import Fault, LastRun, Outcome, Results, TestResult
+from rocwheel.verdict import SILENT, State
+
+WIDTH: Final = 1000.0  # of the timeline, in units of its own
+LONG: Final = ("packages",)  # shown folded
+SHOWN: Final = 50  # failures that are listed; the table below holds all of them
+ELSEWHERE: Final = {"cpu": "the CPU", "cuda": "an NVIDIA GPU"}  # by JAX's backend
+
+MEANINGS: Final = {
+    State.PASS: "enough tests ran, and none went wrong",
+    State.FLAKY: "everything passed, but more tests needed a second try than the suite allows",
+    State.FAIL: "a test failed twice, or the wheels are not what their manifest says",
+    State.CRASH: "a test, or the import of the wheels, ended its process",
+    State.TIMEOUT: "a test, or the whole suite, ran past its deadline",
+    State.COLLECT_ERROR: "a file of tests could not be imported",
+    State.NOTHING_RAN: "no test was collected",
+    State.TOO_FEW_RAN: "fewer tests ran than must, or more were skipped than may be",
+    State.NO_RUNNER: "this machine has no GPU of the family, or too few; no test ran",
+    State.INFRA: "the machine is not well; this says nothing about the wheels",
+    State.NOT_RUN: "the run was cut short, or a shard is missing",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryUse:
+    """What the tests say of one ROCm library."""
+
+    name: str
+    tests: int
+    exercised: int  # tests in whose process the library was seen
+    passed: int
+    bad: int
+    note: str
+
+    @property
+    def status(self) -> str:
+        """`exercised` when a passing or failing test really used it, else only `nominal`."""
+        if not self.tests:
+            return "no test"
+        return "exercised" if self.exercised else "nominal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A stretch of the timeline, in its units."""
+
+    left: float
+    width: float
+    kind: str  # an outcome, or "process"
+    title: str
+
+
+def _duration(ms: int) -> str:
+    return duration(ms / 1000) if ms >= 60_000 else f"{ms / 1000:.2f} s"  # noqa: PLR2004
+
+
+# What to do about a state; a machine that is not well is nobody's failure.
+TO_DO: Final = {
+    State.PASS: "",
+    State.FLAKY: "Look at the tests that passed only when tried again; then run the gate again.",
+    State.FAIL: "Run the first failure again with the line below it, and mend it or the wheels.",
+    State.CRASH: "Read the log of the process that ended, then run the test again alone.",
+    State.TIMEOUT: "Look at the stacks of the test that did not end; run it again alone.",
+    State.COLLECT_ERROR: "Mend the import of the files below: none of their tests ran.",
+    State.NOTHING_RAN: "Look at the suite's file: its paths, its marker expression.",
+    State.TOO_FEW_RAN: "Look at what was skipped and why, and at must_run and may_skip.",
+    State.NO_RUNNER: "Nothing is known of the wheels. Run it where there are GPUs of the family.",
+    State.INFRA: "Nothing is known of the wheels. Mend or leave the machine, run it again.",
+    State.NOT_RUN: "Nothing is known of the wheels. Run it again, or the shard that is missing.",
+}
+
+
+def colour(state: State) -> str:
+    """Which colour a state has: by what is to be done about it.
+
+    `good`: nothing; `bad`: the wheels or tests are to be mended; `warn`: somebody is to look;
+    `idle`: it is to be run again elsewhere, and says nothing of the wheels.
+    """
+    if state is State.PASS:
+        return "good"
+    if state in SILENT:
+        return "idle"
+    look = (State.FLAKY, State.NOTHING_RAN, State.TOO_FEW_RAN)
+    return "warn" if state in look else "bad"
+
+
+def render(
+    results: Results, found: Fault, libraries: Mapping[str, str], last: LastRun | None = None
+) -> bytes:
+    """Render the page; `last` is the run of the same cell it is compared with."""
+    trails = Trails(results, last)
+    text = assets.template("report/assets/page.html", duration=_duration).render(
+        css=assets.style("report/assets/page.css"),
+        js=assets.text("report/assets/page.js"),
+        data=_data(results, trails),
+        title=verdict_text(results, found),
+        results=results,
+        found=found,
+        counts=[(name, number) for name, number in results.counts.by_outcome().items() if number],
+        first=trails.of(results.failures[0]) if results.failures else None,
+        colour=colour,
+        to_do=TO_DO[found.state],
+        against=trail.summary(results, last) if results.tests else "",
+        mended=trail.mended(results, last),
+        meaning=MEANINGS[found.state],
+        elsewhere=elsewhere(results),
+        number=len(results.failures),
+        failures=[trails.of(test) for test in results.failures[:SHOWN]],
+        shown=SHOWN,
+        flaky=[trails.of(t) for t in results.tests if t.outcome is Outcome.FLAKY],
+        left=_left(results),
+        libraries=libraries_of(results, libraries),
+        lanes=[(lane, list(bars(results, lane.name))) for lane in results.lanes],
+        end_ms=_end(results),
+        width=WIDTH,
+        about={name: text for name, text in results.environment.items() if text},
+        long=LONG,
+    )
+    return text.encode()
+
+
+def verdict_text(results: Results, found: Fault) -> str:
+    """The verdict in a line: `smoke on gfx94X-dcgpu, CPython 3.12.1: fail`."""
+    about = results.environment
+    shard = f" shard {results.shard}" if results.shard else ""
+    where = f" on {about['family']}" if about.get("family") else ""
+    if elsewhere(results):
+        where = f" on {elsewhere(results)}{where.replace(' on', ', not', 1)}"
+    python = f", CPython {about['python']}" if about.get("python") else ""
+    return f"{results.suite}{shard}{where}{python}: {found.state.value}"
+
+
+def elsewhere(results: Results) -> str:
+    """What the tests ran on instead of the family's GPUs, "" when it was those."""
+    return ELSEWHERE.get(results.environment.get("backend", ""), "")
+
+
+def libraries_of(results: Results, known: Mapping[str, str]) -> tuple[LibraryUse, ...]:
+    """What each ROCm library's tests say; `known` ones are listed also without a test."""
+    names = dict.fromkeys(name for test in results.tests for name in test.libraries)
+    ordered = sorted({*names, *(known if names else ())}, key=str.lower)
+    return tuple(_use(results, name, known.get(name, "")) for name in ordered)
+
+
+def bars(results: Results, lane: str) -> Iterator[Bar]:
+    """The processes of a lane and the tests in them; short passing tests in a row become one."""
+    scale = WIDTH / _end(results)
+    for process in results.processes:
+        if process.lane == lane:
+            yield Bar(
+                left=process.start_ms * scale,
+                width=max(1.0, (process.end_ms - process.start_ms) * scale),
+                kind="process",
+                title=f"process {process.number}: {process.ended}",
+            )
+    attempts = sorted(
+        (
+            (attempt, test.test)
+            for test in results.tests
+            for attempt in test.attempts
+            if attempt.lane == lane
+        ),
+        key=lambda item: item[0].start_ms,
+    )
+    pending: Bar | None = None
+    count = 0
+    for attempt, name in attempts:
+        left, width = attempt.start_ms * scale, max(0.5, attempt.duration_ms * scale)
+        joins = pending and left - (pending.left + pending.width) < 1 and width < 2  # noqa: PLR2004
+        if attempt.outcome is Outcome.PASSED and pending and joins:
+            count += 1
+            title = f"{count} tests passed"
+            pending = Bar(
+                left=pending.left, width=left + width - pending.left, kind="passed", title=title
+            )
+            continue
+        if pending:
+            yield pending
+            pending = None
+        title = f"{name}: {attempt.outcome.value}, {attempt.duration_ms / 1000:.2f} s"
+        bar = Bar(left=left, width=width, kind=attempt.outcome.value, title=title)
+        if attempt.outcome is Outcome.PASSED:
+            pending, count = bar, 1
+        else:
+            yield bar
+    if pending:
+        yield pending
+
+
+def _use(results: Results, name: str, note: str) -> LibraryUse:
+    tests = [test for test in results.tests if name in test.libraries]
+    return LibraryUse(
+        name=name,
+        tests=len(tests),
+        exercised=sum(name in test.evidence for test in tests),
+        passed=sum(test.outcome is Outcome.PASSED for test in tests),
+        bad=sum(test.outcome.bad for test in tests),
+        note=note,
+    )
+
+
+def _left(results: Results) -> list[TestResult]:
+    return [test for test in results.tests if test.outcome is Outcome.NOT_RUN]
+
+
+def _end(results: Results) -> int:
+    ends = [process.end_ms for process in results.processes]
+    return max([1, results.duration_ms, *ends])
+
+
+def _data(results: Results, trails: Trails) -> str:
+    """Every test for the script, safe inside a script element."""
+    rows: list[dict[str, Any]] = [
+        {
+            "test": test.test,
+            "outcome": test.outcome.value,
+            "ms": test.duration_ms,
+            "libraries": list(test.libraries),
+            "lanes": list(dict.fromkeys(attempt.lane for attempt in test.attempts)),
+            "again": trails.again(test.test) if test.outcome.bad else "",
+            "reason": test.reason or (test.worst.message if test.worst else ""),
+            "attempts": [
+                {
+                    "outcome": attempt.outcome.value,
+                    "lane": attempt.lane,
+                    "process": attempt.process,
+                    "log": trails.log(attempt),
+                    "before": trails.before(test.test, attempt),
+                    "ms": attempt.duration_ms,
+                    "message": attempt.message,
+                    "detail": attempt.detail,
+                    "output": attempt.output,
+                }
+                for attempt in test.attempts
+                if attempt.outcome.bad or len(test.attempts) > 1
+            ],
+        }
+        for test in results.tests
+    ]
+    text = json.dumps(rows, ensure_ascii=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

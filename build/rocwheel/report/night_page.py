@@ -1,0 +1,390 @@
+"""The page of the nightly: what each family has, what is missing, and why.
+
+One HTML file made of the summaries of the shown nights and nothing else, so that it costs the same
+with ten nights stored as with four hundred. What may be released and what blocks it is copied from
+`status`, never worked out here.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+from urllib.parse import quote
+
+from rocwheel.assets import style, template, text
+from rocwheel.console import duration, size
+from rocwheel.values import Value
+from rocwheel.verdict import State
+
+BAD: Final = frozenset(
+    {
+        State.FAIL,
+        State.CRASH,
+        State.TIMEOUT,
+        State.COLLECT_ERROR,
+        State.NOTHING_RAN,
+        State.TOO_FEW_RAN,
+    }
+)
+UNDER_WAY: Final = frozenset({"waiting", "running", "open"})
+PAGE: Final = "status/index.html"  # key, below the store
+TESTS: Final = frozenset({"gate", "merge"})
+PLOT_WIDTH: Final = 300.0
+PLOT_HEIGHT: Final = 48.0
+COLOURS: Final = ("good", "warn", "bad", "idle", "none")
+
+
+class CellSummary(Value, frozen=True, kw_only=True):
+    """How one cell of one night ended, as the page shows it."""
+
+    name: str
+    kind: str
+    family: str = ""
+    python: str = ""
+    suite: str = ""
+    wheels: str = ""
+    shard: str = ""
+    state: str  # one of `State`, or "waiting", "running"
+    kept: bool = False
+    reason: str = ""
+    link: str = ""  # key
+    log: str = ""  # key
+    host: str = ""
+    runner: str = ""
+    attempts: int = 0
+    milliseconds: int = 0
+    time: str = ""  # when it ended
+
+    @property
+    def label(self) -> str:
+        return f"{self.suite} {self.shard}".strip() if self.suite else self.name
+
+
+class WheelSize(Value, frozen=True, kw_only=True):
+    """A wheel of the newest set, with what its channel allows."""
+
+    kind: str
+    bytes: int
+    budget: int = 0
+
+
+class FamilySummary(Value, frozen=True, kw_only=True):
+    """What a family has, as `status` says."""
+
+    family: str
+    green: str = ""  # manifest of the newest released set
+    green_since: str = ""
+    jax: str = ""
+    rocm: str = ""
+    pythons: tuple[str, ...] = ()
+    index: str = ""  # URL
+    requirements: tuple[str, ...] = ()  # what installs exactly that set
+    blocked: str = ""  # what holds up the newest set that is not released
+    blocked_set: str = ""
+    sizes: tuple[WheelSize, ...] = ()
+
+    @property
+    def pip(self) -> str:
+        wanted = " ".join(f'"{item}"' for item in self.requirements)
+        places = f"--index-url {self.index} --extra-index-url https://pypi.org/simple"
+        return f"pip install {places} {wanted}"
+
+    @property
+    def uv(self) -> str:
+        wanted = " ".join(f'"{item}"' for item in self.requirements)
+        return f"uv pip install --index {self.index} {wanted}"
+
+
+class NightSummary(Value, frozen=True, kw_only=True):
+    """The summary of one night, from which pages are made."""
+
+    night: str
+    made: str
+    written: str
+    by: str
+    tool: str
+    cells: tuple[CellSummary, ...]
+    families: tuple[FamilySummary, ...]
+    absent: tuple[tuple[str, str], ...] = ()
+    quarantined: tuple[tuple[str, str], ...] = ()
+    stopped: str = ""
+    seconds: int = 0  # from plan to the last end
+
+
+class CellChange(enum.Enum):
+    """A cell against the same cell of the night before."""
+
+    NEW = "new failure"
+    FIXED = "fixed"
+    STILL = "still failing"
+    FLAKY = "flaky"
+    INFRA = "infra"
+    SAME = ""
+
+
+def changes(here: NightSummary, before: NightSummary | None) -> dict[str, CellChange]:
+    """How each cell differs from the night before, by its name without the shard."""
+    old = {_identity(cell): cell.state for cell in before.cells} if before else {}
+    return {cell.name: _change(cell.state, old.get(_identity(cell), "")) for cell in here.cells}
+
+
+def _identity(cell: CellSummary) -> tuple[str, ...]:
+    kind = "gate" if cell.kind in TESTS else cell.kind
+    return kind, cell.wheels, cell.family, cell.python, cell.suite, cell.shard
+
+
+def _change(state: str, old: str) -> CellChange:
+    bad = {item.value for item in BAD}
+    if state == State.FLAKY.value:
+        return CellChange.FLAKY
+    if state in {State.INFRA.value, State.NO_RUNNER.value}:
+        return CellChange.INFRA
+    if state in bad:
+        return CellChange.STILL if old in bad else CellChange.NEW
+    return CellChange.FIXED if state == State.PASS.value and old in bad else CellChange.SAME
+
+
+def colour(state: str) -> str:
+    """Which of five colours a state has."""
+    if state == State.PASS.value:
+        return "good"
+    if state in {item.value for item in BAD}:
+        return "bad"
+    if state == State.FLAKY.value:
+        return "warn"
+    return "idle" if state else "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRow:
+    """One (family, CPython, suite) with its past."""
+
+    family: str
+    python: str
+    suite: str
+    state: str
+    reason: str
+    change: CellChange
+    link: str
+    log: str
+    since: str  # the night since which it has this state
+    strip: Mapping[str, str]  # colour -> SVG path
+
+    @property
+    def colour(self) -> str:
+        return colour(self.state)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """A line over the shown nights."""
+
+    title: str
+    newest: str
+    points: str  # of an SVG polyline
+    about: str
+
+
+def render(
+    summaries: Sequence[NightSummary],
+    *,
+    now: datetime,
+    title: str,
+    root: str,
+    max_age_hours: int = 36,
+) -> bytes:
+    """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
+    newest = summaries[-1] if summaries else None
+    before = summaries[-2] if len(summaries) > 1 else None
+    rows = _rows(summaries, newest, before, root) if newest else []
+    other = (
+        [
+            cell
+            for cell in newest.cells
+            if cell.kind not in TESTS and cell.state not in {State.PASS.value, *UNDER_WAY}
+        ]
+        if newest
+        else []
+    )
+    queue = Counter(
+        cell.runner or "any machine"
+        for cell in (newest.cells if newest else ())
+        if cell.state in {"waiting", "open"}
+    )
+    page = template("report/assets/state.html").render(
+        css=style("report/assets/page.css", "report/assets/state.css"),
+        js=text("report/assets/state.js"),
+        title=title,
+        made=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        max_age_hours=max_age_hours,
+        newest=newest,
+        families=newest.families if newest else (),
+        groups=_groups(rows, newest),
+        counts=Counter(row.state for row in rows),
+        changed=sorted(
+            (row for row in rows if row.change is not CellChange.SAME),
+            key=lambda row: list(CellChange).index(row.change),
+        ),
+        other=other,
+        queue=sorted(queue.items()),
+        plots=_plots(summaries),
+        nights=[(item, _night_colour(item)) for item in reversed(summaries)],
+        shown=len(summaries),
+        colour=colour,
+        duration=duration,
+        size=size,
+        url=lambda key: f"{root}{quote(key)}" if key else "",
+    )
+    return page.encode()
+
+
+def _tests(summary: NightSummary) -> dict[tuple[str, str, str], CellSummary]:
+    """The cell that speaks for each (family, CPython, suite): the merge, or the worst gate."""
+    found: dict[tuple[str, str, str], CellSummary] = {}
+    order = ["", *(state.value for state in State)]
+    for cell in summary.cells:
+        if cell.kind not in TESTS:
+            continue
+        key = (cell.family, cell.python, cell.suite)
+        old = found.get(key)
+        worse = old is None or (old.kind == "gate" and _rank(order, cell) > _rank(order, old))
+        if cell.kind == "merge" or worse:
+            found[key] = cell
+    return found
+
+
+def _rank(order: list[str], cell: CellSummary) -> int:
+    return order.index(cell.state) if cell.state in order else 0
+
+
+def _rows(
+    summaries: Sequence[NightSummary], newest: NightSummary, before: NightSummary | None, root: str
+) -> list[CellRow]:
+    past = [_tests(summary) for summary in summaries]
+    change = changes(newest, before)
+    keys = sorted({key for tests in past[-1:] for key in tests})
+    rows = []
+    for key in keys:
+        cell = past[-1][key]
+        states = [tests[key].state if key in tests else "" for tests in past]
+        since = len(states) - 1
+        while since > 0 and states[since - 1] == cell.state:
+            since -= 1
+        rows.append(
+            CellRow(
+                family=key[0],
+                python=key[1],
+                suite=key[2],
+                state=cell.state,
+                reason=cell.reason,
+                change=change.get(cell.name, CellChange.SAME),
+                link=f"{root}{quote(cell.link)}" if cell.link else "",
+                log=f"{root}{quote(cell.log)}" if cell.log else "",
+                since=summaries[since].night,
+                strip=_strip(states),
+            )
+        )
+    return rows
+
+
+def _strip(states: Sequence[str]) -> dict[str, str]:
+    """A square per night as one path per colour: small, and readable without a script."""
+    paths: dict[str, list[str]] = {}
+    for number, state in enumerate(states):
+        paths.setdefault(colour(state), []).append(f"M{number * 6} 0h5v10h-5z")
+    return {name: "".join(path) for name, path in paths.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class FamilyTable:
+    """The rows of one family, as a table of CPythons."""
+
+    family: FamilySummary
+    pythons: tuple[str, ...]
+    suites: tuple[str, ...]
+    rows: Mapping[tuple[str, str], CellRow]
+    absent: tuple[tuple[str, str], ...]
+
+    @property
+    def worst(self) -> str:
+        """The colour of the whole family."""
+        seen = {row.colour for row in self.rows.values()}
+        return next((name for name in ("bad", "warn", "idle", "good") if name in seen), "none")
+
+
+def _groups(rows: Sequence[CellRow], newest: NightSummary | None) -> list[FamilyTable]:
+    found = []
+    for family in newest.families if newest else ():
+        own = [row for row in rows if row.family == family.family]
+        gone = tuple(
+            (name, why)
+            for name, why in (newest.absent if newest else ())
+            if f".{family.family}." in name
+            or name.endswith((f"-{family.family}", f".{family.family}"))
+        )
+        found.append(
+            FamilyTable(
+                family=family,
+                pythons=tuple(sorted({row.python for row in own}, key=_version)),
+                suites=tuple(dict.fromkeys(row.suite for row in own)),
+                rows={(row.suite, row.python): row for row in own},
+                absent=gone,
+            )
+        )
+    return found
+
+
+def _version(python: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in python.partition("-")[0].split(".") if part.isdigit())
+
+
+def _night_colour(summary: NightSummary) -> str:
+    seen = {colour(cell.state) for cell in summary.cells}
+    return next((name for name in ("bad", "warn", "idle", "good") if name in seen), "none")
+
+
+def _plots(summaries: Sequence[NightSummary]) -> list[Plot]:
+    """Sizes of wheels, and minutes of building and testing, night by night."""
+    found = []
+    for kind in ("jaxlib", "plugin", "pjrt"):
+        values = [
+            max((s.bytes for f in item.families for s in f.sizes if s.kind == kind), default=0)
+            for item in summaries
+        ]
+        budget = max(
+            (
+                s.budget
+                for f in (summaries[-1].families if summaries else ())
+                for s in f.sizes
+                if s.kind == kind
+            ),
+            default=0,
+        )
+        about = f"of {size(budget)} allowed" if budget else "no budget"
+        found += _plot(f"{kind} wheel, largest", values, size, about)
+    for title, kinds in (("building", {"build", "image"}), ("testing", TESTS)):
+        values = [
+            sum(cell.milliseconds for cell in item.cells if cell.kind in kinds and not cell.kept)
+            // 1000
+            for item in summaries
+        ]
+        found += _plot(f"{title}, machine time", values, duration, "per night")
+    values = [item.seconds for item in summaries]
+    return found + _plot("night, from plan to end", values, duration, "wall time")
+
+
+def _plot(
+    title: str, values: Sequence[int], show: Callable[[float], str], about: str
+) -> list[Plot]:
+    if not any(values):
+        return []
+    top, step = max(values), PLOT_WIDTH / max(1, len(values) - 1)
+    points = " ".join(
+        f"{number * step:.1f},{PLOT_HEIGHT - 2 - (PLOT_HEIGHT - 4) * value / top:.1f}"
+        for number, value in enumerate(values)
+    )
+    return [Plot(title=title, newest=show(values[-1]), points=points, about=about)]

@@ -1,0 +1,158 @@
+"""The trail of a failing test: its attempts, the processes they ran in, how to run it again.
+
+Attempts that ended the same way are one: addresses and process numbers apart, they say the same.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from rocwheel.console import count
+from rocwheel.results import Attempt, LastRun, ProcessRecord, Results, TestResult
+
+LINES: Final = 12  # of what a test printed last
+PROGRAM: Final = "rocwheel"
+_DIFFERS: Final = re.compile(r"0x[0-9a-fA-F]+|\bpid \d+|\bprocess \d+|\b\d+\.\d+ ?s\b")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptPlace:
+    """Where an attempt ran."""
+
+    lane: str
+    process: int
+    ended: str  # how the process did, "" when unknown
+    log: str  # its file, in the folder `logs` beside the page
+    number: int  # of the tests in its process, from 1
+    before: str  # the test that ran there before it, "" for the first
+    ms: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptEnd:
+    """One way a test ended, in one attempt or in several."""
+
+    outcome: str
+    message: str
+    detail: str
+    output: str
+    places: tuple[AttemptPlace, ...]
+
+    @property
+    def last_lines(self) -> str:
+        """The end of what it printed."""
+        return "\n".join(self.output.rstrip().splitlines()[-LINES:])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trail:
+    """All there is to know of one test that went wrong."""
+
+    test: TestResult
+    again: str  # the line that runs it again, "" when unknown
+    change: str  # against the last run of the cell, "" when there is none
+    ends: tuple[AttemptEnd, ...]
+
+
+class Trails:
+    """The trails of a run's tests."""
+
+    def __init__(self, results: Results, last: LastRun | None) -> None:
+        self._command = results.environment.get("command", "")
+        self._last = last
+        self._processes = {process.number: process for process in results.processes}
+        self._places = _places(results, self._processes)
+
+    def of(self, test: TestResult) -> Trail:
+        return Trail(
+            test=test,
+            again=self.again(test.test),
+            change=self._change(test),
+            ends=tuple(self._ends(test)),
+        )
+
+    def again(self, test: str) -> str:
+        """The line that runs one test again, with the same wheels."""
+        words = shlex.split(self._command)
+        return shlex.join([PROGRAM, *words, f"--test={test}"]) if words else ""
+
+    def before(self, test: str, attempt: Attempt) -> str:
+        """The test that ran before an attempt in its process, "" for the first."""
+        return self._places[attempt.lane, attempt.process, attempt.start_ms, test].before
+
+    def log(self, attempt: Attempt) -> str:
+        process = self._processes.get(attempt.process)
+        return process.log if process and process.lane == attempt.lane else ""
+
+    def _change(self, test: TestResult) -> str:
+        if self._last is None:
+            return ""
+        was = self._last.bad.get(test.test)
+        return f"{was} in the last run too" if was else "new: not so in the last run"
+
+    def _ends(self, test: TestResult) -> Iterator[AttemptEnd]:
+        groups: dict[tuple[str, ...], list[Attempt]] = {}
+        for item in test.attempts:
+            same = (item.outcome.value, *(_DIFFERS.sub("", t) for t in (item.message, item.detail)))
+            groups.setdefault(same, []).append(item)
+        for attempts in groups.values():
+            first = attempts[0]
+            yield AttemptEnd(
+                outcome=first.outcome.value,
+                message=first.message,
+                detail=first.detail,
+                output=next((item.output for item in attempts if item.output), ""),
+                places=tuple(
+                    self._places[item.lane, item.process, item.start_ms, test.test]
+                    for item in attempts
+                ),
+            )
+
+
+def mended(results: Results, last: LastRun | None) -> tuple[str, ...]:
+    """Tests that were bad in the last run of the cell and passed in this one."""
+    good = {test.test for test in results.tests if test.attempts and not test.outcome.bad}
+    return tuple(sorted(good & set(last.bad))) if last else ()
+
+
+def summary(results: Results, last: LastRun | None) -> str:
+    """What is new against the last run of the cell, in a sentence."""
+    if last is None:
+        return "No run of this suite, family and CPython is known to compare this one with."
+    new = sum(test.test not in last.bad for test in results.failures)
+    old = len(results.failures) - new
+    return (
+        f"Against the last run ({last.state.value}, {last.ended}): {count(new, 'new failure')}, "
+        f"{old} known from it, {len(mended(results, last))} mended."
+    )
+
+
+def _places(
+    results: Results, processes: Mapping[int, ProcessRecord]
+) -> dict[tuple[str, int, int, str], AttemptPlace]:
+    """Where each attempt ran, by lane, process, start and test."""
+    runs: dict[tuple[str, int], list[tuple[Attempt, str]]] = {}
+    for test in results.tests:
+        for attempt in test.attempts:
+            runs.setdefault((attempt.lane, attempt.process), []).append((attempt, test.test))
+    found = {}
+    for (lane, number), ran in runs.items():
+        # what began in the same millisecond keeps the order of the file
+        ran.sort(key=lambda item: item[0].start_ms)
+        process = processes.get(number)
+        known = process if process and process.lane == lane else None
+        for place, (attempt, name) in enumerate(ran):
+            found[lane, number, attempt.start_ms, name] = AttemptPlace(
+                lane=lane,
+                process=number,
+                ended=known.ended if known else "",
+                log=known.log if known else "",
+                number=place + 1,
+                before=ran[place - 1][1] if place else "",
+                ms=attempt.duration_ms,
+            )
+    return found

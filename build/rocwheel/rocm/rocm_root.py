@@ -1,0 +1,222 @@
+"""What a ROCm tree must hold, and what is read out of it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from amdgpu_family_matrix import Family
+from rocwheel.errors import ConfigError, RocmError
+from rocwheel.model import RocmVersion
+from rocwheel.values import Value
+
+INFO: Final = ".info/version"
+HEADER: Final = "include/rocm-core/rocm_version.h"
+CLANG: Final = "lib/llvm/bin/clang"
+BITCODE: Final = ("lib/llvm/amdgcn/bitcode", "amdgcn/bitcode")  # TheRock; /opt/rocm of packages
+LIBRARIES: Final = ("lib", "lib/rocm_sysdeps/lib", "lib/llvm/lib")
+_ISA: Final = re.compile(r"oclc_isa_version_(.+)\.bc\Z")
+
+
+class Facts(Value, frozen=True, kw_only=True):
+    """What a ROCm tree has; paths are relative to the folder that was inspected."""
+
+    root: str  # "" or the one folder everything is in
+    info_version: str
+    header_version: str
+    clang: str
+    bitcode: str
+    targets: tuple[str, ...]  # gfx targets the device bitcode knows
+    sonames: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocmRoot:
+    """An unpacked, checked ROCm tree; while this value lives, the cache keeps the tree."""
+
+    root: Path
+    version: RocmVersion  # as asked for or named by the tarball, with nightly suffix
+    header_version: str  # include/rocm-core/rocm_version.h: 7.10.0
+    sha256: str  # of the tarball; of the file listing when the source was a directory
+    origin: Literal["tarball", "directory"]
+    name: str  # base name of the tarball or directory
+    family: Family | None  # by the tarball's name
+    clang: Path
+    bitcode: Path
+    targets: frozenset[str]  # gfx targets the device bitcode knows
+    sonames: frozenset[str]  # file names of the shared libraries
+    cached: bool  # nothing was fetched or unpacked
+    bytes: int = 0  # of the unpacked files; 0 for a directory
+    lease: object = field(default=None, repr=False, compare=False)
+
+    def document(self) -> dict[str, Any]:
+        """The tree for a program: what `--json` prints."""
+        return {
+            "root": str(self.root),
+            "version": str(self.version),
+            "header_version": self.header_version,
+            "sha256": self.sha256,
+            "origin": self.origin,
+            "name": self.name,
+            "family": self.family.name if self.family else None,
+            "targets": sorted(self.targets),
+            "cached": self.cached,
+            "bytes": self.bytes,
+        }
+
+
+def inspect(folder: Path, *, name: str) -> Facts:
+    """Read a tree's facts. Raises RocmError, naming `name`, when something is missing."""
+    root = _root(folder, name)
+    header = _header_version(root, name)
+    info = _text(root / INFO, name).strip()
+    try:
+        agrees = RocmVersion.parse(info).series == RocmVersion.parse(header).series
+    except ConfigError as exc:
+        raise RocmError(f"{name}: {INFO}: {exc}", hint="this tree was not made by TheRock") from exc
+    if not agrees:
+        raise RocmError(
+            f"{name}: {INFO} says {info}, {HEADER} says {header}",
+            hint="two ROCm versions were mixed; fetch a whole one",
+        )
+    if not os.access(root / CLANG, os.X_OK) or not (root / CLANG).is_file():
+        raise RocmError(
+            f"{name}: no compiler at {CLANG}", hint="use a ROCm with its LLVM, as TheRock makes"
+        )
+    bitcode, targets = _bitcode(root, name)
+    return Facts(
+        root=str(root.relative_to(folder)) if root != folder else "",
+        info_version=info,
+        header_version=header,
+        clang=CLANG,
+        bitcode=bitcode,
+        targets=targets,
+        sonames=tuple(sorted(set(_libraries(root)))),
+    )
+
+
+def missing(root: Path, paths: Iterable[str]) -> tuple[str, ...]:
+    """Those of `paths` that the tree lacks; each may be a pattern, and `a|b` means either."""
+    return tuple(
+        path.replace("|", " or ")
+        for path in paths
+        if not any(next(root.glob(choice), None) for choice in path.split("|"))
+    )
+
+
+def agreed_version(
+    facts: Facts, *, asked: RocmVersion | None, named: RocmVersion | None, name: str
+) -> RocmVersion:
+    """The version of the tree: as asked, as named, or as its own files say.
+
+    All that are known must agree on major.minor, or RocmError is raised.
+    """
+    header = RocmVersion.parse(facts.header_version)
+    for version, where in ((asked, "was asked for"), (named, "is in the tarball's name")):
+        if version and version.series != header.series:
+            raise RocmError(
+                f"{name}: the tree is ROCm {header}, but {version} {where}",
+                hint="give the --rocm-version of that tree, or another --therock-path",
+            )
+    return asked or named or RocmVersion.parse(facts.info_version)
+
+
+def listing_digest(root: Path) -> str:
+    """SHA-256 that identifies a directory by its listing: names, kinds, sizes, link targets.
+
+    The two version files count with their contents; times do not, so that equal copies agree.
+    """
+    digest = hashlib.sha256()
+    for line in sorted(_listing(root)):
+        digest.update(line + b"\n")
+    for path in (INFO, HEADER):
+        digest.update((root / path).read_bytes())
+    return digest.hexdigest()
+
+
+def _listing(root: Path) -> Iterator[bytes]:
+    top = os.fsencode(root)
+    folders = [top]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for entry in entries:
+                path = entry.path[len(top) + 1 :]
+                if entry.is_symlink():
+                    yield b"link %r %r" % (path, os.readlink(entry.path))  # noqa: PTH115 - bytes
+                elif entry.is_dir():
+                    folders.append(entry.path)
+                    yield b"directory %r" % path
+                else:
+                    status = entry.stat()
+                    yield b"file %r %d %d" % (path, status.st_size, bool(status.st_mode & 0o111))
+
+
+def _root(folder: Path, name: str) -> Path:
+    """The folder itself, or the only folder in it."""
+    inside = sorted(folder.iterdir())
+    candidates = [folder, *inside] if len(inside) == 1 else [folder]
+    for root in candidates:
+        if (root / INFO).is_file() or (root / HEADER).is_file():
+            return root
+    raise RocmError(
+        f"{name}: no ROCm tree: neither {INFO} nor {HEADER} is there",
+        hint="use a tarball of TheRock, or name the folder that holds bin, include and lib",
+    )
+
+
+def _header_version(root: Path, name: str) -> str:
+    text = _text(root / HEADER, name)
+    numbers = []
+    for part in ("MAJOR", "MINOR", "PATCH"):
+        match = re.search(
+            rf"^[ \t]*#[ \t]*define[ \t]+ROCM_VERSION_{part}[ \t]+(\d+)", text, re.MULTILINE
+        )
+        if not match:
+            raise RocmError(
+                f"{name}: {HEADER} does not define ROCM_VERSION_{part}",
+                hint="this tree was not made by TheRock",
+            )
+        numbers.append(match[1])
+    return ".".join(numbers)
+
+
+def _text(path: Path, name: str) -> str:
+    try:
+        with path.open("rb") as file:
+            return file.read(1 << 20).decode("utf-8", "replace")
+    except OSError as exc:
+        where = f"{path.parent.name}/{path.name}"
+        raise RocmError(
+            f"{name}: {where}: {exc.strerror}", hint="the tree is incomplete; fetch a whole one"
+        ) from exc
+
+
+def _bitcode(root: Path, name: str) -> tuple[str, tuple[str, ...]]:
+    for path in BITCODE:
+        names = _names(root / path)
+        known = sorted(match[1] for item in names if (match := _ISA.match(item)))
+        if known:
+            return path, tuple(f"gfx{number}" for number in known)
+    raise RocmError(
+        f"{name}: no device bitcode at {BITCODE[0]}",
+        hint="use a ROCm with its device libraries, as TheRock makes",
+    )
+
+
+def _libraries(root: Path) -> Iterator[str]:
+    for folder in LIBRARIES:
+        for name in _names(root / folder):
+            if name.endswith(".so") or ".so." in name:
+                yield name
+
+
+def _names(folder: Path) -> tuple[str, ...]:
+    try:
+        return tuple(path.name for path in folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return ()

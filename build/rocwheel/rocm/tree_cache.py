@@ -1,0 +1,215 @@
+"""The cache of unpacked ROCm trees: content-addressed, read-only, shared by runs, trimmed.
+
+    trees/<SHA-256 of the tarball>/  tree/ and entry.json; appears whole, by one rename
+    sources/<key>.json               what a URL or a path was when it was last fetched
+    partial/<key>.part, .json        a download that was cut, and what it is a part of
+    staging/<key>/                   a tree being unpacked; belongs to who holds the lock of <key>
+    locks/<name>.lock                advisory locks (flock), and by their time the last use
+
+A run holds the exclusive lock of its source's key while it fetches, and a shared lock of the tree
+for as long as it uses it; a tree in use is never trimmed. Two runs with the same tree from two
+sources take turns in publishing it (the lock `publish`). Nothing is synced to the disk: after a
+power cut, empty the cache.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+from rocwheel import files
+from rocwheel.download import Fingerprint
+from rocwheel.errors import ConfigError
+from rocwheel.rocm.rocm_root import Facts
+from rocwheel.values import Sha256, Value
+
+SCHEMA: Final = 1
+Record = TypeVar("Record", bound=Value)
+TREE: Final = "tree"  # the folder with the unpacked tarball, beside entry.json
+
+
+class FetchedSource(Value, frozen=True, kw_only=True):
+    """What a source was when it was last fetched."""
+
+    remote: Fingerprint
+    sha256: Sha256
+    source: str  # without credentials, for people
+
+
+class CachedTree(Value, frozen=True, kw_only=True):
+    """What `entry.json` says about a cached tree."""
+
+    sha256: str
+    source: str
+    files: int
+    bytes: int
+    facts: Facts
+    schema: Literal[1] = SCHEMA
+
+
+class Cache:
+    """The ROCm part of the user's cache folder. Raises OSError when the disk refuses."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "rocm"
+        self.trees = self.folder / "trees"
+        self._locks = self.folder / "locks"
+        self._sources = self.folder / "sources"
+        self._partial = self.folder / "partial"
+        self._staging = self.folder / "staging"
+
+    def prepare(self) -> None:
+        """Make the folders. Raises OSError when that is not possible."""
+        for folder in (self.trees, self._locks, self._sources, self._partial, self._staging):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    # What is there.
+
+    def tree(self, sha256: str) -> Path | None:
+        """The unpacked tarball with this digest, without holding on to it."""
+        path = self.trees / sha256 / TREE
+        return path if path.is_dir() else None
+
+    def lease(self, sha256: str) -> tuple[CachedTree, Path, files.Lock] | None:
+        """Take hold of a cached tree and mark it used now; None when it is not there."""
+        if self.tree(sha256) is None:
+            return None
+        lease = self._lease(sha256)
+        entry = self._entry(sha256)
+        if entry is None:
+            lease.close()
+            return None
+        return entry, self.trees / sha256 / TREE, lease
+
+    def recall(self, key: str) -> FetchedSource | None:
+        """What the source with this key was; None when it was never fetched."""
+        return _read(self._sources / f"{key}.json", FetchedSource)
+
+    def remember(self, key: str, seen: FetchedSource) -> None:
+        files.write(self._sources / f"{key}.json", seen.to_bytes())
+
+    def partial(self, key: str) -> Path:
+        """Where the download of the source with this key lies while it is incomplete."""
+        return self._partial / f"{key}.part"
+
+    def partial_bytes(self, key: str) -> int:
+        status = files.status(self.partial(key))
+        return status.st_size if status else 0
+
+    def _entry(self, sha256: str) -> CachedTree | None:
+        return _read(self.trees / sha256 / "entry.json", CachedTree)
+
+    # Making a tree.
+
+    @contextmanager
+    def claim(self, key: str, *, waiting: Callable[[], None]) -> Iterator[Path]:
+        """Be the only one who fetches this source; yields the folder to unpack beside.
+
+        `waiting` is called once when another run has it. The folder is empty, and gone afterwards
+        unless `publish` moved it.
+        """
+        staging = self._staging / key
+        with files.locked(self._lock(key), waiting=waiting):
+            files.remove(staging)  # a killed run's
+            staging.mkdir(mode=0o755)
+            try:
+                yield staging
+            finally:
+                files.remove(staging)
+
+    def publish(self, staging: Path, entry: CachedTree) -> tuple[CachedTree, Path, files.Lock]:
+        """Make `staging/tree` the tree of its digest, by one rename; an equal one may be there."""
+        files.write(staging / "entry.json", entry.to_bytes())
+        lease = self._lease(entry.sha256)  # from now on nobody trims it
+        target = self.trees / entry.sha256
+        with files.locked(self._lock("publish")):
+            if self._entry(entry.sha256) is None:
+                files.remove(target)  # of another schema
+                staging.rename(target)
+        return entry, target / TREE, lease
+
+    # Room.
+
+    def free(self) -> int:
+        """Bytes this user may still write here."""
+        status = os.statvfs(self.folder)
+        return status.f_bavail * status.f_frsize
+
+    def trim(
+        self, *, budget: int | None = None, room: int = 0, removed: Callable[[str, int], None]
+    ) -> None:
+        """Remove what nobody uses, longest unused first, until the cache fits.
+
+        It fits when it holds at most `budget` bytes and `room` bytes are free. `removed` is told
+        the name and size of each thing that went. Trees and downloads in use stay.
+        """
+        for leftover in files.entries(self._staging):
+            with self._unused(leftover.name) as free:
+                if free:
+                    files.remove(leftover)
+        items = sorted(self._items())
+        total = sum(count for _, count, _ in items)
+        for _, count, name in items:
+            if (budget is None or total <= budget) and self.free() >= room:
+                return
+            with self._unused(name) as free:
+                if not free or not self._removed(name):
+                    continue
+            total -= count
+            removed(name, count)
+
+    def _removed(self, name: str) -> bool:
+        """Remove the tree or the partial download `name`; whether it was still there."""
+        tree, part = self.trees / name, self.partial(name)
+        if files.status(tree):
+            doomed = self._staging / name
+            files.remove(doomed)  # a killed run's
+            tree.rename(doomed)  # gone at once, whatever happens next
+            files.remove(doomed)
+            return True
+        there = files.status(part) is not None
+        files.remove(part)
+        files.remove(part.with_suffix(".json"))
+        return there
+
+    def _items(self) -> Iterator[tuple[float, int, str]]:
+        """(last use, bytes, name) of every tree and every partial download."""
+        for path in files.entries(self.trees):
+            entry = self._entry(path.name)
+            lock = files.status(self._lock(path.name))
+            yield lock.st_mtime if lock else 0.0, entry.bytes if entry else 0, path.name
+        for path in files.entries(self._partial):
+            status = files.status(path)
+            if path.suffix == ".part" and status:
+                yield status.st_mtime, status.st_size, path.stem
+
+    @contextmanager
+    def _unused(self, name: str) -> Iterator[bool]:
+        """Whether nobody holds the lock of `name`; it is held meanwhile."""
+        lock = files.try_locked(self._lock(name))
+        try:
+            yield lock is not None
+        finally:
+            if lock:
+                lock.close()
+
+    def _lease(self, name: str) -> files.Lock:
+        """The shared lock of a tree, waited for; its time becomes that of the last use."""
+        lease = files.locked(self._lock(name), shared=True)
+        with suppress(OSError):
+            os.utime(lease.descriptor)
+        return lease
+
+    def _lock(self, name: str) -> Path:
+        return self._locks / f"{name}.lock"
+
+
+def _read(path: Path, kind: type[Record]) -> Record | None:
+    """A record; None when there is none, half of one, or one of another version."""
+    try:
+        return kind.from_bytes(path.read_bytes(), name=path.name)
+    except (OSError, ConfigError):
+        return None

@@ -1,0 +1,218 @@
+"""Which files of a ROCm tree a runtime image needs.
+
+Starting from what the wheels' ELF files need (NEEDED, gABI chapter 5), each library is looked for
+as the loader would: in the RUNPATH of who needs it, else among the libraries loaded already. What
+nothing names, because it is opened or executed at run time, is data (`recipe.RunTimeFiles`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from rocwheel.errors import RocmError
+from rocwheel.runtime.recipe import RunTimeFiles
+from rocwheel.wheel import elf
+from rocwheel.wheel.elf import ElfFacts
+from rocwheel.wheel.inspect import WheelReport
+
+BLOCK: Final = 1 << 20
+LINKS: Final = 40  # symbolic links of one path: as the kernel, path_resolution(7)
+_GFX: Final = re.compile(r"gfx[0-9]+[0-9a-f]{2}")
+_OUTSIDE: Final = re.compile(r"(?:\A|/)rocm/(.*)\Z")  # an entry of a wheel's RUNPATH, below ROCm
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closure:
+    """Files of a tree, links included, and why the libraries among them are there."""
+
+    paths: tuple[str, ...]  # relative to the root, sorted, without folders
+    needed_by: Mapping[str, str]  # library -> who named it first
+    system: Mapping[str, str]  # libraries that ROCm has not -> who needs them
+    size: int  # bytes
+
+
+@dataclass(kw_only=True)
+class _Search:
+    """What has been found so far."""
+
+    root: Path
+    targets: frozenset[str]
+    paths: set[str] = field(default_factory=set)
+    loaded: dict[str, str] = field(default_factory=dict)  # SONAME or file name -> path
+    needed_by: dict[str, str] = field(default_factory=dict)
+    system: dict[str, str] = field(default_factory=dict)
+    todo: deque[str] = field(default_factory=deque)
+
+    def add(self, path: str, *, who: str) -> None:
+        """Take a file with every link on the way to it; an ELF file is looked into later."""
+        real = self._follow(path)
+        if real not in self.paths:
+            self.paths.add(real)
+            self.todo.append(real)
+            self.needed_by[real] = who
+        for name in (PurePosixPath(path).name, PurePosixPath(real).name):
+            self.loaded.setdefault(name, real)
+
+    def need(self, name: str, folders: Iterable[str], *, who: str) -> None:
+        """Find a library in these folders, or among those that are loaded."""
+        for folder in folders:
+            path = os.path.normpath(f"{folder}/{name}")
+            if not path.startswith("..") and (self.root / path).is_file():
+                self.add(path, who=who)
+                return
+        if name not in self.loaded:
+            self.system.setdefault(name, who)
+
+    def _follow(self, path: str) -> str:
+        """The file itself; the links that lead to it are taken. Raises RocmError."""
+        left, done = deque(PurePosixPath(path).parts), PurePosixPath()
+        for _ in range(LINKS + len(left)):
+            if not left:
+                return str(done)
+            part = left.popleft()
+            here = PurePosixPath(os.path.normpath(done / part))
+            link = self.root / here
+            if not link.is_symlink():
+                done = here
+                continue
+            target = PurePosixPath(link.readlink())
+            if target.is_absolute() or os.path.normpath(done / target).startswith(".."):
+                break
+            self.paths.add(str(here))
+            left.extendleft(reversed(target.parts))
+        raise RocmError(
+            f"{self.root / path}: a link that leads nowhere in this ROCm",
+            hint="use a ROCm as TheRock makes it",
+        )
+
+
+def whole(root: Path) -> Closure:
+    """Every file of a tree, for the profile `devel`."""
+    found = sorted(_files(root))
+    size = sum((root / path).lstat().st_size for path in found)
+    return Closure(paths=tuple(found), needed_by={}, system={}, size=size)
+
+
+def needed(
+    root: Path,
+    wheels: Iterable[WheelReport],
+    extras: Iterable[RunTimeFiles],
+    *,
+    targets: Collection[str],
+) -> Closure:
+    """The files that wheels need of a ROCm tree, for the profile `runtime`.
+
+    Raises RocmError for a library or data that the tree says it has and has not.
+    """
+    search = _Search(root=root, targets=frozenset(targets))
+    for report in wheels:
+        provided = report.provides
+        for facts in report.elf:
+            folders = tuple(_below_rocm((*facts.runpath, *facts.rpath)))
+            for name in facts.needed:
+                if name not in provided:
+                    search.need(name, folders, who=facts.path.rpartition("/")[2])
+    waiting = list(extras)
+    while search.todo or waiting:
+        while search.todo:
+            _look_into(search, search.todo.popleft())
+        ready = [item for item in waiting if _is_there(item, search.loaded)]
+        if not ready:
+            break
+        waiting = [item for item in waiting if item not in ready]
+        for item in ready:
+            _take(search, item)
+    for name in set(search.system) & set(search.loaded):  # found later, by another's RUNPATH
+        del search.system[name]
+    paths = tuple(sorted(search.paths))
+    return Closure(
+        paths=paths,
+        needed_by=dict(sorted(search.needed_by.items())),
+        system=dict(sorted(search.system.items())),
+        size=sum((root / path).lstat().st_size for path in paths),
+    )
+
+
+def _below_rocm(entries: Iterable[str]) -> Iterator[str]:
+    """Where a wheel's RUNPATH looks, as folders of the ROCm tree."""
+    for entry in entries:
+        match = _OUTSIDE.search(entry)
+        if match:
+            yield match[1]
+
+
+def _is_there(extra: RunTimeFiles, loaded: Collection[str]) -> bool:
+    return not extra.beside or any(
+        name == extra.beside or name.startswith(f"{extra.beside}.") for name in loaded
+    )
+
+
+def _take(search: _Search, extra: RunTimeFiles) -> None:
+    why = f"data beside {extra.beside or 'every wheel'}"
+    for pattern in extra.paths:
+        for path in sorted(search.root.glob(pattern)):
+            relative = path.relative_to(search.root).as_posix()
+            known = set(_GFX.findall(relative))
+            if path.is_file() and not (known and known.isdisjoint(search.targets)):
+                search.add(relative, who=why)
+
+
+def _look_into(search: _Search, path: str) -> None:
+    """Follow what an ELF file needs."""
+    file = search.root / path
+    facts = _facts(file, path)
+    if facts is None:
+        return
+    if facts.soname:
+        search.loaded.setdefault(facts.soname, path)
+    here = PurePosixPath(path).parent
+    folders = [
+        os.path.normpath(item.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", str(here)))
+        for item in (*facts.runpath, *facts.rpath)
+        if item.startswith(("$ORIGIN", "${ORIGIN}"))
+    ]
+    for name in facts.needed:
+        search.need(name, folders, who=PurePosixPath(path).name)
+
+
+def _facts(file: Path, path: str) -> ElfFacts | None:
+    with file.open("rb") as stream:
+        if stream.read(len(elf.MAGIC)) != elf.MAGIC:
+            return None
+    try:
+        return elf.scan(path, file.stat().st_size, partial(_blocks, file))
+    except elf.ElfError as exc:
+        raise RocmError(f"{file}: {exc}", hint="fetch a whole ROCm again") from exc
+
+
+def _blocks(file: Path) -> Iterator[bytes]:
+    with file.open("rb") as stream:
+        while block := stream.read(BLOCK):
+            yield block
+
+
+def _files(root: Path) -> Iterator[str]:
+    for folder, names, files in os.walk(root):
+        here = Path(folder)
+        for name in (*files, *(item for item in names if (here / item).is_symlink())):
+            yield (here / name).relative_to(root).as_posix()
+
+
+def missing(found: Closure, listed: str) -> Mapping[str, str]:
+    """Libraries that neither ROCm nor the system has, with who needs them.
+
+    `listed` is what `ldconfig -p` says where the files are used.
+    """
+    here = {line.split(" ", 1)[0] for line in map(str.strip, listed.splitlines()[1:])}
+    return {
+        name: who
+        for name, who in found.system.items()
+        if name not in here and not name.startswith("ld-linux")
+    }

@@ -1,0 +1,60 @@
+"""The ROCm layer: a tar stream that depends on the files alone, so that it is the same anywhere."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from rocwheel import files
+from rocwheel.errors import HostError
+from rocwheel.runtime.closure import Closure
+
+PREFIX: Final = PurePosixPath("opt/rocm")
+TIME: Final = 315532800  # 1980-01-01, of every member
+
+
+def write(target: Path, root: Path, closure: Closure) -> str:
+    """Write the layer of these files; return its SHA-256. Raises HostError for a full disk.
+
+    Members are sorted, root's, of one time, executable or not; folders come before what is in them.
+    """
+    folders: set[PurePosixPath] = set()
+    try:
+        with tarfile.open(target, "w", format=tarfile.PAX_FORMAT) as archive:
+            for path in closure.paths:
+                inside = PREFIX / path
+                for folder in reversed(inside.parents[:-1]):
+                    if folder not in folders:
+                        folders.add(folder)
+                        _add(archive, str(folder), tarfile.DIRTYPE, 0o755)
+                _copy(archive, root / path, str(inside))
+    except OSError as exc:
+        raise HostError(
+            f"{target}: {exc.strerror}", hint=f"free {closure.size >> 20} MiB where TMPDIR points"
+        ) from exc
+    return files.sha256(target)
+
+
+def _copy(archive: tarfile.TarFile, source: Path, name: str) -> None:
+    if source.is_symlink():
+        _add(archive, name, tarfile.SYMTYPE, 0o777, link=str(source.readlink()))
+        return
+    with source.open("rb") as stream:
+        status = os.fstat(stream.fileno())
+        info = _info(name, tarfile.REGTYPE, 0o755 if status.st_mode & 0o111 else 0o644)
+        info.size = status.st_size
+        archive.addfile(info, stream)
+
+
+def _add(archive: tarfile.TarFile, name: str, kind: bytes, mode: int, *, link: str = "") -> None:
+    info = _info(name, kind, mode)
+    info.linkname = link
+    archive.addfile(info)
+
+
+def _info(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.mtime = kind, mode, TIME
+    return info

@@ -1,0 +1,329 @@
+"""Making a runtime image: a plan with the digest of all it is made from, then two `build`s.
+
+The first makes base and ROCm, once for all images that share them; the second adds a CPython and
+the wheels. Both are recalled by the digest of their inputs, so unchanged inputs build nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from rocwheel import files
+from rocwheel.console import Console
+from rocwheel.container import ContainerEngine
+from rocwheel.container.spec import LABEL
+from rocwheel.errors import CommandError, ConfigError, HostError
+from rocwheel.image.building import OCI
+from rocwheel.image.found import INPUTS, Found, inspect
+from rocwheel.manifest import Manifest
+from rocwheel.model import PythonVersion
+from rocwheel.process import Command, HostRunner
+from rocwheel.rocm import RocmRoot
+from rocwheel.runtime import closure, layer, packages
+from rocwheel.runtime.closure import Closure
+from rocwheel.runtime.packages import PackagePin, Where
+from rocwheel.runtime.recipe import RuntimeBase, RuntimeRecipe
+from rocwheel.values import canonical_json
+from rocwheel.wheel.inspect import WheelReport
+
+DOCKERFILE: Final = "runtime.Dockerfile"
+SCRIPT: Final = "install.sh"
+LOCAL: Final = "localhost/rocwheel-runtime"
+PYTHON: Final = "/opt/venv/bin/python"  # of the image
+MANIFEST: Final = f"{LABEL}.manifest"
+RELEASED: Final = f"{LABEL}.released"
+LAYERS: Final = ("base", "rocm", "cpython", "wheels")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """Which image is wanted."""
+
+    recipe: RuntimeRecipe
+    base: RuntimeBase
+    manifest: Manifest
+    python: PythonVersion
+    profile: str
+    is_released: bool
+
+    @property
+    def repository(self) -> str:
+        """A set that is only staged never goes where released ones are."""
+        return self.recipe.repository if self.is_released else self.recipe.unreleased
+
+    @property
+    def tag(self) -> str:
+        return self.recipe.tag_of(self.manifest, self.python, self.base, self.profile)
+
+    @property
+    def reference(self) -> str:
+        return f"{self.repository}:{self.tag}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagePlan:
+    """Everything an image is made from."""
+
+    subject: Subject
+    base: Found
+    rocm: RocmRoot
+    closure: Closure
+    wheels: Mapping[Path, str]  # of the set, for this CPython -> SHA-256
+    pins: tuple[PackagePin, ...]
+    where: Where
+    archive: Path | None  # of the CPython
+    docker: Path  # the folder with Dockerfile and script
+    tool: str  # our commit
+
+    @property
+    def rocm_digest(self) -> str:
+        """Of base and ROCm, which images share."""
+        chosen = self.subject.base
+        return _digest(
+            base=self.base.config,
+            packages=list(chosen.packages),
+            rocm=self.rocm.sha256,
+            files=list(self.closure.paths),
+            dockerfile=files.sha256(self.docker / DOCKERFILE),
+            script=files.sha256(self.docker / SCRIPT),
+        )
+
+    @property
+    def digest(self) -> str:
+        """Of all inputs."""
+        source = self.subject.base.python(self.subject.python)
+        return _digest(
+            rocm=self.rocm_digest,
+            python=[str(self.subject.python), *source.packages, source.sha256],
+            wheels=[[pin.project, pin.version, pin.sha256] for pin in self.pins],
+            manifest=self.subject.manifest.sha256,
+            released=str(self.subject.is_released),
+        )
+
+    @property
+    def rocm_image(self) -> str:
+        return f"{LOCAL}-rocm:{self.rocm_digest[:16]}"
+
+    @property
+    def image(self) -> str:
+        return f"{LOCAL}:{self.digest[:16]}"
+
+    @property
+    def interpreter(self) -> str:
+        version = self.subject.python
+        if self.archive:
+            return "/opt/python/bin/python3"
+        return f"/usr/bin/python{version.major}.{version.minor}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MadeImage:
+    """A runtime image, whether it had to be made, and what its layers weigh."""
+
+    image: Found
+    is_new: bool
+    layers: Mapping[str, int]  # of `LAYERS` -> bytes, unpacked
+
+
+def _digest(**parts: object) -> str:
+    return hashlib.sha256(canonical_json(parts)).hexdigest()
+
+
+def files_of(
+    profile: str,
+    rocm: RocmRoot,
+    reports: tuple[WheelReport, ...],
+    recipe: RuntimeRecipe,
+    manifest: Manifest,
+) -> Closure:
+    """The files of ROCm that a profile holds. Raises RocmError."""
+    if profile == "devel":
+        return closure.whole(rocm.root)
+    return closure.needed(rocm.root, reports, recipe.files, targets=manifest.gfx_targets)
+
+
+def existing(plan: ImagePlan, *, engine: ContainerEngine, runner: HostRunner) -> Found | None:
+    """The image of these inputs, if the engine has it; its label is believed, not its tag."""
+    found = inspect(plan.image, engine=engine, runner=runner)
+    return found if found and found.labels.get(INPUTS) == plan.digest else None
+
+
+def commands(
+    plan: ImagePlan, context: Path, *, engine: ContainerEngine, network: str
+) -> Iterator[Command]:
+    """The engine's two `build`s."""
+    chosen, subject = plan.subject.base, plan.subject
+    base = _base_name(plan)
+    yield _build(
+        engine, context, network, target="rocm", tag=plan.rocm_image,
+        arguments={"BASE": base, "PACKAGES": " ".join(chosen.packages)},
+        labels={INPUTS: plan.rocm_digest},
+    )  # fmt: skip
+    source = chosen.python(subject.python)
+    yield _build(
+        engine, context, network, target="runtime", tag=plan.image,
+        arguments={
+            "BASE": base,
+            "ROCM": plan.rocm_image,
+            "PYTHON": plan.interpreter,
+            "PYTHON_PACKAGES": " ".join(source.packages),
+        },
+        labels=_labels(plan),
+    )  # fmt: skip
+
+
+def _base_name(plan: ImagePlan) -> str:
+    return f"localhost/rocwheel-base:{plan.base.config[7:23]}"
+
+
+def _labels(plan: ImagePlan) -> dict[str, str]:
+    manifest, subject = plan.subject.manifest, plan.subject
+    return {
+        INPUTS: plan.digest,
+        MANIFEST: manifest.sha256,
+        RELEASED: "yes" if subject.is_released else "no",
+        f"{LABEL}.profile": subject.profile,
+        f"{LABEL}.python": str(subject.python),
+        f"{LABEL}.rocm": manifest.rocm.version,
+        f"{LABEL}.rocm.sha256": plan.rocm.sha256,
+        f"{LABEL}.jax.commit": manifest.jax.commit,
+        f"{LABEL}.xla.commit": manifest.xla.commit,
+        f"{LABEL}.tool": plan.tool,
+        f"{OCI}.title": subject.reference,
+        f"{OCI}.version": manifest.jax_version,
+        f"{OCI}.revision": manifest.jax.commit,
+        f"{OCI}.base.name": plan.base.reference,
+        f"{OCI}.base.digest": plan.base.config,
+    }
+
+
+def _build(
+    engine: ContainerEngine,
+    context: Path,
+    network: str,
+    *,
+    target: str,
+    tag: str,
+    arguments: Mapping[str, str],
+    labels: Mapping[str, str],
+) -> Command:
+    made = engine.command(
+        "build",
+        f"--file={context / DOCKERFILE}",
+        f"--target={target}",
+        f"--tag={tag}",
+        *([] if network == "default" else [f"--network={network}"]),
+        *(f"--build-arg={name}={value}" for name, value in arguments.items()),
+        *(f"--label={name}={value}" for name, value in sorted(labels.items())),
+        str(context),
+    )
+    return Command(argv=made.argv, env={**made.env, "DOCKER_BUILDKIT": "1"})
+
+
+def build(
+    plan: ImagePlan, *, engine: ContainerEngine, runner: HostRunner, console: Console, network: str
+) -> MadeImage:
+    """Make the image, unless the engine has it.
+
+    Raises HostError for a full disk, ConfigError for libraries that nobody brings; CommandError for
+    whatever else fails. Nothing is tagged unless all of it succeeded.
+    """
+    there = existing(plan, engine=engine, runner=runner)
+    if there:
+        return MadeImage(image=there, is_new=False, layers=weigh(plan.image, engine, runner))
+    has_rocm = inspect(plan.rocm_image, engine=engine, runner=runner)
+    with (
+        console.step(f"Image {plan.subject.reference}", key="image"),
+        _context(plan, with_rocm=has_rocm is None, runner=runner) as context,
+    ):
+        base = _base_name(plan)
+        runner.run(engine.command("tag", plan.base.identity, base))
+        first, second = commands(plan, context, engine=engine, network=network)
+        try:
+            for command in (second,) if has_rocm else (first, second):
+                console.detail(str(command))
+                runner.run(command, on_line=console.detail)
+        except CommandError as exc:
+            raise _explained(plan, exc) from exc
+        finally:
+            runner.run(engine.command("rmi", "--no-prune", base), check=False)
+    made = existing(plan, engine=engine, runner=runner)
+    if made is None:
+        raise HostError(f"{plan.image}: built, and not there", hint="ask the engine: images")
+    return MadeImage(image=made, is_new=True, layers=weigh(plan.image, engine, runner))
+
+
+@contextmanager
+def _context(plan: ImagePlan, *, with_rocm: bool, runner: HostRunner) -> Iterator[Path]:
+    """A folder with everything the Dockerfile reads."""
+    with tempfile.TemporaryDirectory(prefix="rocwheel-runtime-") as name:
+        context = Path(name)
+        for file in (DOCKERFILE, SCRIPT):
+            shutil.copy(plan.docker / file, context / file)
+        (context / "python").mkdir()
+        if plan.archive:
+            shutil.copy(plan.archive, context / "python" / "archive")
+        packages.gather(context / "wheels", plan.wheels, plan.pins, plan.where, runner=runner)
+        if with_rocm:
+            layer.write(context / "rocm.tar", plan.rocm.root, plan.closure)
+        yield context
+
+
+def _explained(plan: ImagePlan, exc: CommandError) -> HostError | CommandError:
+    said = exc.detail.lower()
+    if "neither apt-get nor dnf" in said:
+        return HostError(
+            f"{plan.base.reference}: a base without its package manager",
+            hint="use a base with apt-get or dnf",
+            detail=exc.detail,
+        )
+    if "no space left" in said:
+        return HostError(
+            f"{plan.subject.reference}: the disk of the engine is full",
+            hint="free some space: ci_build image prune",
+            detail=exc.detail,
+        )
+    return exc
+
+
+_STEPS: Final = (
+    ("wheels", re.compile(r"install\.sh wheels")),
+    ("cpython", re.compile(r"install\.sh python")),
+    ("rocm", re.compile(r"\b(ADD|COPY)\b")),
+)
+
+
+def weigh(name: str, engine: ContainerEngine, runner: HostRunner) -> dict[str, int]:
+    """What each layer weighs unpacked, as the engine counts it."""
+    asked = engine.command(
+        "history", "--no-trunc", "--human=false", "--format={{.Size}}\t{{.CreatedBy}}", name
+    )
+    found = dict.fromkeys(LAYERS, 0)
+    left = list(_STEPS)  # the engine tells the newest first
+    for line in runner.capture(asked).splitlines():
+        size, _, made_by = line.partition("\t")
+        kind = "base"
+        if left and left[0][1].search(made_by):
+            kind = left.pop(0)[0]
+        found[kind] += int(size) if size.isdigit() else 0
+    return found
+
+
+def refuse_heavy(plan: ImagePlan, made: MadeImage) -> None:
+    """Hold an image against its budget. Raises ConfigError with what its layers weigh."""
+    profile = plan.subject.profile
+    total, most = sum(made.layers.values()), plan.subject.recipe.budgets[profile]
+    if total > most:
+        listed = ", ".join(f"{name} {size >> 20} MiB" for name, size in made.layers.items())
+        raise ConfigError(
+            f"{plan.subject.reference}: {total >> 20} MiB, its budget is {most >> 20} ({listed})",
+            hint="look at what it holds, or raise `budgets` in ci/images.yaml",
+        )

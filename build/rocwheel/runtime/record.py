@@ -1,0 +1,207 @@
+"""What the store remembers of runtime images: a record each, verdicts, and moves of tags.
+
+All is written once below `_rocwheel/images/` of the release prefix: a record under the digest of
+the image's configuration, verdicts under their own digests, moves of a tag under numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta
+
+from rocwheel.errors import ObjectDiffersError, StoreError
+from rocwheel.places import OURS, Place
+from rocwheel.values import Count, NonEmpty, Sha256, Sha256OrNone, Value
+from rocwheel.verdict import Counts, State
+
+SCHEMA: Final = 1
+Digest = Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")]
+
+
+class ImageVerdict(Value, frozen=True, kw_only=True):
+    """What a suite said of one image. It says nothing of the wheels elsewhere."""
+
+    image: Digest  # of the configuration
+    manifest: Sha256
+    python: NonEmpty
+    family: NonEmpty
+    suite: NonEmpty
+    state: State
+    reason: str
+    first_failure: str = ""
+    counts: Counts
+    backend: str
+    devices: tuple[str, ...]
+    host: str
+    ended: str
+    tool: str
+    kind: Literal["image"] = "image"
+    schema: Literal[1] = SCHEMA
+
+
+class ImageRecord(Value, frozen=True, kw_only=True):
+    """A runtime image that was pushed."""
+
+    reference: NonEmpty  # repository:tag
+    digest: Digest  # of the registry's manifest: what a pull by digest names
+    config: Digest
+    inputs: Sha256
+    manifest: Sha256
+    released: bool
+    recipe: NonEmpty
+    profile: NonEmpty
+    python: NonEmpty
+    base: NonEmpty  # reference
+    base_config: Digest
+    rocm: NonEmpty  # version
+    rocm_sha256: Sha256OrNone
+    layers: Mapping[str, Count]  # base, rocm, cpython, wheels -> bytes, unpacked
+    blobs: tuple[tuple[Digest, Count], ...]  # of the registry: digest, compressed bytes
+    packages: Mapping[str, str]  # wheel -> SHA-256
+    sbom: Sha256
+    verdicts: tuple[Sha256, ...]
+    time: str
+    by: str
+    tool: str
+    schema: Literal[1] = SCHEMA
+
+    @property
+    def repository(self) -> str:
+        return self.reference.rpartition(":")[0]
+
+    @property
+    def size(self) -> int:
+        """Bytes, unpacked."""
+        return sum(self.layers.values())
+
+
+class TagMove(Value, frozen=True, kw_only=True):
+    """A moving tag was pointed at an image, or away from one."""
+
+    repository: NonEmpty
+    tag: NonEmpty
+    number: Count
+    config: Digest
+    digest: Digest
+    by: str
+    reason: str
+    time: str
+    schema: Literal[1] = SCHEMA
+
+
+def _root(place: Place) -> str:
+    return place.key(f"{OURS}/images/")
+
+
+def _folder(place: Place, config: str) -> str:
+    return f"{_root(place)}{config.removeprefix('sha256:')}/"
+
+
+def sbom_key(place: Place, config: str) -> str:
+    return f"{_folder(place, config)}sbom.json"
+
+
+def put(place: Place, record: ImageRecord, sbom: bytes) -> None:
+    """Store a record and its SBOM, once. Raises ObjectDiffersError when others are there."""
+    place.store.create(sbom_key(place, record.config), sbom, headers=place.record_headers)
+    key = f"{_folder(place, record.config)}record.json"
+    place.store.create(key, record.to_bytes(), headers=place.record_headers)
+
+
+def find(place: Place, config: str) -> ImageRecord | None:
+    """The record of an image. Raises ConfigError for one that is none."""
+    key = f"{_folder(place, config)}record.json"
+    if place.store.info(key) is None:
+        return None
+    return ImageRecord.from_bytes(place.store.read(key)[0], name=place.store.locate(key))
+
+
+def records(place: Place) -> tuple[ImageRecord, ...]:
+    """All records, the oldest first."""
+    keys = [
+        item.key for item in place.store.keys(_root(place)) if item.key.endswith("/record.json")
+    ]
+    found = [
+        ImageRecord.from_bytes(place.store.read(key)[0], name=place.store.locate(key))
+        for key in keys
+    ]
+    return tuple(sorted(found, key=lambda item: (item.time, item.reference)))
+
+
+def add_verdict(place: Place, verdict: ImageVerdict) -> str:
+    """Store a verdict under its own digest; return that."""
+    data = verdict.to_bytes()
+    sha256 = hashlib.sha256(data).hexdigest()
+    key = f"{_folder(place, verdict.image)}verdicts/{verdict.suite}/{sha256}.json"
+    place.store.create(key, data, headers=place.record_headers)
+    return sha256
+
+
+def verdicts(place: Place, config: str) -> Mapping[str, ImageVerdict]:
+    """All verdicts on an image, by digest. Raises ObjectDiffersError for one that was changed."""
+    found = {}
+    for item in place.store.keys(f"{_folder(place, config)}verdicts/"):
+        data = place.store.read(item.key)[0]
+        sha256 = hashlib.sha256(data).hexdigest()
+        where = place.store.locate(item.key)
+        if not item.key.endswith(f"/{sha256}.json"):
+            raise ObjectDiffersError(
+                f"{where}: its SHA-256 is another", hint="the store was tampered with"
+            )
+        verdict = ImageVerdict.from_bytes(data, name=where)
+        if verdict.image == config:
+            found[sha256] = verdict
+    return found
+
+
+def refusals(found: Mapping[str, ImageVerdict], suites: tuple[str, ...]) -> Iterator[str]:
+    """Why an image must not be pushed: of each suite, a pass and no failure."""
+    for suite in suites:
+        states = [item.state for item in found.values() if item.suite == suite]
+        bad = [state.value for state in states if state is not State.PASS]
+        if bad:
+            yield f"{suite}: {', '.join(dict.fromkeys(bad))}"
+        elif not states:
+            yield f"{suite}: never ran in this image"
+
+
+def _moves_key(place: Place, repository: str, tag: str) -> str:
+    name = re.sub(r"[^A-Za-z0-9._-]", "_", repository)
+    return f"{_root(place)}tags/{name}/{tag}/"
+
+
+def moves(place: Place, repository: str, tag: str) -> tuple[TagMove, ...]:
+    """Where a moving tag has pointed, the first move first."""
+    start = _moves_key(place, repository, tag)
+    found = [
+        TagMove.from_bytes(place.store.read(item.key)[0], name=place.store.locate(item.key))
+        for item in place.store.keys(start)
+    ]
+    return tuple(sorted(found, key=lambda item: item.number))
+
+
+def moved_tags(place: Place) -> tuple[TagMove, ...]:
+    """Where every moving tag points now."""
+    last: dict[tuple[str, str], TagMove] = {}
+    for item in place.store.keys(f"{_root(place)}tags/"):
+        move = TagMove.from_bytes(place.store.read(item.key)[0], name=place.store.locate(item.key))
+        key = (move.repository, move.tag)
+        if key not in last or last[key].number < move.number:
+            last[key] = move
+    return tuple(last[key] for key in sorted(last))
+
+
+def add_move(place: Place, move: TagMove) -> None:
+    """Note a move. Raises StoreError when somebody else moved the tag at the same time."""
+    key = f"{_moves_key(place, move.repository, move.tag)}{move.number:06}.json"
+    try:
+        place.store.create(key, move.to_bytes(), headers=place.record_headers)
+    except ObjectDiffersError as exc:
+        raise StoreError(
+            f"{move.repository}:{move.tag}: somebody else moved it at the same time",
+            hint="run the command again",
+        ) from exc

@@ -1,0 +1,235 @@
+"""Trying a runtime image: the gate runs in it, on its own Python, with its ROCm and its wheels.
+
+What is mounted is read-only and beside the image, so that what is tried is what users pull: the
+gate itself with the packages it needs, the suite's, the set's manifest, the tests.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from amdgpu_family_matrix import Family
+from rocwheel import container
+from rocwheel.container import Container, ContainerEngine, Mount, Spec
+from rocwheel.dist.build_request import Executor
+from rocwheel.dist.executor import caller, limits
+from rocwheel.errors import CommandError, HostError
+from rocwheel.gate.machine.accelerators import CUDA_MASK, HIP_MASK, ROCR_MASK
+from rocwheel.gate.suite.suites import Suite
+from rocwheel.gate.verdict import storing
+from rocwheel.gate.verdict.judge import judge
+from rocwheel.home import Home
+from rocwheel.image.found import Found
+from rocwheel.image.recipe import tool_files
+from rocwheel.manifest import MANIFEST
+from rocwheel.process import Command, GuestPath, HostRunner
+from rocwheel.results import Results
+from rocwheel.runtime import closure
+from rocwheel.runtime.making import PYTHON, ImagePlan
+from rocwheel.runtime.packages import pip
+from rocwheel.runtime.record import ImageVerdict
+
+
+def _guest(text: str) -> GuestPath:
+    return GuestPath(PurePosixPath(text))
+
+
+TOOL: Final = _guest("/rocwheel/tool")
+DEPENDENCIES: Final = _guest("/rocwheel/dependencies")
+BESIDE: Final = _guest("/rocwheel/beside")
+WHEELS: Final = _guest("/rocwheel/wheels")
+OUTPUT: Final = _guest("/rocwheel/output")
+FAMILIES: Final = _guest("/rocwheel/families.yaml")
+TESTS: Final = _guest("/rocwheel/jax")
+SLOTS: Final = _guest("/rocwheel/slots")
+MASKS: Final = (ROCR_MASK, HIP_MASK, CUDA_MASK)
+WORK: Final = "/tmp"  # noqa: S108 - inside, in memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """One suite in one image."""
+
+    plan: ImagePlan
+    image: Found
+    family: Family
+    families: Path | None  # the file of families of one's own
+    suite: Suite
+    home: Home
+    jax_tests: Path | None  # a checkout, for suites that take JAX's own tests
+    slots: Path  # locks of this machine's devices
+    masks: Mapping[str, str]  # what of the devices this process may use, as its environment says
+    folder: Path  # scratch, kept until the image was tried
+    output: Path
+
+
+def inside(
+    image: Found, mounts: tuple[Mount, ...], *, engine: ContainerEngine, folder: Path
+) -> Spec:
+    """A container of an image as users would run it: as nobody in particular, with its GPUs."""
+    run = secrets.token_hex(6)
+    return Spec(
+        engine=engine,
+        image=image.identity,
+        run=run,
+        folder=folder / run,
+        user=caller(),
+        mounts=mounts,
+        limits=limits(Executor()),
+        devices=container.devices(),
+        purpose="trial",
+    )
+
+
+@contextmanager
+def opened(
+    image: Found, *, engine: ContainerEngine, folder: Path, runner: HostRunner
+) -> Iterator[Container]:
+    """A running container of an image, with nothing mounted."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with container.running(inside(image, (), engine=engine, folder=folder), runner=runner) as it:
+        yield it
+
+
+def missing(plan: ImagePlan, it: Container) -> Mapping[str, str]:
+    """Libraries that something in the image needs and the image has not."""
+    asked = Command(argv=("/bin/sh", "-c", "PATH=$PATH:/sbin:/usr/sbin ldconfig -p"), timeout=60)
+    return closure.missing(plan.closure, it.capture(asked))
+
+
+def refuse_missing(plan: ImagePlan, it: Container) -> None:
+    """Raise HostError with the names of libraries that nobody brings."""
+    lacks = missing(plan, it)
+    if lacks:
+        listed = ", ".join(f"{name} (for {who})" for name, who in lacks.items())
+        raise HostError(
+            f"{plan.subject.reference}: neither ROCm nor the base brings {listed}",
+            hint="add the packages that do to the base in ci/images.yaml",
+        )
+
+
+def run(
+    trial: Trial, *, engine: ContainerEngine, runner: HostRunner, now: datetime, host: str
+) -> ImageVerdict:
+    """Run the suite in the image. Raises HostError when the gate itself could not be run."""
+    prepared = _prepare(trial, runner=runner)
+    mounts = tuple(_mounts(trial, prepared))
+    trial.output.mkdir(parents=True, exist_ok=True)
+    storing.clear(trial.output)
+    spec = inside(trial.image, mounts, engine=engine, folder=trial.folder)
+    log = trial.output / "gate.log"
+    with container.running(spec, runner=runner) as it:
+        done = it.run(_gate(trial), log=log, check=False)
+    try:
+        results = storing.results_in(trial.output)
+    except CommandError:
+        raise
+    except Exception as exc:
+        raise HostError(
+            f"{trial.image.reference}: the gate did not run in it",
+            hint=f"the whole output is in {log}",
+            detail=done.output,
+        ) from exc
+    return _verdict(trial, results, now=now, host=host)
+
+
+def _gate(trial: Trial) -> Command:
+    """The gate, as it is called in the image."""
+    words = [
+        PYTHON, str(TOOL / "build" / "ci_build"), "gate", f"--wheels={WHEELS}",
+        f"--suite={trial.suite.name}", f"--python={trial.plan.subject.python}",
+        f"--family={trial.family.name}", f"--installed={PYTHON}", f"--packages={BESIDE}",
+        f"--output={OUTPUT}", f"--slots={SLOTS}",
+    ]  # fmt: skip
+    if trial.families:
+        words.append(f"--families={FAMILIES}")
+    if trial.jax_tests:
+        words.append(f"--jax-tests={TESTS}")
+    env = {
+        "PYTHONPATH": f"{DEPENDENCIES}:{TOOL / 'build'}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "ROCWHEEL_CACHE_DIR": f"{WORK}/cache",
+        **trial.masks,
+    }
+    return Command(argv=tuple(words), env=env, cwd=PurePosixPath(WORK))
+
+
+def _prepare(trial: Trial, *, runner: HostRunner) -> Mapping[GuestPath, Path]:
+    """Folders with the gate, what it needs, what the suite needs, the manifest."""
+    folder, where = trial.folder, trial.plan.where
+    made = {
+        DEPENDENCIES: folder / "dependencies",
+        BESIDE: folder / "beside",
+        WHEELS: folder / "wheels",
+        TOOL: folder / "tool",
+    }
+    trial.slots.mkdir(parents=True, exist_ok=True)
+    if made[TOOL].is_dir():
+        return made
+    root = trial.home.root
+    lock = root / "build" / "requirements.lock"
+    runner.run(
+        pip("install", "--no-deps", "--require-hashes", *where.options, "--target",
+            str(made[DEPENDENCIES]), f"--requirement={lock}")
+    )  # fmt: skip
+    runner.run(
+        pip("install", *where.options, f"--target={made[BESIDE]}", *trial.suite.requirements)
+    )
+    made[WHEELS].mkdir()
+    (made[WHEELS] / MANIFEST).write_bytes(trial.plan.subject.manifest.to_bytes())
+    for relative in tool_files(root):
+        target = made[TOOL] / relative
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(root / relative, target)
+    return made
+
+
+def _mounts(trial: Trial, prepared: Mapping[GuestPath, Path]) -> Iterator[Mount]:
+    for guest, host in prepared.items():
+        yield Mount(host=host, guest=guest)
+    yield Mount(host=trial.output, guest=OUTPUT, writable=True)
+    yield Mount(host=trial.slots, guest=SLOTS, writable=True)
+    if trial.families:
+        yield Mount(host=trial.families, guest=FAMILIES)
+    if trial.jax_tests:
+        yield Mount(host=trial.jax_tests, guest=TESTS)
+
+
+def _verdict(trial: Trial, results: Results, *, now: datetime, host: str) -> ImageVerdict:
+    found = judge(results, trial.suite.demand)
+    failures = results.failures
+    said = next((test.attempts[-1].message for test in failures if test.attempts), "")
+    if not said and results.collect_errors:
+        said = results.collect_errors[0].message
+    reason = " ".join(f"{found.message}; {_last(said)}".strip("; ").split())
+    first = failures[0].test if failures else ""
+    return ImageVerdict(
+        image=trial.image.config,
+        manifest=trial.plan.subject.manifest.sha256,
+        python=str(trial.plan.subject.python),
+        family=trial.family.name,
+        suite=trial.suite.name,
+        state=found.state,
+        reason=reason,
+        first_failure=first,
+        counts=results.counts,
+        backend=results.environment.get("backend", ""),
+        devices=tuple(filter(None, results.environment.get("devices", "").split("\n"))),
+        host=host,
+        ended=now.isoformat(),
+        tool=results.environment.get("tool", ""),
+    )
+
+
+def _last(text: str) -> str:
+    """The line of a failure that says what it was."""
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    errors = [line for line in lines if "Error" in line]
+    return (errors or lines or [""])[-1].strip()

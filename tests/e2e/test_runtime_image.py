@@ -1,0 +1,279 @@
+"""Runtime images on a real engine and registry: what users pull is what was tested."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+import requests
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from e2e.conftest import EXECUTABLE, ROOT
+from support import engines, registries
+
+pytestmark = [
+    pytest.mark.needs("bazel", "clang-19", "cc", "dockerd", "docker-registry", "mmdebstrap"),
+    pytest.mark.slow,
+    pytest.mark.xdist_group("containers"),
+    pytest.mark.timeout(900),
+]
+
+REPOSITORY = "rocwheel/miniature"
+IMPORTS = (
+    "import importlib, jaxlib; assert jaxlib.dot([1.0], [2.0]) == 2.0;"
+    "e = importlib.import_module('jax_rocm7_plugin.rocm_plugin_extension');"
+    "print(e.runtime_version() > 0, e.device_count())"
+)
+
+
+class Images:
+    """A released set of the miniature, an engine, a registry, and the command between them."""
+
+    def __init__(self, engine, registry, world, folder):
+        self.engine, self.registry, self.world, self.folder = engine, registry, world, folder
+        self.house = (world.wheelhouse / "current").resolve()
+        self.store = world.wheelhouse / "demo" / "store"
+        self.tarball = next((world.cache / "demo").glob("*/therock-dist-*.tar.gz"))
+        self.target = [
+            f"--store={self.store.as_uri()}",
+            "--family=miniature",
+            f"--families={ROOT / 'examples' / 'miniature' / 'families.yaml'}",
+        ]
+
+    def command(self, *arguments, ci: Path | None = None):
+        chosen = [f"--ci-dir={ci}"] if ci else []
+        return subprocess.run(
+            [sys.executable, str(EXECUTABLE), *chosen, "--json", "runtime_images", *arguments],
+            cwd=self.folder,
+            env={**os.environ, **self.engine.env, "XDG_CACHE_HOME": str(self.folder / "cache")},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+        )
+
+    def make(self, *more, ci: Path | None = None):
+        return self.command(
+            *self.target,
+            f"--manifest={self.house / 'manifest.json'}",
+            "--python=3.11",
+            "--recipe=miniature",
+            f"--base-image={engines.BASE}",
+            f"--rocm={self.tarball}",
+            "--build-network=host",
+            f"--slots={self.folder / 'slots'}",
+            *more,
+            ci=ci,
+        )
+
+    def tags(self, repository: str = REPOSITORY) -> dict[str, str]:
+        """Every tag of a repository with the digest that it names."""
+        base = f"http://{self.registry}/v2/{repository}"
+        found = {}
+        for tag in requests.get(f"{base}/tags/list", timeout=10).json().get("tags") or ():
+            accept = {"Accept": "application/vnd.docker.distribution.manifest.v2+json"}
+            answer = requests.get(f"{base}/manifests/{tag}", headers=accept, timeout=10)
+            found[tag] = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
+        return found
+
+
+@pytest.fixture(scope="module")
+def images(on_host, tmp_path_factory):
+    folder = Path(tempfile.mkdtemp(prefix="rocwheel-runtime-"))
+    with engines.docker() as engine, registries.serving(folder) as registry:
+        engines.with_image(engine)
+        # a store of its own: other tests read the demo's
+        made = Images(engine, registry, on_host, folder)
+        mine = tmp_path_factory.mktemp("released") / "store"
+        shutil.copytree(made.store, mine)
+        made.target[0] = f"--store={mine.as_uri()}"
+        made.store = mine
+        yield made
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def said(done, status: int = 0):
+    assert done.returncode == status, done.stdout[-2000:] + done.stderr[-4000:]
+    return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def untested(images):
+    """The image as it was first made, which nobody tried."""
+    for identity in set(images.engine("images", "--quiet", "localhost/rocwheel-runtime").split()):
+        images.engine("rmi", "--force", identity)  # of an earlier session
+    return said(images.make())
+
+
+@pytest.fixture(scope="module")
+def pushed(images, untested):
+    return said(images.make("--test", f"--push={images.registry}", "--tag=latest"))
+
+
+def test_an_image_that_nobody_tried_is_not_pushed(images, untested):
+    assert untested["new"] is True
+    refused = said(images.make(f"--push={images.registry}"), status=9)
+    assert "miniature: never ran in this image" in refused["error"]["message"]
+    assert requests.get(f"http://{images.registry}/v2/_catalog", timeout=10).json() == {
+        "repositories": []
+    }
+
+
+def test_what_was_tried_is_what_is_pushed(images, untested, pushed):
+    assert pushed["verdicts"] == [{"suite": "miniature", "state": "pass", "reason": ""}]
+    assert pushed["config"] == untested["config"]
+    assert pushed["new"] is False
+    tags = images.tags()
+    assert set(tags) == {"latest", "rocm7.10.0a20251120-jax0.11.99-py3.11"}
+    assert len(set(tags.values())) == 1
+    assert pushed["pull"].endswith(tags["latest"])
+
+
+def test_the_verdict_is_of_its_own_kind_and_names_the_image(images, pushed):
+    folder = images.store / "v2" / "miniature" / "_rocwheel" / "images" / pushed["config"][7:]
+    (file,) = folder.glob("verdicts/miniature/*.json")
+    verdict = json.loads(file.read_bytes())
+    assert (verdict["kind"], verdict["image"]) == ("image", pushed["config"])
+    assert verdict["counts"]["passed"] == 6
+    record = json.loads((folder / "record.json").read_bytes())
+    assert record["verdicts"] == [file.stem]
+    assert record["released"] is True
+    assert record["digest"] == images.tags()["latest"]
+
+
+@pytest.fixture(scope="module")
+def elsewhere(images):
+    """An engine that has never seen anything."""
+    with engines.docker(images.folder / "docker") as engine:
+        yield engine
+
+
+def layers(engine, name: str) -> list[str]:
+    return engines.image_config(engine, name)["RootFS"]["Layers"]
+
+
+def test_an_empty_engine_pulls_it_and_anybody_can_import(images, pushed, elsewhere):
+    assert not elsewhere("images", "--quiet")
+    elsewhere("pull", pushed["pull"])
+    uid = random.randrange(100_000, 1_000_000)
+    answer = elsewhere(
+        *("run", "--rm", "--network=none", f"--user={uid}:{uid}", pushed["pull"]),
+        *("python", "-c", IMPORTS),
+    )
+    assert answer == "True 0"
+    found = engines.image_config(elsewhere, pushed["pull"])
+    assert found["Id"] == pushed["config"]
+    assert found["Config"]["User"] == "10001:10001"
+    labels = found["Config"]["Labels"]
+    manifest = json.loads((images.house / "manifest.json").read_bytes())
+    assert labels["org.rocwheel.released"] == "yes"
+    assert labels["org.opencontainers.image.revision"] == manifest["jax"]["commit"]
+    assert not elsewhere(
+        *("run", "--rm", "--network=none", pushed["pull"]),
+        *("sh", "-c", "command -v gcc cc clang make || true"),
+    )
+
+
+def test_made_again_elsewhere_the_rocm_layer_is_the_same_bytes(images, pushed, elsewhere):
+    before = layers(images.engine, pushed["local"])
+    engines.hand_over(engines.BASE, images.engine, elsewhere)
+    here, images.engine = images.engine, elsewhere
+    try:
+        again = said(images.make())
+        assert again["new"] is True
+        assert again["inputs"] == pushed["inputs"]
+        known = images.tags()
+        # unchanged inputs: what is there is the image, whoever made it
+        same = said(images.make(f"--push={images.registry}"))
+        assert same["pushed"] is False
+        assert same["pull"] == pushed["pull"]
+        assert images.tags() == known
+    finally:
+        images.engine = here
+    after = layers(elsewhere, again["local"])
+    base = len(layers(here, engines.BASE))
+    # base, its packages, ROCm, CPython, wheels, the working folder
+    assert len(after) == len(before) == base + 5
+    assert after[base + 1] == before[base + 1]
+
+
+def test_a_library_that_is_left_out_fails_the_gate_by_name(images, pushed):
+    made = said(images.make())
+    name = made["local"]
+    images.engine(
+        *("build", "--network=host", "--tag", name, "-"),
+        input=f"FROM {name}\nUSER 0\nRUN rm /opt/rocm/lib/libhipblas.so.3*\nUSER 10001\n",
+    )
+    try:
+        failed = images.make("--test", f"--push={images.registry}")
+        assert failed.returncode in range(21, 31), failed.stderr[-3000:]
+        verdict = json.loads(failed.stdout)["verdicts"][0]
+        assert verdict["state"] != "pass"
+        assert "libhipblas.so.3" in verdict["reason"]
+    finally:
+        images.engine("rmi", "--force", name)
+
+
+def test_an_image_above_its_budget_is_refused_before_the_push(images, pushed):
+    ci = images.folder / "small" / "ci"
+    shutil.copytree(ROOT / "ci", ci)
+    file = ci / "images.yaml"
+    file.write_text(file.read_text().replace("runtime: 12288", "runtime: 100"))
+    refused = said(images.make("--test", f"--push={images.registry}", ci=ci), status=3)
+    assert "its budget is 100" in refused["error"]["message"]
+    assert "rocm " in refused["error"]["message"]
+
+
+def test_the_bill_of_materials_has_packages_wheels_and_rocm(images, pushed):
+    folder = images.store / "v2" / "miniature" / "_rocwheel" / "images" / pushed["config"][7:]
+    data = (folder / "sbom.json").read_bytes()
+    record = json.loads((folder / "record.json").read_bytes())
+    assert hashlib.sha256(data).hexdigest() == record["sbom"]
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(data.decode()) is None
+    bill = json.loads(data)
+    assert bill["bomFormat"] == "CycloneDX"
+    refs = {item["bom-ref"]: item for item in bill["components"]}
+    assert any(ref.startswith("deb:libc6:") for ref in refs)
+    assert refs["rocm:lib/libamdhip64.so.7.10.0"]["hashes"][0]["alg"] == "SHA-256"
+    wheels = {ref.removeprefix("pypi:") for ref in refs if ref.startswith("pypi:")}
+    assert wheels == set(record["packages"])
+    assert "rocm:lib/libMIOpen.so.1.0" not in refs  # nothing of the set needs it
+
+
+def test_a_rollback_names_the_images_and_says_which_tag_has_nowhere_to_go(images, pushed):
+    done = images.command(
+        "rollback", *images.target, f"--manifest={images.house / 'manifest.json'}", "--reason=bad"
+    )
+    told = said(done, status=9)
+    assert told["stuck"] == [f"{images.registry}/{REPOSITORY}:latest"]
+    assert told["images"][0].startswith(f"{images.registry}/{REPOSITORY}:rocm7.10.0a20251120")
+    listed = said(images.command("list", *images.target))
+    assert [item["tag"] for item in listed["images"]] == ["latest"]
+
+
+def test_a_set_that_is_only_staged_goes_elsewhere_and_says_so(images, pushed):
+    unreleased = images.store.with_name("staged")
+    shutil.copytree(images.store / "v2-staging", unreleased / "v2-staging")
+    target, images.target = images.target, [f"--store={unreleased.as_uri()}", *images.target[1:]]
+    try:
+        refused = said(images.make("--test", f"--push={images.registry}"), status=3)
+        assert "not released" in refused["error"]["message"]
+        made = said(images.make("--unreleased", "--test", f"--push={images.registry}"))
+        assert f"/{REPOSITORY}-staging@" in made["pull"]
+        labels = engines.image_config(images.engine, made["local"])["Config"]["Labels"]
+        assert labels["org.rocwheel.released"] == "no"
+        moved = said(
+            images.make("--unreleased", f"--push={images.registry}", "--tag=latest"), status=3
+        )
+        assert "not released" in moved["error"]["message"]
+        assert "latest" not in images.tags(f"{REPOSITORY}-staging")
+    finally:
+        images.target = target

@@ -1,0 +1,177 @@
+"""What is wrong with a night, at the command: one error, nothing half-written, the rest goes on."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from support.git_server import git, repository
+from support.night import ROOT, World
+from support.s3 import enforce, login, moto
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+OWN = """
+families:
+  - name: ours
+    about: any machine
+    targets: [gfx90a]
+    suites: {{{suite}: required}}
+    runners: [any]
+    proof: {{backend: cpu, devices: false, rocm: true, official: false}}
+"""
+
+
+@pytest.fixture
+def world(tmp_path):
+    return World(tmp_path, (tmp_path / "store").as_uri())
+
+
+def nights(world: World) -> list[str]:
+    folder = world.folder / "store" / "_rocwheel" / "nights"
+    return sorted(path.parent.name for path in folder.glob("*/plan.json"))
+
+
+def refused(done, code: int, *said: str) -> None:
+    assert done.code == code, done.err
+    assert "Traceback" not in done.err
+    lines = [line for line in done.err.splitlines() if not line.startswith("warning: ")]
+    assert lines[-2].startswith("error: "), done.err
+    assert lines[-1].startswith("hint:  "), done.err
+    for text in said:
+        assert text in done.err
+
+
+def test_an_unknown_family_is_named_with_the_nearest_one(world):
+    world.settings(families="gfx90b")
+    refused(world.plan("one"), 3, "'gfx90b': unknown GPU family", "did you mean gfx90")
+    assert nights(world) == []
+
+
+def test_an_unknown_suite_of_ones_own_family_is_refused_by_the_plan(world):
+    file = world.folder / "families.yaml"
+    file.write_text(OWN.format(suite="smok"))
+    world.settings(families="ours")
+    done = world.plan("one", f"--families={file}")
+    refused(done, 3, "ours: its policy names the suite 'smok'", "did you mean smoke")
+    assert nights(world) == []
+    file.write_text(OWN.format(suite="smoke"))
+    done = world.plan("one", f"--families={file}", "--explain", check=True)
+    assert "gate.jax.ours.3.12.smoke" in done.out
+
+
+def test_ones_own_families_stay_on_this_machine(world):
+    file = world.folder / "families.yaml"
+    file.write_text(OWN.format(suite="smoke"))
+    away = World(world.folder / "away", "file:///nowhere")
+    away.store = "s3://bucket/prefix"
+    done = away.plan("one", f"--families={file}")
+    refused(done, 3, "go into a store of this machine only")
+
+
+def test_a_store_without_conditions_is_refused_before_anything_is_planned(world, servers):
+    server = servers["rclone"]
+    world.env |= server.environ()
+    world.store = servers.fresh_url("rclone")
+    done = world.plan("one")
+    refused(done, 7, world.store)
+    kept = server.folder / world.store.removeprefix("s3://")
+    assert not list(kept.rglob("plan.json"))
+
+
+def test_a_pin_whose_tag_moved_leaves_its_set_out_and_the_others_in(world):
+    ci = world.folder / "ci"
+    shutil.copytree(ROOT / "ci", ci)
+    shutil.copytree(ROOT / "suites", world.folder / "suites")
+    upstream = world.folder / "jax"
+    repository(upstream, {"file": "text"})
+    git(upstream, "tag", "jax-v9")
+    pins = yaml.safe_load((ci / "pins.yaml").read_text())
+    for pin in pins["pins"].values():
+        pin |= {"repository": upstream.as_uri(), "ref": "jax-v9"}
+    (ci / "pins.yaml").write_text(yaml.safe_dump(pins))
+    settings = yaml.safe_load((world.folder / "nightly.yaml").read_text())
+    rocm = {"source": "rocm-7.1.0.tar.gz"}
+    settings["sets"].append(
+        {"name": "moved", "jax": "default", "families": ["gfx90a"], "rocm": rocm}
+    )
+    (world.folder / "nightly.yaml").write_text(yaml.safe_dump(settings))
+    done = world.run(
+        "--ci-dir", str(ci), "nightly", "plan", "--night=one", "--explain",
+        f"--config={world.folder}/nightly.yaml", *world.target, check=True,
+    )  # fmt: skip
+    assert re.search(r"build\.moved +absent +.*jax-v9 is [0-9a-f]{40} now, pinned is", done.out)
+    assert re.search(r"build\.jax +run", done.out)
+
+
+def test_an_edited_record_is_named_and_other_nights_go_on(world):
+    world.plan("one", check=True)
+    world.nightly("cell", "one", "build.jax", f"--program={program()}", check=True)
+    record = world.folder / "store/_rocwheel/nights/one/cells/build.jax/1.json"
+    record.write_text(record.read_text().replace('":', '": ', 1))
+    refused(world.nightly("status", "one"), 3, "build.jax/1.json", "edited")
+    world.settings(suffix="+rocm7.1.1")
+    world.plan("two", check=True)
+    assert world.local("two").code == 0
+
+
+def test_a_cell_that_cannot_begin_is_not_started_for_ever(world):
+    world.plan("one", check=True)
+    done = world.nightly("run", "one", "--program=sh -c 'echo out of order >&2; exit 7'")
+    refused(done, 8, "build.jax: its process ended before an attempt began", "cells.log")
+    log = re.search(r"what it said is in (\S+);", done.err)
+    assert Path(log[1]).read_text().count("out of order") == 2, "as often as the plan says"
+
+
+def test_a_notification_url_that_hangs_fails_alone_and_in_time(world):
+    with hanging() as url:
+        text = (world.folder / "nightly.yaml").read_text()
+        world.settings(text + f"notify: {{url: {url}, deadline: 2}}\n")
+        world.plan("one", check=True)
+        done = world.local("one")
+        assert done.code == 5
+        states = world.states("one")
+        assert states.pop("notify") in {"infra", "fail"}
+        assert set(states.values()) == {"pass"}
+        started = time.monotonic()
+        late = world.nightly("notify", "one", f"--url={url}", "--deadline=2")
+        assert time.monotonic() - started < 30
+        refused(late, 4, url, "the night itself is not affected")
+
+
+@contextmanager
+def hanging():
+    """A server that takes connections and never says a word."""
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        server.listen(16)
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/hook"
+
+
+def test_a_right_that_is_missing_is_named_with_its_object(world, tmp_path):
+    with moto(tmp_path) as server:
+        bucket = server.bucket("nights")
+        statement = {
+            "Effect": "Allow",
+            "Action": ["s3:GetObject", "s3:ListBucket", "s3:GetBucketLocation"],
+            "Resource": [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"],
+        }
+        reads = login(server, "reader", {"Version": "2012-10-17", "Statement": [statement]})
+        enforce(server)
+        world.env |= reads
+        world.store = f"s3://{bucket}/x"
+        done = world.plan("one")
+        refused(done, 7, "PutObject", f"s3://{bucket}/x/")
+        enforce(server, "inf")
+        assert "Contents" not in server.client().list_objects_v2(Bucket=bucket)
+
+
+def program() -> str:
+    from support.night import PROGRAM
+
+    return PROGRAM

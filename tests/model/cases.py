@@ -1,0 +1,62 @@
+"""What the model is tried on: operations from several starts, with bad luck."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from model.protocol import Model, explore, start, with_processes
+
+STARTS = (
+    (),
+    (("add", "A"),),
+    (("add", "A"), ("add", "B")),
+    (("add", "A"), ("garbage", "")),
+    (("add", "A"), ("rollback", "A")),
+    (("add", "A"), ("yank", "A"), ("add", "C")),
+    (("add", "A"), ("add", "B"), ("rollback", "A")),
+    (("add", "A"), ("rollback", "A"), ("add", "B")),
+    (("add", "A"), ("add", "B"), ("prune", "A")),
+)
+# Staging is `add` and `prune` on a log of its own; adoption is `add` of the foreign set.
+OPERATIONS = (
+    *itertools.product(("add", "rollback", "restore", "prune", "yank", "unyank"), "AB"),
+    ("add", "C"),
+    ("prune", "C"),
+    ("repair", ""),
+)
+# A kill that may happen need not: these contain each alone, and none. In the same way the worlds
+# with caches contain those without: there each copy expires the moment it is old.
+LUCK = ({"kills": 1, "delays": 1}, {"errors": 1, "delays": 1})
+
+
+class Case(NamedTuple):
+    """Operations that begin at once in a world where others are done, and how much goes wrong."""
+
+    first: tuple[tuple[str, str], ...]
+    operations: tuple[tuple[str, str], ...]
+    luck: dict[str, int]
+
+    def __str__(self) -> str:
+        text = "-".join(f"{a}{s}" for a, s in self.first) or "empty"
+        luck = "".join(f" {name}={count}" for name, count in self.luck.items())
+        return f"{text}: {'+'.join(f'{a}{s}' for a, s in self.operations)}{luck}"
+
+    def worlds(self, *, limit: int = 0) -> int:
+        """Visit every world, or so many of them; return how many. Raises Violation."""
+        world = with_processes(start(*self.first), *self.operations, **self.luck)
+        return explore(Model(caches=True), world, limit=limit)
+
+
+def pairs() -> Iterator[Case]:
+    """Every pair of operations from every start, with every kind of luck."""
+    found = list(itertools.combinations_with_replacement(OPERATIONS, 2))
+    for first, operations, luck in itertools.product(STARTS, found, LUCK):
+        yield Case(first, operations, luck)
+
+
+def triples() -> Iterator[Case]:
+    """Every three different operations from every start that is not empty, where nothing goes wrong."""
+    for first, operations in itertools.product(STARTS[1:], itertools.combinations(OPERATIONS, 3)):
+        yield Case(first, operations, {})

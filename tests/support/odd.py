@@ -1,0 +1,316 @@
+"""Wheels that are odd in ways a builder, an attacker or a bad day may make them.
+
+Each is small. Some may ship, some may not; none may cost much, end in a traceback or say a line
+that is not ours.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Callable
+
+from support import wheels
+from support.wheels import Entry, File, Wheel, Zip, make_bundle, make_elf, pack_bundle
+
+FORGED = "error: FORGED"
+EVIL = f"x\n{FORGED}\r{FORGED}\x1b[2J\u2028{FORGED}\x85{FORGED}\u202e"
+DIGITS = "1" * 5000  # more than int() takes
+MODULE = "jax_rocm7_plugin/_linalg.so"
+PLUGIN = wheels.plugin()
+NAME = PLUGIN.name
+
+
+def text(*lines: str, wheel: Wheel = PLUGIN) -> bytes:
+    """METADATA with more lines."""
+    own = wheel.members()[f"{wheel.dist_info}/METADATA"].content.decode()
+    head, _, body = own.partition("\n\n")
+    return "\n".join([head, *lines, "", body]).encode("utf-8", "surrogateescape")
+
+
+def metadata(*lines: str) -> bytes:
+    return made(PLUGIN.but(metadata=text(*lines)))
+
+
+def only(field: str, value: str) -> bytes:
+    """METADATA with one field that says something else."""
+    own = text().decode().split("\n")
+    return made(PLUGIN.but(metadata="\n".join(
+        f"{field}: {value}" if line.startswith(f"{field}:") else line for line in own
+    ).encode()))  # fmt: skip
+
+
+def tags(*lines: str) -> bytes:
+    own = PLUGIN.members()[f"{PLUGIN.dist_info}/WHEEL"].content.decode()
+    return made(PLUGIN.but(wheel=(own + "".join(f"{line}\n" for line in lines)).encode()))
+
+
+def points(content: str | bytes) -> bytes:
+    files = {**PLUGIN.files, f"{PLUGIN.dist_info}/entry_points.txt": File(
+        content.encode() if isinstance(content, str) else content
+    )}  # fmt: skip
+    return made(PLUGIN.but(files=files))
+
+
+def record(change: Callable[[bytes], bytes]) -> bytes:
+    own = PLUGIN.members()[f"{PLUGIN.dist_info}/RECORD"].content
+    return made(PLUGIN.but(record=change(own)))
+
+
+def files(**named: bytes) -> bytes:
+    return more({name: File(content) for name, content in named.items()})
+
+
+def more(new: dict[str, File]) -> bytes:
+    return made(PLUGIN.but(files={**PLUGIN.files, **new}))
+
+
+def module(**changes) -> bytes:
+    """The plugin's module, made otherwise."""
+    same = {
+        "needed": ("libamdhip64.so.7", "libc.so.6"), "runpath": ":".join(wheels.SHORT_RUNPATH),
+        "exports": ("PyInit__linalg",), "bundles": (make_bundle(("gfx942", "gfx1100")),),
+    }  # fmt: skip
+    return more({MODULE: File(make_elf(**{**same, **changes}), mode=0o755)})
+
+
+def image(content: bytes) -> bytes:
+    return more({MODULE: File(content, mode=0o755)})
+
+
+SOUND = PLUGIN.files[MODULE].content
+
+
+def patched(at: int, layout: str, *values: int, base: bytes = SOUND) -> bytes:
+    data = bytearray(base)
+    struct.pack_into(layout, data, at, *values)
+    return image(bytes(data))
+
+
+def made(wheel: Wheel, **changes) -> bytes:
+    return Zip(wheels.entries(wheel), **changes).to_bytes()
+
+
+def entry(index: int = 0, **changes) -> bytes:
+    members = wheels.entries(PLUGIN)
+    for name, value in changes.items():
+        setattr(members[index], name, value)
+    return Zip(members).to_bytes()
+
+
+def with_folder(**changes) -> bytes:
+    folder = Entry(b"jax_rocm7_plugin/")
+    for name, value in changes.items():
+        setattr(folder, name, value)
+    return Zip([folder, *wheels.entries(PLUGIN)]).to_bytes()
+
+
+def bundle(content: bytes) -> bytes:
+    return module(bundles=(content,))
+
+
+def wrapped(
+    body: bytes, *, version: int = 3, method: int = 1, size: int = 0, total: int = 0
+) -> bytes:
+    layout = {1: "<IQ", 2: "<IIQ", 3: "<QQQ"}[version]
+    values = (total, 7) if version == 1 else (size or 32 + len(body), total, 7)
+    return b"CCOB" + struct.pack("<HH", version, method) + struct.pack(layout, *values) + body
+
+
+def zstd_frame(window_log: int) -> bytes:
+    """A frame that asks for a window of that size and has one block of one repeated byte."""
+    descriptor = bytes([(window_log - 10) << 3])
+    block = (1 | 1 << 1 | (128 << 10) << 3).to_bytes(3, "little") + b"\0"
+    return b"\x28\xb5\x2f\xfd" + b"\0" + descriptor + block
+
+
+STEM = PLUGIN.stem
+INFO = PLUGIN.dist_info
+
+ODD: dict[str, Callable[[], bytes]] = {
+    # the archive
+    "a link of a maker that has none": lambda: entry(0, made_by=0, mode=0o120777),
+    "a device of an unknown maker": lambda: entry(0, made_by=77, mode=0o060644),
+    "stored, and sizes behind it": lambda: entry(0, method=0, descriptor="signed"),
+    "an empty member, sizes behind it": lambda: entry(0, content=b"", descriptor="plain"),
+    "a folder that is deflated": lambda: with_folder(packed=b"\3\0", method=8),
+    "a folder with sizes behind it": lambda: with_folder(method=0, descriptor="signed"),
+    "a folder without a mode": lambda: with_folder(method=0, mode=0),
+    "the directory in reverse": lambda: Zip(
+        wheels.entries(PLUGIN), order=range(len(wheels.entries(PLUGIN)))[::-1]
+    ).to_bytes(),
+    "a comment of 65,535 bytes": lambda: made(PLUGIN, comment=b"PK\1\2" * 16383),
+    "a comment with our words": lambda: made(PLUGIN, comment=EVIL.encode()),
+    "a comment of a member with our words": lambda: entry(0, member_comment=EVIL.encode()),
+    "a member of 4,000 empty deflate blocks": lambda: entry(
+        0, content=b"", packed=b"\0\0\0\xff\xff" * 4000 + b"\3\0"
+    ),
+    "RECORD as the first member": lambda: Zip(wheels.entries(PLUGIN)[::-1]).to_bytes(),
+    # METADATA
+    "a summary that is our error": lambda: metadata(f"Summary: {FORGED}"),
+    "a summary with line ends of every kind": lambda: only(
+        "Summary", f"a\r{FORGED}\x0b{FORGED}\x85{FORGED}\u2028{FORGED}"
+    ),
+    "a summary that clears the screen": lambda: only("Summary", "(ROCm:\x1b[2J\x1b]0;x\x07)"),
+    "a NUL in METADATA": lambda: only("Summary", "a\0b"),
+    "METADATA with a byte order mark": lambda: made(PLUGIN.but(metadata=b"\xef\xbb\xbf" + text())),
+    "METADATA with a surrogate": lambda: made(PLUGIN.but(metadata=text("Keywords: \udced\udca0\udc80"))),
+    "METADATA that is all body": lambda: made(PLUGIN.but(metadata=b"\n" + text())),
+    "METADATA that ends lines with CR": lambda: made(
+        PLUGIN.but(metadata=text().replace(b"\n", b"\r"))
+    ),
+    "METADATA that begins folded": lambda: made(PLUGIN.but(metadata=b" x\n" + text())),
+    "a version of 5,000 digits": lambda: only("Version", DIGITS),
+    "a requirement of 5,000 digits": lambda: metadata(f"Requires-Dist: numpy=={DIGITS}"),
+    "a pin of 5,000 digits": lambda: metadata(f"Requires-Dist: jax-rocm7-pjrt<={DIGITS}"),
+    "Requires-Python of 5,000 digits": lambda: only("Requires-Python", f">=3.{DIGITS}"),
+    "a marker of 5,000 digits": lambda: metadata(
+        f"Requires-Dist: jax-rocm7-pjrt==0.9.1; python_version < '{DIGITS}'"
+    ),
+    "a marker of 20,000 brackets": lambda: metadata(
+        f"Requires-Dist: numpy; {'(' * 20_000}os_name == 'x'{')' * 20_000}"
+    ),
+    "a marker that has no end": lambda: metadata(
+        "Requires-Dist: numpy; " + "os_name == 'x' and " * 50_000 + "os_name == 'x'"
+    ),
+    "a marker that compares what cannot be": lambda: metadata(
+        "Requires-Dist: jax-rocm7-pjrt==0.9.1; 'x' < os_name"
+    ),
+    "a marker of a version that is none": lambda: metadata(
+        "Requires-Dist: jax-rocm7-pjrt==0.9.1; python_version ~= 'x'"
+    ),
+    "a requirement of 60,000 clauses": lambda: metadata(
+        "Requires-Dist: jax-rocm7-pjrt" + ",".join(f"!=1.{n}" for n in range(60_000))
+    ),
+    "Requires-Python of 60,000 clauses": lambda: only(
+        "Requires-Python", ",".join(f"!=3.11.{n}" for n in range(60_000)) + ",>=3.99"
+    ),
+    "fifty thousand pins": lambda: metadata(*["Requires-Dist: jax-rocm7-pjrt==0.9.1"] * 50_000),
+    "a name of a thousand dots": lambda: metadata("Requires-Dist: a" + "." * 100_000 + "b"),
+    "a requirement of blanks": lambda: metadata("Requires-Dist: numpy" + " " * 500_000 + "@"),
+    "a requirement of extras": lambda: metadata(f"Requires-Dist: numpy[{'a,' * 50_000}a]"),
+    "a pin with an escape sequence": lambda: metadata(f"Requires-Dist: jax-rocm7-pjrt=={EVIL}"),
+    "a pin spelt in another way": lambda: metadata("Requires-Dist: Jax_ROCM7.pjrt==0.8"),
+    "a pin on itself": lambda: metadata("Requires-Dist: jax-rocm7-plugin==0.8"),
+    "a pin by a file": lambda: metadata("Requires-Dist: jax-rocm7-pjrt @ file:///tmp/x.whl"),
+    # WHEEL
+    "a generator with our words": lambda: tags(f"X-Generator: {FORGED}\x1b[2J"),
+    "a tag that is folded": lambda: tags("Tag: cp312\n -cp312-any"),
+    "a tag that is a path": lambda: tags("Tag: ../../x"),
+    "WHEEL with CRLF": lambda: made(PLUGIN.but(
+        wheel=PLUGIN.members()[f"{INFO}/WHEEL"].content.replace(b"\n", b"\r\n")
+    )),
+    "WHEEL with a body": lambda: made(PLUGIN.but(
+        wheel=PLUGIN.members()[f"{INFO}/WHEEL"].content + b"\nTag: x\n"
+    )),
+    # RECORD
+    "RECORD with CRLF": lambda: record(lambda own: own.replace(b"\n", b"\r\n")),
+    "RECORD with CR": lambda: record(lambda own: own.replace(b"\n", b"\r")),
+    "RECORD with an empty line": lambda: record(lambda own: own + b"\n"),
+    "RECORD with a byte order mark": lambda: record(lambda own: b"\xef\xbb\xbf" + own),
+    "RECORD with quotes": lambda: record(
+        lambda own: b"".join(
+            b'"' + line.replace(b",", b'","', 2) + b'"\n' for line in own.splitlines()
+        )
+    ),
+    "RECORD with padded digests": lambda: record(lambda own: own.replace(b",", b"=,", 2)),
+    "RECORD with another spelling": lambda: record(lambda own: own.replace(b"sha256", b"SHA256")),
+    "RECORD with sizes that begin with 0": lambda: record(
+        lambda own: b"\n".join(
+            line.rpartition(b",")[0] + b",0" + line.rpartition(b",")[2] if b"=" in line else line
+            for line in own.split(b"\n")
+        )
+    ),
+    "RECORD with backslashes": lambda: record(lambda own: own.replace(b"/", b"\\")),
+    "RECORD with another path for a file": lambda: record(
+        lambda own: own.replace(b"jax_rocm7_plugin/", b"./jax_rocm7_plugin/")
+    ),
+    "RECORD of NULs": lambda: record(lambda own: b"\0" * 100 + own),
+    "RECORD with folders": lambda: record(lambda own: b"jax_rocm7_plugin/,,\n" + own),
+    "RECORD with a field of 200,000 bytes": lambda: record(
+        lambda own: b"x" * 200_000 + b",,\n" + own
+    ),
+    "RECORD that ends without a line end": lambda: record(lambda own: own.rstrip(b"\n")),
+    # entry points
+    "entry points that are not UTF-8": lambda: points(b"[x]\na = jax_rocm7_plugin\n\xff\n"),
+    "entry points that hide behind a form feed": lambda: points(
+        "[x]\na = jax_rocm7_plugin\n#\x0c[console_scripts]\x0cpip = jax_rocm7_plugin:main\n"
+    ),
+    "entry points in a continued line": lambda: points(
+        "[x]\na = jax_rocm7_plugin\n  b = jax_rocm7_plugin\n"
+    ),
+    "entry points with an inline comment": lambda: points("[x]\na = jax_rocm7_plugin # x\n"),
+    "an entry point with our words": lambda: points(f"[x]\na = {EVIL}\n"),
+    "a section of brackets": lambda: points("[" * 100_000 + "x]\na = jax_rocm7_plugin\n"),
+    "an entry point of blanks": lambda: points("[x]\na" + " " * 200_000 + "b\n"),
+    "an entry point of many extras": lambda: points(
+        "[x]\na = jax_rocm7_plugin [" + "a ," * 100_000 + "\n"
+    ),
+    "entry points with a byte order mark": lambda: points("\ufeff[x]\na = jax_rocm7_plugin\n"),
+    # what is installed
+    "a module in the data scheme": lambda: more(
+        {f"{STEM}.data/data/lib/python3.12/site-packages/evil.pth": File(b"import os\n")}
+    ),
+    "a start-up module": lambda: more({"sitecustomize.py": File(b"x = 1\n")}),
+    "a module beside the package": lambda: more({"jax_rocm7_plugin.py": File(b"x = 1\n")}),
+    "the package in another case": lambda: more({"JAX_rocm7_plugin/x.py": File()}),
+    "a module among grafted libraries": lambda: more({"jax_rocm7_plugin.libs/x.py": File()}),
+    "a .data folder of .data folders": lambda: more({f"{STEM}.data/purelib/{STEM}.data/purelib/x.py": File()}),
+    "a dist-info in the data folder": lambda: more({f"{STEM}.data/purelib/{INFO}/METADATA": File(b"x")}),
+    "a module that is no library": lambda: image(b"/* GNU ld script */\nINPUT(-lc)\n"),
+    "a module of no bytes": lambda: image(b""),
+    "a name with a smile": lambda: more({"jax_rocm7_plugin/\U0001f600.py": File()}),
+    "a name that casefold makes longer": lambda: more(
+        {"jax_rocm7_plugin/\u0130.py": File(), "jax_rocm7_plugin/i\u0307.py": File()}
+    ),
+    "a name with a zero-width space": lambda: more({"jax_rocm7_plugin/a\u200b.py": File()}),
+    # version modules
+    "a version module of 5,000 digits": lambda: more(
+        {"jax_rocm7_plugin/version.py": File(f"_release_version = '{DIGITS}'\n".encode())}
+    ),
+    "a version module with our words": lambda: more(
+        {"jax_rocm7_plugin/version.py": File(f"_release_version = '0.9.1\x0b{FORGED}'\n".encode())}
+    ),
+    "a version module that is binary": lambda: more(
+        {"jax_rocm7_plugin/version.py": File(bytes(range(256)) * 4)}
+    ),
+    "commits with our words": lambda: more(
+        {"jax_rocm7_plugin/commit_info.py": File(f"error\u2028 = '{'a' * 40}'\n".encode())}
+    ),
+    # libraries
+    "a library of 32 bits": lambda: image(SOUND[:4] + b"\1" + SOUND[5:]),
+    "a library for big-endian machines": lambda: image(SOUND[:5] + b"\2" + SOUND[6:]),
+    "a library of a machine that nobody has": lambda: patched(18, "<H", 999),
+    "a program": lambda: patched(16, "<H", 2),
+    "an object file": lambda: patched(16, "<H", 1),
+    "a core dump": lambda: patched(16, "<H", 4),
+    "an ELF version of the future": lambda: patched(20, "<I", 9),
+    "segments whose number stands elsewhere": lambda: patched(56, "<H", 0xFFFF),
+    "a library of nothing but its header": lambda: patched(
+        32, "<QQIHHHHHH", 0, 0, 0, 64, 0, 0, 0, 0, 0, base=SOUND[:64]
+    ),
+    "a NEEDED library with our words": lambda: module(needed=(EVIL,)),
+    "a SONAME with our words": lambda: module(soname=EVIL),
+    "a RUNPATH with our words": lambda: module(runpath=EVIL),
+    "a RUNPATH of colons": lambda: module(runpath=":" * 4000),
+    "a symbol with our words": lambda: module(exports=("PyInit__linalg", EVIL)),
+    "a symbol version with our words": lambda: module(versions={EVIL: (EVIL,)}),
+    "a symbol version of 4,000 digits": lambda: module(versions={"libc.so.6": (f"GLIBC_{'9' * 4000}",)}),
+    "a library that needs a path": lambda: module(needed=("/tmp/libx.so",)),
+    "a library that needs a parent": lambda: module(needed=("../libx.so",)),
+    "a library that needs nothing by name": lambda: module(needed=("",)),
+    "a library that needs itself": lambda: module(needed=("_linalg.so",)),
+    # bundles
+    "a target with our words": lambda: bundle(make_bundle((f"gfx942{EVIL}",))),
+    "a bundle that is longer than the file": lambda: bundle(wrapped(b"", size=1 << 60)),
+    "a bundle of exabytes": lambda: bundle(pack_bundle(make_bundle(("gfx942",)))[:16] + b"\xff" * 8),
+    "a zstd window of 2 GiB": lambda: bundle(wrapped(zstd_frame(31))),
+    "a zstd window of 128 MiB": lambda: bundle(wrapped(zstd_frame(27))),
+    "a bundle that inflates without end": lambda: bundle(
+        wrapped(zlib.compress(make_bundle(("gfx942",)) + bytes(64 << 20)), method=0)
+    ),
+    "code objects that overlap": lambda: bundle(
+        make_bundle(("gfx942", "gfx1100")).replace(struct.pack("<Q", 8), struct.pack("<Q", 1 << 40))
+    ),
+    "a bundle in a bundle": lambda: bundle(pack_bundle(pack_bundle(make_bundle(("gfx942",))))),
+}  # fmt: skip

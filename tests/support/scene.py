@@ -1,0 +1,373 @@
+"""Real operations on one index under forced interleavings, and what must hold at every instant.
+
+One operation is stopped before its k-th request (and stands still, is killed, is answered with an
+error after its write was carried out, or has its write carried out later), another runs, the first
+goes on. tests/integration/release/test_schedules.py takes a spread, tests/campaign.py all of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import shutil
+from collections import Counter
+from collections.abc import Collection, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from support.schedule import WRITES, Conductor
+from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, pass_gate
+
+from rocwheel.errors import RocwheelError, StoreError
+from rocwheel.index import page, publish
+from rocwheel.index.channels import Retention
+from rocwheel.ledger import log
+from rocwheel.ledger.state import Action, Standing
+from rocwheel.release import adopt, audit, operations, promote, retention, stage, withdraw
+from rocwheel.values import replace
+
+PJRT, JAXLIB, PLUGIN = "jax-rocm7-pjrt", "jaxlib", "jax-rocm7-plugin"
+# Stands still; ends; its write is carried out and answered with an error; it is answered so and
+# carried out when everybody is done, or before the first goes on.
+STOPS = ("stand", "kill", "lost", "late", "between")
+
+
+# A and B share all their files but the jaxlib and plugin of one CPython; C shares nothing.
+SETS = {
+    "A": {"pythons": ("3.11", "3.12")},
+    "B": {"pythons": ("3.12", "3.13")},
+    "C": {"jax": "0.9.2", "pythons": ("3.12",)},
+}
+STARTS = {
+    "staged": (),
+    "A": ("promote A",),
+    "AB": ("promote A", "promote B"),
+    "A rolled back": ("promote A", "rollback A"),
+    "A rolled back, B": ("promote A", "rollback A", "promote B"),
+    "A yanked, B": ("promote A", "yank A", "promote B"),
+}
+OPERATIONS = {
+    "staged": (
+        "promote A",
+        "promote B",
+        "promote C",
+        "adopt",
+        "stage D",
+        "prune staging",
+        "repair",
+    ),
+    "A": ("promote B", "promote C", "rollback A", "yank A", "prune A", "repair"),
+    "AB": ("rollback A", "rollback B", "prune A", "yank B", "repair"),
+    "A rolled back": ("restore A", "prune A", "promote B", "promote C"),
+    "A rolled back, B": ("restore A", "prune A", "rollback B", "prune B", "yank B"),
+    "A yanked, B": ("unyank A", "rollback B", "prune A", "yank B"),
+}
+
+
+class Schedule(NamedTuple):
+    """`first` up to its request number `at`, where it is stopped; all of `second`; the rest."""
+
+    start: str
+    first: str
+    second: str
+    at: int
+    stop: str
+
+    def __str__(self) -> str:
+        return f"{self.start}: {self.first}, {self.stop} at {self.at}, {self.second}"
+
+
+class Scene:
+    """A store in some state, and the operations on it."""
+
+    def __init__(self, shop: Shop, manifests, wheelhouses: Path) -> None:
+        self.shop, self.manifests, self.wheelhouses = shop, manifests, wheelhouses
+        self._pages: dict[str, tuple[page.Link, ...]] = {}
+        self._digests: dict[str, str] = {}
+
+    def run(self, name: str, store) -> bool:
+        """One operation, from its first request on; whether it says that it changed something."""
+        action, _, about = name.partition(" ")
+        shop = self.shop
+        place = replace(shop.release, store=store)
+        staging = replace(shop.staging, store=store)
+        who = withdraw.with_reason(WHO, name)
+        manifest = self.manifests.get(about)
+        if action == "promote":
+            plan = promote.plan(manifest, FAMILY, shop.channel, store, who=WHO)
+            if not plan.is_done:
+                promote.apply(plan, console=shop.console)
+        elif action == "stage":
+            planned = stage.plan(self.wheelhouses / about, FAMILY, shop.channel, store, who=WHO)
+            stage.apply(planned, console=shop.console)
+        elif action == "adopt":
+            adopt.apply(adopt.plan(place, who=WHO))
+        elif action == "repair":
+            retention.repair(place)
+        elif action == "prune":
+            target = staging if about == "staging" else place
+            late = replace(who, now=NOW.replace(year=2027))
+            kept = tuple(m.sha256 for name, m in self.manifests.items() if name != about)
+            keep = Retention(staging_days=1, release_days=1, keep_newest=0,
+                             pinned=() if about == "staging" else kept)  # fmt: skip
+            channel = replace(shop.channel, retention=keep)
+            planned = retention.plan(target, channel, who=late, is_staging=about == "staging")
+            retention.apply(planned, who=late)
+        else:
+            change = withdraw.plan(place, Action(action), who=who, set_id=manifest.sha256)
+            withdraw.apply(change)
+        return True
+
+    def look(self, changed: Collection[str] | None = None) -> None:
+        """What must hold at every instant, read past all code that is tested.
+
+        After a write only what has its keys is read again: nobody else writes to this store.
+        """
+        for known in (self._pages, self._digests):
+            for key in tuple(known if changed is None else changed):
+                known.pop(key, None)
+        for place in (self.shop.release, self.shop.staging):
+            listed = {}
+            for project in (PJRT, JAXLIB, PLUGIN):
+                found: list[set[str]] = []
+                for key in place.views(project, folder_keys=False):
+                    shown = self._links(key)
+                    found.append({link.filename for link in shown})
+                    for link in shown:
+                        self._is_there(place.key(link.filename), link)
+                listed[project] = set().union(*found)
+            for plugin in listed[PLUGIN]:
+                version, python = plugin.split("-")[1:3]
+                for project in (PJRT, JAXLIB):
+                    tag = python if project == JAXLIB else "py3"
+                    assert any(
+                        name.split("-")[1:3] == [version, tag] for name in listed[project]
+                    ), f"{plugin} is listed without its {project}"
+
+    def _links(self, key: str) -> tuple[page.Link, ...]:
+        if key not in self._pages:
+            try:
+                data, _ = self.shop.store.read(key)
+            except StoreError:
+                data = b""
+            self._pages[key] = _parsed(data)
+        return self._pages[key]
+
+    def _is_there(self, key: str, link: page.Link) -> None:
+        if key not in self._digests:
+            info = self.shop.store.info(key)
+            assert info, f"{link.filename} is listed and its bytes are gone"
+            self._digests[key] = info.sha256
+        assert self._digests[key] == link.sha256, f"{link.filename} is listed with another hash"
+
+    def end(self, processes) -> None:
+        """What must hold when everybody is done."""
+        for place in (self.shop.release, self.shop.staging):
+            entries = self.shop.entries(place)
+            assert all(n == 1 for n in Counter(item.id for item in entries).values()), "twice"
+            if not any(process.was_killed for process in processes):
+                problems = audit.check_pages(place)
+                assert problems == [], f"the pages do not show the log: {problems}"
+            found = log.load(place, log.read(place), None)
+            self._check_held(place, found)
+            assert found.problems == (), found.problems
+            assert found.number == len(entries), "an entry of the log does not count"
+            retention.repair(place)
+            problems = audit.check(place).problems
+            assert problems == (), problems
+            names = {
+                item.key.removeprefix(place.key("")) for item in self.shop.store.keys(place.key(""))
+            }
+            assert not names & set(found.doomed(since=0)), "a spent name is there after a repair"
+        self.look()
+        for process in processes:
+            if process.was_killed:
+                continue
+            if process.failure and not isinstance(process.failure, RocwheelError):
+                raise process.failure
+            self._check_report(process)
+
+    def _check_held(self, place, found) -> None:
+        sets = {manifest.sha256: manifest for manifest in self.manifests.values()}
+        for known in found.sets.values():
+            if known.standing is not Standing.PRUNED and known.id in sets:
+                for wheel in sets[known.id].built:
+                    info = self.shop.store.info(place.key(wheel.filename))
+                    assert info, f"{wheel.filename}: held by {known.id[:8]}, and gone"
+
+    def _check_report(self, process) -> None:
+        """A refusal means that nothing was done; what cannot be said, or was done, is told so."""
+        action = process.name.partition(" ")[0]
+        if process.failure is None or action not in {"rollback", "restore", "yank", "unyank"}:
+            return
+        reasons = {item.reason for item in self.shop.entries(self.shop.release)}
+        told = "committed" in str(process.failure)
+        assert told or process.name not in reasons, f"{process.failure}, and it was done"
+
+
+@lru_cache(maxsize=4096)
+def _parsed(data: bytes) -> tuple[page.Link, ...]:
+    return page.links(data)
+
+
+def without_waiting(patch) -> None:
+    """No waiting between attempts: nobody is there to wait for."""
+    for module in (log, publish):
+        patch.setattr(module, "pause", lambda _failures: None)
+    patch.setattr(operations, "ATTEMPTS", 6)
+
+
+class Worlds:
+    """Start states, each made once, in a folder that is copied for each schedule."""
+
+    def __init__(self, folder: Path, console) -> None:
+        self.folder, self.console = folder, console
+        self._shops: dict[str, Shop] = {}
+        self._lengths: dict[tuple[str, str], tuple[str, ...]] = {}
+        self.wheelhouses = folder / "wheelhouses"
+        self.manifests = {
+            name: make_set(self.wheelhouses / name, **options)
+            for name, options in {**SETS, "D": {"jax": "0.9.3", "pythons": ("3.12",)}}.items()
+        }
+
+    def fill(self, shop: Shop, start: str) -> Scene:
+        scene = Scene(shop, self.manifests, self.wheelhouses)
+        for name in SETS:
+            shop.stage(self.wheelhouses / name)
+            pass_gate(shop.staging, self.manifests[name])
+        for name in STARTS[start]:
+            scene.run(name, shop.store)
+        return scene
+
+    def on_files(self, start: str) -> Scene:
+        kept = self.folder / start.replace(" ", "-").replace(",", "")
+        store = self.folder / "store"  # always the same: pages show the URL of their index
+        shutil.rmtree(store, ignore_errors=True)
+        if not kept.exists():
+            self.fill(Shop(store.as_uri(), self.console), start)
+            store.rename(kept)
+        shutil.copytree(kept, store)
+        return Scene(Shop(store.as_uri(), self.console), self.manifests, self.wheelhouses)
+
+    def on_objects(self, client, bucket: str, start: str) -> Scene:
+        """The same in a bucket of which nobody else uses these prefixes: only what differs is put."""
+        live, kept = f"live-{self.folder.name}/", f"kept-{self.folder.name}/{start}/"
+        if bucket not in self._shops:
+            self._shops[bucket] = Shop(f"s3://{bucket}/{live.rstrip('/')}", self.console)
+            self._shops[bucket].store.abilities()
+        shop = self._shops[bucket]
+        wanted = _objects(client, bucket, kept)
+        if not wanted:
+            _mirror(client, bucket, f"kept-{self.folder.name}/nothing/", live)
+            self.fill(shop, start)
+            _mirror(client, bucket, live, kept)
+        _mirror(client, bucket, kept, live)
+        return Scene(shop, self.manifests, self.wheelhouses)
+
+    def length(self, start: str, name: str) -> tuple[str, ...]:
+        """The requests that an operation makes alone."""
+        if (start, name) not in self._lengths:
+            scene = self.on_files(start)
+            conductor = Conductor(lambda _changed: None)
+            process = conductor.begin(name, scene.shop.store, lambda store: scene.run(name, store))
+            conductor.finish(process)
+            self._lengths[start, name] = tuple(process.requests)
+        return self._lengths[start, name]
+
+    def schedules(self) -> Iterator[Schedule]:
+        """All that differ.
+
+        A process that is killed before a read is one that was killed before its next write, or has
+        done all it does; a read whose answer is lost, or late, is one that was made. So stops other
+        than `stand` are tried at writes alone.
+        """
+        for start, first, second in pairs():
+            requests = self.length(start, first)
+            for at in range(len(requests) + 1):
+                yield Schedule(start, first, second, at, "stand")
+                if at < len(requests) and requests[at].split()[0] in WRITES:
+                    for stop in STOPS[1:]:
+                        yield Schedule(start, first, second, at, stop)
+
+
+def _objects(client, bucket: str, prefix: str) -> dict[str, str]:
+    pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+    found = (item for page_ in pages for item in page_.get("Contents", ()))
+    return {item["Key"].removeprefix(prefix): item["ETag"] for item in found}
+
+
+def _mirror(client, bucket: str, source: str, target: str) -> None:
+    wanted, there = _objects(client, bucket, source), _objects(client, bucket, target)
+    for key in there.keys() - wanted.keys():
+        client.delete_object(Bucket=bucket, Key=target + key)
+    for key, etag in wanted.items():
+        if there.get(key) != etag:
+            where = {"Bucket": bucket, "Key": source + key}
+            client.copy_object(Bucket=bucket, Key=target + key, CopySource=where)
+
+
+def pairs():
+    for start, names in OPERATIONS.items():
+        for first, second in itertools.product(names, repeat=2):
+            yield start, first, second
+
+
+def play(scene: Scene, schedule: Schedule) -> None:
+    """Carry a schedule out. Raises AssertionError, which names it, where something does not hold."""
+    try:
+        _play(scene, schedule)
+    except Exception as exc:
+        raise AssertionError(f"{schedule}: {exc}") from exc
+
+
+def _play(scene: Scene, schedule: Schedule) -> None:
+    _, first, second, at, stop = schedule
+    conductor = Conductor(scene.look)
+    one = conductor.begin(first, scene.shop.store, lambda store: scene.run(first, store))
+    while not one.is_over and len(one.requests) < at:
+        conductor.go(one)
+    if stop == "kill":
+        conductor.kill(one)
+    elif stop != "stand":
+        conductor.go(one, "lost" if stop == "lost" else "late")
+    two = conductor.begin(second, scene.shop.store, lambda store: scene.run(second, store))
+    conductor.finish(two)
+    if stop == "between":
+        conductor.arrive()
+    conductor.finish(one)
+    conductor.arrive()
+    scene.end(conductor.processes)
+
+
+def shuffled(worlds: Worlds, seed: int) -> None:
+    """Three operations at once, each request in an order of chance."""
+    dice = random.Random(seed)
+    start = dice.choice(list(OPERATIONS))
+    names = [dice.choice(OPERATIONS[start]) for _ in range(3)]
+    try:
+        _shuffled(worlds.on_files(start), names, dice)
+    except Exception as exc:
+        raise AssertionError(f"{start}: {names}, seed {seed}: {exc}") from exc
+
+
+def _shuffled(scene: Scene, names, dice: random.Random) -> None:
+    """All of them at once, each request in an order of chance."""
+    conductor = Conductor(scene.look)
+    running = [
+        conductor.begin(
+            f"{name}", scene.shop.store, lambda store, name=name: scene.run(name, store)
+        )
+        for name in names
+    ]
+    while left := [process for process in running if not process.is_over]:
+        process = dice.choice(left)
+        roll = dice.random()
+        conductor.go(
+            process,
+            "kill" if roll < 0.005 else "lost" if roll < 0.02 else "late" if roll < 0.03 else "go",
+        )
+        if conductor.late and dice.random() < 0.1:
+            conductor.arrive()
+    conductor.arrive()
+    scene.end(running)

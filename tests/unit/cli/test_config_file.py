@@ -1,0 +1,153 @@
+"""The configuration file and the environment: order, places, and mistakes that are located."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from rocwheel import cli, doctor
+from rocwheel.cli import COMMANDS, ci_build
+from rocwheel.cli.app import App
+from rocwheel.cli.command import command
+from rocwheel.cli.dist import DistOptions
+from rocwheel.cli.options import build_options
+from rocwheel.errors import ConfigError
+
+
+@pytest.fixture
+def ask(monkeypatch, tmp_path):
+    """Run a stand-in for `dist_wheels`; gives app and options, or raises."""
+    calls = []
+
+    @command("dist_wheels", DistOptions)
+    @build_options
+    def probe(app, options):
+        calls.append((app, options))
+
+    monkeypatch.setattr(cli, "_probe", probe, raising=False)
+    monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))
+
+    def run(*arguments, cwd=tmp_path, **env):
+        app = App(env, cwd)
+        result = CliRunner().invoke(
+            ci_build, ["dist_wheels", *arguments], obj=app, auto_envvar_prefix="ROCWHEEL", env=env
+        )
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == 0, result.output
+        run.said = result.stderr
+        return calls[-1]
+
+    return run
+
+
+SECRET = "s3cr3t-m4rk"
+HIDDEN = f"""
+cache-dir = "caches"
+[dist_wheels]
+remote-cache = "https://me:{SECRET}@cache.example/a"
+therock-path = "https://rocm.example/x.tar.gz?X-Signature={SECRET}"
+compiler = "gcc"
+bazel-options = ["--remote_header=Authorization=Bearer {SECRET}", "--jobs=4",
+                 "--repo_env=API_TOKEN={SECRET}", "--bes_backend=grpcs://{SECRET}@bes.example"]
+"""
+
+
+def test_doctor_shows_what_is_set_without_the_credentials_in_it(tmp_path, monkeypatch, capsys):
+    (tmp_path / "rocwheel.toml").write_text(HIDDEN)
+    monkeypatch.setattr(doctor, "examine", lambda *_: ())
+    mine = {
+        "ROCWHEEL_DIST_WHEELS_BAZEL_MIRROR": f"https://a:{SECRET}@m.example,http://{SECRET}@n.example",
+        "ROCWHEEL_DIST_WHEELS_BAZEL_OPTIONS": (
+            f"--remote_cache=https://{SECRET}@r.example/c --remote_header=x=y {SECRET}\n{SECRET}"
+        ),
+        "ROCWHEEL_SOME_TOKEN": SECRET,
+        "ROCWHEEL_STAGE_CHANNEL": "nightly",
+    }
+    result = CliRunner().invoke(ci_build, ["doctor", "--json"], obj=App(mine, tmp_path))
+    assert result.exit_code == 0, result.output
+    said = result.stdout
+    assert SECRET not in said
+    found = {row["name"]: row["found"] for row in json.loads(said)["checks"]}
+    assert found["dist_wheels.compiler"].startswith("gcc, ")
+    assert found["dist_wheels.remote-cache"].startswith("https://cache.example/a, ")
+    assert found["dist_wheels.therock-path"].startswith("https://rocm.example/x.tar.gz, ")
+    for word in ("--remote_header=[redacted]", "--jobs=4", "=[redacted]", "grpcs://bes.example"):
+        assert word in found["dist_wheels.bazel-options"]
+    assert found["ROCWHEEL_STAGE_CHANNEL"] == "nightly, the environment"
+    assert found["ROCWHEEL_SOME_TOKEN"] == "[redacted], the environment"
+    assert "https://r.example/c" in found["ROCWHEEL_DIST_WHEELS_BAZEL_OPTIONS"]
+
+
+FILE = """
+cache-dir = "caches"
+[dist_wheels]
+compiler = "gcc"
+locked = true
+bazel-options = ["--jobs=4", "--verbose_failures"]
+wheelhouse = "out"
+"""
+
+
+def test_the_order_is_option_environment_file_default(ask, tmp_path):
+    assert ask()[1].compiler == "clang"
+    (tmp_path / "rocwheel.toml").write_text(FILE)
+    _, options = ask()
+    assert (options.compiler, options.locked) == ("gcc", True)
+    assert options.bazel_options == ("--jobs=4", "--verbose_failures")
+    env = {"ROCWHEEL_DIST_WHEELS_COMPILER": "hermetic"}
+    assert ask(**env)[1].compiler == "hermetic"
+    assert ask("--compiler=clang", **env)[1].compiler == "clang"
+
+
+def test_the_file_is_found_above_and_its_folders_are_relative_to_it(ask, tmp_path):
+    (tmp_path / "rocwheel.toml").write_text(FILE)
+    deep = tmp_path / "a" / "b"
+    deep.mkdir(parents=True)
+    app, options = ask(cwd=deep)
+    assert app.cache == tmp_path / "caches"
+    assert options.wheelhouse == tmp_path / "out"
+    app, _ = ask(cwd=deep, ROCWHEEL_CACHE_DIR="/elsewhere")
+    assert str(app.cache) == "/elsewhere"
+
+
+def test_pyproject_has_a_table_for_it(ask, tmp_path):
+    (tmp_path / "pyproject.toml").write_text("[tool.rocwheel.dist_wheels]\ncompiler = 'gcc'\n")
+    assert ask()[1].compiler == "gcc"
+    (tmp_path / "other.toml").write_text("[dist_wheels]\ncompiler = 'hermetic'\n")
+    assert ask(ROCWHEEL_CONFIG="other.toml")[1].compiler == "hermetic"
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "said"),
+    [
+        ("[dist_wheels]\ncompilr = 'gcc'", ":2", "did you mean compiler?"),
+        ("[dist_weels]\ncompiler = 'gcc'", ":1", "did you mean dist_wheels?"),
+        ("[dist_wheels]\nlocked = 'yes'", ":2", ""),
+        ("[dist_wheels]\ncompiler = true", ":2", ""),
+        ("cache-dir = 3", ":1", ""),
+        ("[dist_wheels", "", ""),
+    ],
+)
+def test_a_mistake_is_located(ask, tmp_path, text, where, said):
+    (tmp_path / "rocwheel.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        _ = ask()[0].cache
+    assert f"{tmp_path}/rocwheel.toml{where}" in str(caught.value)
+    assert said in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("variable", "said"),
+    [
+        ("ROCWHEEL_DIST_WHEELS_COMPILR", "did you mean ROCWHEEL_DIST_WHEELS_COMPILER?"),
+        ("ROCWHEEL_CACHEDIR", "did you mean ROCWHEEL_CACHE_DIR?"),
+        ("ROCWHEEL_GATE_SUITE", ""),  # of another command
+    ],
+)
+def test_a_misspelt_variable_is_said(ask, variable, said):
+    ask(**{variable: "gcc"})
+    assert (f"{variable}: sets nothing; {said}" in ask.said) is bool(said)
+    assert ("sets nothing" in ask.said) is bool(said)

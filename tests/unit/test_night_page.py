@@ -1,0 +1,95 @@
+"""The page of all families: made of summaries, one file, the same truth as `status`."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+import msgspec
+import pytest
+from support.states import FIRST, summary
+
+from rocwheel.pipeline.summing import seconds
+from rocwheel.report import night_page
+from rocwheel.report.night_page import CellChange, NightSummary, changes
+
+
+def render(nights: int = 5, **kwargs) -> str:
+    found = [summary(number, **kwargs) for number in range(nights)]
+    now = FIRST + timedelta(days=nights)
+    return night_page.render(found, now=now, title="nightly wheels", root="../").decode()
+
+
+def with_state(base: NightSummary, **states: str) -> NightSummary:
+    cells = tuple(
+        msgspec.structs.replace(cell, state=states.get(cell.suite, "pass")) for cell in base.cells
+    )
+    return msgspec.structs.replace(base, cells=cells)
+
+
+def test_it_is_one_file_that_needs_nothing_from_outside():
+    text = render(families=3)
+    assert not re.search(r'(src|href)="(?!\.\./|#|data:,)', text)
+    assert "@import" not in text
+    assert "url(" not in text
+
+
+def test_every_cell_is_readable_without_a_script():
+    text = re.sub(r"<script>.*?</script>", "", render(families=2), flags=re.DOTALL)
+    newest = summary(4, families=2)
+    for cell in newest.cells:
+        if cell.kind == "gate" and cell.state != "pass":
+            assert cell.reason in text
+    assert "pip install --index-url https://rocm.example.org/v2/gfx94X-dcgpu/" in text
+    assert "uv pip install --index" in text
+    assert "no runner" in render(families=16)
+
+
+def test_what_somebody_wrote_cannot_become_markup():
+    base = summary(0, families=1)
+    evil = "<script>alert(1)</script>"
+    cells = tuple(msgspec.structs.replace(c, state="fail", reason=evil) for c in base.cells)
+    text = night_page.render(
+        [msgspec.structs.replace(base, cells=cells)], now=FIRST, title=evil, root="../"
+    ).decode()
+    assert evil not in text
+
+
+def test_without_any_night_there_is_a_page_that_says_so():
+    assert "No night yet" in night_page.render([], now=FIRST, title="x", root="../").decode()
+
+
+@pytest.mark.parametrize(
+    ("before", "here", "change"),
+    [
+        ("pass", "fail", CellChange.NEW),
+        ("fail", "pass", CellChange.FIXED),
+        ("fail", "crash", CellChange.STILL),
+        ("pass", "flaky", CellChange.FLAKY),
+        ("fail", "infra", CellChange.INFRA),
+        ("pass", "pass", CellChange.SAME),
+        ("infra", "pass", CellChange.SAME),
+    ],
+)
+def test_a_cell_is_compared_with_the_same_cell_of_the_night_before(before, here, change):
+    base = summary(0, families=1)
+    found = changes(with_state(base, unit=here), with_state(base, unit=before))
+    assert {found[c.name] for c in base.cells if c.suite == "unit"} == {change}
+
+
+def test_new_failures_come_first():
+    base = summary(0, families=1)
+    nights = [with_state(base, unit="fail", e2e="pass"), with_state(base, unit="fail", e2e="fail")]
+    text = night_page.render(nights, now=FIRST, title="x", root="../").decode()
+    assert text.index("new failure") < text.index("still failing")
+
+
+def test_a_summary_reads_back_and_tells_the_next_plan_how_long_cells_took():
+    made = summary(3)
+    assert NightSummary.from_bytes(made.to_bytes(), name="s") == made
+    assert seconds(made.to_bytes())["build.jax"] == 3060
+    assert seconds(b"{}") == {}
+
+
+def test_it_grows_with_the_nights_shown_and_stays_small():
+    assert len(render(30)) < 2_000_000
