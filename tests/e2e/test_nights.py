@@ -1,7 +1,7 @@
 """Nights of the miniature in a bucket of a real S3 server: real wheels, real gates, pip and uv.
 
 Nothing is played here: Bazel builds, the suite of `ci/suites/miniature.yaml` runs the wheels, and
-the store is SeaweedFS. A change of the workspace makes a set that is really broken.
+the store is SeaweedFS, read through nginx as installers do. A change of the workspace makes a set that is really broken.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ import pytest
 from e2e.conftest import World
 from e2e.test_faults import WORKSPACE
 from support import slurm
+from support.nginx import in_front_of
 from support.s3 import program
 
 pytestmark = [
-    pytest.mark.needs("bazel", "clang-19", "cc", *slurm.PROGRAMS),
+    pytest.mark.needs("bazel", "clang-19", "cc", "nginx", *slurm.PROGRAMS),
     pytest.mark.slow,
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1500),
     pytest.mark.xdist_group("demo"),
 ]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -173,7 +174,9 @@ def show(demo, tmp_path, servers):
     world = World(tmp_path, env=env)
     url = servers.fresh_url("seaweedfs")
     tarball = next((shared.cache / "demo").glob("*/therock-dist-*.tar.gz"))
-    return Show(world, url, url.replace("s3://", f"{server.endpoint}/"), tarball)
+    (tmp_path / "nginx").mkdir()
+    with in_front_of(server.endpoint, tmp_path / "nginx") as front:
+        yield Show(world, url, url.replace("s3:/", front), tarball)
 
 
 def installed(show: Show, family: str, installer: str) -> str:
@@ -186,7 +189,8 @@ def installed(show: Show, family: str, installer: str) -> str:
     }[installer]
     more = [f"--python={sys.executable}", "--no-cache"] if installer == "uv" else ["--no-cache-dir"]
     done = subprocess.run(
-        [*line, "install", f"--index-url={index}", f"--target={target}", *more, "jax-rocm7-plugin"],
+        [*line, "install", f"--index-url={index}", f"--target={target}", *more, "jax-rocm7-plugin",
+         "jaxlib"],
         env={**os.environ, "HOME": str(target)}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -228,7 +232,7 @@ def test_green_then_broken_then_one_family_held_then_a_bypass_then_a_yank_and_a_
         show.world.env |= cluster.env
         show.plan("three", 3)
         show.ask("nightly", "run", "three", "--engine=slurm")
-        cluster.idle(240)
+        cluster.idle(600)
         page = show.agree("three")
     assert "fixed" in page
     assert show.listed("miniature") == {"0.11.99+rocm7.10.0.1", "0.11.99+rocm7.10.0.3"}
