@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rocwheel import container, image, source
+from rocwheel import container, files, image, source
 from rocwheel import rocm as trees
 from rocwheel.bazel import releases
 from rocwheel.bazel.releases import Downloads
@@ -265,11 +265,21 @@ def prune(app: App, options: ImagePruneOptions) -> None:
     engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     left = container.leftovers(engine, runner=app.runner)
     old = image.superseded(engine, runner=app.runner) if options.images else ()
-    names = [*(item.name for item in left), *(item.reference for item in old)]
+    folders = container.folders(app.cache / "containers")
+    names = [*(item.name for item in left), *map(str, folders)]
     if not options.dry_run:
         container.remove(engine, left, runner=app.runner)
-        for item in old:
-            app.runner.run(engine.command("rmi", item.identity), check=False)
+        for folder in folders:
+            files.remove(folder)
+    for item in old:
+        title = f"{', '.join(item.names) or item.identity} ({size(item.size)})"
+        # by its names: an engine removes no image by its id that has several
+        removing = engine.command("rmi", *(item.names or (item.identity,)))
+        done = None if options.dry_run else app.runner.run(removing, check=False)
+        if done and done.returncode:
+            app.console.warn(f"{title}: stays: {done.output.strip().rpartition(chr(10))[2]}")
+        else:
+            names.append(title)
     app.emit({"removed": names, "dry_run": options.dry_run}, "\n".join(names) or "nothing to do")
 
 

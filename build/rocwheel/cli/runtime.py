@@ -177,6 +177,11 @@ class _Wanted:
                 f"{self.manifest.sha256[:12]}: not released",
                 hint="promote it first, or add --unreleased: it goes to another repository",
             )
+        if not is_released and options.tags:
+            raise ConfigError(
+                f"{self.manifest.sha256[:12]}: not released",
+                hint="moving tags name released sets only: leave --tag out",
+            )
         self.place: Place = release if is_released else staging
         chosen = recipe.load(app.home.ci / "images.yaml", options.recipe)
         self.subject = Subject(
@@ -236,6 +241,8 @@ def _make(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
         document |= _moved(app, options, wanted, to, known) | {"pushed": False}
         app.emit(document, str(document["pull"]))
         return 0
+    if options.push and not known:
+        publishing.refuse_taken(plan, to)
     made = making.build(
         plan,
         engine=engine,
@@ -412,7 +419,7 @@ def _pushed(
         remote, sent = publishing.push(
             plan, made, to, engine=engine, runner=app.runner, console=app.console
         )
-    bill = sbom.write(plan, made.image.config, system, now=who.now)
+    bill = sbom.write(plan, made.image.config, system, now=made.image.made_at)
     found = publishing.describe(plan, made, remote, passed, sbom=packages.sha256(bill), who=who)
     if grown := publishing.trend(wanted.place, found):
         app.console.info(f"   size: {grown}")
@@ -445,16 +452,19 @@ def list_images(app: App, options: ListOptions) -> None:
     found = [item for place in places for item in _listed(place)]
     rows = [
         (item["reference"], item["digest"][7:19], size(sum(item["layers"].values())),
-         item["manifest"][:12], "released" if item["released"] else "staged", item["tag"])
+         item["manifest"][:12], "released" if item["released"] else "staged",
+         " ".join(item["tags"]))
         for item in found
     ]  # fmt: skip
-    head = ("image", "digest", "size", "set", "state", "tag")
+    head = ("image", "digest", "size", "set", "state", "tags")
     app.emit({"images": found}, "\n".join(columns(head, rows)))
 
 
 def _listed(place: Place) -> list[dict[str, Any]]:
     """The recorded images of a place, with the moving tag that points at each."""
-    tags = {(move.repository, move.config): move.tag for move in record.moved_tags(place)}
+    tags: dict[tuple[str, str], list[str]] = {}
+    for move in record.moved_tags(place):
+        tags.setdefault((move.repository, move.config), []).append(move.tag)
     return [
         {
             "reference": item.reference,
@@ -463,7 +473,7 @@ def _listed(place: Place) -> list[dict[str, Any]]:
             "manifest": item.manifest,
             "released": item.released,
             "layers": dict(item.layers),
-            "tag": tags.get((item.repository, item.config), ""),
+            "tags": tags.get((item.repository, item.config), []),
             "sbom": place.store.locate(record.sbom_key(place, item.config)),
         }
         for item in record.records(place)
@@ -486,7 +496,9 @@ def rollback(app: App, options: RollbackOptions) -> int:
     nowhere to go.
     """
     place, sha256 = Target(app, options).release_of(app, options.manifest)
-    found = publishing.withdrawal(place, sha256)
+    sets = log.read(place).sets
+    listed = {key for key, item in sets.items() if item.standing is Standing.LISTED}
+    found = publishing.withdrawal(place, sha256, listed=listed)
     _withdraw(app, options, place, found)
     images = [f"{item.reference}@{item.digest}" for item in found.images]
     document = {

@@ -5,7 +5,7 @@ however that ends, and every object made here has labels by which leftovers are 
 """
 
 from rocwheel.container.engine import ContainerEngine, EngineKind, ask
-from rocwheel.container.leftovers import Leftover, leftovers, remove
+from rocwheel.container.leftovers import Leftover, folders, leftovers, remove
 from rocwheel.container.running import Container, kept, running
 from rocwheel.container.spec import DeviceNode, Limits, Mount, Spec, User, devices
 
@@ -21,6 +21,7 @@ __all__ = [
     "User",
     "ask",
     "devices",
+    "folders",
     "kept",
     "leftovers",
     "remove",

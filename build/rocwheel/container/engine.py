@@ -14,8 +14,21 @@ from typing import Any, Final
 from rocwheel.errors import CommandError, HostError
 from rocwheel.process import Command, Runner
 
-# What the clients read of the caller's environment: which engine they talk to.
-CLIENT_ENV: Final = ("BUILDAH_", "CONTAINERS_", "CONTAINER_", "DOCKER_", "XDG_RUNTIME_DIR")
+# What the clients read of the caller's environment: which engine they talk to. By name, since it is
+# shown in dry runs and hints, and CI jobs keep passwords in DOCKER_… and CONTAINER_… of their own:
+# https://docs.docker.com/reference/cli/docker/#environment-variables, containers.conf(5)
+CLIENT_ENV: Final = {
+    "docker": (
+        "DOCKER_API_VERSION", "DOCKER_CERT_PATH", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_HOST",
+        "DOCKER_TLS", "DOCKER_TLS_VERIFY", "XDG_RUNTIME_DIR",
+    ),
+    "podman": (
+        "BUILDAH_FORMAT", "BUILDAH_ISOLATION", "CONTAINERS_CONF", "CONTAINERS_CONF_OVERRIDE",
+        "CONTAINERS_REGISTRIES_CONF", "CONTAINERS_STORAGE_CONF", "CONTAINER_CONNECTION",
+        "CONTAINER_HOST", "CONTAINER_SSHKEY", "REGISTRY_AUTH_FILE", "XDG_CONFIG_HOME",
+        "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
+    ),
+}  # fmt: skip
 ANSWER_SECONDS: Final = 20.0
 ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 INSTALL: Final = {
@@ -61,9 +74,9 @@ class ContainerEngine:
         return f"{self.kind.value} {self.version}{' (rootless)' if self.rootless else ''}"
 
 
-def client_env(environ: Mapping[str, str]) -> dict[str, str]:
+def client_env(kind: EngineKind, environ: Mapping[str, str]) -> dict[str, str]:
     """What of the caller's environment says which engine to talk to."""
-    return {name: value for name, value in environ.items() if name.startswith(CLIENT_ENV)}
+    return {name: environ[name] for name in CLIENT_ENV[kind.value] if name in environ}
 
 
 def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> ContainerEngine:
@@ -72,7 +85,7 @@ def ask(kind: EngineKind, *, environ: Mapping[str, str], runner: Runner) -> Cont
     Raises HostError: no client, no answer, no permission, too old, another machine, another
     architecture.
     """
-    env = client_env(environ)
+    env = client_env(kind, environ)
     _refuse_elsewhere(kind, env)
     program = kind.value
     command = Command(

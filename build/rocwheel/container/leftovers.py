@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,17 +27,24 @@ class Leftover:
 
 
 def owner(pid: int | None = None) -> str:
-    """This process, told from every other of any time: process id, its start, the boot."""
+    """This process, told from every other of any time: its id, start, boot and id namespace."""
     pid = os.getpid() if pid is None else pid
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     started = stat.rpartition(")")[2].split()[19]
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{pid}:{started}:{boot}"
+    return f"{pid}:{started}:{boot}:{Path('/proc/self/ns/pid').stat().st_ino}"
 
 
-def is_alive(mark: str) -> bool:
-    """Whether the process that `owner` described still runs."""
-    pid = mark.partition(":")[0]
+def is_alive(mark: str) -> bool | None:
+    """Whether the process that `owner` described still runs.
+
+    None for one that cannot be seen from here: a job container that shares this machine's engine
+    counts its processes by itself.
+    """
+    pid, _, rest = mark.partition(":")
+    ours = owner().split(":")
+    if rest.split(":")[1:2] == ours[2:3] and rest.split(":")[2:] != ours[3:]:
+        return None
     try:
         return pid.isdigit() and owner(int(pid)) == mark
     except OSError:
@@ -58,14 +66,18 @@ def ours(engine: ContainerEngine, *, runner: Runner) -> tuple[Mapping[str, Any],
 
 
 def leftovers(engine: ContainerEngine, *, runner: Runner) -> tuple[Leftover, ...]:
-    """Containers of ours that nobody waits for. A kept one that still runs is none."""
+    """Containers of ours that nobody waits for. A kept one that still runs is none.
+
+    Neither is one that runs for somebody who cannot be seen from here: it ends with them.
+    """
     found = []
     for item in ours(engine, runner=runner):
         labels = item.get("Config", {}).get("Labels") or {}
         state = item.get("State", {}).get("Status", "")
         mark = labels.get(f"{LABEL}.owner", "")
         kept = labels.get(f"{LABEL}.purpose") == "kept" and state == "running"
-        if kept or is_alive(mark):
+        alive = is_alive(mark)
+        if kept or alive or (alive is None and state in {"created", "running"}):
             continue
         found.append(
             Leftover(
@@ -75,6 +87,16 @@ def leftovers(engine: ContainerEngine, *, runner: Runner) -> tuple[Leftover, ...
                 purpose=labels.get(f"{LABEL}.purpose", ""),
             )
         )
+    return tuple(found)
+
+
+def folders(root: Path) -> tuple[Path, ...]:
+    """Folders of runs below `root` whose process is gone: what a container was told lies there."""
+    found = []
+    for mark in sorted(root.glob("*/owner")):
+        with suppress(OSError):
+            if is_alive(mark.read_text(encoding="utf-8").strip()) is False:
+                found.append(mark.parent)
     return tuple(found)
 
 

@@ -20,7 +20,7 @@ from typing import IO, Final
 from rocwheel.container.leftovers import owner
 from rocwheel.container.spec import RUN, Spec
 from rocwheel.errors import CommandError, HostError, RocwheelError
-from rocwheel.files import locked
+from rocwheel.files import locked, write
 from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostProcess, HostRunner
 
 START_SECONDS: Final = 120.0
@@ -245,7 +245,7 @@ def _write(spec: Spec) -> None:
     try:
         spec.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         for name, text in spec.files.items():
-            (spec.folder / name).write_text(text, encoding="utf-8")
+            write(spec.folder / name, text.encode())  # one that is kept reads them meanwhile
     except OSError as exc:
         raise HostError(
             f"{exc.filename or spec.folder}: {exc.strerror}", hint="choose another --cache-dir"
@@ -323,10 +323,9 @@ def kept(
     Raises what `running` raises.
     """
     with locked(spec.folder.with_suffix(".lock")):
+        _write(spec)  # before the look: it may be about to end
         if not _runs(spec, runner):
             runner.run(spec.engine.remove(spec.name), check=False)
-            _write(spec)
-            (spec.folder / "alive").touch()
             done = runner.run(spec.start, check=False)
             if done.returncode:
                 raise refusal(spec, done.output)
@@ -345,7 +344,7 @@ def kept(
 def _runs(spec: Spec, runner: HostRunner) -> bool:
     asked = spec.engine.command("inspect", "--format={{.State.Running}}", spec.name)
     done = runner.run(asked, check=False)
-    return done.returncode == 0 and done.output.strip() == "true" and spec.folder.is_dir()
+    return done.returncode == 0 and done.output.strip() == "true"
 
 
 def _compare_kept(spec: Spec, runner: HostRunner) -> None:

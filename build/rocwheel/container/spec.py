@@ -22,8 +22,8 @@ GUEST_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 # The first process says the token, by which we know that our folders are the ones it sees, and
 # then reads a pipe whose other end is ours: when we end, it ends, and with it the container.
 FIRST: Final = 'cat "$0" && exec cat > /dev/null'
-# A kept container outlives us: it ends when nobody has touched a file for a while.
-KEPT: Final = 'cat "$0"; exec > /dev/null 2>&1 < /dev/null; while test -n "$(find "$1" -mmin "-$2")"; do sleep 5; done'  # noqa: E501
+# A kept container outlives us: it ends when nobody has touched a file for the minutes it holds.
+KEPT: Final = 'cat "$0"; exec > /dev/null 2>&1 < /dev/null; while test -n "$(find "$1" -mmin "-$(cat "$1")")"; do sleep 5; done'  # noqa: E501
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,16 +112,12 @@ class Spec:
         return f"rocwheel-{self.run}"
 
     def kept(self, minutes: int) -> Spec:
-        """The same as a container that outlives us; the same folders find the same one again."""
-        seen = [str(item) for item in (self.image, self.user, *self.mounts, self.network)]
-        key = hashlib.sha256("\0".join(seen).encode()).hexdigest()[:12]
-        return replace(
-            self,
-            run=f"kept-{key}",
-            folder=self.folder.with_name(f"kept-{key}"),
-            purpose="kept",
-            keep_minutes=minutes,
-        )
+        """The same as a container that outlives us; all that it was asked for finds it again."""
+        asked = replace(self, run="kept", folder=self.folder.parent, owner="", purpose="kept",
+                        keep_minutes=1)  # fmt: skip
+        key = hashlib.sha256("\0".join(asked.start.argv).encode()).hexdigest()[:12]
+        name = f"kept-{key}"
+        return replace(asked, run=name, folder=self.folder.with_name(name), keep_minutes=minutes)
 
     def commit(self, name: str) -> Command:
         """Keep the container as an image that says it cannot be traced to its inputs."""
@@ -146,7 +142,10 @@ class Spec:
     @property
     def files(self) -> Mapping[str, str]:
         """Names and contents of the files that must lie in `folder` before the start."""
-        return {"token": f"{self.run}\n", "passwd": self.user.passwd, "group": self.user.group}
+        owner = {"owner": f"{self.owner}\n"} if self.owner else {}
+        alive = {"alive": f"{self.keep_minutes}\n"} if self.keep_minutes else {}
+        own = {"token": f"{self.run}\n", "passwd": self.user.passwd, "group": self.user.group}
+        return own | owner | alive
 
     @property
     def start(self) -> Command:
@@ -188,10 +187,11 @@ class Spec:
     @property
     def prepare(self) -> Iterator[Command]:
         """For a dry run: commands that write what `folder` must hold."""
-        yield Command(argv=("mkdir", "-p", str(self.folder)))
-        for name, text in self.files.items():
-            script = 'printf %s "$1" > "$0"'
-            yield Command(argv=("sh", "-c", script, str(self.folder / name), text))
+        written = (str(item.host) for item in self.mounts if item.writable)
+        yield Command(argv=("mkdir", "-p", str(self.folder), *written))
+        for name, text in self.files.items():  # a line is a word: newlines cannot be pasted
+            script = 'printf "%s\\n" "$@" > "$0"'
+            yield Command(argv=("sh", "-c", script, str(self.folder / name), *text.splitlines()))
 
     def guest(self, host: Path) -> GuestPath:
         """Where commands see `host`. Raises HostError when no mount covers it."""
@@ -262,7 +262,7 @@ class Spec:
         token = f"{RUN}/token"
         if not self.keep_minutes:
             return ("-c", FIRST, token)
-        return ("-c", KEPT, token, f"{RUN}/alive", str(self.keep_minutes))
+        return ("-c", KEPT, token, f"{RUN}/alive")
 
 
 def devices(root: Path = Path("/")) -> tuple[DeviceNode, ...]:

@@ -25,7 +25,16 @@ from rocwheel.dist.build_request import Executor, Request
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.host import machine
 from rocwheel.host.machine import Interpreter
-from rocwheel.image import Found, ImageFacts, contents, obtain, recipe, registry, searching
+from rocwheel.image import (
+    Found,
+    ImageFacts,
+    contents,
+    inspect,
+    obtain,
+    recipe,
+    registry,
+    searching,
+)
 from rocwheel.image.found import INPUTS
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.source import SourceTree
@@ -229,6 +238,7 @@ def choose(
     """
     asked = request.executor
     if asked.kind == "host":
+        _refuse_container_options(asked)
         return BuildEnvironment(executor=asked, already_inside=_own_image(request))
     if not asked.image:
         raise ConfigError(
@@ -248,6 +258,8 @@ def choose(
                 runner=runner,
                 console=console,
             )
+        if asked.commit:
+            _refuse_to_hide(asked.commit, engine, runner)
         if asked.traceable and not found.traceable:
             raise ConfigError(
                 f"{found.reference}: somebody kept a container as this image",
@@ -260,6 +272,31 @@ def choose(
         console.info(f"   {engine}, image {found.reference} ({found.config[:19]})")
         console.info(f"   Bazel's sandbox there: {asked.strategy}")
     return place
+
+
+def _refuse_container_options(asked: Executor) -> None:
+    """Raise ConfigError for what a build on this machine would silently not do."""
+    inside = OWN_INPUTS.is_file()  # which image this is, who started the container says so
+    given = {
+        "--builder-image": "" if inside else asked.image,
+        "--commit": asked.commit,
+        "--keep-container": str(asked.keep_minutes or ""),
+    }
+    option = next((name for name, value in given.items() if value), "")
+    if option:
+        raise ConfigError(
+            f"{option}: this build has no container",
+            hint=f"add --executor=docker or podman, or leave {option} out",
+        )
+
+
+def _refuse_to_hide(name: str, engine: container.ContainerEngine, runner: Runner) -> None:
+    """Raise ConfigError when a kept container would take a traceable image's name."""
+    there = inspect(name, engine=engine, runner=runner)
+    if there and there.traceable:
+        raise ConfigError(
+            f"{name}: is an image already", hint="keep the container under another name"
+        )
 
 
 def _searched(

@@ -69,8 +69,8 @@ def build(
 ) -> Made:
     """Make the image of these inputs, unless the engine has it.
 
-    Raises HostError for a base without its package manager or a disk that is full; CommandError
-    for whatever else fails. Nothing is tagged unless all of it succeeded.
+    Raises HostError for what an engine says of a build that failed. Nothing is tagged unless all
+    of it succeeded.
     """
     there = existing(inputs, engine=engine, runner=runner)
     if there:
@@ -86,7 +86,7 @@ def build(
         try:
             runner.run(command, on_line=console.detail)
         except CommandError as exc:
-            raise _explained(inputs, exc) from exc
+            raise explained(inputs.reference, ingredients.base.reference, exc) from exc
         finally:
             runner.run(engine.command("rmi", "--no-prune", base), check=False)
     made = existing(inputs, engine=engine, runner=runner)
@@ -176,18 +176,30 @@ def _download(inputs: ImageInputs, context: Path) -> Command:
     )  # fmt: skip
 
 
-def _explained(inputs: ImageInputs, exc: CommandError) -> HostError | CommandError:
+def explained(what: str, base: str, exc: CommandError) -> HostError:
+    """Why an engine's `build` failed, from what it said; `what` was to be made on `base`."""
     said = exc.detail.lower()
-    if "neither apt-get nor dnf" in said:
-        return HostError(
-            f"{inputs.recipe.base.reference}: a base without its package manager",
-            hint="use a base with apt-get or dnf",
-            detail=exc.detail,
-        )
-    if "no space left" in said:
-        return HostError(
-            f"{inputs.reference}: the disk of the engine is full",
-            hint="free some space: rocwheel image prune",
-            detail=exc.detail,
-        )
-    return exc
+    known = (
+        (("neither apt-get nor dnf",), f"{base}: a base without its package manager",
+         "use a base with apt-get or dnf"),
+        (("no space left",), f"{what}: the disk of the engine is full",
+         "free some space: rocwheel image prune"),
+        (("network bridge not found", "could not resolve", "temporary failure resolving",
+          "cannot download", "unable to connect"),
+         f"{what}: a step that installs packages has no network",
+         "lend it this machine's: --build-network host"),
+        (("/bin/sh: no such file", "exec /bin/sh failed", '"/bin/sh": stat'),
+         f"{base}: a base without a shell", "use a base with apt-get or dnf"),
+        (("unable to locate package", "no match for argument"),
+         f"{what}: the base does not know a package of the recipe",
+         "see above which; `packages` in ci/images.yaml are those of its own distribution"),
+    )  # fmt: skip
+    for words, message, hint in known:
+        if any(word in said for word in words):
+            return HostError(message, hint=hint, detail=exc.detail)
+    last = exc.detail.strip().rpartition("\n")[2]
+    return HostError(
+        f"{what}: was not built: {last}",
+        hint="what the engine said is above; nothing was tagged",
+        detail=exc.detail,
+    )

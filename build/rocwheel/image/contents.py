@@ -24,7 +24,11 @@ echo "glibc $(getconf GNU_LIBC_VERSION 2>/dev/null)"
 test -x /opt/rocwheel/venv/bin/python && echo "tool /opt/rocwheel/venv/bin/python"
 test -f /opt/rocm/.info/version && echo "rocm /opt/rocm $(cat /opt/rocm/.info/version)"
 folders=$(echo "$PATH" | tr ':' ' ')
+seen=:
 for folder in $folders /opt/python/cp3*/bin; do
+    real=$(cd "$folder" 2>/dev/null && pwd -P) || continue
+    case "$seen" in *":$real:"*) continue ;; esac  # /bin is /usr/bin
+    seen="$seen$real:"
     for name in bazel bazelisk; do
         test -x "$folder/$name" || continue
         echo "bazel $folder/$name $("$folder/$name" --version 2>&1 | tail -n 1)"

@@ -8,6 +8,7 @@ import tarfile
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import IO, Any, Final
 
 from rocwheel.console import Console
@@ -17,8 +18,13 @@ from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.process import Runner
 
 INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was made from
+BUILDER: Final = f"{LABEL}.builder"  # the recipe of a builder image
+BASE: Final = "org.opencontainers.image.base.name"
 UNTRACEABLE: Final = f"{LABEL}.untraceable"  # a container that somebody kept as an image
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+# What every engine takes for a reference, id or short id; more than the grammar allows, and never
+# an option: https://github.com/distribution/reference
+_REFERENCE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]*\Z")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,17 +36,40 @@ class Found:
     config: str  # digest of its configuration: the same with every engine and registry
     digests: tuple[str, ...] = ()  # repository@digest, of the registries it came from
     architecture: str = ""
+    names: tuple[str, ...] = ()  # its tags with this engine
     created: str = ""
     size: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def made_at(self) -> datetime:
+        """When it was made, to the second. Raises HostError for an engine that does not say."""
+        try:
+            return datetime.fromisoformat(self.created[:19]).replace(tzinfo=timezone.utc)
+        except ValueError as exc:
+            raise HostError(
+                f"{self.reference}: its engine does not say when it was made", hint="make it again"
+            ) from exc
 
     @property
     def traceable(self) -> bool:
         return UNTRACEABLE not in self.labels
 
 
+def refuse_no_reference(text: str) -> None:
+    """Raises ConfigError for what no engine takes as the name of an image."""
+    if not _REFERENCE.match(text):
+        raise ConfigError(
+            f"{text!r}: no name of an image", hint="write NAME:TAG, or better NAME@sha256:…"
+        )
+
+
 def inspect(reference: str, *, engine: ContainerEngine, runner: Runner) -> Found | None:
-    """What the engine knows of an image; None when it has none of that name."""
+    """What the engine knows of an image; None when it has none of that name.
+
+    Raises ConfigError for what is no name.
+    """
+    refuse_no_reference(reference)
     asked = engine.command("image", "inspect", reference)
     try:
         documents = json.loads(runner.capture(asked))
@@ -68,6 +97,7 @@ def _found(
         config=config_digest,
         digests=tuple(document.get("RepoDigests") or ()),
         architecture=document.get("Architecture", ""),
+        names=tuple(document.get("RepoTags") or ()),
         created=document.get("Created", ""),
         size=int(document.get("Size", 0)),
         labels=dict(config.get("Labels") or {}),
@@ -154,17 +184,18 @@ def _not_pulled(reference: str, said: str) -> HostError:
 
 
 def superseded(engine: ContainerEngine, *, runner: Runner) -> tuple[Found, ...]:
-    """Builder images of ours that a newer one of the same recipe replaces."""
+    """Builder images of ours that a newer one of the same recipe, base and ROCm replaces."""
     listed = runner.capture(
-        engine.command("images", "--quiet", "--no-trunc", f"--filter=label={INPUTS}")
+        engine.command("images", "--quiet", "--no-trunc", f"--filter=label={BUILDER}")
     ).split()
     newest: dict[str, Found] = {}
     older: list[Found] = []
     for identity in dict.fromkeys(listed):
         item = inspect(identity, engine=engine, runner=runner)
-        if item is None or not item.traceable:
+        if item is None or not item.traceable or INPUTS not in item.labels:
             continue
-        key = item.labels.get(f"{LABEL}.builder", "") + item.labels.get(f"{LABEL}.rocm", "")
+        base = item.labels.get(BASE, "").partition("@")[0]
+        key = "\0".join((item.labels[BUILDER], base, item.labels.get(f"{LABEL}.rocm", "")))
         known = newest.get(key)
         if known is None or item.created > known.created:
             newest[key] = item

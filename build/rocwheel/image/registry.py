@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.console import Console
 from rocwheel.container import ContainerEngine
+from rocwheel.download import reason
 from rocwheel.errors import CommandError, HostError, StoreError
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.image.recipe import ImageInputs
@@ -28,8 +29,18 @@ MANIFESTS: Final = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
+INDEXES: Final = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
+PLATFORM: Final = {"os": "linux", "architecture": "amd64"}  # rocwheel builds for no other
 SECONDS: Final = 30.0
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
+# Names without a registry are Docker Hub's, which answers at another name than it is called by and
+# has its credentials under a third: https://docs.docker.com/reference/cli/docker/login/
+HUB: Final = ("docker.io", "index.docker.io")
+HUB_ADDRESS: Final = "registry-1.docker.io"
+HUB_CREDENTIALS: Final = "https://index.docker.io/v1/"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,23 +63,27 @@ def look(
 ) -> RemoteImage | None:
     """What a registry has under a tag or digest; None when nothing.
 
-    `config` is the client's file of credentials. Raises StoreError when the registry does not
-    answer as one, or its bytes are not those of its digests.
+    An index of images, which engines push since they add attestations, stands for its image for
+    this architecture. `config` is the client's file of credentials. Raises StoreError when the
+    registry does not answer as one, or its bytes are not those of its digests.
     """
     host, base = _base(repository)
-    answer = _get(session, f"{base}/manifests/{tag}", host, config, accept=", ".join(MANIFESTS))
+    accept = ", ".join((*MANIFESTS, *INDEXES))
+    answer = _get(session, f"{base}/manifests/{tag}", host, config, accept=accept)
     if answer is None:
         return None
     digest = f"sha256:{hashlib.sha256(answer).hexdigest()}"
     if tag.startswith("sha256:") and tag != digest:
         raise StoreError(f"{repository}@{tag}: the registry answers other bytes", hint="try again")
+    if chosen := _of_index(answer):
+        return look(repository, chosen, session=session, config=config)
     try:
         manifest: dict[str, Any] = json.loads(answer)
         described = manifest["config"]["digest"]
         layers = tuple((item["digest"], int(item["size"])) for item in manifest["layers"])
     except (ValueError, KeyError, TypeError) as exc:
         raise StoreError(
-            f"{repository}:{tag}: no image manifest", hint="name an image, not an index of images"
+            f"{repository}:{tag}: no image for linux/amd64", hint="name one that is"
         ) from exc
     content = _get(session, f"{base}/blobs/{described}", host, config)
     if content is None or f"sha256:{hashlib.sha256(content).hexdigest()}" != described:
@@ -80,6 +95,19 @@ def look(
     return RemoteImage(
         repository=repository, digest=digest, config=described, labels=labels, layers=layers
     )
+
+
+def _of_index(answer: bytes) -> str:
+    """The digest that an index of images names for this architecture; "" where there is none."""
+    try:
+        listed = json.loads(answer).get("manifests") or ()
+        for item in listed:
+            platform = item.get("platform") or {}
+            if all(platform.get(name) == value for name, value in PLATFORM.items()):
+                return str(item["digest"])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ""
+    return ""
 
 
 def find(
@@ -131,7 +159,7 @@ def push(
     runner.run(engine.command("tag", image.identity, name))
     insecure = (
         ("--tls-verify=false",)
-        if engine.kind.value == "podman" and repository.partition(":")[0] in LOOPBACK
+        if engine.kind.value == "podman" and is_loopback(repository.partition("/")[0])
         else ()
     )
     try:
@@ -172,9 +200,18 @@ def pull(
 
 
 def _base(repository: str) -> tuple[str, str]:
-    """The host of a repository, and the URL that its parts are below."""
+    """The host of a repository as it is called, and the URL that its parts are below."""
     host, _, name = repository.partition("/")
-    return host, f"{'http' if host.partition(':')[0] in LOOPBACK else 'https'}://{host}/v2/{name}"
+    if not name or not (set(".:") & set(host) or host == LOOPBACK[0]):
+        host, name = HUB[0], repository
+    if host in HUB:
+        return HUB[0], f"https://{HUB_ADDRESS}/v2/{name if '/' in name else f'library/{name}'}"
+    return host, f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{name}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a registry is on this machine, where engines speak without encryption too."""
+    return re.sub(r":\d+\Z", "", host) in LOOPBACK
 
 
 def _get(
@@ -209,9 +246,10 @@ def _ask(
         if answer.status_code == requests.codes.unauthorized:
             signed = {**headers, **_authorization(session, answer, host, config)}
             answer = session.request(method, url, headers=signed, data=body, timeout=SECONDS)
-    except requests.RequestException as exc:
+    except (requests.RequestException, ValueError) as exc:
         raise StoreError(
-            f"{url}: the registry does not answer: {exc}", hint="check its name and the network"
+            f"{url}: the registry does not answer: {reason(exc)}",
+            hint="check its name and the network",
         ) from exc
     return answer
 
@@ -252,8 +290,8 @@ def _credentials(host: str, config: Path) -> str:
         auths = json.loads(config.read_text(encoding="utf-8")).get("auths", {})
     except (OSError, ValueError):
         return ""
-    entry = auths.get(host) or auths.get(f"https://{host}") or {}
-    text = entry.get("auth", "")
+    names = (HUB_CREDENTIALS, *HUB) if host in HUB else (host, f"https://{host}")
+    text = next((auths[name].get("auth", "") for name in names if auths.get(name)), "")
     try:
         base64.b64decode(text, validate=True)
     except ValueError:

@@ -21,7 +21,7 @@ from rocwheel.console import Console
 from rocwheel.container import ContainerEngine
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.image.building import OCI
+from rocwheel.image.building import OCI, explained
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
@@ -233,8 +233,8 @@ def build(
 ) -> MadeImage:
     """Make the image, unless the engine has it.
 
-    Raises HostError for a full disk, ConfigError for libraries that nobody brings; CommandError for
-    whatever else fails. Nothing is tagged unless all of it succeeded.
+    Raises HostError for what an engine says of a build that failed. Nothing is tagged unless all
+    of it succeeded.
     """
     there = existing(plan, engine=engine, runner=runner)
     if there:
@@ -252,7 +252,7 @@ def build(
                 console.detail(str(command))
                 runner.run(command, on_line=console.detail)
         except CommandError as exc:
-            raise _explained(plan, exc) from exc
+            raise explained(plan.subject.reference, plan.base.reference, exc) from exc
         finally:
             runner.run(engine.command("rmi", "--no-prune", base), check=False)
     made = existing(plan, engine=engine, runner=runner)
@@ -275,23 +275,6 @@ def _context(plan: ImagePlan, *, with_rocm: bool, runner: HostRunner) -> Iterato
         if with_rocm:
             layer.write(context / "rocm.tar", plan.rocm.root, plan.closure)
         yield context
-
-
-def _explained(plan: ImagePlan, exc: CommandError) -> HostError | CommandError:
-    said = exc.detail.lower()
-    if "neither apt-get nor dnf" in said:
-        return HostError(
-            f"{plan.base.reference}: a base without its package manager",
-            hint="use a base with apt-get or dnf",
-            detail=exc.detail,
-        )
-    if "no space left" in said:
-        return HostError(
-            f"{plan.subject.reference}: the disk of the engine is full",
-            hint="free some space: ci_build image prune",
-            detail=exc.detail,
-        )
-    return exc
 
 
 _STEPS: Final = (

@@ -7,7 +7,7 @@ at a recorded image by writing that image's own manifest under it (OCI distribut
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +15,9 @@ import requests
 
 from rocwheel.console import Console
 from rocwheel.container import ContainerEngine
-from rocwheel.errors import ConfigError, PromotionError
+from rocwheel.errors import ConfigError, PromotionError, StoreError
 from rocwheel.image import registry
+from rocwheel.image.found import INPUTS
 from rocwheel.places import Place
 from rocwheel.process import HostRunner
 from rocwheel.release.operations import Who
@@ -49,6 +50,17 @@ def refuse_untried(
             hint="run it with --test; an image that failed is never pushed, build another",
         )
     return found
+
+
+def refuse_taken(plan: ImagePlan, to: Registry) -> None:
+    """Raise StoreError when the tag is another image's, before hours go into one for it."""
+    repository, tag = to.repository(plan.subject.repository), plan.subject.tag
+    there = registry.look(repository, tag, session=to.session, config=to.config)
+    if there and there.labels.get(INPUTS) != plan.digest:
+        raise StoreError(
+            f"{repository}:{tag}: is there, made from other inputs",
+            hint="nobody overwrites a tag: change the scheme in ci/images.yaml, or the repository",
+        )
 
 
 def push(
@@ -111,12 +123,14 @@ def describe(
 
 def trend(place: Place, found: ImageRecord) -> str:
     """How its size compares with the last one of its kind; "" for the first."""
-    kind = (found.recipe, found.profile, found.python, found.base)
+
+    def kind(item: ImageRecord) -> tuple[str, ...]:
+        return item.recipe, item.profile, item.python, item.base_name
+
     before = [
         item
         for item in record.records(place)
-        if (item.recipe, item.profile, item.python, item.base) == kind
-        and item.config != found.config
+        if kind(item) == kind(found) and item.config != found.config
     ]
     if not before or not before[-1].size:
         return ""
@@ -180,23 +194,24 @@ class Withdrawal:
     images: tuple[ImageRecord, ...]
 
 
-def withdrawal(place: Place, manifest: str) -> Withdrawal:
-    """Where moving tags go that point at images of a set that is taken back."""
-    known = {item.config: item for item in record.records(place)}
+def withdrawal(place: Place, manifest: str, *, listed: Collection[str]) -> Withdrawal:
+    """Where moving tags go that point at images of a set that is taken back.
+
+    `listed` are the sets that are released now: a tag goes to no image of another.
+    """
+    known = {(item.repository, item.config): item for item in record.records(place)}
     images = tuple(item for item in known.values() if item.manifest == manifest)
     bad = {item.config for item in images}
     found, stuck = [], []
     for last in record.moved_tags(place):
         if last.config not in bad:
             continue
-        earlier = _earlier(record.moves(place, last.repository, last.tag), bad)
-        target = next((known[item] for item in earlier if item in known), None)
+        history = record.moves(place, last.repository, last.tag)
+        earlier = (known.get((item.repository, item.config)) for item in reversed(history))
+        good = (item for item in earlier if item and item.manifest in {*listed} - {manifest})
+        target = next(good, None)
         if target:
             found.append((last, target))
         else:
             stuck.append(last)
     return Withdrawal(moves=tuple(found), stuck=tuple(stuck), images=images)
-
-
-def _earlier(history: tuple[TagMove, ...], bad: set[str]) -> Iterator[str]:
-    return (item.config for item in reversed(history) if item.config not in bad)

@@ -105,13 +105,13 @@ def load(path: Path, name: str) -> RuntimeRecipe:
     )
     if "runtime" not in whole:
         raise ConfigError(f"{path}: says nothing of runtime images", hint="add `runtime`")
-    fields = whole["runtime"].record(required=("recipes", "bases", "budgets", "files"))
+    fields = whole["runtime"].record(required=("recipes", "bases", "files"))
     recipes = fields["recipes"].mapping()
     entry = _named(name, recipes).record(
-        required=("repository", "unreleased", "tag", "requirements", "suites", "bases")
+        required=("repository", "unreleased", "tag", "requirements", "suites", "bases", "budgets")
     )
     bases = fields["bases"].mapping()
-    budgets = fields["budgets"].record(required=PROFILES)
+    budgets = entry["budgets"].record(required=PROFILES)
     chosen = tuple(
         _base(item.string(), _named(item.string(), bases)) for item in entry["bases"].sequence()
     )

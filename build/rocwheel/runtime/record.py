@@ -1,7 +1,8 @@
 """What the store remembers of runtime images: a record each, verdicts, and moves of tags.
 
-All is written once below `_rocwheel/images/` of the release prefix: a record under the digest of
-the image's configuration, verdicts under their own digests, moves of a tag under numbers.
+All is written once below `_rocwheel/images/` of the release prefix, under the digest of the image's
+configuration: a record for each reference it was pushed to, its SBOM, verdicts under their own
+digests; and beside them moves of a tag, under numbers.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ImageRecord(Value, frozen=True, kw_only=True):
     recipe: NonEmpty
     profile: NonEmpty
     python: NonEmpty
-    base: NonEmpty  # reference
+    base: NonEmpty  # reference, with the digest that was used
     base_config: Digest
     rocm: NonEmpty  # version
     rocm_sha256: Sha256OrNone
@@ -72,6 +73,11 @@ class ImageRecord(Value, frozen=True, kw_only=True):
     @property
     def repository(self) -> str:
         return self.reference.rpartition(":")[0]
+
+    @property
+    def base_name(self) -> str:
+        """The base without its digest, which each of its releases has anew."""
+        return self.base.partition("@")[0]
 
     @property
     def size(self) -> int:
@@ -108,16 +114,8 @@ def sbom_key(place: Place, config: str) -> str:
 def put(place: Place, record: ImageRecord, sbom: bytes) -> None:
     """Store a record and its SBOM, once. Raises ObjectDiffersError when others are there."""
     place.store.create(sbom_key(place, record.config), sbom, headers=place.record_headers)
-    key = f"{_folder(place, record.config)}record.json"
+    key = f"{_folder(place, record.config)}{_plain(record.reference)}/record.json"
     place.store.create(key, record.to_bytes(), headers=place.record_headers)
-
-
-def find(place: Place, config: str) -> ImageRecord | None:
-    """The record of an image. Raises ConfigError for one that is none."""
-    key = f"{_folder(place, config)}record.json"
-    if place.store.info(key) is None:
-        return None
-    return ImageRecord.from_bytes(place.store.read(key)[0], name=place.store.locate(key))
 
 
 def records(place: Place) -> tuple[ImageRecord, ...]:
@@ -170,8 +168,12 @@ def refusals(found: Mapping[str, ImageVerdict], suites: tuple[str, ...]) -> Iter
 
 
 def _moves_key(place: Place, repository: str, tag: str) -> str:
-    name = re.sub(r"[^A-Za-z0-9._-]", "_", repository)
-    return f"{_root(place)}tags/{name}/{tag}/"
+    return f"{_root(place)}tags/{_plain(repository)}/{tag}/"
+
+
+def _plain(name: str) -> str:
+    """A repository or reference as one part of a key."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)
 
 
 def moves(place: Place, repository: str, tag: str) -> tuple[TagMove, ...]:

@@ -43,6 +43,18 @@ def test_a_good_one_is_taken(engine):
     assert str(found.command("ps")) == "DOCKER_HOST=unix:///x.sock docker ps"
 
 
+def test_its_client_gets_no_password_that_a_job_keeps_beside(engine):
+    """What the client is given is shown: in dry runs, hints and with --debug."""
+    found = engine(out=json.dumps(GOOD))(
+        DOCKER_HOST="unix:///x.sock", DOCKER_PASSWORD="hunter2", DOCKER_AUTH_CONFIG="{}"
+    )
+    assert found.env == {"DOCKER_HOST": "unix:///x.sock"}
+    found = engine("podman", out=json.dumps(PODMAN))(
+        CONTAINERS_CONF="/c", CONTAINER_REGISTRY_TOKEN="hunter2"
+    )
+    assert found.env == {"CONTAINERS_CONF": "/c"}
+
+
 @pytest.mark.parametrize(
     ("document", "problem"),
     [

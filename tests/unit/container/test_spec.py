@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import subprocess
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -104,8 +105,28 @@ def test_the_same_folders_find_the_same_kept_container(spec, tmp_path):
     assert other.kept(30).name == spec.kept(30).name
     more = Mount(host=tmp_path, guest=GuestPath(PurePosixPath("/x")))
     assert replace(spec, mounts=(more,)).kept(30).name != spec.kept(30).name
+    for asked in (
+        {"sandbox": True},
+        {"limits": Limits(cpus="2")},
+        {"env": {"HTTP_PROXY": "http://p"}},
+        {"network": "host"},
+    ):
+        assert replace(spec, **asked).kept(30).name != spec.kept(30).name
+    assert spec.kept(60).start == spec.kept(30).start  # the minutes are read while it runs
+    assert spec.kept(60).files["alive"] == "60\n"
     assert "--detach" in words(spec.kept(30))
     assert "--interactive" not in words(spec.kept(30))
+
+
+def test_what_a_dry_run_shows_first_makes_all_that_is_mounted(spec, tmp_path):
+    """Pasted as it is printed, where a line is a line."""
+    caches = Mount(host=tmp_path / "a b", guest=GuestPath(PurePosixPath("/c")), writable=True)
+    spec = replace(spec, mounts=(caches,))
+    for command in spec.prepare:
+        assert "\n" not in str(command)
+        subprocess.run(str(command), shell=True, check=True)
+    assert {file.name: file.read_text() for file in spec.folder.iterdir()} == spec.files
+    assert (tmp_path / "a b").is_dir()
 
 
 def test_a_command_in_it_is_one_line_that_can_be_pasted(spec):

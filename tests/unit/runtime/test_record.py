@@ -88,10 +88,16 @@ def move(number: int, letter: str) -> TagMove:
 def test_a_record_comes_back_as_it_was_and_is_never_overwritten(place):
     record.put(place, image("b"), b"{}")
     record.put(place, image("b"), b"{}")
-    assert record.find(place, digest("b")) == image("b")
-    assert record.find(place, digest("c")) is None
+    assert record.records(place) == (image("b"),)
     with pytest.raises(ObjectDiffersError):
         record.put(place, changed(image("b"), by="eve"), b"{}")
+
+
+def test_an_image_may_lie_in_two_registries(place):
+    mirror = changed(image("b"), reference="there/rocm/jax:b", digest=digest("7"))
+    record.put(place, image("b"), b"{}")
+    record.put(place, mirror, b"{}")
+    assert record.records(place) == (image("b"), mirror)
 
 
 def test_records_are_listed_the_oldest_first(place):
@@ -135,16 +141,26 @@ def test_a_tag_goes_back_to_the_newest_image_of_another_set(place):
         record.put(place, image(letter, manifest), b"{}")
     for number, letter in enumerate("bcde"):
         record.add_move(place, move(number, letter))
-    found = publishing.withdrawal(place, "f" * 64)
+    listed = {letter * 64 for letter in "aef"}
+    found = publishing.withdrawal(place, "f" * 64, listed=listed)
     assert [(last.config, to.config) for last, to in found.moves] == [(digest("e"), digest("c"))]
     assert [item.config for item in found.images] == [digest("d"), digest("e")]
     assert not found.stuck
 
 
+def test_a_tag_goes_back_to_no_set_that_was_taken_back_too(place):
+    for letter, manifest in (("b", "a"), ("c", "e"), ("d", "f")):
+        record.put(place, image(letter, manifest), b"{}")
+    for number, letter in enumerate("bcd"):
+        record.add_move(place, move(number, letter))
+    found = publishing.withdrawal(place, "f" * 64, listed={"a" * 64, "f" * 64})
+    assert [to.config for _, to in found.moves] == [digest("b")]
+
+
 def test_a_tag_that_was_never_elsewhere_has_nowhere_to_go(place):
     record.put(place, image("b", "f"), b"{}")
     record.add_move(place, move(0, "b"))
-    found = publishing.withdrawal(place, "f" * 64)
+    found = publishing.withdrawal(place, "f" * 64, listed={"f" * 64})
     assert not found.moves
     assert found.stuck == (move(0, "b"),)
 
@@ -160,5 +176,9 @@ def test_growth_is_told_against_the_last_of_its_kind(place):
     assert publishing.trend(place, image("b")) == ""
     record.put(place, image("b", size=100), b"{}")
     assert publishing.trend(place, image("c", size=125)) == "+25.0 % against here/rocm/jax:b"
+    monthly = changed(image("b", size=100), reference="here/rocm/jax:f", config=digest("f"),
+                      base="ubuntu@sha256:new", time="2026-01-09")  # fmt: skip
+    record.put(place, monthly, b"{}")
+    assert publishing.trend(place, image("c", size=125)) == "+25.0 % against here/rocm/jax:f"
     other = changed(image("d", size=125), profile="devel")
     assert publishing.trend(place, other) == ""
