@@ -39,14 +39,8 @@ from rocwheel.console import silent  # noqa: E402
 from rocwheel.gate.suite import suites  # noqa: E402
 from rocwheel.index import channels  # noqa: E402
 from rocwheel.ledger import verdicts  # noqa: E402
-from rocwheel.ledger.nights import (  # noqa: E402
-    Cell,
-    Index,
-    NightPlan,
-    Nights,
-    WheelRecipe,
-    now_text,
-)
+from rocwheel.ledger.nights import Cell, Index, NightPlan, Nights, WheelRecipe  # noqa: E402
+from rocwheel.model import timestamp  # noqa: E402
 from rocwheel.pipeline import artifacts  # noqa: E402
 from rocwheel.pipeline.cell import Worker  # noqa: E402
 from rocwheel.pipeline.local import Capacity, Ending, LocalEngine, critical_paths  # noqa: E402
@@ -94,7 +88,7 @@ def engine(folder: Path) -> dict[str, float]:
     target = (f"--store={(folder / 'store').as_uri()}",)
     nights.add(
         NightPlan(
-            night="n", made=now_text(now()), by="me", tool=__version__, target=target, recipes=(),
+            night="n", made=timestamp(now()), by="me", tool=__version__, target=target, recipes=(),
             cells=cells,
         )
     )  # fmt: skip

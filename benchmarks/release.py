@@ -42,8 +42,9 @@ from rocwheel.entry import Entry  # noqa: E402
 from rocwheel.index.serve import Site  # noqa: E402
 from rocwheel.ledger.state import Action, File, Holding, IndexState, Known, Listing, Standing  # noqa: E402
 from rocwheel.manifest import Manifest  # noqa: E402
+from rocwheel.parallel import each  # noqa: E402
 from rocwheel.release import operations, wheelset  # noqa: E402
-from rocwheel.store import Options, each  # noqa: E402
+from rocwheel.store import Options  # noqa: E402
 
 PLUGIN, PJRT, JAXLIB = "jax-rocm7-plugin", "jax-rocm7-pjrt", "jaxlib"
 MIB = 1 << 20

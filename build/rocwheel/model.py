@@ -11,6 +11,7 @@ import enum
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from datetime import datetime, timezone
 from itertools import zip_longest
 from typing import Final
 
@@ -30,6 +31,22 @@ def is_sha256(text: str) -> bool:
 def is_commit(text: str) -> bool:
     """Whether `text` is a whole git commit: 40 lower-case hexadecimal digits."""
     return re.fullmatch(r"[0-9a-f]{40}", text) is not None
+
+
+def timestamp(when: datetime) -> str:
+    """A time as records and pages have it: ISO 8601, UTC, whole seconds, `Z`."""
+    return when.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def moment(text: str) -> datetime:
+    """The time that a record has. Raises ConfigError for none, or for one without an offset."""
+    try:
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise ConfigError(f"{text!r} is no time", hint="use the record as rocwheel wrote it")
+    return found
 
 
 class WheelKind(enum.Enum):

@@ -20,7 +20,8 @@ from rocwheel.errors import (
     RefusedError,
     StoreError,
 )
-from rocwheel.store import Ability, Headers, Info, Options, Store, each, open_store, sha256_of
+from rocwheel.parallel import each
+from rocwheel.store import Ability, Headers, Info, Options, Store, open_store, sha256_of
 
 HEADERS = Headers(content_type="text/plain", cache_control="max-age=60")
 LIMITS = {"put_limit": 6 << 20, "part_size": 5 << 20}  # S3's smallest part

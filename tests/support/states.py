@@ -6,7 +6,7 @@ from datetime import datetime, timedelta, timezone
 from zlib import crc32
 
 import amdgpu_family_matrix as matrix
-from rocwheel.ledger.nights import now_text
+from rocwheel.model import timestamp
 from rocwheel.report.night_page import CellSummary, FamilySummary, NightSummary, WheelSize
 from rocwheel.verdict import State
 
@@ -43,13 +43,13 @@ def summary(
                         reason="" if state is State.PASS else f"made up: {state.value} in test_a.py::test_b",
                         link=f"v2-staging/{family.name}/_rocwheel/report.html", log="_rocwheel/log",
                         host="node-1", attempts=1, milliseconds=600_000 + 1000 * number,
-                        time=now_text(made),
+                        time=timestamp(made),
                     )
                 )  # fmt: skip
     return NightSummary(
         night=f"{made:%Y-%m-%d}",
-        made=now_text(made),
-        written=now_text(made),
+        made=timestamp(made),
+        written=timestamp(made),
         by="timer",
         tool="0.1.0",
         cells=(
@@ -67,7 +67,7 @@ def _family(name: str, number: int) -> FamilySummary:
     return FamilySummary(
         family=name,
         green="a" * 64,
-        green_since=now_text(FIRST + timedelta(days=number - 1)),
+        green_since=timestamp(FIRST + timedelta(days=number - 1)),
         jax="0.9.1",
         rocm="7.10.0",
         pythons=PYTHONS,

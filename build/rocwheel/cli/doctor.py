@@ -23,7 +23,7 @@ from rocwheel.dist import readiness
 from rocwheel.dist.readiness import NOTE
 from rocwheel.download import shown_setting
 from rocwheel.errors import HostError
-from rocwheel.host import machine
+from rocwheel.host import cgroup
 from rocwheel.index import channels
 from rocwheel.store import Store
 
@@ -73,7 +73,7 @@ def doctor(app: App, options: DoctorOptions) -> int:
         rows = room.examine(_place(app, options), room.Purpose(options.purpose))
         return _show(app, (*rows, *_settings(app)))
     planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
-    needs = tuple(readiness.examine(planned, runner=app.runner, memory=machine.memory()))
+    needs = tuple(readiness.examine(planned, runner=app.runner, memory=cgroup.memory()))
     return _show(app, needs, install=readiness.install_lines(needs))
 
 

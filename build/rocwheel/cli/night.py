@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -106,14 +105,14 @@ def run_here(
     workers: int,
 ) -> tuple[Book, dict[str, CellStanding]]:
     """Run a night on this machine until nothing more can be done. Raises InterruptError."""
-    cpus = cgroup.cpus(Path("/"), online=len(os.sched_getaffinity(0)))
+    cpus = cgroup.cpus()
     night, old = book.plan.night, []
     logs = app.cache / "nightly" / night
     logs.mkdir(parents=True, exist_ok=True)
     capacity = local.Capacity(
         workers=workers or 2 * cpus,
         cpus=cpus,
-        memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
+        memory_mib=cgroup.memory() >> 20,
         gpus=len(accelerators.amd(Path("/"), app.environ).devices),
         disk=app.cache,
     )

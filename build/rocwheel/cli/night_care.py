@@ -26,7 +26,8 @@ from rocwheel.cli.night import (
 from rocwheel.cli.target import PersonOptions, StoreOptions
 from rocwheel.console import columns, count, duration
 from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.ledger.nights import Book, HostMark, Order, moment, now_text
+from rocwheel.ledger.nights import Book, HostMark, Order
+from rocwheel.model import moment, timestamp
 from rocwheel.pipeline import artifacts, notify, slurm, standing
 from rocwheel.pipeline import cell as cells
 from rocwheel.pipeline.standing import CellStanding
@@ -179,7 +180,7 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
         cell=options.cell,
         by=options.who(app).by,
         reason=options.reason,
-        time=now_text(app.now()),
+        time=timestamp(app.now()),
         seen=len(book.attempts.get(options.cell, ())),
     )
     said = f"{night}: {action} {options.cell}".rstrip() + f" by {order.by}: {order.reason}"
@@ -246,7 +247,7 @@ def _cleared(app: App, options: NightClearOptions) -> HostMark:
         quarantined=False,
         by=options.who(app).by,
         reason=options.reason,
-        time=now_text(app.now()),
+        time=timestamp(app.now()),
     )
 
 

@@ -13,9 +13,10 @@ from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.night import NightTarget
 from rocwheel.cli.target import FamiliesOptions, judging
 from rocwheel.errors import ConfigError, ObjectMissingError
+from rocwheel.parallel import each
 from rocwheel.pipeline import summing
 from rocwheel.report import night_page as page
-from rocwheel.store import HTML, Headers, each
+from rocwheel.store import HTML, Headers
 
 
 @group("report")

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import click
 
-from rocwheel import files
+from rocwheel import files, parallel
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.options import listed
 from rocwheel.errors import HostError, WheelError
 from rocwheel.model import gfx_target
-from rocwheel.wheel import diff_page, rename, show, together
+from rocwheel.wheel import diff_page, rename, show
 from rocwheel.wheel import inspect as inspection
 from rocwheel.wheel import policy as policies
 from rocwheel.wheel import repair as repairing
@@ -92,7 +92,7 @@ def wheel() -> None:
 @_wheels
 def inspect(app: App, options: WheelsOptions) -> None:
     """Show names, sizes, shared objects, GPU code, provenance."""
-    reports = together.each(inspection.inspect_with_manifest, options.paths(app))
+    reports = parallel.each(inspection.inspect_with_manifest, options.paths(app))
     width = shutil.get_terminal_size().columns
     app.emit(
         {"wheels": [show.document(report) for report in reports]},
@@ -231,13 +231,13 @@ def repair(app: App, options: WheelRepairOptions) -> None:
     copied.
     """
     rules = options.load(app)
-    plans = together.each(partial(repairing.plan_repair, policy=rules), options.paths(app))
+    plans = parallel.each(partial(repairing.plan_repair, policy=rules), options.paths(app))
     if options.dry_run:
         documents = [show.plan_document(plan) for plan in plans]
         text = "\n".join(f"would repair {plan}" for plan in plans)
         app.emit({"dry_run": True, "wheels": documents}, text)
         return
-    results = together.each(partial(_repaired, app, options), plans)
+    results = parallel.each(partial(_repaired, app, options), plans)
     documents = [show.result_document(*both) for both in zip(plans, results, strict=True)]
     app.emit({"wheels": documents}, "\n".join(str(result.path) for result in results))
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from packaging.utils import parse_wheel_filename
 
-from rocwheel import bazel, source, wheelhouse
+from rocwheel import bazel, parallel, source, wheelhouse
 from rocwheel.build_record import BazelRecord, BuildRecord, FindingRecord
 from rocwheel.console import Console
 from rocwheel.container import Mount
@@ -22,7 +22,6 @@ from rocwheel.manifest import Manifest, RocmSource, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
 from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
-from rocwheel.wheel import together
 from rocwheel.wheel.inspect import WheelReport
 from rocwheel.wheel.repair import Grafting, repair
 from rocwheel.wheel.verify import Expectation, verify
@@ -101,7 +100,7 @@ def _wheels(
         for invocation, done in runs.done
         for kind in invocation.kinds
     ]
-    judged = together.each(
+    judged = parallel.each(
         lambda cell: _wheel(
             inputs, *cell, into=scratch, grafting=grafting, runner=runner, console=console
         ),

@@ -6,7 +6,6 @@ wheelhouse's last build where there is one.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from rocwheel.console import duration, size
 from rocwheel.dist import inputs
 from rocwheel.dist.build_request import Plan, Request
 from rocwheel.errors import RocwheelError
+from rocwheel.host import cgroup
 from rocwheel.process import HostRunner
 
 GIB: Final = 1 << 30
@@ -140,7 +140,7 @@ def _disk(planned: Plan) -> Iterator[BuildNeed]:
 
 
 def _jobs(memory: int) -> BuildNeed:
-    cpus = len(os.sched_getaffinity(0))
+    cpus = cgroup.cpus()
     fitting = max(1, memory // JOB_MEMORY)
     found = f"{size(memory)} for {cpus} jobs; a job takes up to {size(JOB_MEMORY)}"
     remedy = "" if fitting >= cpus else f"add --bazel-options=--jobs={fitting}"

@@ -6,6 +6,7 @@ Linux control groups are read below `root` (the machine's is `/`).
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -16,10 +17,21 @@ from typing import Final
 THREAD_VARIABLES: Final = ("MKL_NUM_THREADS", "NPROC", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def cpus(root: Path, *, online: int) -> int:
-    """CPUs this process may keep busy: `online` (its affinity), or less by a cgroup's quota."""
+def cpus(root: Path = Path("/"), *, online: int = 0) -> int:
+    """CPUs this process may keep busy: `online` (0: its affinity), or less by a cgroup's quota."""
+    online = online or len(os.sched_getaffinity(0))
     quotas = [quota for folder in _folders(root, "cpu") if (quota := _quota(folder))]
     return max(1, min([online, *(int(quota) for quota in quotas)]))
+
+
+def memory(root: Path = Path("/")) -> int:
+    """Bytes of memory this process may use: the machine's, or less by a cgroup's limit."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for folder in _folders(root, "memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            with suppress(OSError, ValueError):  # ValueError: `max`
+                found.append(int((folder / name).read_text(encoding="ascii")))
+    return min(found)
 
 
 def oom_kills(root: Path) -> int:

@@ -135,15 +135,6 @@ def preferred(name: str, candidates: Sequence[_T], path: Callable[[_T], str]) ->
     return max(candidates, key=rank)
 
 
-def memory(limit: Path = Path("/sys/fs/cgroup/memory.max")) -> int:
-    """Bytes of memory this process may use: the machine's, or what its control group allows."""
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        return min(whole, int(limit.read_text()))
-    except (OSError, ValueError):  # no control groups of the second kind, or `max`
-        return whole
-
-
 @dataclass(frozen=True, kw_only=True)
 class CompilerPair:
     """A C compiler, its C++ twin, and their major version."""

@@ -17,8 +17,9 @@ from rocwheel.download import Client, DownloadError, Retry
 from rocwheel.entry import Entry, rank
 from rocwheel.errors import ObjectMissingError, ObjectStaleError, RefusedError, StoreError
 from rocwheel.index.page import Page, Root, links, mark
+from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import Headers, Info, each, pause
+from rocwheel.store import Headers, Info, pause
 
 Shown: TypeAlias = "Page | Root"
 

@@ -32,8 +32,9 @@ from rocwheel.ledger.state import (
     skipped,
     touched,
 )
+from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import each, pause
+from rocwheel.store import pause
 from rocwheel.values import Value, decoded
 
 LIMIT: Final = 256 << 20  # bytes of an object that is read as a whole

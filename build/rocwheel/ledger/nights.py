@@ -13,7 +13,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from typing import Final
 
 from rocwheel.errors import (
@@ -22,9 +22,10 @@ from rocwheel.errors import (
     ObjectMissingError,
     ObjectStaleError,
 )
-from rocwheel.model import suggest
+from rocwheel.model import suggest, timestamp
+from rocwheel.parallel import each
 from rocwheel.places import OURS
-from rocwheel.store import JSON, TEXT, Headers, Store, each
+from rocwheel.store import JSON, TEXT, Headers, Store
 from rocwheel.values import Value
 
 ROOT: Final = f"{OURS}/nights"
@@ -34,7 +35,6 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 SWAPS: Final = 8  # attempts to replace an object that others replace too
 LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
 AS_JSON: Final = Headers(content_type=JSON)
-TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class Needs(Value, frozen=True, kw_only=True):
@@ -206,15 +206,6 @@ class Book:
     quarantined: Mapping[str, HostMark]
 
 
-def now_text(now: datetime) -> str:
-    """A moment as the records of a night write it: UTC, to the second."""
-    return now.astimezone(timezone.utc).strftime(TIME)
-
-
-def moment(text: str) -> datetime:
-    return datetime.strptime(text, TIME).replace(tzinfo=timezone.utc)
-
-
 class Nights:
     """The nights of a store. Every method raises StoreError."""
 
@@ -231,7 +222,7 @@ class Nights:
     def check_clock(self, now: datetime) -> None:
         """Refuse to write with a clock that is far off the store's. Raises ConfigError."""
         key = f"{ROOT}/clock.json"
-        self._swap(key, lambda _old: f'"{now_text(now)}"\n'.encode())
+        self._swap(key, lambda _old: f'"{timestamp(now)}"\n'.encode())
         info = self.store.info(key)
         off = abs(info.modified - now) if info else timedelta(0)
         if off > LATE:

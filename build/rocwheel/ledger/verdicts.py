@@ -16,8 +16,9 @@ from typing import Final
 
 from rocwheel.errors import ConfigError, ObjectMissingError
 from rocwheel.ledger.state import IndexState, Standing
+from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import TEXT, Headers, Info, each, replaced
+from rocwheel.store import TEXT, Headers, Info, replaced
 from rocwheel.verdict import State, Verdict
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for

@@ -13,8 +13,9 @@ from rocwheel import files
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.errors import ObjectDiffersError, ObjectMissingError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest
+from rocwheel.parallel import each
 from rocwheel.places import OURS
-from rocwheel.store import JSON, WHEEL, Headers, Store, each
+from rocwheel.store import JSON, WHEEL, Headers, Store
 
 
 def key(inputs: str, name: str = "") -> str:

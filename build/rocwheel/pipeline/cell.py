@@ -33,17 +33,8 @@ from rocwheel.errors import (
     RocwheelError,
     StoreError,
 )
-from rocwheel.ledger.nights import (
-    Begun,
-    Book,
-    Cell,
-    CellAttempt,
-    Ended,
-    HostMark,
-    Nights,
-    moment,
-    now_text,
-)
+from rocwheel.ledger.nights import Begun, Book, Cell, CellAttempt, Ended, HostMark, Nights
+from rocwheel.model import moment, timestamp
 from rocwheel.pipeline import artifacts, standing
 from rocwheel.pipeline.standing import CellStanding, Phase
 from rocwheel.process import Command, HostRunner, stop
@@ -153,7 +144,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         host=worker.host,
         engine=worker.engine,
         job=worker.job,
-        time=now_text(worker.now()),
+        time=timestamp(worker.now()),
     )
     last = max((item.number for item in where.attempts), default=0)
     number = nights.begin(night, begun, known=last)
@@ -168,7 +159,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         reason=outcome.reason,
         exit_code=outcome.exit_code,
         began=begun.time,
-        time=now_text(worker.now()),
+        time=timestamp(worker.now()),
         milliseconds=round(1000 * (time.monotonic() - started)),
         manifest=outcome.manifest,
         link=outcome.link,
@@ -390,7 +381,7 @@ def lost(
             state=state.value,
             reason=why,
             began=begun.time,
-            time=now_text(worker.now()),
+            time=timestamp(worker.now()),
             milliseconds=max(0, round(1000 * took)),
             written_by=worker.engine,
         ),
@@ -422,7 +413,7 @@ def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
             quarantined=True,
             by="nightly",
             reason=why,
-            time=now_text(worker.now()),
+            time=timestamp(worker.now()),
         )
     )
     return True

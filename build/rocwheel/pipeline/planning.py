@@ -22,16 +22,16 @@ from rocwheel.errors import ConfigError
 from rocwheel.gate import provisioning
 from rocwheel.gate.suite import history, suites
 from rocwheel.index.channels import Channel, Retention
-from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe, now_text
+from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe
 from rocwheel.manifest import Manifest
-from rocwheel.model import suggest
+from rocwheel.model import moment, suggest, timestamp
+from rocwheel.parallel import each
 from rocwheel.pipeline import artifacts
 from rocwheel.pipeline.settings import NightSettings, overlaid
 from rocwheel.pipeline.standing import SILENT
 from rocwheel.release import status
-from rocwheel.release.retention import moment
 from rocwheel.release.wheelset import rocm_major
-from rocwheel.store import Store, each
+from rocwheel.store import Store
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -184,7 +184,7 @@ def plan(
     made.end()
     return NightPlan(
         night=setting.night,
-        made=now_text(setting.now),
+        made=timestamp(setting.now),
         by=setting.by,
         tool=__version__,
         target=setting.target,
@@ -209,7 +209,7 @@ def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
     return replace(
         old,
         night=night,
-        made=now_text(now),
+        made=timestamp(now),
         by=by,
         tool=__version__,
         cells=cells,

@@ -20,22 +20,13 @@ from pathlib import Path
 from typing import Final
 
 from rocwheel.errors import CommandError, ConfigError, HostError, ObjectMissingError
-from rocwheel.ledger.nights import (
-    AS_JSON,
-    Begun,
-    Book,
-    Cell,
-    CellAttempt,
-    Needs,
-    Nights,
-    moment,
-    now_text,
-)
+from rocwheel.ledger.nights import AS_JSON, Begun, Book, Cell, CellAttempt, Needs, Nights
+from rocwheel.model import moment, timestamp
+from rocwheel.parallel import each
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Worker, lost
 from rocwheel.pipeline.standing import CellStanding, Phase
 from rocwheel.process import Command, Runner
-from rocwheel.store import each
 from rocwheel.values import Value
 from rocwheel.verdict import State
 
@@ -183,7 +174,7 @@ class SlurmEngine:
         self, group: Sequence[Cell], token: str, jobs: Mapping[str, str], book: Book
     ) -> Submitted:
         names = tuple(cell.name for cell in group)
-        record = Submission(token=token, cells=names, time=now_text(self.worker.now()))
+        record = Submission(token=token, cells=names, time=timestamp(self.worker.now()))
         key = self.nights.key(self.night, f"slurm/{token}.json")
         store = self.nights.store
         if store.info(key) is None:
@@ -424,7 +415,7 @@ def _tell(
             host="",
             engine="slurm",
             job=task,
-            time=now_text(worker.now()),
+            time=timestamp(worker.now()),
         )
         number = nights.begin(book.plan.night, begun)
         never = CellAttempt(number=number, begun=begun, ended=None)

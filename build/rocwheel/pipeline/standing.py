@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order, moment
+from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order
+from rocwheel.model import moment
 from rocwheel.verdict import State
 
 TESTS: Final = frozenset({"gate", "merge"})

@@ -9,14 +9,15 @@ from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import manifests
-from rocwheel.ledger.nights import Book, moment, now_text
+from rocwheel.ledger.nights import Book
 from rocwheel.manifest import Manifest
-from rocwheel.model import WheelKind
+from rocwheel.model import WheelKind, moment, timestamp
+from rocwheel.parallel import each
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.standing import CellStanding, Phase
 from rocwheel.release import status
 from rocwheel.report.night_page import CellSummary, FamilySummary, NightSummary, WheelSize
-from rocwheel.store import Store, each
+from rocwheel.store import Store
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -57,7 +58,7 @@ def summary(
     return NightSummary(
         night=book.plan.night,
         made=book.plan.made,
-        written=now_text(now),
+        written=timestamp(now),
         by=book.plan.by,
         tool=book.plan.tool,
         cells=tuple(_cell(item) for item in found.values()),

@@ -18,11 +18,12 @@ from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.index.page import Link, links, mark
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, Holding, IndexState, Transition
+from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.audit import downloaded
 from rocwheel.release.operations import Operation, Who
-from rocwheel.store import Counter, each
+from rocwheel.store import Counter
 from rocwheel.values import replace
 
 

@@ -23,9 +23,11 @@ from rocwheel.index.publish import forms
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import IndexState, Standing
 from rocwheel.manifest import Manifest
+from rocwheel.model import timestamp
+from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, retention, status, wheelset
-from rocwheel.store import Counter, advance, each
+from rocwheel.store import Counter, advance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,5 +257,5 @@ def downloaded(place: Place, filename: str, count: Counter | None) -> Iterator[D
             path=Path(file.name),
             sha256=digest.hexdigest(),
             size=info.size,
-            modified=info.modified.strftime("%Y-%m-%dT%H:%M:%SZ"),
+            modified=timestamp(info.modified),
         )

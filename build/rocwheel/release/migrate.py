@@ -21,10 +21,10 @@ from rocwheel.entry import Entry
 from rocwheel.errors import ConfigError, StoreError
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, Holding, IndexState, Standing, Transition
+from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
 from rocwheel.release.operations import Operation, Who
-from rocwheel.store import each
 
 # Earlier versions know schema 1 only, and read every intent of a place or a set before they write.
 STOP: Final = b'{"moved": "this place has a log now: use a newer rocwheel", "schema": 2}\n'

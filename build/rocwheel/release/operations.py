@@ -23,8 +23,10 @@ from rocwheel.index.publish import await_public, claimed, settle
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, Holding, IndexState, Transition, apply, in_order, touched
 from rocwheel.manifest import WheelEntry
+from rocwheel.model import timestamp
+from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import Info, each
+from rocwheel.store import Info
 from rocwheel.wheel.metadata import WheelName
 
 ATTEMPTS: Final = 60  # commits that fail because somebody else was faster
@@ -41,7 +43,7 @@ class Who:
 
     @property
     def time(self) -> str:
-        return self.now.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return timestamp(self.now)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,11 @@ from typing import Any, Final
 
 from amdgpu_family_matrix import Bypass, Family, Level
 from rocwheel.console import count
+from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest
+from rocwheel.model import moment
 from rocwheel.values import replace
 from rocwheel.verdict import Demand, KnownSuite, State, Verdict
 
@@ -308,11 +310,10 @@ def _rocm_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
 
 def _time_doubts(verdict: Verdict, now: datetime) -> Iterator[str]:
     try:
-        started, ended = (datetime.fromisoformat(text.replace("Z", "+00:00"))
-                          for text in (verdict.started, verdict.ended))  # fmt: skip
+        started, ended = map(moment, (verdict.started, verdict.ended))
         if not started <= ended <= now + SKEW:
             yield f"the suite began at {verdict.started} and ended at {verdict.ended}"
-    except (ValueError, TypeError):  # no time, or one without an offset
+    except ConfigError:
         yield f"the verdict has no time: {verdict.started!r}, {verdict.ended!r}"
 
 

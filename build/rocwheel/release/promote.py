@@ -22,12 +22,13 @@ from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
 from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest, WheelEntry
+from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.release import operations, policy, wheelset
 from rocwheel.release.operations import Operation, Tally, Who, short, stored
 from rocwheel.release.policy import Approval, Decision
 from rocwheel.release.stage import holding
-from rocwheel.store import Ability, Info, Store, each, replaced
+from rocwheel.store import Ability, Info, Store, replaced
 from rocwheel.values import replace
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import timedelta
 from typing import Any
 
 from rocwheel.entry import version_of
@@ -18,10 +18,11 @@ from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel, Retention
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition, in_order
+from rocwheel.model import moment
+from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
 from rocwheel.release.operations import Operation, Who, short
-from rocwheel.store import each
 from rocwheel.values import replace
 
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, unfinished uploads, files that no set holds
@@ -227,8 +228,3 @@ def _newest(state: IndexState, count: int) -> set[str]:
         found.sort(key=lambda item: item.first, reverse=True)
         kept.update(item.id for item in found[:count])
     return kept
-
-
-def moment(text: str) -> datetime:
-    """A record's time."""
-    return datetime.fromisoformat(text.removesuffix("Z")).replace(tzinfo=timezone.utc)

@@ -17,9 +17,10 @@ from rocwheel.ledger import log, manifests
 from rocwheel.ledger.state import Action, Holding, IndexState, Standing, Transition
 from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind
+from rocwheel.parallel import each
 from rocwheel.release import operations, wheelset
 from rocwheel.release.operations import Operation, Who, short
-from rocwheel.store import Store, each
+from rocwheel.store import Store
 from rocwheel.values import replace
 
 

@@ -15,12 +15,12 @@ from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import IndexState, Known, Standing
 from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest
+from rocwheel.model import moment
+from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, policy
 from rocwheel.release.operations import short
 from rocwheel.release.policy import Decision
-from rocwheel.release.retention import moment
-from rocwheel.store import each
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,8 +27,9 @@ from rocwheel.entry import Entry, parsed, version_of
 from rocwheel.errors import ConfigError, PromotionError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind, project_name
+from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import Info, Store, each
+from rocwheel.store import Info, Store
 from rocwheel.wheel.metadata import KeyValueText, WheelName, dist_info
 from rocwheel.wheel.zip_reader import ZipArchive
 

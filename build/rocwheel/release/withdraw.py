@@ -15,10 +15,11 @@ from rocwheel.entry import Entry, version_of
 from rocwheel.errors import ConfigError, ObjectMissingError, PromotionError
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
+from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.release import operations, wheelset
 from rocwheel.release.operations import Operation, Who, short
-from rocwheel.store import each, replaced
+from rocwheel.store import replaced
 from rocwheel.values import replace
 
 DONE: Final = {

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from rocwheel.assets import style, template, text
 from rocwheel.console import duration, size
+from rocwheel.model import timestamp
 from rocwheel.values import Value
 from rocwheel.verdict import State
 
@@ -219,7 +220,7 @@ def render(
         css=style("report/assets/page.css", "report/assets/state.css"),
         js=text("report/assets/state.js"),
         title=title,
-        made=now.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        made=timestamp(now),
         max_age_hours=max_age_hours,
         newest=newest,
         families=newest.families if newest else (),

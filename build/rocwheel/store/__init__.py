@@ -13,14 +13,12 @@ import enum
 import hashlib
 import random
 import re
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
 from rocwheel import files
@@ -28,8 +26,6 @@ from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectStaleError
 
 Body: TypeAlias = "bytes | Path"
 Counter: TypeAlias = "Callable[[int], None]"  # called with bytes that passed since the last call
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 TRIED: Final = "_ROCWHEEL_STORE"  # the variable that hands a store's URL and `tried` on
 BLOCK: Final = 1 << 20
@@ -211,34 +207,6 @@ def open_store(url: str, options: Options | None = None) -> Store:
 
         return S3Store(*address, options)
     raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")
-
-
-def each(work: Callable[[Item], Result], items: Iterable[Item], /, *, threads: int) -> list[Result]:
-    """Do `work` for every item in parallel; results in order, the first failure raised.
-
-    What has not started when something fails, or on Ctrl-C, is not started any more.
-    """
-    stopped = threading.Event()
-
-    def guarded(item: Item) -> Result:
-        if stopped.is_set():
-            raise CancelledError
-        try:
-            return work(item)
-        except BaseException:
-            stopped.set()
-            raise
-
-    with ThreadPoolExecutor(max_workers=threads) as pool:
-        try:
-            futures = [pool.submit(guarded, item) for item in items]
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for failure in filter(None, (future.exception() for future in done)):
-                if not isinstance(failure, CancelledError):
-                    raise failure
-            return [future.result() for future in futures]
-        finally:
-            stopped.set()
 
 
 def sha256_of(body: Body) -> str:

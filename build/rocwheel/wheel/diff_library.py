@@ -12,8 +12,9 @@ from collections import Counter
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from rocwheel import parallel
 from rocwheel.console import count, size
-from rocwheel.wheel import hip, together
+from rocwheel.wheel import hip
 from rocwheel.wheel.elf import Budget, ElfError, ElfFacts, Scan
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class _Read(NamedTuple):
 
 def compare(old: SharedObject, new: SharedObject) -> Iterator[Row]:
     """What differs, by aspect. Raises WheelError for a broken ELF file."""
-    olds, news = together.each(_read, (old, new))
+    olds, news = parallel.each(_read, (old, new))
     yield from _tables(olds.facts, news.facts)
     yield from _sections(olds.facts.sections, news.facts.sections)
     yield from _bundles(olds.facts.bundles, news.facts.bundles)
@@ -169,7 +170,7 @@ def _code(old: SharedObject, olds: _Read, new: SharedObject, news: _Read) -> Ite
         for number, both in enumerate(pairs)
         if olds.digests[number] != news.digests[number] and _same_sizes(*both)
     ]
-    digests = together.each(
+    digests = parallel.each(
         lambda item: _digests(*item),
         ((old, olds.facts.bundles, maybe), (new, news.facts.bundles, maybe)),
     )

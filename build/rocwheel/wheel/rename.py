@@ -13,9 +13,10 @@ import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from rocwheel import parallel
 from rocwheel.console import brief
 from rocwheel.errors import ConfigError, WheelError
-from rocwheel.wheel import requirements, together
+from rocwheel.wheel import requirements
 from rocwheel.wheel.metadata import (
     KeyValueText,
     RecordRow,
@@ -162,7 +163,7 @@ def plan_retag(
                 draft.edit(f"{draft.folder}/WHEEL", wheel.to_bytes())
             return draft.rename(after)
 
-    return tuple(together.each(plan, paths))
+    return tuple(parallel.each(plan, paths))
 
 
 def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, ...]:
@@ -199,7 +200,7 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
             )
             return draft.rename(replace(name, version_text=str(new)), notes=notes)
 
-    return tuple(together.each(plan, paths))
+    return tuple(parallel.each(plan, paths))
 
 
 def apply(plans: Iterable[Rename], folder: Path) -> tuple[Path, ...]:
@@ -224,7 +225,7 @@ def _write(plans: Iterable[Rename], outbox: Outbox) -> tuple[Path, ...]:
                 )
                 return box.write(str(plan.after), parts, archive)
 
-        return tuple(together.each(write, plans))
+        return tuple(parallel.each(write, plans))
 
 
 def check(plans: Iterable[Rename], folder: Path) -> None:

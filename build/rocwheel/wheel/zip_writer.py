@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rocwheel.errors import HostError, WheelError
-from rocwheel.wheel import together
+from rocwheel.host import cgroup
 from rocwheel.wheel.zip_reader import (
     CENTRAL,
     END,
@@ -294,7 +294,7 @@ def deflated(content: Iterator[bytes]) -> Iterator[bytes]:
         packer = zlib.compressobj(LEVEL, zlib.DEFLATED, -15)
         yield packer.compress(first) + packer.flush()
         return
-    width = together.cores()
+    width = cgroup.cpus()
     waiting: deque[Future[bytes]] = deque()
     with ThreadPoolExecutor(width) as pool:
         window = b""

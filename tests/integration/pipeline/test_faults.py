@@ -20,7 +20,8 @@ from support.faults import KINDS, Fault
 from rocwheel import __version__
 from rocwheel.console import silent
 from rocwheel.errors import RocwheelError
-from rocwheel.ledger.nights import Cell, NightPlan, Nights, Order, now_text
+from rocwheel.ledger.nights import Cell, NightPlan, Nights, Order
+from rocwheel.model import timestamp
 from rocwheel.pipeline import cell as cells
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Signals, Worker, lost
@@ -84,7 +85,7 @@ class Stage:
             before = (made[-1].name,) if made else ()
             made.append(Cell(name=cell, kind="gate", argv=argv, settled=before, limit=60))
         plan = NightPlan(
-            night=name, made=now_text(now()), by="me", tool=__version__,
+            night=name, made=timestamp(now()), by="me", tool=__version__,
             target=(f"--store={self.url}",), recipes=(), cells=tuple(made), attempts=3,
         )  # fmt: skip
         self.faults.arm(None)
@@ -151,7 +152,7 @@ def test_a_cell_whose_kth_request_fails_is_known_and_its_failure_never_becomes_a
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_written_of_a_night_is_there_or_can_be_written_again(stage, kind):
     """A plan, an order, a summary, the end of a night."""
-    order = Order(action="stop", by="me", reason="why", time=now_text(now()))
+    order = Order(action="stop", by="me", reason="why", time=timestamp(now()))
     acts = {
         "order": lambda night: stage.nights.order(night, order),
         "summary": lambda night: stage.nights.put_summary(night, b"{}"),

@@ -27,8 +27,9 @@ from rocwheel.index.channels import Prefixes
 from rocwheel.index.page import links
 from rocwheel.index.serve import Site
 from rocwheel.ledger import log
+from rocwheel.parallel import each
 from rocwheel.release import audit, operations
-from rocwheel.store import Headers, Options, each, open_store
+from rocwheel.store import Headers, Options, open_store
 from rocwheel.values import replace
 
 FULL = os.environ.get("ROCWHEEL_CAMPAIGN") == "full"

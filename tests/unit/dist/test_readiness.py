@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,7 @@ from rocwheel.build_record import BazelRecord, BuildRecord, InvocationRecord
 from rocwheel.console import duration
 from rocwheel.dist import readiness
 from rocwheel.dist.readiness import GIB
-from rocwheel.host import machine
+from rocwheel.host import cgroup
 
 ROOT = Path(__file__).parents[3]
 
@@ -71,11 +70,12 @@ def test_a_linker_that_is_missed_comes_with_one_line_for_each_kind_of_system(exa
     assert install == ("apt-get install binutils", "dnf install binutils-gold")
 
 
-def test_memory_decides_how_many_jobs_are_proposed(examined):
-    cpus = len(os.sched_getaffinity(0))
-    needs, _ = examined(memory=4 * GIB)
-    assert ("--jobs=1" in needs["memory"].remedy) is (cpus > 1)
-    assert examined(memory=4 * GIB * cpus)[0]["memory"].remedy == ""
+def test_memory_and_the_cpus_of_the_control_group_decide_how_many_jobs_are_proposed(
+    examined, monkeypatch
+):
+    monkeypatch.setattr(cgroup, "cpus", lambda: 3)
+    assert examined(memory=8 * GIB)[0]["memory"].remedy == "add --bazel-options=--jobs=2"
+    assert examined(memory=12 * GIB)[0]["memory"].remedy == ""
 
 
 def test_an_incomplete_rocm_is_told_before_anything_is_built(examined, tmp_path):
@@ -128,11 +128,3 @@ def test_the_time_is_read_from_the_record_that_a_build_leaves(examined, tmp_path
     (folder / "build.json").write_bytes(record.to_bytes())
     said = examined()[0]["time"].found
     assert said == f"the last build took {duration(7260)} for 24690 actions"
-
-
-def test_memory_is_what_the_control_group_allows(tmp_path):
-    limit = tmp_path / "memory.max"
-    limit.write_text("1048576\n")
-    assert machine.memory(limit) == 1 << 20
-    limit.write_text("max\n")
-    assert machine.memory(limit) == machine.memory(tmp_path / "none") > 1 << 20

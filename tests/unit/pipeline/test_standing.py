@@ -6,7 +6,8 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from rocwheel.ledger.nights import Begun, Book, Cell, CellAttempt, Ended, NightPlan, Order, now_text
+from rocwheel.ledger.nights import Begun, Book, Cell, CellAttempt, Ended, NightPlan, Order
+from rocwheel.model import timestamp
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.local import critical_paths
 from rocwheel.pipeline.standing import Phase
@@ -24,11 +25,11 @@ CELLS = (
 def attempt(
     number: int, cell: str, state: str | None, *, plan: str = "p", age: int = 60
 ) -> CellAttempt:
-    began = now_text(NOW - timedelta(seconds=age))
+    began = timestamp(NOW - timedelta(seconds=age))
     begun = Begun(token=str(number), cell=cell, plan=plan, host="h", engine="local", time=began)
     ended = state and Ended(
         cell=cell, plan=plan, host="h", engine="local", state=state, reason=f"was {state}",
-        began=began, time=now_text(NOW), milliseconds=1,
+        began=began, time=timestamp(NOW), milliseconds=1,
     )  # fmt: skip
     return CellAttempt(number=number, begun=begun, ended=ended or None)
 
@@ -36,7 +37,7 @@ def attempt(
 def book(orders: tuple[Order, ...] = (), attempts: int = 2, **said: str | None) -> Book:
     """Each argument is the states of a cell's attempts, comma-separated; `-` has not ended."""
     plan = NightPlan(
-        night="n", made=now_text(NOW), by="me", tool="1", target=(), recipes=(), cells=CELLS,
+        night="n", made=timestamp(NOW), by="me", tool="1", target=(), recipes=(), cells=CELLS,
         attempts=attempts,
     )  # fmt: skip
     tries = {
@@ -55,7 +56,7 @@ def stand(*args, **said):
 
 
 def order(action: str, cell: str = "", seen: int = 0) -> Order:
-    return Order(action=action, cell=cell, by="me", reason="why", time=now_text(NOW), seen=seen)
+    return Order(action=action, cell=cell, by="me", reason="why", time=timestamp(NOW), seen=seen)
 
 
 def test_before_anything_ran_everything_waits_and_only_the_first_is_ready():

@@ -12,7 +12,7 @@ from support import wheels
 from support.wheels import File, make_elf
 
 from rocwheel.cli import main
-from rocwheel.wheel import together
+from rocwheel.host import cgroup
 from rocwheel.wheel.zip_reader import ZipArchive
 
 OUT = "out"
@@ -313,7 +313,7 @@ def test_several_wheels_are_handled_at_once_and_told_in_order(
             met.append(archive.path.name)
 
     met: list[str] = []
-    monkeypatch.setattr(together, "cores", lambda: 2)
+    monkeypatch.setattr(cgroup, "cpus", lambda: 2)
     monkeypatch.setattr(ZipArchive, "__init__", wait)
     assert main(["wheel", name, *MANY[name], *several]) in (0, 6)
     assert names_in(capsys.readouterr().out) == several

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from support import wheels
 from support.wheels import Entry, File, Wheel, Zip
 
+from rocwheel import parallel
 from rocwheel.errors import HostError, WheelError
-from rocwheel.wheel import together, zip_writer
+from rocwheel.host import cgroup
+from rocwheel.wheel import zip_writer
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.zip_reader import ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox
@@ -277,7 +279,7 @@ def test_a_large_file_is_compressed_from_disk(tmp_path: Path) -> None:
 def test_a_stream_packed_on_all_cores_is_one_stream_that_any_number_makes(pieces, cores) -> None:
     with pytest.MonkeyPatch.context() as patch:
         made = b"".join(zip_writer.deflated(iter(pieces)))
-        patch.setattr(together, "cores", lambda: cores)
+        patch.setattr(cgroup, "cpus", lambda: cores)
         assert b"".join(zip_writer.deflated(iter(pieces))) == made
     inflate = zlib.decompressobj(-15)
     assert inflate.decompress(made) == b"".join(pieces)
@@ -295,8 +297,8 @@ def test_a_set_is_handled_in_order_and_ends_with_its_first_error() -> None:
             raise WheelError(str(number))
         return number
 
-    assert together.each(work, range(5), at_once=3) == [0, 1, 2, 3, 4]
-    assert together.each(work, [], at_once=3) == []
+    assert parallel.each(work, range(5), threads=3) == [0, 1, 2, 3, 4]
+    assert parallel.each(work, [], threads=3) == []
     with pytest.raises(WheelError, match="5"):
-        together.each(work, range(1000), at_once=3)
+        parallel.each(work, range(1000), threads=3)
     assert len(begun) < 500

@@ -11,7 +11,7 @@ from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Accelerator, Allotment, Maker
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
-from rocwheel.host import cgroup, machine
+from rocwheel.host import cgroup
 
 HOST_MEMORY: Final = 6 << 30  # bytes of the host for a process that shares a GPU
 MOST_JOBS: Final = 16  # processes on one GPU
@@ -81,7 +81,7 @@ def _jobs(request: GateRequest, allotment: Allotment, usable: int) -> int:
     if request.jobs or not need:
         return max(1, request.jobs)
     least = min(device.memory for device in allotment.devices)
-    host = machine.memory() // HOST_MEMORY // len(allotment.devices)
+    host = cgroup.memory() // HOST_MEMORY // len(allotment.devices)
     return max(1, min(least // need, usable, host, MOST_JOBS))
 
 

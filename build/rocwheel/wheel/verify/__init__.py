@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rocwheel import parallel
 from rocwheel.errors import RocmError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind
-from rocwheel.wheel import together
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.judge import Expectation, Judge
@@ -120,7 +120,7 @@ def verify_set(
             return found
         return (finding("set.double", "one of several wheels for one Python"), *found)
 
-    return dict(zip(paths, together.each(judge, paths), strict=True))
+    return dict(zip(paths, parallel.each(judge, paths), strict=True))
 
 
 def _cell(name: WheelName) -> tuple[object, ...]:
@@ -153,7 +153,7 @@ def verify_wheelhouse(
             return found
         return (finding("set.manifest", "listed more than once in the manifest"), *found)
 
-    judged = together.each(judge, entries.values())
+    judged = parallel.each(judge, entries.values())
     found = {folder / name: findings for name, findings in zip(entries, judged, strict=True)}
     for path in sorted(folder.glob("*.whl")):
         if path not in found:

@@ -111,7 +111,7 @@ def test_the_cpu_is_taken_only_when_named_or_nothing_else_is_needed(host):
 
 
 def test_processes_share_a_gpu_where_the_suite_says_what_one_takes(host, monkeypatch):
-    monkeypatch.setattr(devices.machine, "memory", lambda: 1 << 40)
+    monkeypatch.setattr(devices.cgroup, "memory", lambda: 1 << 40)
     found = share(asked(memory=2), host(*mi300x(2)))
     assert [lane.name for lane in found] == [f"gpu{g}.{n}" for g in (0, 1) for n in range(8)]
     assert [lane.env["HIP_VISIBLE_DEVICES"] for lane in found] == ["0"] * 8 + ["1"] * 8
@@ -135,5 +135,5 @@ def test_processes_share_a_gpu_where_the_suite_says_what_one_takes(host, monkeyp
 def test_memory_cpus_and_what_was_asked_limit_the_processes_of_a_gpu(
     host, monkeypatch, changes, host_gib, jobs
 ):
-    monkeypatch.setattr(devices.machine, "memory", lambda: host_gib << 30)
+    monkeypatch.setattr(devices.cgroup, "memory", lambda: host_gib << 30)
     assert devices.choose(asked(**changes), host(*mi300x(1))).jobs == jobs

@@ -13,7 +13,6 @@ from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.machine.slots import Patience, Slots
 from rocwheel.gate.setup_errors import InfraError
-from rocwheel.host import cgroup
 
 
 def gpus(count):
@@ -162,66 +161,3 @@ def test_an_unreadable_quarantine_counts_as_one(slots):
     path = slots.quarantine(gpus(1)[0], "x")
     path.write_text("{")
     assert "unreadable" in slots.quarantined(gpus(1)[0])
-
-
-def group(root, files, line="0::/\n"):
-    for name, text in {"proc/self/cgroup": line, **files}.items():
-        path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    return root
-
-
-@pytest.mark.parametrize(
-    ("files", "line", "expected"),
-    [
-        ({}, "0::/\n", 128),
-        ({"sys/fs/cgroup/cpu.max": "max 100000\n"}, "0::/\n", 128),
-        ({"sys/fs/cgroup/cpu.max": "250000 100000\n"}, "0::/\n", 2),
-        ({"sys/fs/cgroup/cpu.max": "50000 100000\n"}, "0::/\n", 1),
-        # a limit on an outer group holds for the inner one
-        (
-            {"sys/fs/cgroup/a/cpu.max": "400000 100000\n", "sys/fs/cgroup/a/b/cpu.max": "max 1\n"},
-            "0::/a/b\n",
-            4,
-        ),
-        # a container whose /proc names the host's path
-        ({"sys/fs/cgroup/cpu.max": "300000 100000\n"}, "0::/kubepods/pod7/c1\n", 3),
-        (
-            {
-                "sys/fs/cgroup/cpu,cpuacct/d/cpu.cfs_quota_us": "600000\n",
-                "sys/fs/cgroup/cpu,cpuacct/d/cpu.cfs_period_us": "100000\n",
-            },
-            "4:cpu,cpuacct:/d\n3:memory:/d\n",
-            6,
-        ),
-        (
-            {
-                "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1\n",
-                "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
-            },
-            "4:cpu:/\n",
-            128,
-        ),
-    ],
-)
-def test_cpus_are_those_of_the_control_group(tmp_path, files, line, expected):
-    assert cgroup.cpus(group(tmp_path, files, line), online=128) == expected
-
-
-def test_affinity_may_be_less_than_the_quota(tmp_path):
-    files = {"sys/fs/cgroup/cpu.max": "800000 100000\n"}
-    assert cgroup.cpus(group(tmp_path, files), online=2) == 2
-
-
-def test_kills_for_memory_are_counted(tmp_path):
-    assert cgroup.oom_kills(tmp_path) == 0
-    two = group(tmp_path / "v2", {"sys/fs/cgroup/memory.events": "low 0\noom 2\noom_kill 2\n"})
-    assert cgroup.oom_kills(two) == 2
-    old = {"sys/fs/cgroup/memory/memory.oom_control": "under_oom 0\noom_kill 5\n"}
-    assert cgroup.oom_kills(group(tmp_path / "v1", old, "3:memory:/\n")) == 5
-
-
-def test_thread_pools_share_the_cpus():
-    assert set(cgroup.thread_environment(3).values()) == {"3"}
-    assert set(cgroup.thread_environment(0).values()) == {"1"}
