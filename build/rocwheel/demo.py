@@ -223,7 +223,7 @@ def night(
     inputs = [resolving.tool_of(ours, runner), source.commit, source.digest, sha256, list(argv)]
     recipe = WheelRecipe(
         name=FAMILY,
-        inputs=hashlib.sha256(canonical_json(inputs)).hexdigest(),
+        inputs=files.sha256(canonical_json(inputs)),
         jax=FAMILY,
         jax_repository="",
         jax_commit=source.commit or source.digest,

@@ -90,10 +90,12 @@ def _opened(path: Path, *, shared: bool, mode: int) -> Lock:
         return Lock(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
 
 
-def sha256(source: Path | Iterable[bytes]) -> str:
-    """The SHA-256 of a file, or of blocks. Raises OSError, with the file's name."""
+def sha256(source: Path | bytes | Iterable[bytes]) -> str:
+    """The SHA-256 of a file, of bytes, or of blocks. Raises OSError, with the file's name."""
     digest = hashlib.sha256()
-    if isinstance(source, Path):
+    if isinstance(source, bytes):
+        digest.update(source)
+    elif isinstance(source, Path):
         with source.open("rb", buffering=0) as file:
             while block := file.read(BLOCK):
                 digest.update(block)

@@ -7,12 +7,12 @@ own `~/.bazelrc` is not read. What cannot work is refused here, before Bazel sta
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Final
 
+from rocwheel import files
 from rocwheel.bazel.binary import BazelBinary
 from rocwheel.bazel.remote import LOCAL, Remote
 from rocwheel.errors import ConfigError
@@ -119,7 +119,7 @@ class BuildSpec:
         repositories.
         """
         key = self.tree_key or str(self.workspace)
-        name = hashlib.sha256(key.encode()).hexdigest()[:16]
+        name = files.sha256(key.encode())[:16]
         return GuestPath(self.caches.output_user_root / name)
 
 
@@ -167,7 +167,7 @@ class BazelInvocation:
     @property
     def key(self) -> str:
         """The same for the same build, whatever ran before: to compare it with the last run."""
-        return hashlib.sha256("\0".join(self.command_line().argv).encode()).hexdigest()[:16]
+        return files.sha256("\0".join(self.command_line().argv).encode())[:16]
 
     def command_line(self, *more: str) -> Command:
         """What to start; `more` are options of this one run, put last before the targets."""

@@ -8,7 +8,6 @@ only the user can read, outside every workspace.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import socket
 import time
@@ -18,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
+from rocwheel import files
 from rocwheel.download import reason
 from rocwheel.errors import ConfigError
 
@@ -84,7 +84,7 @@ class Remote:
         """The rc file below `folder` that gives Bazel the headers; None without headers."""
         if not self.headers:
             return None
-        key = hashlib.sha256(self.header_lines.encode()).hexdigest()[:16]
+        key = files.sha256(self.header_lines.encode())[:16]
         return folder / f"headers-{key}.bazelrc"
 
     @property
@@ -260,7 +260,7 @@ def _ask_cache(remote: Remote, release: tuple[int, ...]) -> tuple[str, str]:
 def _ask_for_nothing(session: requests.Session, base: str) -> str:
     """Ask for an entry that no cache has: it must say so, and soon."""
     started = time.monotonic()
-    url = f"{base}/ac/{hashlib.sha256(PROBE).hexdigest()}"
+    url = f"{base}/ac/{files.sha256(PROBE)}"
     found = session.get(url, timeout=SLOW_SECONDS, allow_redirects=False)
     took = time.monotonic() - started
     if found.status_code not in OK and found.status_code != NOT_FOUND:
@@ -272,7 +272,7 @@ def _ask_for_nothing(session: requests.Session, base: str) -> str:
 
 def _ask_to_keep(session: requests.Session, base: str) -> tuple[str, str]:
     """Store a few bytes and ask for them again."""
-    url = f"{base}/cas/{hashlib.sha256(PROBE).hexdigest()}"
+    url = f"{base}/cas/{files.sha256(PROBE)}"
     stored = session.put(url, data=PROBE, timeout=SLOW_SECONDS, allow_redirects=False)
     if stored.status_code not in OK:
         return "", f"{base}: answers {stored.status_code} {stored.reason} to an upload"

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rocwheel import container, home, rocm, source
+from rocwheel import container, files, home, rocm, source
 from rocwheel.cli.app import App
 from rocwheel.cli.command import (
     DryRun,
@@ -420,7 +420,7 @@ def _pushed(
             plan, made, to, engine=engine, runner=app.runner, console=app.console
         )
     bill = sbom.write(plan, made.image.config, system, now=made.image.made_at)
-    found = publishing.describe(plan, made, remote, passed, sbom=packages.sha256(bill), who=who)
+    found = publishing.describe(plan, made, remote, passed, sbom=files.sha256(bill), who=who)
     if grown := publishing.trend(wanted.place, found):
         app.console.info(f"   size: {grown}")
     record.put(wanted.place, found, bill)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
+from rocwheel import files
 from rocwheel.container.engine import ContainerEngine, EngineKind
 from rocwheel.errors import HostError
 from rocwheel.process import Command, GuestPath
@@ -115,7 +115,7 @@ class Spec:
         """The same as a container that outlives us; all that it was asked for finds it again."""
         asked = replace(self, run="kept", folder=self.folder.parent, owner="", purpose="kept",
                         keep_minutes=1)  # fmt: skip
-        key = hashlib.sha256("\0".join(asked.start.argv).encode()).hexdigest()[:12]
+        key = files.sha256("\0".join(asked.start.argv).encode())[:12]
         name = f"kept-{key}"
         return replace(asked, run=name, folder=self.folder.with_name(name), keep_minutes=minutes)
 

@@ -27,7 +27,6 @@ from rocwheel.gate.environment import Environment, InstallPlan, WheelsUnderTest
 from rocwheel.gate.request import Host
 from rocwheel.gate.setup_errors import InfraError
 from rocwheel.host.machine import Interpreter
-from rocwheel.store import sha256_of
 from rocwheel.values import Value, canonical_json
 
 FOLDER: Final = "gate/environments"
@@ -62,7 +61,7 @@ class EnvironmentInputs:
         """A digest of it; where the wheels lie does not matter, what is in them does."""
         binary = Path(str(self.interpreter.executable)).resolve()
         asked = self.plan(Path("/"))
-        return sha256_of(
+        return files.sha256(
             canonical_json(
                 {
                     "wheels": sorted([w.filename, w.sha256] for w in self.wheels.wheels),

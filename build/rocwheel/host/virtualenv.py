@@ -9,7 +9,6 @@ cut short.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import shutil
@@ -29,7 +28,7 @@ def python(lock: Path, *, environ: Mapping[str, str]) -> Path:
     Raises HostError or CommandError, with what to do, when the environment cannot be made.
     """
     home = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    key = hashlib.sha256(lock.read_bytes() + f"{sys.version}{sys.executable}".encode()).hexdigest()
+    key = files.sha256(lock.read_bytes() + f"{sys.version}{sys.executable}".encode())
     target = home / "rocwheel" / "environments" / key[:16]
     marker = target / ".complete"
     executable = target / "bin" / "python"

@@ -6,7 +6,6 @@ The API is OCI's distribution specification; no referrers API is needed.
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from rocwheel import files
 from rocwheel.console import Console
 from rocwheel.container import ContainerEngine
 from rocwheel.download import reason
@@ -72,7 +72,7 @@ def look(
     answer = _get(session, f"{base}/manifests/{tag}", host, config, accept=accept)
     if answer is None:
         return None
-    digest = f"sha256:{hashlib.sha256(answer).hexdigest()}"
+    digest = f"sha256:{files.sha256(answer)}"
     if tag.startswith("sha256:") and tag != digest:
         raise StoreError(f"{repository}@{tag}: the registry answers other bytes", hint="try again")
     if chosen := _of_index(answer):
@@ -86,7 +86,7 @@ def look(
             f"{repository}:{tag}: no image for linux/amd64", hint="name one that is"
         ) from exc
     content = _get(session, f"{base}/blobs/{described}", host, config)
-    if content is None or f"sha256:{hashlib.sha256(content).hexdigest()}" != described:
+    if content is None or f"sha256:{files.sha256(content)}" != described:
         raise StoreError(
             f"{repository}:{tag}: its configuration {described} is missing or damaged",
             hint="push the image again under a new tag",

@@ -7,7 +7,6 @@ an operation, so of two that decided on the same state one wins and the other de
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -15,8 +14,10 @@ from typing import Final
 
 import msgspec
 
+from rocwheel import files
 from rocwheel.errors import (
     ConfigError,
+    ObjectDiffersError,
     ObjectMissingError,
     ObjectStaleError,
     RefusedError,
@@ -34,7 +35,7 @@ from rocwheel.ledger.state import (
 )
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import pause
+from rocwheel.store import pause, replaced
 from rocwheel.values import Value, decoded
 
 LIMIT: Final = 256 << 20  # bytes of an object that is read as a whole
@@ -105,7 +106,7 @@ def commit(place: Place, entry: Transition) -> str:
     that cannot be read either, RefusedError where the store did not let us write.
     """
     key, body = place.log(entry.number), entry.to_bytes()
-    digest = hashlib.sha256(body).hexdigest()
+    digest = files.sha256(body)
     problem: StoreError | None = None
     for tried in range(TRIES):
         if tried:
@@ -164,8 +165,11 @@ def save(place: Place, state: IndexState) -> IndexState:
     return saved
 
 
-def small(place: Place, key: str) -> bytes:
-    """An object that is read as a whole. Raises ObjectMissingError, HugeError."""
+def small(place: Place, key: str, *, sha256: str | None = None) -> bytes:
+    """An object that is read as a whole, and that has this SHA-256 where one is given.
+
+    Raises ObjectMissingError, HugeError, and ObjectDiffersError for other bytes.
+    """
     blocks: list[bytes] = []
     size = 0
 
@@ -180,6 +184,8 @@ def small(place: Place, key: str) -> bytes:
         blocks.append(block)
 
     place.store.stream(key, keep)
+    if sha256 is not None and (found := files.sha256(blocks)) != sha256:
+        raise replaced(place.store.locate(key), found, sha256)
     return b"".join(blocks)
 
 
@@ -270,7 +276,7 @@ def _folded(place: Place, state: IndexState) -> IndexState:
         except HugeError as exc:
             state = skipped(state, digest="", problem=str(exc))
             continue
-        digest = hashlib.sha256(data).hexdigest()
+        digest = files.sha256(data)
         _check_format(data, name)
         try:
             entry = Transition.from_bytes(data, name=name)
@@ -297,9 +303,7 @@ def _check_format(data: bytes, where: str) -> None:
 def _listing(place: Place, project: str, sha256: str) -> Listing:
     key = place.listing(sha256)
     try:
-        data = small(place, key)
-        if hashlib.sha256(data).hexdigest() != sha256:
-            raise _LostListingError(key)
+        data = small(place, key, sha256=sha256)
         return decoded(data, Listing, name=place.store.locate(key))
-    except (ObjectMissingError, ConfigError) as exc:
+    except (ObjectMissingError, ObjectDiffersError, ConfigError) as exc:
         raise _LostListingError(project) from exc

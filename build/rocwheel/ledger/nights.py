@@ -8,7 +8,6 @@ docs/layout.md for every key.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
+from rocwheel import files
 from rocwheel.errors import (
     ConfigError,
     ObjectDiffersError,
@@ -258,7 +258,7 @@ class Nights:
                 f"{night}: no such night in {self.store.url}", hint=suggest(night, self.names())
             ) from exc
         plan = NightPlan.from_bytes(data, name=self.store.locate(key))
-        return plan, hashlib.sha256(data).hexdigest()
+        return plan, files.sha256(data)
 
     # --- what happened -------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ is told.
 from __future__ import annotations
 
 import enum
-import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,6 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
+from rocwheel import files
 from rocwheel.entry import Entry, rank, version_of
 from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.values import Value
@@ -136,7 +136,7 @@ class Listing(Value, frozen=True, kw_only=True):
     @property
     def sha256(self) -> str:
         """The digest that names it in the store."""
-        return hashlib.sha256(self.stored()).hexdigest()
+        return files.sha256(self.stored())
 
     def stored(self) -> bytes:
         """As it is stored: one line, because it may have a hundred thousand files."""

@@ -8,17 +8,18 @@ means anything; all of a cell are read.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from rocwheel import files
 from rocwheel.errors import ConfigError, ObjectMissingError
+from rocwheel.ledger.log import small
 from rocwheel.ledger.state import IndexState, Standing
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import TEXT, Headers, Info, replaced
+from rocwheel.store import TEXT, Headers, Info
 from rocwheel.verdict import State, Verdict
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
@@ -57,12 +58,9 @@ def tests(place: Place, verdict: Verdict) -> frozenset[str]:
     if not verdict.ran.collected:
         return frozenset()
     try:
-        data, _ = place.store.read(_tests(place, verdict))
+        data = small(place, _tests(place, verdict), sha256=verdict.ran.collected)
     except ObjectMissingError:
         return frozenset()
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != verdict.ran.collected:
-        raise replaced(place.store.locate(_tests(place, verdict)), digest, verdict.ran.collected)
     return frozenset(data.decode().splitlines())
 
 
@@ -118,15 +116,12 @@ def keep(found: FoundVerdict, staging: Place, release: Place, *, manifest: str) 
     """Copy to the release the verdict that was read. Raises ObjectDiffersError, StoreError."""
     if found.verdict is None:  # told in the release's evidence; garbage is not carried along
         return
-    data, _ = staging.store.read(found.key)
-    digest = hashlib.sha256(data).hexdigest()
-    if digest != found.sha256:
-        raise replaced(staging.store.locate(found.key), digest, found.sha256)
+    data = small(staging, found.key, sha256=found.sha256)
     key = release.verdict(manifest, found.python, found.suite, found.sha256)
     names = tests(staging, found.verdict)
     if names:
         add_tests(release, found.verdict, "".join(f"{name}\n" for name in sorted(names)).encode())
-    release.store.create(key, data, headers=release.record_headers, sha256=digest)
+    release.store.create(key, data, headers=release.record_headers, sha256=found.sha256)
 
 
 def _tests(place: Place, verdict: Verdict) -> str:
@@ -141,7 +136,7 @@ def _read(place: Place, manifest: str, cell: tuple[str, str, str, Info]) -> Foun
         problem = f"{info.size} bytes are no verdict"
     else:
         data, _ = place.store.read(info.key)
-        if hashlib.sha256(data).hexdigest() != name:
+        if files.sha256(data) != name:
             problem = "its contents differ from its name: it was changed"
         else:
             try:

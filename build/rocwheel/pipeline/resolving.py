@@ -5,7 +5,6 @@ What cannot be resolved leaves its own set out of the night, with the reason; th
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -162,7 +161,7 @@ def _recipe(
     }
     return WheelRecipe(
         name=name,
-        inputs=hashlib.sha256(canonical_json(inputs)).hexdigest(),
+        inputs=files.sha256(canonical_json(inputs)),
         jax=jax,
         jax_repository=repository,
         jax_commit=commit,

@@ -10,7 +10,6 @@ cancelled is `not-run`. See https://slurm.schedmd.com/job_reason_codes.html and 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shlex
 from collections import Counter
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from rocwheel import files
 from rocwheel.errors import CommandError, ConfigError, HostError, ObjectMissingError
 from rocwheel.ledger.nights import AS_JSON, Begun, Book, Cell, CellAttempt, Needs, Nights
 from rocwheel.model import moment, timestamp
@@ -167,7 +167,7 @@ class SlurmEngine:
             for cell in group
         ]
         where = [self.nights.store.url, self.night]
-        digest = hashlib.sha256("\n".join([*where, *what]).encode()).hexdigest()
+        digest = files.sha256("\n".join([*where, *what]).encode())
         return f"rocwheel-{digest[:16]}"
 
     def _submit(

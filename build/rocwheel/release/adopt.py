@@ -7,12 +7,12 @@ continues above the highest number that a page shows.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from rocwheel import files
 from rocwheel.entry import Entry, version_of
 from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
 from rocwheel.index.page import Link, links, mark
@@ -169,7 +169,7 @@ def _foreign(
         version=version,
         size=wheel.size,
         sha256=wheel.sha256,
-        metadata_sha256=hashlib.sha256(metadata).hexdigest(),
+        metadata_sha256=files.sha256(metadata),
         uploaded=wheel.modified,
         requires_python=wheelset.requires_python(metadata, name=name),
         yanked=shown.yanked if shown else None,

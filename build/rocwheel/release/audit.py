@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
 
+from rocwheel import files
 from rocwheel.console import count
 from rocwheel.entry import Entry
 from rocwheel.errors import ObjectMissingError, RocwheelError, WheelError
@@ -197,7 +198,7 @@ def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list
             inside = wheelset.read_metadata(wheel.path)
         if entry.metadata_sha256:
             beside, _ = place.store.read(place.metadata(entry.filename))
-            if beside != inside or hashlib.sha256(beside).hexdigest() != entry.metadata_sha256:
+            if beside != inside or files.sha256(beside) != entry.metadata_sha256:
                 problems.append(f"{where}.metadata: not the wheel's METADATA")
             required = wheelset.requires_python(inside, name=entry.filename)
             if required != entry.requires_python:

@@ -7,7 +7,6 @@ In order: nothing sorts below what is released already, or installers would keep
 
 from __future__ import annotations
 
-import hashlib
 import io
 import re
 import zipfile
@@ -248,7 +247,7 @@ def entries(
             version=wheel.version,
             size=wheel.size,
             sha256=wheel.sha256,
-            metadata_sha256=hashlib.sha256(metadata[wheel.filename]).hexdigest(),
+            metadata_sha256=files.sha256(metadata[wheel.filename]),
             uploaded=uploaded,
             requires_python=requires_python(metadata[wheel.filename], name=wheel.filename),
             kind=wheel.kind,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import hashlib
 import re
 import tarfile
 from dataclasses import dataclass, replace
@@ -13,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
+from rocwheel import files
 from rocwheel.console import size
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, HostError, RocmError
@@ -60,7 +60,7 @@ class RocmPlan:
     @property
     def key(self) -> str:
         """Names what the cache keeps about this source."""
-        return hashlib.sha256(self.source.encode()).hexdigest()[:32]
+        return files.sha256(self.source.encode())[:32]
 
     def document(self) -> dict[str, Any]:
         """The plan for a program: what `--dry-run --json` prints."""

@@ -6,7 +6,6 @@ the wheels. Both are recalled by the digest of their inputs, so unchanged inputs
 
 from __future__ import annotations
 
-import hashlib
 import re
 import shutil
 import tempfile
@@ -134,7 +133,7 @@ class MadeImage:
 
 
 def _digest(**parts: object) -> str:
-    return hashlib.sha256(canonical_json(parts)).hexdigest()
+    return files.sha256(canonical_json(parts))
 
 
 def files_of(

@@ -6,7 +6,6 @@ wheels and a list of hashes, so installing needs neither an index nor a network.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
 import sys
@@ -216,8 +215,3 @@ def archive(
             ):
                 save(client, source.archive, target, sha256=source.sha256, progress=bar.update)
     return target
-
-
-def sha256(data: bytes) -> str:
-    """SHA-256 of bytes, in hexadecimal digits."""
-    return hashlib.sha256(data).hexdigest()

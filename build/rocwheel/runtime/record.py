@@ -7,14 +7,15 @@ digests; and beside them moves of a tag, under numbers.
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
+from rocwheel import files
 from rocwheel.errors import ObjectDiffersError, StoreError
+from rocwheel.ledger.log import small
 from rocwheel.places import OURS, Place
 from rocwheel.values import Count, NonEmpty, Sha256, Sha256OrNone, Value
 from rocwheel.verdict import Counts, State
@@ -133,7 +134,7 @@ def records(place: Place) -> tuple[ImageRecord, ...]:
 def add_verdict(place: Place, verdict: ImageVerdict) -> str:
     """Store a verdict under its own digest; return that."""
     data = verdict.to_bytes()
-    sha256 = hashlib.sha256(data).hexdigest()
+    sha256 = files.sha256(data)
     key = f"{_folder(place, verdict.image)}verdicts/{verdict.suite}/{sha256}.json"
     place.store.create(key, data, headers=place.record_headers)
     return sha256
@@ -143,14 +144,9 @@ def verdicts(place: Place, config: str) -> Mapping[str, ImageVerdict]:
     """All verdicts on an image, by digest. Raises ObjectDiffersError for one that was changed."""
     found = {}
     for item in place.store.keys(f"{_folder(place, config)}verdicts/"):
-        data = place.store.read(item.key)[0]
-        sha256 = hashlib.sha256(data).hexdigest()
-        where = place.store.locate(item.key)
-        if not item.key.endswith(f"/{sha256}.json"):
-            raise ObjectDiffersError(
-                f"{where}: its SHA-256 is another", hint="the store was tampered with"
-            )
-        verdict = ImageVerdict.from_bytes(data, name=where)
+        sha256 = item.key.rpartition("/")[2].removesuffix(".json")
+        data = small(place, item.key, sha256=sha256)
+        verdict = ImageVerdict.from_bytes(data, name=place.store.locate(item.key))
         if verdict.image == config:
             found[sha256] = verdict
     return found

@@ -6,7 +6,6 @@ JAX names them in `third_party/xla/workspace.bzl`, where the rule that downloads
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +55,7 @@ def copy_of(folder: Path, patches: tuple[Path, ...]) -> Path:
     """Where the copy of a checkout with these patches lies; the checkout itself without any."""
     if not patches:
         return folder
-    key = hashlib.sha256(b"".join(patch.read_bytes() for patch in patches)).hexdigest()[:12]
+    key = files.sha256(b"".join(patch.read_bytes() for patch in patches))[:12]
     return folder.with_name(f"{folder.name}-{key}")
 
 

@@ -6,7 +6,6 @@ against its layout and says exactly what it is. Nothing is ever written below a 
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from urllib.parse import urlsplit
 
 from packaging.version import InvalidVersion, Version
 
+from rocwheel import files
 from rocwheel.console import Console, silent
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
@@ -294,7 +294,7 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
 
 def _checkout(repository: str, ref: str, commit: str, cache: Path) -> Checkout:
     name = repository.rstrip("/").rpartition("/")[2].removesuffix(".git") or "repository"
-    key = hashlib.sha256(repository.encode()).hexdigest()[:12]
+    key = files.sha256(repository.encode())[:12]
     return Checkout(
         repository=repository,
         ref=ref,

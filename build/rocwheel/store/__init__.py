@@ -10,7 +10,6 @@ do all of this is refused before the first write; one that only cannot copy has 
 from __future__ import annotations
 
 import enum
-import hashlib
 import random
 import re
 import time
@@ -21,7 +20,6 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from rocwheel import files
 from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectStaleError
 
 Body: TypeAlias = "bytes | Path"
@@ -207,11 +205,6 @@ def open_store(url: str, options: Options | None = None) -> Store:
 
         return S3Store(*address, options)
     raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")
-
-
-def sha256_of(body: Body) -> str:
-    """SHA-256 of a body, in hexadecimal digits."""
-    return hashlib.sha256(body).hexdigest() if isinstance(body, bytes) else files.sha256(body)
 
 
 def blocks_of(body: Body) -> Iterator[bytes]:

@@ -29,7 +29,6 @@ from rocwheel.store import (
     blocks_of,
     differs,
     replaced,
-    sha256_of,
     stale,
 )
 
@@ -108,7 +107,7 @@ class FileStore:
         count: Counter | None = None,
     ) -> bool:
         path = self._path(key)
-        expected = sha256 or sha256_of(body)
+        expected = sha256 or files.sha256(body)
         if path.exists():
             self._same(key, expected)
             advance(count, path.stat().st_size)

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from rocwheel import files
 from rocwheel.errors import ObjectMissingError
-from rocwheel.store import Abilities, sha256_of
+from rocwheel.store import Abilities
 from rocwheel.store.bucket import (
     BAD_REQUEST,
     NOT_IMPLEMENTED,
@@ -107,7 +108,7 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
     Raises StoreError when the server does not answer or these keys may not be written.
     """
     copied, folder = f"{key}-copy", f"{key}-folder/"
-    sha256, wrong = checksum(sha256_of(BODY)), checksum(sha256_of(b"other bytes"))
+    sha256, wrong = checksum(files.sha256(BODY)), checksum(files.sha256(b"other bytes"))
 
     def accepts(call: Callable[..., object], *args: Any, **condition: str) -> bool:
         return _accepted(bucket, call, *args, **condition)
@@ -131,11 +132,11 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
         create_only=create_only,
         swap=bool(write),
         checksums=stored is not None
-        and stored[0].sha256 == sha256_of(BODY)
+        and stored[0].sha256 == files.sha256(BODY)
         and not accepts(bucket.put, key, BODY, ChecksumSHA256=wrong),
         copy_create_only=copy_create_only,
         copy_source_match=bool(source),
-        copy_checksums=copy is not None and copy[0].sha256 == sha256_of(BODY),
+        copy_checksums=copy is not None and copy[0].sha256 == files.sha256(BODY),
         folder_keys=(folder, len(BODY)) in listed,
         upload_listing=bucket.lists_uploads(),
         etags=Etags(write=write or QUOTED, source=source or QUOTED),

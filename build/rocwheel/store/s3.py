@@ -16,6 +16,7 @@ from datetime import datetime
 from functools import cached_property
 from pathlib import Path
 
+from rocwheel import files
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import (
     Abilities,
@@ -30,7 +31,6 @@ from rocwheel.store import (
     differs,
     pause,
     replaced,
-    sha256_of,
     stale,
 )
 from rocwheel.store.bucket import BrokenError, Bucket, Contact, checksum
@@ -133,7 +133,7 @@ class S3Store:
         count: Counter | None = None,
     ) -> bool:
         self._writable(key)
-        sha256 = sha256 or sha256_of(body)
+        sha256 = sha256 or files.sha256(body)
         size = len(body) if isinstance(body, bytes) else body.stat().st_size
         if size > self._options.put_limit and isinstance(body, Path):
             created = self._put_parts(key, body, sha256, headers, count)
@@ -152,7 +152,7 @@ class S3Store:
             {"IfMatch": etags.write.format(previous.etag)} if previous else {"IfNoneMatch": "*"}
         )
         try:
-            done = self._put(key, body, sha256_of(body), headers=headers, condition=condition)
+            done = self._put(key, body, files.sha256(body), headers=headers, condition=condition)
         except ObjectMissingError as exc:  # it was deleted meanwhile
             raise stale(self.locate(key)) from exc
         if not done:

@@ -18,11 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final
 
-from rocwheel import __version__
+from rocwheel import __version__, files
 from rocwheel.console import brief, count
 from rocwheel.errors import WheelError
 from rocwheel.process import Command, GuestPath
-from rocwheel.store import sha256_of
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name, inspect, kind_of
 from rocwheel.wheel.install import sound_mode
@@ -484,7 +483,7 @@ class _Bench:
                 "type": "library",
                 "bom-ref": name,
                 "name": name.rpartition("/")[2],
-                "hashes": [{"alg": "SHA-256", "content": sha256_of(change.content)}],
+                "hashes": [{"alg": "SHA-256", "content": files.sha256(change.content)}],
             }
             for name, change in sorted(self._added.items())
         ]

@@ -17,7 +17,7 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import config
+from rocwheel import config, files
 from rocwheel.config import Field
 from rocwheel.console import duration
 from rocwheel.errors import ConfigError
@@ -26,7 +26,6 @@ from rocwheel.gate.suite.skips import Skip
 from rocwheel.home import Home
 from rocwheel.model import suggest
 from rocwheel.source import git
-from rocwheel.store import sha256_of
 from rocwheel.values import canonical_json, replace
 from rocwheel.verdict import Demand, KnownSuite, demand_for
 
@@ -142,8 +141,8 @@ def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
     listed = [entry.identity() for entry in entries if suite.name in entry.suites]
     pytest = next(item for item in map(Requirement, suite.requirements) if item.name == "pytest")
     return KnownSuite(
-        definition=sha256_of((home.ci / FOLDER / f"{suite.name}.yaml").read_bytes()),
-        skips=sha256_of(canonical_json(sorted(listed))),
+        definition=files.sha256((home.ci / FOLDER / f"{suite.name}.yaml").read_bytes()),
+        skips=files.sha256(canonical_json(sorted(listed))),
         tests=_tests(home.tests / suite.source.folder) if suite.source.folder else "",
         selection=suite.select,
         pytest=next(iter(pytest.specifier)).version,

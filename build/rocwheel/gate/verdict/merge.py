@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
+from rocwheel import files
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.verdict.judge import judge, states, with_unmet_skips
 from rocwheel.gate.verdict.record import tests_list
 from rocwheel.results import Fault, Outcome, Results, TestResult
-from rocwheel.store import sha256_of
 from rocwheel.values import replace
 from rocwheel.verdict import SILENT, Demand, Ran, State, Verdict
 
@@ -150,7 +150,7 @@ def _ran(verdicts: Sequence[Verdict], results: Results) -> Ran:
         unofficial["its shards ran different suites"] = None
     return replace(
         same.pop() if same else Ran(),
-        collected=sha256_of(tests_list(results)),
+        collected=files.sha256(tests_list(results)),
         unofficial=tuple(unofficial),
     )
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from rocwheel import __version__
+from rocwheel import __version__, files
 from rocwheel.gate.engine.plan import Lane
 from rocwheel.gate.environment import Environment
 from rocwheel.gate.machine.preflight import EnvironmentFacts
 from rocwheel.gate.request import GateRequest, Host
 from rocwheel.gate.verdict.judge import states
 from rocwheel.results import Fault, Results
-from rocwheel.store import sha256_of
 from rocwheel.verdict import Attempts, Ran, RocmProvided, State, Verdict
 
 DIRTY: Final = "-dirty"
@@ -123,7 +122,7 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
         tests=setup.tests,
         selection=suite.select,
         pytest=next(iter(pytest), ""),
-        collected=sha256_of(tests_list(results)) if results.tests else "",
+        collected=files.sha256(tests_list(results)) if results.tests else "",
         unofficial=(*request.unofficial, *_unknown(setup.tool, results)),
     )
 

@@ -6,12 +6,12 @@ it says that it is a shard's, never passes a set, and is remembered where it fai
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from rocwheel import files
 from rocwheel.errors import ConfigError
 from rocwheel.gate.verdict.record import tests_list
 from rocwheel.ledger import verdicts
@@ -121,5 +121,5 @@ def _run(verdict: Verdict, results: bytes) -> str:
     time = re.sub(r"[^0-9T]", "", verdict.started.partition(".")[0].partition("+")[0])
     host = re.sub(r"[^A-Za-z0-9.-]", "-", verdict.host) or "host"
     number, _, count = verdict.shard.partition("/")
-    name = f"{time}-{host}-{hashlib.sha256(results).hexdigest()[:8]}"
+    name = f"{time}-{host}-{files.sha256(results)[:8]}"
     return f"shards/{number}-of-{count}/{name}" if count else f"runs/{name}"
