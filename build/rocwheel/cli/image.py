@@ -25,10 +25,9 @@ from rocwheel.errors import ConfigError, HostError, RocwheelError
 from rocwheel.image import building, contents, found, recipe, registry
 
 if TYPE_CHECKING:
-    import requests
+    pass
 
 ENGINES = ("docker", "podman")
-CONFIG = ".docker/config.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,8 +174,7 @@ def _pushed(
         made.inputs.tag,
         engine=engine,
         runner=app.runner,
-        session=session(),
-        config=config_of(app),
+        environ=app.environ,
         console=app.console,
     )
     if not sent:
@@ -205,7 +203,7 @@ def _searched(
     app: App, inputs: recipe.ImageInputs, engine: container.ContainerEngine
 ) -> registry.RemoteImage:
     registries = recipe.load(app.home.ci / "images.yaml").registries
-    remote = registry.find(inputs, registries, session=session(), config=config_of(app))
+    remote = registry.find(inputs, registries, environ=app.environ)
     if remote is None:
         raise HostError(
             f"{inputs.reference}: neither {engine.kind.value} nor a registry has it",
@@ -347,17 +345,3 @@ def _labels(app: App) -> dict[str, str]:
         "org.opencontainers.image.revision": commit,
         "org.opencontainers.image.created": app.now().isoformat(timespec="seconds"),
     }
-
-
-def session() -> requests.Session:
-    """For requests to a registry."""
-    import requests
-
-    return requests.Session()
-
-
-def config_of(app: App) -> Path:
-    """The file in which engines keep what registries want to see."""
-    folder = app.environ.get("DOCKER_CONFIG")
-    home = Path(app.environ.get("HOME", "/"))
-    return Path(folder) / "config.json" if folder else home / CONFIG

@@ -27,7 +27,6 @@ from rocwheel.cli.night import (
 )
 from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
 from rocwheel.console import columns, count
-from rocwheel.dist.executor import credentials
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
 from rocwheel.ledger.nights import Book, Ended, NightPlan, check_name
@@ -127,7 +126,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
             client=client,
             now=app.now(),
             note=app.console.warn,
-            registry=credentials(app.environ),
+            environ=app.environ,
             tool=resolving.tool_of(app.home, app.runner),
         )
         recipes, absent = resolving.resolve(settings, families, world)

@@ -21,7 +21,7 @@ from rocwheel.cli.command import (
     section,
 )
 from rocwheel.cli.gating import SLOTS
-from rocwheel.cli.image import EngineOptions, config_of, session
+from rocwheel.cli.image import EngineOptions
 from rocwheel.cli.target import (
     PersonOptions,
     Target,
@@ -228,7 +228,7 @@ class _Wanted:
 
 def _make(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerEngine) -> int:
     plan = _plan(app, options, wanted, engine)
-    to = publishing.Registry(name=options.push or "", session=session(), config=config_of(app))
+    to = publishing.Registry(name=options.push or "", environ=app.environ)
     known = publishing.recorded(plan, wanted.place, to) if options.push else None
     if known and not options.test:
         app.console.info(f"unchanged inputs: {known.reference} is there, nothing was built")
@@ -516,7 +516,7 @@ def _withdraw(
 ) -> None:
     """Move each tag back, and tell of those that have nowhere to go."""
     who = options.who(app, reason="rollback")
-    to = publishing.Registry(name="", session=session(), config=config_of(app))
+    to = publishing.Registry(name="", environ=app.environ)
     for last, image in found.moves:
         app.console.info(f"{last.repository}:{last.tag} -> {image.reference}")
         if not options.dry_run:

@@ -308,8 +308,6 @@ def _searched(
     pull: bool,
 ) -> Found:
     """The builder image of a recipe and this checkout: with the engine, then in the registries."""
-    import requests
-
     ci = request.home.ci
     images = recipe.load(ci / "images.yaml")
     wanted = images.builder(request.executor.recipe)
@@ -325,8 +323,7 @@ def _searched(
         images.registries,
         checkout=request.home.sources,
         bazel=digest,
-        session=requests.Session(),
-        config=credentials(request.environ),
+        environ=request.environ,
     )
     if remote is None or not pull:
         where = f"; {remote.reference} has to be pulled" if remote else ""
@@ -335,12 +332,6 @@ def _searched(
             hint=f"make it: rocwheel image build --recipe {wanted.name}",
         )
     return registry.pull(remote, engine=engine, runner=runner, console=console)
-
-
-def credentials(environ: Mapping[str, str]) -> Path:
-    """Where `docker login` keeps what registries want to see."""
-    folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '/')}/.docker"
-    return Path(folder) / "config.json"
 
 
 def _own_image(request: Request) -> str:
@@ -361,11 +352,7 @@ def _own_image(request: Request) -> str:
             "this is a builder image, and nobody says which",
             hint="add --builder-image sha256:… (its configuration) or NAME@sha256:…",
         )
-    import requests
-
-    remote = registry.look(
-        repository, digest, session=requests.Session(), config=credentials(request.environ)
-    )
+    remote = registry.look(repository, digest, environ=request.environ)
     inputs = OWN_INPUTS.read_text(encoding="ascii").strip()
     if remote is None or remote.labels.get(INPUTS) != inputs:
         raise ConfigError(

@@ -6,7 +6,15 @@ known SHA-256 into its place. TLS certificates are always verified; a source on 
 to http. Proxies and the CA bundle come from the mapping that is given, never from this process.
 """
 
-from rocwheel.download.client import BLOCK, Client, DownloadError, FetchOutcome, Fingerprint, Retry
+from rocwheel.download.client import (
+    BLOCK,
+    Client,
+    DownloadError,
+    FetchOutcome,
+    Fingerprint,
+    Retry,
+    session,
+)
 from rocwheel.download.resume import (
     ChangedError,
     Download,
@@ -42,6 +50,7 @@ __all__ = [
     "proxies",
     "reason",
     "save",
+    "session",
     "shown",
     "shown_setting",
     "without_secrets",

@@ -100,6 +100,21 @@ class LostError(Exception):
         self.outcome = FetchOutcome.BUSY if busy else FetchOutcome.BROKEN
 
 
+def session(env: Mapping[str, str]) -> requests.Session:
+    """A session of requests that trusts the certificates of `env` and obeys nothing else.
+
+    The proxy of each address is `proxies`'s; what this process has in its environment or in a
+    `.netrc` does not count.
+    """
+    import requests
+
+    made = requests.Session()
+    made.trust_env = False
+    made.headers["User-Agent"] = f"rocwheel/{__version__}"
+    made.verify = ca_bundle(env) or True
+    return made
+
+
 class Answer:
     """A response whose body may be read once."""
 
@@ -157,8 +172,6 @@ class Client:
         `hint` is what to do when the server does not have the file, `unreachable` when the server
         cannot be asked.
         """
-        import requests
-
         self._env = env
         self._retry = retry
         self._note = note
@@ -168,12 +181,8 @@ class Client:
         self._failures = 0
         self._answered = False
         self._deadline = time.monotonic() + retry.contact
-        self._session = requests.Session()
-        self._session.trust_env = False  # the environment is what we were given
-        self._session.headers.update(
-            {"User-Agent": f"rocwheel/{__version__}", "Accept-Encoding": "identity"}
-        )
-        self._session.verify = ca_bundle(env) or True
+        self._session = session(env)
+        self._session.headers["Accept-Encoding"] = "identity"
 
     def __enter__(self) -> Client:
         return self

@@ -11,12 +11,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from rocwheel import files
 from rocwheel.console import Console
 from rocwheel.container import ContainerEngine
-from rocwheel.download import reason
+from rocwheel.download import proxies, reason, session
 from rocwheel.errors import CommandError, HostError, StoreError
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.image.recipe import ImageInputs
@@ -35,6 +35,8 @@ INDEXES: Final = (
 )
 PLATFORM: Final = {"os": "linux", "architecture": "amd64"}  # rocwheel builds for no other
 SECONDS: Final = 30.0
+UNAUTHORIZED: Final = 401
+NOT_FOUND: Final = 404
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 # Names without a registry are Docker Hub's, which answers at another name than it is called by and
 # has its credentials under a third: https://docs.docker.com/reference/cli/docker/login/
@@ -58,25 +60,28 @@ class RemoteImage:
         return f"{self.repository}@{self.digest}"
 
 
-def look(
-    repository: str, tag: str, *, session: requests.Session, config: Path
-) -> RemoteImage | None:
+def look(repository: str, tag: str, *, environ: Mapping[str, str]) -> RemoteImage | None:
     """What a registry has under a tag or digest; None when nothing.
 
     An index of images, which engines push since they add attestations, stands for its image for
-    this architecture. `config` is the client's file of credentials. Raises StoreError when the
-    registry does not answer as one, or its bytes are not those of its digests.
+    this architecture. `environ` gives proxies, certificates and where `docker login` keeps
+    credentials. Raises StoreError when the registry does not answer as one, or its bytes are not
+    those of its digests.
     """
-    host, base = _base(repository)
-    accept = ", ".join((*MANIFESTS, *INDEXES))
-    answer = _get(session, f"{base}/manifests/{tag}", host, config, accept=accept)
+    with _Repository(repository, environ) as asked:
+        return _look(asked, tag)
+
+
+def _look(asked: _Repository, tag: str) -> RemoteImage | None:
+    repository = asked.name
+    answer = asked.get(f"manifests/{tag}", accept=", ".join((*MANIFESTS, *INDEXES)))
     if answer is None:
         return None
     digest = f"sha256:{files.sha256(answer)}"
     if tag.startswith("sha256:") and tag != digest:
         raise StoreError(f"{repository}@{tag}: the registry answers other bytes", hint="try again")
     if chosen := _of_index(answer):
-        return look(repository, chosen, session=session, config=config)
+        return _look(asked, chosen)
     try:
         manifest: dict[str, Any] = json.loads(answer)
         described = manifest["config"]["digest"]
@@ -85,7 +90,7 @@ def look(
         raise StoreError(
             f"{repository}:{tag}: no image for linux/amd64", hint="name one that is"
         ) from exc
-    content = _get(session, f"{base}/blobs/{described}", host, config)
+    content = asked.get(f"blobs/{described}")
     if content is None or f"sha256:{files.sha256(content)}" != described:
         raise StoreError(
             f"{repository}:{tag}: its configuration {described} is missing or damaged",
@@ -111,16 +116,14 @@ def _of_index(answer: bytes) -> str:
 
 
 def find(
-    inputs: ImageInputs, registries: Sequence[str], *, session: requests.Session, config: Path
+    inputs: ImageInputs, registries: Sequence[str], *, environ: Mapping[str, str]
 ) -> RemoteImage | None:
     """The image of these inputs in the first registry that has it, by its label too.
 
     Raises StoreError for a registry that has the tag with other inputs.
     """
     for registry in registries:
-        found = look(
-            f"{registry}/{inputs.recipe.repository}", inputs.tag, session=session, config=config
-        )
+        found = look(f"{registry}/{inputs.recipe.repository}", inputs.tag, environ=environ)
         if found is None:
             continue
         if found.labels.get(INPUTS) != inputs.digest:
@@ -139,15 +142,14 @@ def push(
     *,
     engine: ContainerEngine,
     runner: HostRunner,
-    session: requests.Session,
-    config: Path,
+    environ: Mapping[str, str],
     console: Console,
 ) -> tuple[RemoteImage, bool]:
     """Push an image under a tag that is written once; tell whether anything was pushed.
 
     Raises StoreError when the tag is there with other bytes, or the push failed.
     """
-    there = look(repository, tag, session=session, config=config)
+    there = look(repository, tag, environ=environ)
     if there is not None:
         if there.config != image.config:
             raise StoreError(
@@ -169,7 +171,7 @@ def push(
             f"{name}: not pushed: {exc.detail.strip().rpartition(chr(10))[2]}",
             hint="run the same command again: layers that arrived are not sent again",
         ) from exc
-    pushed = look(repository, tag, session=session, config=config)
+    pushed = look(repository, tag, environ=environ)
     if pushed is None or pushed.config != image.config:
         raise StoreError(
             f"{name}: pushed, and the registry has something else",
@@ -214,80 +216,83 @@ def is_loopback(host: str) -> bool:
     return re.sub(r":\d+\Z", "", host) in LOOPBACK
 
 
-def _get(
-    session: requests.Session, url: str, host: str, config: Path, *, accept: str = "*/*"
-) -> bytes | None:
-    """The bytes at a URL, None for 404."""
-    import requests
+@final
+class _Repository:
+    """One repository of a registry and its API, asked with the credentials of `docker login`."""
 
-    answer = _ask(session, "GET", url, host, config, headers={"Accept": accept})
-    if answer.status_code == requests.codes.not_found:
-        return None
-    if not answer.ok:
-        raise _refused(url, answer)
-    return answer.content
+    def __init__(self, name: str, environ: Mapping[str, str]) -> None:
+        self.name = name
+        self._host, self._base = _base(name)
+        self._environ = environ
+        self._session = session(environ)
 
+    def __enter__(self) -> _Repository:
+        return self
 
-def _ask(
-    session: requests.Session,
-    method: str,
-    url: str,
-    host: str,
-    config: Path,
-    *,
-    headers: Mapping[str, str],
-    body: bytes | None = None,
-) -> requests.Response:
-    """One request; a token is asked for where the registry wants one."""
-    import requests
+    def __exit__(self, *_: object) -> None:
+        self._session.close()
 
-    try:
-        answer = session.request(method, url, headers=headers, data=body, timeout=SECONDS)
-        if answer.status_code == requests.codes.unauthorized:
-            signed = {**headers, **_authorization(session, answer, host, config)}
-            answer = session.request(method, url, headers=signed, data=body, timeout=SECONDS)
-    except (requests.RequestException, ValueError) as exc:
+    def get(self, path: str, *, accept: str = "*/*") -> bytes | None:
+        """The bytes at a path, None for 404."""
+        answer = self._ask("GET", path, {"Accept": accept})
+        return None if answer.status_code == NOT_FOUND else self._taken(path, answer).content
+
+    def put(self, path: str, body: bytes, *, kind: str) -> None:
+        self._taken(path, self._ask("PUT", path, {"Content-Type": kind}, body))
+
+    def _ask(
+        self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> requests.Response:
+        """One request; a token is asked for where the registry wants one."""
+        import requests
+
+        url = f"{self._base}/{path}"
+        try:
+            answer = self._send(method, url, headers=headers, data=body)
+            if answer.status_code == UNAUTHORIZED:
+                signed = {**headers, **self._authorization(answer)}
+                answer = self._send(method, url, headers=signed, data=body)
+        except (requests.RequestException, ValueError) as exc:
+            raise StoreError(
+                f"{url}: the registry does not answer: {reason(exc)}",
+                hint="check its name and the network",
+            ) from exc
+        return answer
+
+    def _send(self, method: str, url: str, **how: Any) -> requests.Response:
+        through = proxies(url, self._environ)
+        return self._session.request(method, url, timeout=SECONDS, proxies=through, **how)
+
+    def _taken(self, path: str, answer: requests.Response) -> requests.Response:
+        if answer.ok:
+            return answer
         raise StoreError(
-            f"{url}: the registry does not answer: {reason(exc)}",
-            hint="check its name and the network",
-        ) from exc
-    return answer
+            f"{self._base}/{path}: {answer.status_code} {answer.reason}",
+            hint="log in to the registry" if answer.status_code in {401, 403} else "try again",
+        )
+
+    def _authorization(self, refused: requests.Response) -> dict[str, str]:
+        """What a registry that answered 401 wants to see (its WWW-Authenticate)."""
+        wanted = refused.headers.get("WWW-Authenticate", "")
+        basic = _credentials(self._host, self._environ)
+        sent = {"Authorization": f"Basic {basic}"} if basic else {}
+        if not wanted.lower().startswith("bearer "):
+            return sent
+        parameters = dict(re.findall(r'(\w+)="([^"]*)"', wanted))
+        realm = parameters.pop("realm", "")
+        if not realm.startswith("https://"):
+            return {}  # no credentials to somebody who cannot keep them
+        asked = self._send("GET", realm, params=parameters, headers=sent)
+        document = asked.json() if asked.ok else {}
+        token = document.get("token") or document.get("access_token")
+        return {"Authorization": f"Bearer {token}"} if token else {}
 
 
-def _refused(url: str, answer: requests.Response) -> StoreError:
-    return StoreError(
-        f"{url}: {answer.status_code} {answer.reason}",
-        hint="log in to the registry" if answer.status_code in {401, 403} else "try again",
-    )
-
-
-def _authorization(
-    session: requests.Session, refused: requests.Response, host: str, config: Path
-) -> dict[str, str]:
-    """What a registry that answered 401 wants to see (its WWW-Authenticate)."""
-    wanted = refused.headers.get("WWW-Authenticate", "")
-    basic = _credentials(host, config)
-    if not wanted.lower().startswith("bearer "):
-        return {"Authorization": f"Basic {basic}"} if basic else {}
-    parameters = dict(re.findall(r'(\w+)="([^"]*)"', wanted))
-    realm = parameters.pop("realm", "")
-    if not realm.startswith("https://"):
-        return {}  # no credentials to somebody who cannot keep them
-    asked = session.get(
-        realm,
-        params=parameters,
-        headers={"Authorization": f"Basic {basic}"} if basic else {},
-        timeout=SECONDS,
-    )
-    document = asked.json() if asked.ok else {}
-    token = document.get("token") or document.get("access_token")
-    return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _credentials(host: str, config: Path) -> str:
+def _credentials(host: str, environ: Mapping[str, str]) -> str:
     """Base64 of user and password for a registry, as `docker login` keeps them; "" without."""
+    folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '/')}/.docker"
     try:
-        auths = json.loads(config.read_text(encoding="utf-8")).get("auths", {})
+        auths = json.loads(Path(folder, "config.json").read_text("utf-8")).get("auths", {})
     except (OSError, ValueError):
         return ""
     names = (HUB_CREDENTIALS, *HUB) if host in HUB else (host, f"https://{host}")
@@ -299,29 +304,20 @@ def _credentials(host: str, config: Path) -> str:
     return str(text)
 
 
-def point(
-    repository: str, tag: str, digest: str, *, session: requests.Session, config: Path
-) -> None:
+def point(repository: str, tag: str, digest: str, *, environ: Mapping[str, str]) -> None:
     """Write an image's own manifest under another tag, which then names the same bytes.
 
     Raises StoreError when the image is not there, or the registry refuses or keeps other bytes.
     """
-    host, base = _base(repository)
-    manifest = _get(
-        session, f"{base}/manifests/{digest}", host, config, accept=", ".join(MANIFESTS)
-    )
-    if manifest is None:
-        raise StoreError(
-            f"{repository}@{digest}: the registry has it no more", hint="push it again"
-        )
-    kind = json.loads(manifest).get("mediaType", MANIFESTS[0])
-    answer = _ask(
-        session, "PUT", f"{base}/manifests/{tag}", host, config,
-        headers={"Content-Type": kind}, body=manifest,
-    )  # fmt: skip
-    if not answer.ok:
-        raise _refused(f"{base}/manifests/{tag}", answer)
-    found = look(repository, tag, session=session, config=config)
+    with _Repository(repository, environ) as asked:
+        manifest = asked.get(f"manifests/{digest}", accept=", ".join(MANIFESTS))
+        if manifest is None:
+            raise StoreError(
+                f"{repository}@{digest}: the registry has it no more", hint="push it again"
+            )
+        kind = json.loads(manifest).get("mediaType", MANIFESTS[0])
+        asked.put(f"manifests/{tag}", manifest, kind=kind)
+        found = _look(asked, tag)
     if found is None or found.digest != digest:
         raise StoreError(
             f"{repository}:{tag}: was pointed at {digest}, and names something else",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rocwheel.container import ContainerEngine
 from rocwheel.container.spec import LABEL
@@ -13,9 +12,6 @@ from rocwheel.image import registry
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.image.recipe import Recipe
 from rocwheel.process import Runner
-
-if TYPE_CHECKING:
-    import requests
 
 
 def local(
@@ -43,8 +39,7 @@ def remote(
     *,
     checkout: Path,
     bazel: str,
-    session: requests.Session,
-    config: Path,
+    environ: Mapping[str, str],
 ) -> registry.RemoteImage | None:
     """The image in the first registry that has it; None when the base has no digest to go by.
 
@@ -52,8 +47,8 @@ def remote(
     """
     if not wanted.base.digest:
         return None
-    base = registry.look(wanted.base.name, wanted.base.digest, session=session, config=config)
+    base = registry.look(wanted.base.name, wanted.base.digest, environ=environ)
     if base is None:
         return None
     inputs = recipes.gather(wanted, checkout=checkout, base=base.config, bazel=bazel)
-    return registry.find(inputs, registries, session=session, config=config)
+    return registry.find(inputs, registries, environ=environ)

@@ -14,8 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rocwheel import __version__
-from rocwheel.download import proxies, reason
+from rocwheel.download import proxies, reason, session
 from rocwheel.errors import FetchError
 from rocwheel.ledger.nights import Nights
 from rocwheel.report.night_page import CellChange, NightSummary, changes
@@ -78,24 +77,23 @@ def post(
     import requests
 
     body = told.json.encode()
-    headers = {"Content-Type": "application/json", "User-Agent": f"rocwheel/{__version__}"}
+    headers = {"Content-Type": "application/json"}
     if secret:
         digest = hmac.new(secret.encode(), body, hashlib.sha256).hexdigest()
         headers["X-Rocwheel-Signature"] = f"sha256={digest}"
     ends, pause, last = time.monotonic() + deadline, 0.5, "no answer"
-    with requests.Session() as session:
-        session.trust_env = False
-        session.proxies.update(proxies(url, environ))
+    with session(environ) as asking:
         while (left := ends - time.monotonic()) > 0:
             limit = min(left, 20.0)
             try:
-                answer = session.post(
+                answer = asking.post(
                     url,
                     data=body,
                     headers=headers,
                     timeout=limit,
                     allow_redirects=False,
                     stream=True,
+                    proxies=proxies(url, environ),
                 )
                 answer.close()
             except requests.RequestException as exc:

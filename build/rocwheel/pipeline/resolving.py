@@ -49,7 +49,7 @@ class World:
     client: Client
     now: datetime
     note: Callable[[str], None]
-    registry: Path  # the container client's file of credentials
+    environ: Mapping[str, str]  # what requests to a registry obey
     tool: str  # commit of rocwheel, or its version
 
 
@@ -262,13 +262,10 @@ def one_image(name: str, world: World) -> str:
     """An image by digest: as given, or what its tag is at its registry now."""
     if not name or "@sha256:" in name:
         return name
-    import requests
-
     repository, colon, tag = name.rpartition(":")
     if not colon or "/" in tag:
         repository, tag = name, "latest"
-    with requests.Session() as session:
-        found = registry.look(repository, tag, session=session, config=world.registry)
+    found = registry.look(repository, tag, environ=world.environ)
     if found is None:
         raise SourceError(f"{name}: the registry has no such image", hint="correct `image`")
     return found.reference

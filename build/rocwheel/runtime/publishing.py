@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-
-import requests
 
 from rocwheel.console import Console
 from rocwheel.container import ContainerEngine
@@ -31,8 +28,7 @@ class Registry:
     """A registry, and how it is talked to."""
 
     name: str  # host, or host/organisation
-    session: requests.Session
-    config: Path  # the engine's file of credentials
+    environ: Mapping[str, str]  # proxies, certificates, and where credentials are kept
 
     def repository(self, name: str) -> str:
         return f"{self.name}/{name}"
@@ -79,8 +75,7 @@ def push(
         plan.subject.tag,
         engine=engine,
         runner=runner,
-        session=to.session,
-        config=to.config,
+        environ=to.environ,
         console=console,
     )
 
@@ -178,10 +173,10 @@ def move(place: Place, to: Registry, tag: str, found: ImageRecord, who: Who) -> 
                 time=who.now.isoformat(),
             ),
         )
-    there = registry.look(found.repository, tag, session=to.session, config=to.config)
+    there = registry.look(found.repository, tag, environ=to.environ)
     if there is not None and there.digest == found.digest:
         return known != found.config
-    registry.point(found.repository, tag, found.digest, session=to.session, config=to.config)
+    registry.point(found.repository, tag, found.digest, environ=to.environ)
     return True
 
 

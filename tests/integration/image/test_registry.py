@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).parents[3]
-NOBODY = Path("/nonexistent")
+NOBODY = {"HOME": "/nonexistent"}
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +86,8 @@ def _small(engine, asked, runner, folders, /, digest, *, text="one"):
 def push(asked, runner, console):
     def run(image, repository, tag):
         return registry.push(
-            image, repository, tag, engine=asked, runner=runner, session=requests.Session(),
-            config=NOBODY, console=console,
+            image, repository, tag, engine=asked, runner=runner, environ=NOBODY,
+            console=console,
         )  # fmt: skip
 
     return run
@@ -112,7 +112,7 @@ def test_a_pushed_image_is_found_by_its_inputs_and_pulled_by_digest(
     assert remote.config == image.config
     again, sent = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
     assert (again, sent) == (remote, False)
-    look = partial(registry.find, session=requests.Session(), config=NOBODY)
+    look = partial(registry.find, environ=NOBODY)
     assert look(inputs, [address]) == remote
     assert look(replace(inputs, tool="f" * 64), [address]) is None
     pulled = puller(remote, f"{address}/{inputs.recipe.repository}:{inputs.tag}")
@@ -127,7 +127,7 @@ def test_a_tag_that_is_there_with_other_bytes_is_never_overwritten(
     first, _ = push(image, f"{address}/builder", inputs.tag)
     with pytest.raises(StoreError, match="with other bytes"):
         push(other, f"{address}/builder", inputs.tag)
-    at = registry.look(f"{address}/builder", inputs.tag, session=requests.Session(), config=NOBODY)
+    at = registry.look(f"{address}/builder", inputs.tag, environ=NOBODY)
     assert at == first
 
 
@@ -135,7 +135,7 @@ def test_a_tag_of_other_inputs_is_an_error_not_a_find(inputs, address, push, sma
     liar = small("e" * 64, text="liar")
     push(liar, f"{address}/{inputs.recipe.repository}", inputs.tag)
     with pytest.raises(StoreError, match="other inputs"):
-        registry.find(inputs, [address], session=requests.Session(), config=NOBODY)
+        registry.find(inputs, [address], environ=NOBODY)
 
 
 def test_the_digest_of_a_saved_image_is_the_one_the_registry_has(
@@ -210,7 +210,7 @@ def test_whichever_request_the_look_up_loses_nothing_wrong_is_concluded(
         for k in range(1, 5):
             handler.left = k
             try:
-                answer = registry.find(inputs, [through], session=requests.Session(), config=NOBODY)
+                answer = registry.find(inputs, [through], environ=NOBODY)
                 outcomes.append(answer.digest if answer else None)
             except StoreError:
                 outcomes.append("error")
@@ -236,12 +236,11 @@ def test_whichever_request_a_push_loses_the_next_push_finishes(inputs, image, ad
 
 def test_a_moving_tag_names_the_very_same_bytes(address, image, push):
     pushed, _ = push(image, f"{address}/moving", "one")
-    session = requests.Session()
-    registry.point(f"{address}/moving", "latest", pushed.digest, session=session, config=NOBODY)
-    there = registry.look(f"{address}/moving", "latest", session=session, config=NOBODY)
+    registry.point(f"{address}/moving", "latest", pushed.digest, environ=NOBODY)
+    there = registry.look(f"{address}/moving", "latest", environ=NOBODY)
     assert (there.digest, there.config) == (pushed.digest, pushed.config)
     gone = "sha256:" + "0" * 64
     with pytest.raises(StoreError, match="has it no more"):
-        registry.point(f"{address}/moving", "latest", gone, session=session, config=NOBODY)
-    still = registry.look(f"{address}/moving", "latest", session=session, config=NOBODY)
+        registry.point(f"{address}/moving", "latest", gone, environ=NOBODY)
+    still = registry.look(f"{address}/moving", "latest", environ=NOBODY)
     assert still.digest == pushed.digest

@@ -226,7 +226,7 @@ def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
 def world(folder: Path, runner=None) -> resolving.World:
     return resolving.World(
         ci=ROOT / "ci", cwd=folder, runner=runner, client=None, now=NOW, note=print, tool="",
-        registry=folder / "config.json",
+        environ={},
     )  # fmt: skip
 
 

@@ -125,7 +125,7 @@ def test_a_verdict_that_was_changed_is_no_verdict(place, tmp_path):
     record.add_verdict(place, verdict(State.FAIL))
     (file,) = tmp_path.rglob("verdicts/smoke/*.json")
     file.write_bytes(verdict(State.PASS).to_bytes())
-    with pytest.raises(ObjectDiffersError, match="SHA-256 is another"):
+    with pytest.raises(ObjectDiffersError, match="is stored, .* was expected"):
         record.verdicts(place, digest("b"))
 
 
@@ -166,7 +166,7 @@ def test_a_tag_that_was_never_elsewhere_has_nowhere_to_go(place):
 
 
 def test_a_moving_tag_takes_no_image_of_a_staged_set(place):
-    to = publishing.Registry(name="here", session=None, config=None)
+    to = publishing.Registry(name="here", environ={})
     with pytest.raises(ConfigError, match="not released"):
         publishing.move(place, to, "latest", image("b", released=False), WHO)
     assert not record.moved_tags(place)
