@@ -51,7 +51,7 @@ def refuse_untried(
 def refuse_taken(plan: ImagePlan, to: Registry) -> None:
     """Raise StoreError when the tag is another image's, before hours go into one for it."""
     repository, tag = to.repository(plan.subject.repository), plan.subject.tag
-    there = registry.look(repository, tag, session=to.session, config=to.config)
+    there = registry.look(repository, tag, environ=to.environ)
     if there and there.labels.get(INPUTS) != plan.digest:
         raise StoreError(
             f"{repository}:{tag}: is there, made from other inputs",

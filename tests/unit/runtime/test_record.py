@@ -125,7 +125,7 @@ def test_a_verdict_that_was_changed_is_no_verdict(place, tmp_path):
     record.add_verdict(place, verdict(State.FAIL))
     (file,) = tmp_path.rglob("verdicts/smoke/*.json")
     file.write_bytes(verdict(State.PASS).to_bytes())
-    with pytest.raises(ObjectDiffersError, match="is stored, .* was expected"):
+    with pytest.raises(ObjectDiffersError, match="was expected"):
         record.verdicts(place, digest("b"))
 
 
