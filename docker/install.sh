@@ -69,6 +69,13 @@ python() {
     if test -f "$1/archive"; then
         mkdir -p /opt/python
         tar --extract --file "$1/archive" --directory /opt/python --strip-components 1
+        # one that was configured with a shared library looks for it at its old prefix
+        for library in /opt/python/lib/libpython3.*.so.*; do
+            if test -f "$library"; then
+                echo /opt/python/lib > /etc/ld.so.conf.d/python.conf
+                ldconfig
+            fi
+        done
     fi
     "$2" -m venv --without-pip /opt/venv
     echo "jax:x:10001:10001::/workspace:/bin/sh" >> /etc/passwd

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import http.server
 import json
 import os
 import random
@@ -10,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -60,11 +63,11 @@ class Images:
             timeout=600,
         )
 
-    def make(self, *more, ci: Path | None = None):
+    def make(self, *more, python: str = "3.11", ci: Path | None = None):
         return self.command(
             *self.target,
             f"--manifest={self.house / 'manifest.json'}",
-            "--python=3.11",
+            f"--python={python}",
             "--recipe=miniature",
             f"--base-image={engines.BASE}",
             f"--rocm={self.tarball}",
@@ -209,6 +212,43 @@ def test_made_again_elsewhere_the_rocm_layer_is_the_same_bytes(images, pushed, e
     # base, its packages, ROCm, CPython, wheels, the working folder
     assert len(after) == len(before) == base + 5
     assert after[base + 1] == before[base + 1]
+
+
+def test_a_further_cpython_pushes_only_its_own_bytes(images, pushed, mounted, versions):
+    """From an archive, by SHA-256, for the base has no packages of it."""
+    if mounted is None:
+        pytest.skip("this machine has one CPython")
+    version = versions.rpartition(",")[2]
+    archive = images.folder / "served" / "python.tar.gz"
+    archive.parent.mkdir()
+    left_out = ("test", "__pycache__", "*.a")
+    subprocess.run(
+        ["tar", "--create", "--gzip", "--file", archive, f"--directory={mounted.parent}",
+         *(f"--exclude={name}" for name in left_out), mounted.name],
+        check=True,
+    )  # fmt: skip
+    ci = images.folder / "further" / "ci"
+    shutil.copytree(ROOT / "ci", ci)
+    file = ci / "images.yaml"
+    known = '        "3.11": {packages: [python3.11]}\n'
+    assert file.read_text().count(known) == 1
+    sha256 = hashlib.sha256(archive.read_bytes()).hexdigest()
+    serve = functools.partial(http.server.SimpleHTTPRequestHandler, directory=archive.parent)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), serve) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/python.tar.gz"
+        source = f'        "{version}": {{archive: "{address}", sha256: {sha256}}}\n'
+        file.write_text(file.read_text().replace(known, known + source))
+        made = said(images.make("--test", f"--push={images.registry}", python=version, ci=ci))
+        server.shutdown()
+    first, second = (
+        set(map(tuple, record_in(images.store / "v2" / "miniature" / "_rocwheel" / "images" /
+                                 item["config"][7:])["blobs"]))
+        for item in (pushed, made)
+    )  # fmt: skip
+    assert made["layers"]["rocm"] == pushed["layers"]["rocm"]
+    assert len(second - first) == 2  # CPython, wheels; and the working folder is everybody's
+    assert sum(size for _, size in second & first) > sum(size for _, size in second - first)
 
 
 def test_a_library_that_is_left_out_fails_the_gate_by_name(images, pushed):

@@ -22,6 +22,7 @@ from rocwheel.cli.command import (
 )
 from rocwheel.cli.gating import SLOTS
 from rocwheel.cli.image import EngineOptions
+from rocwheel.cli.page_file import page_path, write_page
 from rocwheel.cli.target import (
     PersonOptions,
     Target,
@@ -39,7 +40,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
 from rocwheel.release import wheelset
-from rocwheel.runtime import making, packages, publishing, recipe, record, sbom, trial
+from rocwheel.runtime import listing, making, packages, publishing, recipe, record, sbom, trial
 from rocwheel.runtime.making import ImagePlan, MadeImage, Subject
 from rocwheel.source import git
 from rocwheel.verdict import State
@@ -444,40 +445,31 @@ def _moved(
 class ListOptions(TargetOptions):
     """Options of `runtime_images list`."""
 
+    html: Path | None
+
 
 @command("list", ListOptions, parent=runtime_images)
+@option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(path_type=Path),
+    help="Write a page for people, too.",
+)
 def list_images(app: App, options: ListOptions) -> None:
     """List the images that were pushed: reference, digest, size, set, and moving tags."""
-    places = [place for pair in Target(app, options).pairs() for place in pair]
-    found = [item for place in places for item in _listed(place)]
+    page = page_path(app, options.html)
+    target = Target(app, options)
+    found = [item for pair in target.pairs() for place in pair for item in listing.listed(place)]
     rows = [
-        (item["reference"], item["digest"][7:19], size(sum(item["layers"].values())),
-         item["manifest"][:12], "released" if item["released"] else "staged",
-         " ".join(item["tags"]))
+        (item["reference"], item["digest"][7:19], size(item["size"]), item["manifest"][:12],
+         "released" if item["released"] else "staged", " ".join(item["tags"]))
         for item in found
     ]  # fmt: skip
     head = ("image", "digest", "size", "set", "state", "tags")
     app.emit({"images": found}, "\n".join(columns(head, rows)))
-
-
-def _listed(place: Place) -> list[dict[str, Any]]:
-    """The recorded images of a place, with the moving tag that points at each."""
-    tags: dict[tuple[str, str], list[str]] = {}
-    for move in record.moved_tags(place):
-        tags.setdefault((move.repository, move.config), []).append(move.tag)
-    return [
-        {
-            "reference": item.reference,
-            "digest": item.digest,
-            "config": item.config,
-            "manifest": item.manifest,
-            "released": item.released,
-            "layers": dict(item.layers),
-            "tags": tags.get((item.repository, item.config), []),
-            "sbom": place.store.locate(record.sbom_key(place, item.config)),
-        }
-        for item in record.records(place)
-    ]
+    if page:
+        title = f"Runtime images of {target.family.name}"
+        write_page(page, listing.page(found, title=title, now=app.now()))
 
 
 @dataclass(frozen=True, kw_only=True)

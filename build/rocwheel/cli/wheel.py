@@ -10,11 +10,12 @@ from pathlib import Path
 
 import click
 
-from rocwheel import files, parallel
+from rocwheel import parallel
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.options import listed
-from rocwheel.errors import HostError, WheelError
+from rocwheel.cli.page_file import page_path, write_page
+from rocwheel.errors import WheelError
 from rocwheel.model import gfx_target
 from rocwheel.wheel import diff_page, rename, show
 from rocwheel.wheel import inspect as inspection
@@ -281,39 +282,22 @@ def diff(app: App, options: WheelDiffOptions) -> int:
         "\n".join(diff_page.lines(differences)) if differences else None,
     )
     if page:
-        content = diff_page.page(options.first, options.second, differences).encode()
-        try:
-            files.write(page, content)
-        except OSError as exc:  # which names the file that is written aside
-            raise HostError(
-                f"{page}: {exc.strerror or exc}", hint="choose another file with --html"
-            ) from exc
+        write_page(page, diff_page.page(options.first, options.second, differences).encode())
     return WheelError.exit_code if differences and options.exit_code else 0
 
 
 def _page_path(app: App, options: WheelDiffOptions) -> Path | None:
-    """Where the page goes. Raises UsageError where it cannot, or would replace what is no page."""
+    """Where the page goes. Raises UsageError where it cannot, or would replace a wheel."""
     path = app.path(options.html)
-    if options.html is None or path is None:
-        return None
-    if path.is_dir():
-        raise click.UsageError(f"--html {options.html}: a folder; write a file in it")
     compared = [app.cwd / each for each in (options.first, options.second)]
-    is_compared = path.exists() and any(each.exists() and path.samefile(each) for each in compared)
-    if is_compared or path.name.lower().endswith(".whl"):
+    is_compared = (
+        path is not None
+        and path.is_file()
+        and any(each.exists() and path.samefile(each) for each in compared)
+    )
+    if is_compared or (path and not path.is_dir() and path.name.lower().endswith(".whl")):
         raise click.UsageError(f"--html {options.html}: a wheel; name a new file for the page")
-    if path.exists() and not _begins_like_a_page(path):
-        raise click.UsageError(f"--html {options.html}: exists and is no page; name a new file")
-    return path
-
-
-def _begins_like_a_page(path: Path) -> bool:
-    """Whether a file may be replaced by a page: it is one, or empty."""
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        start = file.read(512).lstrip().lower()
-    return not start or start.startswith((b"<!doctype html", b"<html"))
+    return page_path(app, options.html)
 
 
 def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) -> None:

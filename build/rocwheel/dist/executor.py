@@ -12,7 +12,7 @@ import re
 import resource
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -22,7 +22,7 @@ from rocwheel.build_record import BuilderRecord
 from rocwheel.console import Console
 from rocwheel.container import EngineKind, Limits, Mount, Spec, User
 from rocwheel.dist.build_request import Executor, Request
-from rocwheel.errors import ConfigError, HostError
+from rocwheel.errors import ConfigError, HostError, RocwheelError
 from rocwheel.host import machine
 from rocwheel.host.machine import Interpreter
 from rocwheel.image import (
@@ -148,13 +148,19 @@ class BuildEnvironment:
         """A Python there that has auditwheel; None is our own."""
         return _guest(self.facts.tool) if self.facts else None
 
+    @property
+    def entered(self) -> Spec | None:
+        """The container as it is started: one that is kept has a name of its own."""
+        minutes = self.executor.keep_minutes
+        return self.spec.kept(minutes) if self.spec and minutes else self.spec
+
     def opening(self) -> tuple[Command, ...]:
         """What starts the container by hand; nothing on this machine."""
-        return (*self.spec.prepare, self.spec.start) if self.spec else ()
+        return (*self.entered.prepare, self.entered.start) if self.entered else ()
 
     def command(self, command: Command, number: int) -> Command:
         """What runs a command there."""
-        return self.spec.execute(command, number) if self.spec else command
+        return self.entered.execute(command, number) if self.entered else command
 
     def clang(self, environ: Mapping[str, str]) -> GuestPath:
         """The newest clang there. Raises HostError."""
@@ -186,24 +192,25 @@ class BuildEnvironment:
     @contextmanager
     def running(self, runner: HostRunner) -> Iterator[Runner]:
         """Run commands there: the runner itself, or a container that ends with the block."""
-        if self.spec is None:
+        if self.entered is None:
             yield runner
             return
-        for mount in self.spec.mounts:
+        for mount in self.entered.mounts:
             if mount.writable:
                 mount.host.mkdir(parents=True, exist_ok=True)
-        minutes = self.executor.keep_minutes
-        opened = (
-            container.kept(self.spec.kept(minutes), runner=runner)
-            if minutes
-            else container.running(self.spec, runner=runner)
-        )
-        with opened as inside:
+        open_it = container.kept if self.executor.keep_minutes else container.running
+        with open_it(self.entered, runner=runner) as inside:
             try:
                 yield inside
-            finally:
-                if self.executor.commit:
-                    runner.run(inside.spec.commit(self.executor.commit))
+            except Exception:  # what failed is what somebody wants to look at, and to be told
+                with suppress(RocwheelError):
+                    self._commit(inside, runner)
+                raise
+            self._commit(inside, runner)
+
+    def _commit(self, inside: container.Container, runner: HostRunner) -> None:
+        if self.executor.commit:
+            runner.run(inside.spec.commit(self.executor.commit))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -402,7 +409,8 @@ def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) 
         env = {**place.spec.env, "LD_LIBRARY_PATH": ":".join(shared)}
         place = replace(place, spec=replace(place.spec, env=env))
     found = []
-    with place.running(runner) as inside:
+    once = replace(place.executor, keep_minutes=0, commit="")  # this one only answers
+    with replace(place, executor=once).running(runner) as inside:
         for prefix, guest in prefixes.items():
             answer = machine.ask(GuestPath(guest / "bin" / "python3"), runner=inside)
             if answer is None:
@@ -422,12 +430,21 @@ def container_spec(
     cache: Path,
     environ: Mapping[str, str],
 ) -> Spec:
-    """A container of an image, run as the caller, with nothing mounted yet."""
+    """A container of an image, run as the caller, with nothing mounted yet.
+
+    Raises ConfigError for a proxy whose address is a secret.
+    """
     run = secrets.token_hex(6)
     env: dict[str, str] = {}
     mounts: list[Mount] = []
     if asked.pass_proxies:
         env |= {name: environ[name] for name in PROXIES if name in environ}
+        named = next((name for name, value in env.items() if "@" in value), "")
+        if named:
+            raise ConfigError(
+                f"{named}: has a user name or password, which `inspect` would show to everybody",
+                hint="name a proxy that asks for none, such as one on this machine that hands on",
+            )
         bundle = next((environ[name] for name in CERTIFICATES if name in environ), "")
         if bundle:
             mounts.append(Mount(host=Path(bundle), guest=CA_BUNDLE))

@@ -9,7 +9,7 @@ import pytest
 from rocwheel.errors import ConfigError, ObjectDiffersError, StoreError
 from rocwheel.places import Place
 from rocwheel.release.operations import Who
-from rocwheel.runtime import publishing, record
+from rocwheel.runtime import listing, publishing, record
 from rocwheel.runtime.record import ImageRecord, ImageVerdict, TagMove
 from rocwheel.store.file import FileStore
 from rocwheel.values import replace as changed
@@ -182,3 +182,23 @@ def test_growth_is_told_against_the_last_of_its_kind(place):
     assert publishing.trend(place, image("c", size=125)) == "+25.0 % against here/rocm/jax:f"
     other = changed(image("d", size=125), profile="devel")
     assert publishing.trend(place, other) == ""
+
+
+def test_the_page_says_of_each_image_what_the_record_does_and_needs_nothing_else(place):
+    record.put(place, image("b", size=3 << 20), b"{}")
+    sha256 = record.add_verdict(place, verdict(State.PASS))
+    odd = changed(image("c"), verdicts=(sha256,), by="<script>alert(1)</script>")
+    record.put(place, odd, b"{}")
+    record.add_move(place, move(0, "c"))
+    record.add_move(place, changed(move(0, "c"), tag="nightly"))
+    found = listing.listed(place)
+    assert [item["tags"] for item in found] == [[], ["latest", "nightly"]]
+    page = listing.page(found, title="Images", now=NOW).decode()
+    for text in (
+        f"docker pull here/rocm/jax@{digest('b')}", "3.0 MiB", "nightly", "a.whl", "a" * 64,
+        found[0]["sbom"],
+    ):  # fmt: skip
+        assert text in page
+    assert page.index("here/rocm/jax:c") < page.index("here/rocm/jax:b")
+    assert "<script" not in page
+    assert "http" not in page.replace(found[0]["sbom"], "").replace(found[1]["sbom"], "")
