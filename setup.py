@@ -9,8 +9,10 @@ wheel as `rocwheel/share`, with the commit it is built from.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from setuptools import setup
@@ -29,27 +31,43 @@ def source() -> dict[str, object]:
     if (ROOT / SOURCE).exists():
         found: dict[str, object] = json.loads((ROOT / SOURCE).read_text(encoding="utf-8"))
         return found
-    dirty = bool(_git("status", "--porcelain"))
-    return {
-        "repository": "",
-        "commit": _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else "",
-        "dirty": dirty,
-        "digest": "",
-    }
+    found = {"repository": "", "commit": "", "dirty": False, "digest": ""}
+    if not (ROOT / ".git").exists():
+        return found
+    with tempfile.TemporaryDirectory() as folder:
+        git = _Git(str(Path(folder) / "index"))
+        try:
+            commit = git.ask("rev-parse", "HEAD")
+            git.ask("read-tree", commit)
+            changed = git.ask("status", "--porcelain", "-uno")
+            others = git.ask("ls-files", "--others", "--exclude-per-directory=.gitignore")
+        except (OSError, subprocess.CalledProcessError):
+            return found
+    return {**found, "commit": commit, "dirty": bool(changed or others)}
 
 
-def _git(*arguments: str) -> str:
-    argv = ("git", "-C", str(ROOT), "-c", "safe.directory=*", "-c", "core.fsmonitor=false")
-    try:
-        done = subprocess.run((*argv, *arguments), capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()
+class _Git:
+    """The checkout, compared with its commit by an index of our own.
+
+    As in `rocwheel.source.git`, which cannot be imported here: the user's configuration, and what
+    the checkout's index is told to assume, decide nothing.
+    """
+
+    def __init__(self, index: str) -> None:
+        ours = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+        self.environ = {**os.environ, **ours, "GIT_INDEX_FILE": index}
+
+    def ask(self, *arguments: str) -> str:
+        """What git says. Raises OSError, CalledProcessError."""
+        argv = ("git", "-C", str(ROOT), "-c", "safe.directory=*", "-c", "core.fsmonitor=false")
+        return subprocess.run(
+            (*argv, *arguments), capture_output=True, text=True, check=True, env=self.environ
+        ).stdout.strip()
 
 
-def _write(folder: Path) -> None:
+def _write(folder: Path, found: dict[str, object]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / SOURCE).write_text(json.dumps(source(), indent=2) + "\n", encoding="utf-8")
+    (folder / SOURCE).write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 class Build(build):
@@ -78,15 +96,16 @@ class BuildPy(build_py):
                 share / name,
                 ignore=shutil.ignore_patterns("__pycache__", "bazel-*"),
             )
-        _write(share)
+        _write(share, source())
 
 
 class Sdist(sdist):
     """Say in the archive which commit it is."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        found = source()  # before the archive's own folder stands in the checkout
         super().make_release_tree(base_dir, files)
-        _write(Path(base_dir))
+        _write(Path(base_dir), found)
 
 
 setup(

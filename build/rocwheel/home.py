@@ -14,7 +14,7 @@ from typing import Final
 
 from rocwheel.errors import ConfigError
 from rocwheel.manifest import Source
-from rocwheel.values import decoded
+from rocwheel.values import decoded, replace
 
 PACKAGE: Final = Path(__file__).resolve().parent
 SHARE: Final = PACKAGE / "share"
@@ -60,8 +60,11 @@ def find(ci: Path | None) -> Home:
 
 
 def tool(home: Home, identify: Callable[[Path], Source]) -> Source:
-    """Which rocwheel this is: what its checkout is, or what it was built from."""
+    """Which rocwheel this is: what its checkout is, or what it was built from.
+
+    Never from where it was cloned or installed, so that the same one always has one name.
+    """
     if home.is_checkout:
-        return identify(home.root)
+        return replace(identify(home.root), repository="")
     file = SHARE / "source.json"
     return decoded(file.read_bytes(), Source, name=str(file))

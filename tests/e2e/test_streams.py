@@ -23,6 +23,12 @@ def test_closed_streams_are_nobodys(tmp_path):
     assert done.returncode not in (0, 1), done
 
 
+def test_a_full_stderr_changes_no_exit_status(tmp_path):
+    assert shell("PROGRAM fetch_rocm --therock-path nowhere 2>/dev/full", tmp_path).returncode == 3
+    assert shell("PROGRAM nosuch --debug 2>/dev/full", tmp_path).returncode == 2
+    assert shell("PROGRAM gate list 2>/dev/full", tmp_path).returncode == 0
+
+
 def test_a_reader_that_leaves_is_no_success(tmp_path):
     done = shell("PROGRAM --json gate list | exec sleep 0; exit ${PIPESTATUS[0]}", tmp_path)
     assert "Traceback" not in done.stderr

@@ -29,6 +29,8 @@ LINES = {
     "rocwheel dist_wheels --python-versions 3.12,3.11": "",
     "rocwheel dist_wheels --jax-source-dir=buil": "d",
     "rocwheel wheel inspect only": ".whl",
+    "rocwheel suites ": "check",
+    "rocwheel --store file:///s --family gfx90a promo": "te",
 }
 
 
@@ -91,7 +93,7 @@ class Terminal:
 def test_tab_completes_a_line(shell, place):
     terminal = Terminal(shell, place)
     for typed, added in LINES.items():
-        assert terminal.completed(typed) == typed.split()[-1] + added, typed
+        assert terminal.completed(typed) == typed.split(" ")[-1] + added, typed
     os.close(terminal.descriptor)
 
 
@@ -105,4 +107,4 @@ def test_fish_completes_a_line(place):
     )  # fmt: skip
     said = [part.split() for part in done.stdout.split("--\n")]
     for (typed, added), answers in zip(LINES.items(), said, strict=False):
-        assert typed.split()[-1] + added in {a.rstrip("/") for a in answers}, (typed, answers)
+        assert typed.split(" ")[-1] + added in {a.rstrip("/") for a in answers}, (typed, answers)

@@ -82,10 +82,18 @@ def built(tmp_path_factory):
         if (ROOT / name).is_file():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name)
+    git = ("git", "-C", tree, "-c", "user.name=x", "-c", "user.email=x@example.com")
+    run(*git, "init", "--quiet", cwd=folder)
+    run(*git, "add", "--all", "--force", cwd=folder)
+    run(*git, "commit", "--quiet", "--message=x", cwd=folder)
     run(sys.executable, "-m", "build", "--installer", "uv", "--outdir", folder, tree, cwd=folder)
     (wheel,) = folder.glob("*.whl")
     (sdist,) = folder.glob("*.tar.gz")
     return wheel, sdist, tree
+
+
+def commit_of(tree):
+    return run("git", "-C", tree, "rev-parse", "HEAD", cwd=tree).stdout.strip()
 
 
 HELP = """
@@ -104,11 +112,11 @@ def environment(python, folder, *what):
     return folder / "venv" / "bin"
 
 
-def try_everything(bin_folder, cwd, *start):
-    """Every command answers, and those that need data find it."""
+def try_everything(bin_folder, cwd, commit, *start):
+    """Every command answers, those that need data find it, and it knows which commit it is."""
     program = start or (bin_folder / "rocwheel",)
     said = run(*program, "--version", cwd=cwd).stdout
-    assert said.startswith(f"rocwheel {__version__} ("), said
+    assert said == f"rocwheel {__version__} ({commit[:12]})\n"
     run(bin_folder / "python", "-c", HELP, *COMMANDS, cwd=cwd)  # imports every command's module
     listed = json.loads(run(*program, "gate", "list", "--json", cwd=cwd).stdout)
     assert {"smoke", "unit"} <= {suite["suite"] for suite in listed["suites"]}
@@ -137,24 +145,51 @@ def test_all_promised_pythons_are_on_this_machine():
 
 @pytest.mark.parametrize("version", sorted(PYTHONS))
 def test_the_wheel_works_on_every_python_that_doctor_finds(built, tmp_path, version):
-    wheel, _, _ = built
+    wheel, _, tree = built
     folder = environment(PYTHONS[version], tmp_path / "env", wheel)
-    try_everything(folder, tmp_path)
+    try_everything(folder, tmp_path, commit_of(tree))
     assert run(folder / "python", "-m", "amdgpu_family_matrix", cwd=tmp_path).stdout
 
 
 def test_an_sdist_and_a_module_start_work_too(built, tmp_path):
-    _, sdist, _ = built
+    _, sdist, tree = built
     folder = environment(sys.executable, tmp_path / "env", sdist)
-    try_everything(folder, tmp_path, folder / "python", "-m", "rocwheel")
+    try_everything(folder, tmp_path, commit_of(tree), folder / "python", "-m", "rocwheel")
     usage = run(folder / "python", "-m", "rocwheel", "wheel", cwd=tmp_path).stdout
     assert usage.startswith("Usage: python -m rocwheel wheel ")
+
+
+def test_what_is_packaged_from_a_changed_checkout_says_so(built, tmp_path):
+    """Whatever the user's git is told to overlook."""
+    _, _, tree = built
+    copy = tmp_path / "copy"
+    run("git", "clone", "--quiet", tree, copy, cwd=tmp_path)
+    (tmp_path / ".gitconfig").write_text(
+        "[status]\n  showUntrackedFiles = no\n[core]\n  excludesFile = ~/ignored\n"
+    )
+    (tmp_path / "ignored").write_text("*\n")
+    code = "import setup, json; print(json.dumps(setup.source()))"
+    ask = (sys.executable, "-c", code.replace("import setup", "import sys, setuptools as s; "
+           "s.setup = lambda **_: None; sys.path.insert(0, '.'); import setup"))  # fmt: skip
+
+    def source():
+        return json.loads(run(*ask, cwd=copy, HOME=str(tmp_path)).stdout)
+
+    clean = {"repository": "", "commit": commit_of(tree), "dirty": False, "digest": ""}
+    shutil.rmtree(copy / "__pycache__", ignore_errors=True)
+    assert source() == clean
+    (copy / "another.py").touch()
+    assert source() == {**clean, "dirty": True}
+    (copy / "another.py").unlink()
+    run("git", "-C", copy, "update-index", "--assume-unchanged", "README.md", cwd=copy)
+    (copy / "README.md").write_text("changed")
+    assert source() == {**clean, "dirty": True}
 
 
 def test_an_editable_install_uses_the_checkout(built, tmp_path):
     _, _, tree = built
     folder = environment(sys.executable, tmp_path / "env", "-e", tree)
-    try_everything(folder, tmp_path)
+    try_everything(folder, tmp_path, commit_of(tree))
     code = "import amdgpu_family_matrix, rocwheel.home as h; print(h.find(None).root)"
     assert run(folder / "python", "-c", code, cwd=tmp_path).stdout.strip() == str(tree)
 

@@ -16,7 +16,13 @@ import click
 
 from rocwheel import __version__
 from rocwheel.cli.app import App, start
-from rocwheel.cli.command import DryRun, SectionedGroup, before_the_command, common_options
+from rocwheel.cli.command import (
+    DryRun,
+    SectionedGroup,
+    before_the_command,
+    common_options,
+    params_of,
+)
 from rocwheel.errors import HostError, InterruptError, RocwheelError
 
 if TYPE_CHECKING:
@@ -161,7 +167,7 @@ class Commands(SectionedGroup):
 
         from rocwheel.cli.options import build_options
 
-        options = before_the_command(build_options, DryRun.declared)
+        options = before_the_command(params_of(build_options, DryRun.declared))
         opts = [name for param in (*self.get_params(ctx), *options) for name in param.opts]
         names = opts if incomplete.startswith("-") else COMMANDS
         found = sorted({name for name in names if name.startswith(incomplete)})
@@ -173,17 +179,35 @@ class Commands(SectionedGroup):
                 formatter.write_dl([(name, line) for name, (_, line) in commands.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Remember which build options stood before the command, as they were written.
+        """Remember which options of the command stood before it, as they were written.
 
         They are declared only where an option comes first, so that help does not wait for them.
         """
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
-            from rocwheel.cli.options import build_options
-
-            self.params = [*self.own, *before_the_command(build_options, DryRun.declared)]
+            self._declare(ctx, args)
         given, _, _ = self.make_parser(ctx).parse_args(list(args))
         ctx.meta["rocwheel.given"] = given
         return super().parse_args(ctx, args)
+
+    def _declare(self, ctx: click.Context, args: list[str]) -> None:
+        """Take the options of the command, and those of builds, to say that it has none such.
+
+        The command is the first of its name that its own options lead to, and not the value of one.
+        """
+        from rocwheel.cli.options import build_options
+
+        builds = params_of(build_options, DryRun.declared)
+        for at, word in enumerate(args):
+            if command := self.get_command(ctx, word):
+                inner = command.commands if isinstance(command, click.Group) else {}
+                meant = [inner[name] for name in args[at + 1 : at + 2] if name in inner]
+                params = [param for item in (*meant, command) for param in item.params]
+                self.params = [*self.own, *before_the_command([*params, *builds])]
+                with suppress(click.UsageError):
+                    _, rest, _ = self.make_parser(ctx).parse_args(list(args))
+                    if len(rest) == len(args) - at:
+                        return
+        self.params = [*self.own, *before_the_command(builds)]
 
     def configure(self, ctx: click.Context, name: str, command: click.Command) -> None:
         """Take defaults from the configuration file; say which variables set nothing."""
@@ -201,32 +225,27 @@ class Commands(SectionedGroup):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Put options that stood before the command behind it, where they are used."""
-        if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            if ctx.resilient_parsing:  # a line that somebody is still typing
-                return None, None, []
-            from rocwheel.model import suggest
-
-            if "--json" in args and ctx.obj:  # which no command is there to read
-                ctx.obj.json = True
-            near = "did you mean --help?" if args[0] == "help" else suggest(args[0], COMMANDS)
-            raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         name, command, rest = super().resolve_command(ctx, args)
         if command is None or name is None:
             return name, command, rest
         self.configure(ctx, name, command)
-        known = {param.name for param in command.params}
+        inner = command.commands if isinstance(command, click.Group) else {}
+        inward = rest[:1] if rest and rest[0] in inner else []  # the command of a group
+        target = inner[inward[0]] if inward else command
+        known = {param.name for param in target.params}
         moved: list[str] = []
         for param in self.params:
             value = ctx.meta["rocwheel.given"].get(param.name)
             if value in (None, False) or not getattr(param, "hidden", False):
                 continue
             if param.name not in known:
-                raise click.UsageError(f"{name} has no option {param.opts[0]}", ctx)
+                shown = " ".join((name, *inward))
+                raise click.UsageError(f"{shown} has no option {param.opts[0]}", ctx)
             values = value if isinstance(value, list) else [value]
             moved += [
                 param.opts[0] if item is True else f"{param.opts[0]}={item}" for item in values
             ]
-        return name, command, moved + rest
+        return name, command, [*inward, *moved, *rest[len(inward) :]]
 
 
 @click.group(
@@ -318,9 +337,9 @@ def _usage(app: App, exc: click.ClickException) -> int:
     command = ctx.command_path if ctx else program_name(sys.argv[0])
     from rocwheel.download import shown_setting
 
-    message = shown_setting("", exc.format_message())
+    message = shown_setting("", " ".join(exc.format_message().split()))
     error = RocwheelError(message, hint=f"see {command} --help")
-    app.console.fail(error)
+    _tell(app, error)
     _tell_program(app, "usage", error)
     return exc.exit_code
 
@@ -342,11 +361,18 @@ def _fail(app: App, error: RocwheelError) -> int:
     if app.debug:
         import traceback
 
-        for line in "".join(traceback.format_exception(error)).splitlines():
-            app.console.info(shown_setting("", line))
-    app.console.fail(error)
+        trace = "".join(traceback.format_exception(error)).splitlines()
+        with suppress(OSError):
+            app.console.info("\n".join(shown_setting("", line) for line in trace))
+    _tell(app, error)
     _tell_program(app, error.kind, error)
     return error.exit_code
+
+
+def _tell(app: App, error: RocwheelError) -> None:
+    """Say an error on stderr; a stderr that takes nothing changes no exit status."""
+    with suppress(OSError):
+        app.console.fail(error)
 
 
 def _tell_program(app: App, kind: str, error: RocwheelError) -> None:

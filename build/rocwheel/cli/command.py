@@ -15,6 +15,7 @@ names, which is checked when the command is made. Fields without an option keep 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import os
@@ -27,6 +28,7 @@ from click.core import ParameterSource
 from rocwheel.cli.app import App
 
 if TYPE_CHECKING:  # what `--help` does not need
+    from collections.abc import Iterable
     from pathlib import Path
 
 T = TypeVar("T")
@@ -119,17 +121,24 @@ def together(*decorators: Decorator) -> Decorator:
     return lambda function: functools.reduce(lambda f, add: add(f), reversed(decorators), function)
 
 
-def before_the_command(*decorators: Decorator) -> list[click.Parameter]:
+def params_of(*decorators: Decorator) -> list[click.Parameter]:
+    """The options that decorators declare."""
+    return click.command("taken")(together(*decorators)(lambda: None)).params
+
+
+def before_the_command(params: Iterable[click.Parameter]) -> list[click.Parameter]:
     """Options of commands that a group takes too, to put them behind the command.
 
     They are read from the command line alone, and the group's help does not show them:
-    environment, defaults and help are the command's.
+    environment, defaults and help are the command's. Of options with one name the first counts.
     """
-    taken = click.command("taken")(together(*decorators)(lambda: None)).params
-    for param in taken:
-        param.hidden = True  # type: ignore[attr-defined]
-        param.allow_from_autoenv = False  # type: ignore[attr-defined]
-    return taken
+    taken: dict[str | None, click.Parameter] = {}
+    for param in params:
+        if isinstance(param, click.Option) and param.expose_value and param.name not in taken:
+            taken[param.name] = mine = copy.copy(param)
+            mine.hidden, mine.required = True, False
+            mine.allow_from_autoenv, mine.envvar = False, None
+    return list(taken.values())
 
 
 class Sections:
@@ -161,6 +170,22 @@ class SectionedGroup(Sections, click.Group):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("invoke_without_command", True)
         super().__init__(*args, **kwargs)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that is meant. Raises UsageError with the nearest there is."""
+        known = self.list_commands(ctx)
+        if args and args[0] not in known and not args[0].startswith("-"):
+            if ctx.resilient_parsing:  # a line that somebody is still typing
+                return None, None, []
+            from rocwheel.model import suggest
+
+            if "--json" in args and (app := ctx.find_object(App)):
+                app.json = True  # which no command is there to read
+            near = "did you mean --help?" if args[0] == "help" else suggest(args[0], known)
+            raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 def group(name: str) -> Callable[[Callable[[], None]], click.Group]:

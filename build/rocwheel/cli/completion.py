@@ -64,7 +64,10 @@ function __rocwheel
     set -l before (commandline -opc)
     set -l current (commandline -ct)
     set -l program (string replace -r '^~/' "$HOME/" -- $before[1])
-    set -l words (string join \\n -- $before "$current" | string collect)
+    set -l words (begin
+        printf '%s\\n' $before
+        printf '%s' "$current"
+    end | string collect --no-trim-newlines)
     for line in (env _ROCWHEEL_COMPLETE=fish _ROCWHEEL_WORDS="$words" $program 2> /dev/null)
         set -l answer (string split -m 1 \\t -- $line)
         set -l option (string match -r '^--[^=]*=' -- $current; or echo)

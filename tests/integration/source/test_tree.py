@@ -6,18 +6,20 @@ import os
 import subprocess
 import threading
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 from support import git_server, toy
 from support.git_server import commit, git, repository
 
-from rocwheel import source
+from rocwheel import home, source
 from rocwheel.errors import ConfigError, RocwheelError, SourceError
+from rocwheel.manifest import Source
 from rocwheel.model import PythonVersion
 from rocwheel.process import HostRunner, base_env
 from rocwheel.source import SourceRequest
-from rocwheel.source.git import Checkout, checkout
+from rocwheel.source.git import Checkout, checkout, identify
 from rocwheel.values import replace
 
 pytestmark = [pytest.mark.needs("git")]
@@ -355,6 +357,25 @@ def test_one_repository_has_one_name_however_it_was_cloned(bench, url):
 def test_a_repository_that_is_not_public_is_named_by_its_commit_alone(bench, url):
     git(bench.jax, "remote", "add", "origin", url)
     assert bench.resolve(jax_dir=bench.jax).jax.repository == ""
+
+
+def test_rocwheel_itself_is_its_commit_however_it_was_cloned(bench, tmp_path):
+    """Its commit is in every manifest, whose digest is the name of a set."""
+    clones = {name: tmp_path / name for name in ("https", "ssh", "folder")}
+    for name, folder in clones.items():
+        git(tmp_path, "clone", "--quiet", str(bench.jax), str(folder))
+        if name != "folder":
+            url = f"{name}://git@github.com/ROCm/rocm-jax.git"
+            git(folder, "remote", "set-url", "origin", url)
+    tools = [
+        home.tool(
+            home.Home(root=folder, ci=folder / "ci", tests=folder),
+            partial(identify, runner=bench.runner),
+        )
+        for folder in clones.values()
+    ]
+    commit_of_all = git(bench.jax, "rev-parse", "HEAD").strip()
+    assert tools == [Source(repository="", commit=commit_of_all)] * 3
 
 
 def hide_untracked(bench, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -58,6 +59,30 @@ def test_options_stand_before_or_after_the_command(seen):
     assert seen[0][1].compiler == "gcc"
     assert seen[0][1].allow_dirty is True
     assert seen[0][1].dry_run is True
+
+
+def test_options_of_every_command_may_stand_before_it(tmp_path):
+    store = f"--store={tmp_path.as_uri()}"
+    status = invoke("--family=gfx90a", store, "--json", "status")
+    assert (status.exit_code, json.loads(status.stdout)["sets"]) == (0, []), status.output
+    right = invoke("--role", "runner", store, "--family=gfx90a", "channels", "rights")
+    assert "no bucket, so no policy" in str(right.exception)
+    wrong = invoke("--role", "runner", store, "status")
+    assert "No such option '--role'" in wrong.output
+
+
+def test_a_value_before_the_command_may_be_a_commands_name(seen):
+    result = invoke("--wheelhouse", "cache", "--compiler", "gcc", "dist_wheels")
+    assert result.exit_code == 0, result.output
+    assert (seen[0][1].wheelhouse, seen[0][1].compiler) == (Path("cache"), "gcc")
+
+
+def test_an_unknown_command_of_a_group_is_told_as_any_other():
+    result = invoke("cache", "lst")
+    assert (result.exit_code, "'lst': unknown command; did you mean list?" in result.output) == (
+        2,
+        True,
+    )
 
 
 def test_the_documented_command_line_is_understood(seen):
