@@ -55,7 +55,7 @@ class _Git:
 
     def __init__(self, index: str) -> None:
         ours = {"GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
-        self.environ = {**os.environ, **ours, "GIT_INDEX_FILE": index}
+        self.environ = {**os.environ, **ours, "GIT_INDEX_FILE": index}  # noqa: TID251 - no cli here
 
     def ask(self, *arguments: str) -> str:
         """What git says. Raises OSError, CalledProcessError."""
