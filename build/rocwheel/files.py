@@ -121,6 +121,15 @@ def write(path: Path, data: bytes, *, mode: int | None = None) -> None:
         raise
 
 
+def ends(descriptor: int, head: int, tail: int) -> bytes:
+    """What is in an open file; of one longer than both, its head and its tail. Raises OSError."""
+    size = os.fstat(descriptor).st_size
+    if size <= head + tail:
+        return os.pread(descriptor, size, 0)
+    left_out = f"\n… {size - head - tail} bytes left out …\n".encode()
+    return os.pread(descriptor, head, 0) + left_out + os.pread(descriptor, tail, size - tail)
+
+
 def write_json(path: Path, document: object) -> None:
     """Write a small JSON file for our own use, readable by people. Raises OSError."""
     write(path, (json.dumps(document, indent=2, sort_keys=True) + "\n").encode())

@@ -106,7 +106,7 @@ class ProcessRecord(Value, frozen=True, kw_only=True):
     start_ms: int
     end_ms: int
     ended: str  # "exit status 0", "signal 11", "killed: …"
-    log: str = ""  # file name of what it printed, in the folder of logs
+    log: str = ""  # what it printed: a path from the folder of logs
     left: tuple[str, ...] = ()  # processes that it left behind and that were ended
     extra: tuple[str, ...] = ()  # modules it took from the tree of the tests, not from a wheel
 

@@ -76,7 +76,7 @@ class App:
 
         return HostRunner(base_env(self.environ), tell=self.console.warn)
 
-    @cached_property
+    @property
     def home(self) -> Home:
         """The data in use: `--ci-dir`, else what rocwheel came with. Raises ConfigError."""
         from rocwheel import home

@@ -51,14 +51,15 @@ def gate(app: App, options: GateOptions) -> int:
         return gating.dry_run(app, several)
     told = []
     for asked in several:
-        gated = gating.run(app, asked)
-        if gated.error:
-            app.console.fail(gated.error)
-        judged = (gated.results, gated.found, gated.verdict)
-        asked_for = asked.request
-        whole = asked_for.whole and not str(asked_for.shard)
-        told.append(gating.finish(app, judged, asked.stored, asked_for.output, whole=whole))
-        gating.remember(app, asked, gated.results)
+        with gating.interruptible(asked):
+            gated = gating.run(app, asked)
+            if gated.error:
+                app.console.fail(gated.error)
+            judged = (gated.results, gated.found, gated.verdict)
+            asked_for = asked.request
+            whole = asked_for.whole and not str(asked_for.shard)
+            told.append(gating.finish(app, judged, asked.stored, asked_for.output, whole=whole))
+            gating.remember(app, asked, gated.results)
     return gating.tell(app, told)
 
 
@@ -105,7 +106,8 @@ def merge(app: App, options: GateMergeOptions) -> int:
     """
     place = None
     if options.folders:
-        found = [storing.shard_in(app.cwd / folder) for folder in options.folders]
+        output = app.cwd / options.output
+        found = [storing.shard_in(app.cwd / folder, seen_from=output) for folder in options.folders]
     else:
         place, found = gating.stored_shards(app, options, options.shards)
 
@@ -145,6 +147,8 @@ def rerun(app: App, options: GateRerunOptions) -> int | None:
     """
     results = _earlier(app, options)
     words = shlex.split(results.environment.get("command", ""))
+    if app.ci_dir:  # what is said now: the results may come from another machine
+        words = [word for word in words if not word.startswith("--ci-dir=")]
     if not words:
         raise ConfigError(
             f"{options.verdict}: does not say how it was made", hint="name a gate's results"
@@ -228,7 +232,8 @@ def verify(app: App, options: GateOptions) -> int:
         return 0
     if options.dry_run:
         return gating.dry_run(app, (asked,))
-    gated = gating.run(app, asked)
+    with gating.interruptible(asked):
+        gated = gating.run(app, asked)
     found = skips.SkipAudit.of(gated.results)
     app.emit(found.document(), "\n".join(found.lines()))
     return gated.error.exit_code if gated.error else 0

@@ -15,13 +15,14 @@ from typing import Any
 import click
 
 from amdgpu_family_matrix import Family
+from rocwheel import home
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, given_words, once, option, section, together
 from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import Target, TargetOptions, family_of
 from rocwheel.console import ConsoleMode
-from rocwheel.errors import InterruptError, StoreError
+from rocwheel.errors import HostError, InterruptError, RocwheelError, StoreError
 from rocwheel.gate import environment
 from rocwheel.gate import run as room
 from rocwheel.gate.engine.plan import Snapshot, Watcher
@@ -370,7 +371,7 @@ def this_host(app: App, slots: Path, label: str) -> Host:
 # `gate rerun` decides anew
 _PATHS = frozenset({"wheels", "jax_tests"})
 _MAYBE_PATHS = frozenset({"manifest", "rocm"})
-_NOT_AGAIN = frozenset({"failed_of", "output", "keep", "dry_run"})
+_NOT_AGAIN = frozenset({"failed_of", "output", "keep", "dry_run", "shard"})
 
 
 def _command_line(app: App, options: GateOptions, suite: str) -> str:
@@ -378,7 +379,8 @@ def _command_line(app: App, options: GateOptions, suite: str) -> str:
     paths = {name for name in _MAYBE_PATHS if (app.cwd / str(getattr(options, name))).exists()}
     alone = replace(options, suites=(suite,))
     words = given_words(alone, app.cwd, paths=_PATHS | paths, leave=_NOT_AGAIN)
-    return shlex.join(("gate", *words))
+    data = () if app.home == home.find(None) else (f"--ci-dir={app.home.ci}",)
+    return shlex.join(("gate", *data, *words))
 
 
 # --- running and telling -------------------------------------------------------------------------
@@ -402,12 +404,19 @@ def run(app: App, asked: Asked) -> GateResult:
     """Gate, and show it as it goes."""
     storing.clear(asked.request.output)
     app.console.info(f"gate {asked.request.cell}")
+    with _watching(app) as watcher:
+        return room.run(asked.request, asked.host, app.console, watcher)
+
+
+@contextmanager
+def interruptible(asked: Asked) -> Iterator[None]:
+    """The first signal is a verdict; a second one, while it is written, ends that too."""
     try:
-        with _watching(app) as watcher:
-            return room.run(asked.request, asked.host, app.console, watcher)
+        yield
     except KeyboardInterrupt:
         raise InterruptError(
-            f"the gate of {asked.request.cell} was interrupted: no verdict was stored",
+            f"the gate of {asked.request.cell} was interrupted while it ended: "
+            "its verdict may not be complete",
             hint="run the same command again; its tests start anew",
         ) from None
 
@@ -446,6 +455,7 @@ class Told:
     state: State
     document: dict[str, Any]
     text: str
+    error: RocwheelError | None = None  # why its folder does not hold it
 
 
 def finish(
@@ -461,12 +471,12 @@ def finish(
     notes = {library.name: library.note for library in suites.libraries(app.home.ci)}
     cell = history.cell(results)
     reports = render(results, found, notes, history.read_last(place, cell, app.cache))
-    storing.write(output, reports, None)  # before anything can go wrong with the store
+    unwritten = _write(output, reports, None)  # before anything can go wrong with the store
     key = ""
     if verdict and place:
-        key, verdict = storing.put(place, verdict, reports)
+        key, verdict = storing.put(place, verdict, reports, output / storing.LOGS)
         app.console.info(f"stored {place.store.locate(key)}")
-    storing.write(output, {}, verdict)
+    unwritten = _write(output, {}, verdict) or unwritten
     if whole and results.tests:
         ended = app.now().strftime("%Y-%m-%d %H:%M")
         run = LastRun.of(results, found.state, ended=ended)
@@ -485,17 +495,38 @@ def finish(
         "verdict": key,
     }
     text += f"\n{numbers or 'no test ran'}\n{output / 'report.html'}"
-    return Told(state=found.state, document=document, text=text)
+    return Told(state=found.state, document=document, text=text, error=unwritten)
+
+
+def _write(
+    output: Path, reports: Mapping[str, bytes], verdict: Verdict | None
+) -> RocwheelError | None:
+    """Write into the folder; a disk that is full keeps nothing from being stored and told."""
+    try:
+        storing.write(output, reports, verdict)
+    except OSError as exc:
+        return HostError(
+            f"{output}: the reports could not be written: {exc.strerror}",
+            hint="free some space, or choose another --output",
+        )
+    return None
 
 
 def tell(app: App, told: Sequence[Told]) -> int:
-    """Print results; return the exit status: that of the first that is no pass."""
+    """Print results; return the exit status: that of the first that is no pass.
+
+    Raises HostError where all pass and a folder could not be written.
+    """
     texts = "\n".join(item.text for item in told)
     documents = [item.document for item in told]
     app.emit(documents[0] if len(told) == 1 else {"gates": documents}, texts)
     state = next((item.state for item in told if item.state is not State.PASS), State.PASS)
     keys = " ".join(item["verdict"] for item in documents if item["verdict"])
     app.github_outputs({"state": state.value, "verdict": keys})
+    for error in filter(None, (item.error for item in told)):
+        if state is State.PASS:
+            raise error
+        app.console.fail(error)
     return state.exit_code
 
 

@@ -43,7 +43,7 @@ class _Made(Value, frozen=True, kw_only=True):
     milliseconds: int  # it took
     site: str
     packages: tuple[str, ...]
-    files: dict[str, str]  # path below the folder -> SHA-256, or `-> target` of a link
+    files: dict[str, str]  # path below the folder -> SHA-256, `-> target` of a link, `mode …`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,12 +252,15 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 def _digests(folder: Path) -> dict[str, str]:
     """Every file of a folder by what is in it, every link by where it goes."""
     start = len(str(folder)) + 1
-    return {
-        entry.path[start:]: f"-> {Path(entry.path).readlink()}"
-        if entry.is_symlink()
-        else files.sha256(Path(entry.path))
-        for entry in _entries(folder)
-    }
+    return {entry.path[start:]: _content(entry) for entry in _entries(folder)}
+
+
+def _content(entry: os.DirEntry[str]) -> str:
+    if entry.is_symlink():
+        return f"-> {Path(entry.path).readlink()}"
+    if not entry.is_file():  # a pipe, which would be waited for
+        return f"mode {entry.stat(follow_symlinks=False).st_mode:o}"
+    return files.sha256(Path(entry.path))
 
 
 def _states(folder: Path) -> dict[str, tuple[int, ...]]:

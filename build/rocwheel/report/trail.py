@@ -64,7 +64,7 @@ class Trails:
     def __init__(self, results: Results, last: LastRun | None) -> None:
         self._command = results.environment.get("command", "")
         self._last = last
-        self._processes = {process.number: process for process in results.processes}
+        self._processes = {(item.lane, item.number): item for item in results.processes}
         self._places = _places(results, self._processes)
 
     def of(self, test: TestResult) -> Trail:
@@ -85,8 +85,8 @@ class Trails:
         return self._places[attempt.lane, attempt.process, attempt.start_ms, test].before
 
     def log(self, attempt: Attempt) -> str:
-        process = self._processes.get(attempt.process)
-        return process.log if process and process.lane == attempt.lane else ""
+        process = self._processes.get((attempt.lane, attempt.process))
+        return process.log if process else ""
 
     def _change(self, test: TestResult) -> str:
         if self._last is None:
@@ -132,7 +132,7 @@ def summary(results: Results, last: LastRun | None) -> str:
 
 
 def _places(
-    results: Results, processes: Mapping[int, ProcessRecord]
+    results: Results, processes: Mapping[tuple[str, int], ProcessRecord]
 ) -> dict[tuple[str, int, int, str], AttemptPlace]:
     """Where each attempt ran, by lane, process, start and test."""
     runs: dict[tuple[str, int], list[tuple[Attempt, str]]] = {}
@@ -143,8 +143,7 @@ def _places(
     for (lane, number), ran in runs.items():
         # what began in the same millisecond keeps the order of the file
         ran.sort(key=lambda item: item[0].start_ms)
-        process = processes.get(number)
-        known = process if process and process.lane == lane else None
+        known = processes.get((lane, number))
         for place, (attempt, name) in enumerate(ran):
             found[lane, number, attempt.start_ms, name] = AttemptPlace(
                 lane=lane,

@@ -88,6 +88,7 @@ def test_an_environment_is_used_again_only_as_it_was_made(take, host, tmp_path):
     module = next(site.glob("helper/*.py"))
     module.write_text(module.read_text().replace("1.0", "6.6"))
     (site / "odd.pth").write_text("import os\n")
+    os.mkfifo(site / "pipe")  # whoever reads it waits for ever
     with take() as again:
         assert again.how.startswith("made in ")
         assert again.environment.site != site

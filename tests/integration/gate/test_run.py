@@ -273,8 +273,11 @@ def test_skipped_tests_can_be_tried_and_named_tests_alone(request_, host, consol
     assert [test.test for test in gated.results.tests] == ["test_a.py::test_listed"]
     assert gated.found.state is State.FAIL
     tests = frozenset({"test_b.py::test_b"})
-    gated = gate(replace(request_, choice=Choice.NAMED, tests=tests), host, console)
+    more = replace(request_.suite, demand=Demand(must_run=3))
+    named = replace(request_, suite=more, choice=Choice.NAMED, tests=tests)
+    gated = gate(named, host, console)
     assert [test.test for test in gated.results.tests] == ["test_b.py::test_b"]
+    assert gated.found.state is State.PASS, "it is not asked for more than was named"
     assert gated.results.files == ("test_b.py",), "no other file was imported"
 
 
@@ -576,6 +579,25 @@ def test_rerun_asks_for_what_failed_with_the_same_packages_and_devices(at, tmp_p
     assert {test.test for test in kept.failures} == {test.test for test in results.failures}
 
 
+def test_the_line_that_runs_a_test_again_names_the_data_in_use_and_no_shard(at, interpreter):
+    make_set(at / "wh", pythons=(str(interpreter.version),))
+    shutil.copytree(ROOT / "ci", at / "ours/ci")
+    suite = (at / "ours/ci/suites/smoke.yaml").read_text().replace("suite: smoke", "suite: ours")
+    (at / "ours/ci/suites/ours.yaml").write_text(suite)
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--wheels", "wh"]
+    words = ["gate", *common, "--suite=ours", "--ci-dir=ours/ci", "--shard=1/2", "--output=out"]
+    assert main(words) == State.NO_RUNNER.exit_code
+    results = storing.results_in(at / "out")
+    assert f"--ci-dir={at}/ours/ci" in results.environment["command"].split()
+    assert "--shard" not in results.environment["command"]
+    of = replace(rich(), environment=results.environment)
+    (at / "out/results.json").write_bytes(of.to_bytes())
+    assert main(["gate", "rerun", "out"]) == State.NO_RUNNER.exit_code
+    shutil.move(at / "ours", at / "moved")
+    assert main(["gate", "rerun", "out"]) == 3
+    assert main(["gate", "rerun", "out", "--ci-dir=moved/ci"]) == State.NO_RUNNER.exit_code
+
+
 def test_a_program_can_be_given_a_gpu_of_its_own(at, tmp_path, capsys):
     status = main(["gate", "slot", "--slots", str(tmp_path / "slots"), "--", "true"])
     assert status == State.NO_RUNNER.exit_code
@@ -647,6 +669,8 @@ def test_shards_become_one_result_and_a_missing_one_is_not_run(at, capsys):
     assert main(["gate", "merge", "--shards", "2", "one", "two"]) == 0
     assert "300 passed" in capsys.readouterr().out
     assert (at / "gate-results/merged/report.html").is_file()
+    assert main(["gate", "merge", "--shards", "2", "one", "two", "--output", "/proc/nowhere"]) == 8
+    assert "300 passed" in capsys.readouterr().out, "it is told all the same"
     assert main(["gate", "merge", "--shards", "2", "two"]) == State.NOT_RUN.exit_code
     assert "shard 1 of 2 has no results" in capsys.readouterr().out
     assert main(["gate", "merge", "--shards", "3", "one", "two"]) == 3, "cut in another way"
@@ -667,7 +691,8 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
         storing.put(shop.staging, verdict, render(shard(number), FOUND, {}))
         assert main([*merging, "--dry-run"]) == 0
         assert len(whole(shop, sha256)) == number - 1, "nothing was stored"
-        assert main(merging) == state.exit_code
+        for _ in range(2):  # what is new since the last merge is another page
+            assert main(merging) == state.exit_code
         assert state in whole(shop, sha256)
     assert whole(shop, sha256)[State.PASS].counts.passed == 300
 
@@ -675,6 +700,9 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
     bad = replace(shard(1), tests=(failing(shard(1).tests[0]), *shard(1).tests[1:]))
     storing.put(shop.staging, failed, render(bad, FOUND, {}))
     capsys.readouterr()
+    assert main([*merging, "--output=/proc/nowhere"]) == State.FLAKY.exit_code
+    assert State.FLAKY in whole(shop, sha256), "a folder that cannot be written to costs no verdict"
+    assert "/proc/nowhere: the reports could not be written" in capsys.readouterr().err
     assert main(merging) == State.FLAKY.exit_code, "another run of a shard hides no failure"
     assert "shard 1/2 was run again after fail" in capsys.readouterr().out
 

@@ -104,15 +104,10 @@ class _Written:
             same = os.path.samestat(own, self._path.lstat())
         except OSError:
             same = False
-        if size > LOG_LIMIT:
-            left_out = f"\n… {size - LOG_HEAD - LOG_TAIL} bytes left out …\n".encode()
-            data = self._read(0, LOG_HEAD) + left_out + self._read(size - LOG_TAIL, LOG_TAIL)
-        elif not same:
-            data = self._read(0, size)
-        else:
-            data = None
-        if data is not None:
+        if size > LOG_LIMIT or not same:
+            tail = LOG_TAIL if size > LOG_LIMIT else size
             with suppress(OSError):  # a disk that is full: what it printed is in the results
+                data = files.ends(self._descriptor, LOG_HEAD, tail)
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 files.remove(self._path)
                 files.write(self._path, data)

@@ -6,8 +6,10 @@ it says that it is a shard's, never passes a set, and is remembered where it fai
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +19,7 @@ from rocwheel.gate.verdict.record import tests_list
 from rocwheel.ledger import verdicts
 from rocwheel.places import Place
 from rocwheel.results import Results
-from rocwheel.store import HTML, JSON, Headers
+from rocwheel.store import HTML, JSON, TEXT, Headers
 from rocwheel.values import replace
 from rocwheel.verdict import Verdict
 
@@ -28,21 +30,27 @@ KINDS: Final = {
 }
 RESULTS: Final = "results.json"
 VERDICT: Final = "verdict.json"
+LOGS: Final = "logs"  # beside them, one file of each process
+MOST_LOGS: Final = 100  # that are stored of one run
+LOG_HEAD, LOG_TAIL = 1 << 18, 3 << 18  # bytes that are stored of a longer one
 
 
 def clear(folder: Path) -> None:
     """Remove what an earlier run left, so that a run that is killed does not seem to be it."""
     for name in (*KINDS, VERDICT):
         (folder / name).unlink(missing_ok=True)
+    for kind in ("*.log", "*.stacks"):
+        for path in (folder / LOGS).glob(kind):
+            path.unlink(missing_ok=True)
 
 
 def write(folder: Path, reports: Mapping[str, bytes], verdict: Verdict | None) -> None:
-    """Write reports and verdict into a folder."""
+    """Write reports and verdict into a folder. Raises OSError; what is there then is whole."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, body in reports.items():
-        (folder / name).write_bytes(body)
+        files.write(folder / name, body)
     if verdict:
-        (folder / VERDICT).write_bytes(verdict.to_bytes())
+        files.write(folder / VERDICT, verdict.to_bytes())
 
 
 def results_in(path: Path) -> Results:
@@ -51,20 +59,32 @@ def results_in(path: Path) -> Results:
     return Results.from_bytes(_bytes(file), name=str(file))
 
 
-def shard_in(folder: Path) -> tuple[Verdict | None, Results]:
-    """A shard's verdict (None for wheels without a manifest) and results. Raises ConfigError."""
-    results, file = results_in(folder), folder / VERDICT
+def shard_in(folder: Path, *, seen_from: Path) -> tuple[Verdict | None, Results]:
+    """A shard's verdict (None for wheels without a manifest) and results. Raises ConfigError.
+
+    Its logs are named as a page in the folder `seen_from` links to them.
+    """
+    file, logs = folder / VERDICT, os.path.relpath(folder / LOGS, seen_from / LOGS)
+    results = _with_logs(results_in(folder), logs)
     verdict = Verdict.from_bytes(_bytes(file), name=str(file)) if file.is_file() else None
     return verdict, results
 
 
-def put(place: Place, verdict: Verdict, reports: Mapping[str, bytes]) -> tuple[str, Verdict]:
+def put(
+    place: Place, verdict: Verdict, reports: Mapping[str, bytes], logs: Path | None = None
+) -> tuple[str, Verdict]:
     """Store reports and verdict; return the verdict's key and the verdict as stored.
 
-    Raises StoreError; run again, it stores what is missing.
+    Of the processes' logs, in the folder `logs`, those go along that the page links to. Raises
+    StoreError; run again, it stores what is missing.
     """
-    folder = _run(verdict, reports.get(RESULTS) or verdict.to_bytes())
+    folder = _run(verdict, reports)
     keys = {}
+    results = Results.from_bytes(reports[RESULTS], name=RESULTS) if RESULTS in reports else None
+    for log, text in _linked(results, logs) if results and logs else ():
+        name = f"{folder}/{LOGS}/{log}"
+        key = place.report(verdict.manifest, verdict.python, verdict.suite, name)
+        place.store.create(key, text, headers=Headers(content_type=TEXT))
     for name, body in sorted(reports.items()):
         kind, content_type = KINDS[name]
         keys[kind] = place.report(
@@ -72,8 +92,7 @@ def put(place: Place, verdict: Verdict, reports: Mapping[str, bytes]) -> tuple[s
         )
         place.store.create(keys[kind], body, headers=Headers(content_type=content_type))
     verdict = replace(verdict, reports=keys)
-    if verdict.ran.collected and RESULTS in reports:
-        results = Results.from_bytes(reports[RESULTS], name=RESULTS)
+    if verdict.ran.collected and results:
         verdicts.add_tests(place, verdict, tests_list(results))
     return verdicts.add(place, verdict), verdict
 
@@ -86,12 +105,18 @@ def shards(
     Raises ConfigError for results that cannot be read. A verdict that cannot be read is left out:
     it counts at the promotion, whatever the merge says.
     """
-    return [
-        read(place, found.key)
-        for found in verdicts.find(place, manifest)
-        if (found.python, found.suite) == (python, suite)
-        and found.verdict
-        and found.verdict.shard.endswith(f"/{count}")
+    found = [
+        read(place, item.key)
+        for item in verdicts.find(place, manifest)
+        if (item.python, item.suite) == (python, suite)
+        and item.verdict
+        and item.verdict.shard.endswith(f"/{count}")
+    ]
+    top = place.report(manifest, python, suite, "")
+    folders = [v.reports["json"].removeprefix(top).rpartition("/")[0] for v, _ in found]
+    return [  # a page of all of them lies in runs/<name>, and looks for logs below
+        (verdict, _with_logs(results, f"../../../{folder}/{LOGS}"))
+        for (verdict, results), folder in zip(found, folders, strict=True)
     ]
 
 
@@ -103,6 +128,30 @@ def read(place: Place, key: str) -> tuple[Verdict, Results]:
     return verdict, Results.from_bytes(store.read(name)[0], name=store.locate(name))
 
 
+def _with_logs(results: Results, folder: str) -> Results:
+    """The same results with the logs of their processes in another folder."""
+    processes = (
+        replace(item, log=f"{folder}/{item.log}") if item.log else item
+        for item in results.processes
+    )
+    return replace(results, processes=tuple(processes))
+
+
+def _linked(results: Results, folder: Path) -> Iterator[tuple[str, bytes]]:
+    """The logs of processes in which tests went wrong, the first of many; of long ones the ends."""
+    logs = {(item.lane, item.number): item.log for item in results.processes}
+    tried = sorted(
+        (attempt.start_ms, logs.get((attempt.lane, attempt.process), ""))
+        for test in results.tests
+        for attempt in test.attempts
+        if attempt.outcome.bad or len(test.attempts) > 1
+    )
+    own = dict.fromkeys(log for _, log in tried if log and "/" not in log)  # of a shard: there
+    for name in list(own)[:MOST_LOGS]:
+        with suppress(OSError), (folder / name).open("rb") as file:
+            yield name, files.ends(file.fileno(), LOG_HEAD, LOG_TAIL)
+
+
 def _bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
@@ -112,14 +161,15 @@ def _bytes(path: Path) -> bytes:
         ) from exc
 
 
-def _run(verdict: Verdict, results: bytes) -> str:
+def _run(verdict: Verdict, reports: Mapping[str, bytes]) -> str:
     """A folder of this run's own; sorts by time within its shard.
 
-    Shards that are merged again once the missing one is there began when they first were merged,
-    so the name holds a part of the results' digest.
+    Shards that are merged again began when they first were merged, and their page says what is new
+    since: the name holds a part of the digest of all that is put there.
     """
+    told = [body for _, body in sorted(reports.items())] or [verdict.to_bytes()]
     time = re.sub(r"[^0-9T]", "", verdict.started.partition(".")[0].partition("+")[0])
     host = re.sub(r"[^A-Za-z0-9.-]", "-", verdict.host) or "host"
     number, _, count = verdict.shard.partition("/")
-    name = f"{time}-{host}-{files.sha256(results)[:8]}"
+    name = f"{time}-{host}-{files.sha256(b''.join(told))[:8]}"
     return f"shards/{number}-of-{count}/{name}" if count else f"runs/{name}"

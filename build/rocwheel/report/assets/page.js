@@ -47,7 +47,7 @@
         attempt.before ? `, after ${attempt.before}` : "");
       if (attempt.log) {
         const log = make("a", "log");
-        log.href = "logs/" + encodeURIComponent(attempt.log);
+        log.href = "logs/" + attempt.log.split("/").map(encodeURIComponent).join("/");
         line.append("; ", log);
       }
       cell.append(line);
