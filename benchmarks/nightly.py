@@ -219,7 +219,7 @@ def idle(folder: Path) -> dict[str, float]:
         planned = world.plan("one", check=True)
         planning, asked = time.monotonic() - started, len(proxy.faults.seen)
         world.local("one", check=True)
-        assert "1 cells to run" in planned.out, planned.out
+        assert "1 cell to run" in planned.out, planned.out
         return {
             "planning": planning,
             "seconds": time.monotonic() - started,

@@ -1,7 +1,7 @@
 """Goes through a GitHub workflow as GitHub would: jobs by `needs`, matrices, outputs, summaries.
 
 Only what our workflows use: `run:` steps in bash, `env`, outputs of steps and jobs, `fromJSON`,
-`||`, `==`, `!cancelled()`, reusable workflows. Steps that use an action are passed over.
+`||`, `==`, `!=`, `!cancelled()`, reusable workflows. Steps that use an action are passed over.
 """
 
 from __future__ import annotations
@@ -53,7 +53,13 @@ class Walk:
             assert ready, f"{name}: needs in a circle"
             for label in ready:
                 job = jobs.pop(label)
-                scope = {"inputs": inputs, "needs": needs, "vars": {}, "github": {"ref": "main"}}
+                scope = {
+                    "inputs": inputs,
+                    "needs": needs,
+                    "vars": {},
+                    "secrets": {},
+                    "github": {"ref": "main"},
+                }
                 results[label], outputs = self._job(name, document, label, job, scope)
                 needs[label] = {"outputs": outputs, "result": results[label]}
         return results
@@ -69,6 +75,7 @@ class Walk:
             rows = value(matrix, scope)["include"] if isinstance(matrix, str) else [
                 {key: item} for key, items in matrix.items() for item in value(items, scope)
             ]  # fmt: skip
+        assert rows, f"{name}: {label}: GitHub fails a run whose matrix has no values"
         codes, outputs = [], {}
         for row in rows:
             own = {**scope, "matrix": row}
@@ -85,7 +92,7 @@ class Walk:
         steps: dict[str, dict] = {}
         shared = {**document.get("env", {}), **job.get("env", {})}
         for step in job["steps"]:
-            if "run" not in step:
+            if "run" not in step or not truth(step.get("if", "!cancelled()"), scope):
                 continue
             env = {k: str(value(v, scope)) for k, v in {**shared, **step.get("env", {})}.items()}
             outputs = self.cwd / "outputs"
@@ -135,9 +142,9 @@ def expression(text: str, scope):
     if "||" in text:
         left, right = text.split("||", 1)
         return expression(left, scope) or expression(right, scope)
-    if "==" in text:
-        left, right = text.split("==", 1)
-        return expression(left, scope) == expression(right, scope)
+    if compared := re.fullmatch(r"(.*)([!=])=(.*)", text):
+        same = expression(compared[1], scope) == expression(compared[3], scope)
+        return same == (compared[2] == "=")
     if text == "!cancelled()":
         return True
     if match := re.fullmatch(r"fromJSON\((.*)\)", text):

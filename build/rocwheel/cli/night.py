@@ -74,7 +74,7 @@ def whole(app: App) -> HostRunner:
 
 def _why_ended(app: App, job: str) -> Callable[[], tuple[State, str]]:
     restarts = int(app.environ.get("SLURM_RESTART_COUNT", "0") or 0)
-    return slurm.why_ended(whole(app), job, restarts)
+    return slurm.why_ended(whole(app), job, restarts, Path("/proc/self/fd/2"))
 
 
 def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cells.Worker:

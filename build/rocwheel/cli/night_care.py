@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import time
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from rocwheel.release.operations import Who
 
 # --- look ----------------------------------------------------------------------------------------
 
+ABANDONED: Final = timedelta(days=3)  # a night that is older and not over is nobody's any more
 NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
 
 
@@ -149,10 +151,10 @@ def _too_old(night: str, age: float, allowed: str) -> NoReturn:
 
 def _seconds(text: str) -> float:
     units = {"m": 60, "h": 3600, "d": 86400}
-    number, unit = text[:-1], text[-1:]
-    if unit not in units or not number.replace(".", "", 1).isdigit():
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)([mhd])", text)
+    if not match:
         raise ConfigError(f"{text!r}: not an age", hint="write for example 90m, 36h or 2d")
-    return float(number) * units[unit]
+    return float(match[1]) * units[match[2]]
 
 
 # --- help along ----------------------------------------------------------------------------------
@@ -169,8 +171,12 @@ def _order(app: App, options: NightOrderOptions, action: str) -> None:
     target = NightTarget(app, options)
     night = target.night(options.night)
     book = target.nights.book(night)
-    if options.cell:
-        book.plan.cell(options.cell)
+    item = book.plan.cell(options.cell) if options.cell else None
+    if item and item.kept:
+        raise ConfigError(
+            f"{item.name}: was done before {night}: {item.why}",
+            hint=f"to do all of it anew: nightly plan --from {night} --night NAME",
+        )
     if not options.reason.strip():
         raise ConfigError(
             f"{action}: no reason given", hint="add --reason; it is kept with the night"
@@ -264,16 +270,21 @@ class NightReproduceOptions(NightOptions):
 @click.argument("cell")
 @option("--run", is_flag=True, help="Run it, instead of printing the line.")
 def reproduce(app: App, options: NightReproduceOptions) -> int:
-    """Print the line that does here exactly what a cell did; nothing of it is recorded."""
+    """Print the line that does here exactly what a cell did; the night does not hear of it.
+
+    What the command itself stores, such as a verdict or a release, it stores from here as well.
+    """
     target = NightTarget(app, options)
     book = target.nights.book(target.night(options.night))
     found = standing.stand(book, app.now())
     item = book.plan.cell(options.cell)
     here = worker(app, engine="reproduce", job="")
     folder = app.cwd / f"reproduce-{item.name}"
-    argv = cells.command(item, found, here, folder, checkout=folder / "checkout")
+    checkout: Path | None = folder / "checkout"
     if options.run:
-        cells.fetch(target.nights.store, item, folder, here)
+        checkout = cells.fetch(target.nights.store, item, folder, here)
+    argv = cells.command(item, found, here, folder, night=book.plan.night, checkout=checkout)
+    if options.run:
         return here.runner.run(Command(argv=argv), on_line=app.console.info, check=False).returncode
     lines = [shlex.join(("mkdir", "-p", str(folder))), shlex.join(argv)]
     if item.bring or item.commit:
@@ -299,7 +310,9 @@ class NightPruneOptions(StoreOptions, DryRun):
 def prune(app: App, options: NightPruneOptions) -> None:
     """Remove nights, kept builds and wheel sets that retention no longer keeps."""
     target = NightTarget(app, options)
-    old = target.nights.names()[: -options.keep]
+    old, going = _old_nights(app, target, options.keep)
+    for name in going:
+        app.console.info(f"{name}: is not over, stays")
     who = PersonOptions(by="", reason="retention").who(app)
     plans = _plans(target, options.families, who)
     lines = [*(f"night {name}" for name in old), *(line for plan in plans for line in plan.lines())]
@@ -309,6 +322,26 @@ def prune(app: App, options: NightPruneOptions) -> None:
     app.console.detail("\n".join(lines))
     builds = _prune(target, old, plans, who)
     app.emit({"nights": list(old), "builds": builds}, f"{count(len(old), 'night')} pruned")
+
+
+def _old_nights(app: App, target: NightTarget, keep: int) -> tuple[tuple[str, ...], list[str]]:
+    """Nights beyond those to keep, and those of them that may be going on and stay."""
+    old, going = target.nights.names()[:-keep], []
+    for name in old:
+        try:
+            plan, _ = target.nights.plan(name)
+            young = app.now() - moment(plan.made) < ABANDONED
+            if young and not _is_over(app, target.nights.book(name)):
+                going.append(name)
+        except ConfigError as exc:  # edited, or half gone: nothing goes on in it
+            app.console.detail(str(exc))
+    return tuple(name for name in old if name not in going), going
+
+
+def _is_over(app: App, book: Book) -> bool:
+    found = standing.stand(book, app.now())
+    me = {name for name, item in found.items() if item.cell.kind == "prune"}
+    return all(item.settled for name, item in found.items() if name not in me)
 
 
 def _plans(target: NightTarget, families: tuple[str, ...], who: Who) -> list[retention.PrunePlan]:
@@ -357,6 +390,7 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
+    target.nights.plan(night)  # an unknown night has nothing to tell either
     message = notify.message(target.nights, night)
     if options.dry_run:
         app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])

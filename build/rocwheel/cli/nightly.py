@@ -27,9 +27,11 @@ from rocwheel.cli.night import (
 )
 from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
 from rocwheel.console import columns, count
+from rocwheel.container.leftovers import owner
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
 from rocwheel.ledger.nights import Book, Ended, NightPlan, check_name
+from rocwheel.model import suggest
 from rocwheel.pipeline import cell as cells
 from rocwheel.pipeline import planning, resolving, slurm, standing, summing
 from rocwheel.pipeline import settings as settings_file
@@ -111,6 +113,11 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     night = options.night or app.now().strftime("%Y-%m-%d")
     check_name(night)
     by = options.who(app).by
+    if options.repeat and (options.config or options.pools or options.families):
+        raise ConfigError(
+            f"{options.repeat}: is repeated as it was planned",
+            hint="leave out --config, --pools and --families, or leave out --from",
+        )
     if options.repeat:
         old, _ = target.nights.plan(target.night(options.repeat))
         return planning.again(old, night=night, by=by, now=app.now())
@@ -236,6 +243,11 @@ def _run_here(
 
 
 def _github(app: App, book: Book, family: str) -> int:
+    known = sorted({cell.family for cell in book.plan.cells if cell.family})
+    if family and family not in known:
+        raise ConfigError(
+            f"{family!r}: not in the night {book.plan.night}", hint=suggest(family, tuple(known))
+        )
     values = planning.github_outputs(book.plan, family)
     app.github_outputs(values)
     app.emit(dict(values), "\n".join(f"{name}={value}" for name, value in values.items()))
@@ -291,6 +303,7 @@ def cell(app: App, options: NightCellOptions) -> int:
     target = NightTarget(app, options)
     night = target.night(options.night)
     job = options.job or app.environ.get("GITHUB_RUN_ID", "")
+    job = job or (owner() if options.engine == "local" else "")
     here = worker(app, engine=options.engine, job=job, how=tuple(shlex.split(options.program)))
     if options.dry_run:
         item = target.nights.book(night).plan.cell(options.cell)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import click
 
 import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
-from rocwheel.cli.night import NightTarget
+from rocwheel.cli.night import LATEST, NightTarget
 from rocwheel.cli.target import FamiliesOptions, judging
-from rocwheel.errors import ConfigError, ObjectMissingError
+from rocwheel.errors import ConfigError, ObjectMissingError, ObjectStaleError
 from rocwheel.parallel import each
 from rocwheel.pipeline import summing
 from rocwheel.report import night_page as page
 from rocwheel.store import HTML, Headers
+
+PUBLISHED: Final = 5  # times a page is made that another one overtakes
 
 
 @group("report")
@@ -29,10 +32,12 @@ class StateOptions(FamiliesOptions, DryRun):
     """Options of `report state`."""
 
     output: Path | None
+    night: str
     nights: int
 
 
 @command("state", StateOptions, parent=report)
+@option("--night", default=LATEST, show_default=True, metavar="NAME", help="The night to sum up.")
 @option("--output", metavar="PATH", help="Write it there, too.", type=Path)
 @option(
     "--nights",
@@ -42,24 +47,45 @@ class StateOptions(FamiliesOptions, DryRun):
     help="How many are shown.",
 )
 def state(app: App, options: StateOptions) -> None:
-    """Sum up the newest night and publish the page of all families at <store>/status/.
+    """Sum up a night and publish the page of all families at <store>/status/.
 
     It is made of the summaries of the shown nights alone.
     """
     target = NightTarget(app, options)
     names = target.nights.names()
+    night = target.night(options.night) if names or options.night != LATEST else ""
     if options.dry_run:
-        newest = names[-1] if names else "no night"
-        app.emit_plan([f"summary of {newest}", target.store.locate(page.PAGE)])
+        app.emit_plan([f"summary of {night or 'no night'}", target.store.locate(page.PAGE)])
         return
-    found = _summaries(app, target, names[-options.nights : -1])
-    if names:
-        found.append(_sum_up(app, target, names[-1], options.own_families(app), found[-1:]))
-    body = _publish(app, target, found)
+    body, shown = _state(app, target, options, night, names[-options.nights :])
     if options.output:
         (app.cwd / options.output).write_bytes(body)
     url = _url(target)
-    app.emit({"page": url, "nights": len(found), "bytes": len(body)}, url)
+    app.emit({"page": url, "nights": shown, "bytes": len(body)}, url)
+
+
+def _state(
+    app: App,
+    target: NightTarget,
+    options: StateOptions,
+    night: str,
+    shown: tuple[str, ...],
+    *,
+    tries: int = PUBLISHED,
+) -> tuple[bytes, int]:
+    """Sum up a night, and the newest one with it where it has a summary; publish the page."""
+    past = _summaries(app, target, [name for name in shown if name != night])
+    found = {item.night: item for item in past}
+    for name in dict.fromkeys(filter(None, (night, *(n for n in shown[-1:] if n in found)))):
+        before = [item for other, item in found.items() if other != name][-1:]
+        found[name] = _sum_up(app, target, name, options.own_families(app), before)
+    wanted = [found[name] for name in shown if name in found]
+    try:
+        return _publish(app, target, wanted), len(wanted)
+    except ObjectStaleError:  # another page was published meanwhile, which may know more
+        if not tries:
+            raise
+        return _state(app, target, options, night, shown, tries=tries - 1)
 
 
 def _url(target: NightTarget) -> str:
@@ -83,13 +109,14 @@ def _sum_up(
     return made
 
 
-def _summaries(app: App, target: NightTarget, nights: tuple[str, ...]) -> list[page.NightSummary]:
+def _summaries(app: App, target: NightTarget, nights: list[str]) -> list[page.NightSummary]:
     """What nights left; one of another version is left out with a warning."""
 
     def one(night: str) -> page.NightSummary | None:
         data = target.nights.summary(night)
         try:
-            return page.NightSummary.from_bytes(data, name=night) if data else None
+            where = target.store.locate(target.nights.key(night, "summary.json"))
+            return page.NightSummary.from_bytes(data, name=where) if data else None
         except ConfigError as exc:
             app.console.warn(str(exc))
             return None

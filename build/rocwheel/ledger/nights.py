@@ -22,7 +22,7 @@ from rocwheel.errors import (
     ObjectMissingError,
     ObjectStaleError,
 )
-from rocwheel.model import suggest, timestamp
+from rocwheel.model import moment, suggest, timestamp
 from rocwheel.parallel import each
 from rocwheel.places import OURS
 from rocwheel.store import JSON, TEXT, Headers, Store
@@ -136,7 +136,8 @@ class Begun(Value, frozen=True, kw_only=True):
     plan: str  # SHA-256
     host: str
     engine: str
-    job: str = ""  # the engine's own name for it
+    job: str = ""  # the engine's own name for it; here, the process
+    seen: int = 0  # what was told of the cells whose ends it waited for
     time: str
 
 
@@ -223,13 +224,22 @@ class Nights:
         """Refuse to write with a clock that is far off the store's. Raises ConfigError."""
         key = f"{ROOT}/clock.json"
         self._swap(key, lambda _old: f'"{timestamp(now)}"\n'.encode())
-        info = self.store.info(key)
+        self._compare_clocks(key, now)
+
+    def _compare_clocks(self, written: str, now: datetime) -> None:
+        """Hold the store's time of an object that was just written against ours."""
+        info = self.store.info(written)
         off = abs(info.modified - now) if info else timedelta(0)
         if off > LATE:
             raise ConfigError(
                 f"{self.store.url}: this machine's clock is {off} off the store's",
                 hint="set the clock: times of a night, its age and bypasses depend on it",
             )
+
+    def check_begun(self, night: str, begun: Begun, number: int) -> None:
+        """Refuse an attempt of a machine whose clock is far off the store's. Raises ConfigError."""
+        key = self._key(night, f"cells/{begun.cell}/{number}.begun.json")
+        self._compare_clocks(key, moment(begun.time))
 
     def add(self, plan: NightPlan) -> bool:
         """Store a plan, once; False when exactly this one was there. Raises ConfigError."""
@@ -240,6 +250,7 @@ class Nights:
             )
         except ObjectDiffersError as exc:
             there, _ = self.plan(plan.night)
+            self._remember(plan.night)  # whoever stored it may have been killed before this
             raise ConfigError(
                 f"{plan.night}: this night has another plan, made by {there.by} at {there.made}",
                 hint=f"run that one (`nightly run {plan.night}`), or choose a name: --night",
@@ -254,8 +265,10 @@ class Nights:
         try:
             data = self._read(key)[1]
         except ObjectMissingError as exc:
+            names = self.names()
             raise ConfigError(
-                f"{night}: no such night in {self.store.url}", hint=suggest(night, self.names())
+                f"{night}: no such night in {self.store.url}",
+                hint=suggest(night, names) if names else "it has none yet: nightly plan",
             ) from exc
         plan = NightPlan.from_bytes(data, name=self.store.locate(key))
         return plan, files.sha256(data)
@@ -334,7 +347,7 @@ class Nights:
             HostMark.from_bytes(data, name=self.store.locate(key))
             for key, data in each(self._read, keys, threads=self.store.connections)
         ]
-        last = {mark.host: mark for mark in sorted(marks, key=lambda mark: mark.time)}
+        last = {mark.host: mark for mark in marks}  # by number: clocks of hosts differ
         return {host: mark for host, mark in last.items() if mark.quarantined}
 
     def mark_host(self, mark: HostMark) -> None:
@@ -369,7 +382,7 @@ class Nights:
         self._swap(
             f"{ROOT}/index.json",
             lambda old: Index(
-                nights=tuple(n for n in _parsed(old).nights if n not in gone)
+                nights=tuple(n for n in self._parsed(old).nights if n not in gone)
             ).to_bytes(),
         )
         return count
@@ -389,16 +402,20 @@ class Nights:
             self._once[key] = self.store.read(key)[0]
         return key, self._once[key]
 
+    def _parsed(self, data: bytes | None) -> Index:
+        where = self.store.locate(f"{ROOT}/index.json")
+        return Index.from_bytes(data, name=where) if data else Index()
+
     def _index(self) -> tuple[Index, None]:
         try:
             data = self.store.read(f"{ROOT}/index.json")[0]
         except ObjectMissingError:
             return Index(), None
-        return _parsed(data), None
+        return self._parsed(data), None
 
     def _remember(self, night: str) -> None:
         def change(old: bytes | None) -> bytes:
-            known = _parsed(old).nights
+            known = self._parsed(old).nights
             return Index(nights=known if night in known else (*known, night)).to_bytes()
 
         self._swap(f"{ROOT}/index.json", change)
@@ -447,10 +464,6 @@ def check_name(night: str) -> None:
         raise ConfigError(
             f"{night!r}: not the name of a night", hint="write for example 2026-05-01"
         )
-
-
-def _parsed(data: bytes | None) -> Index:
-    return Index.from_bytes(data, name="index of nights") if data else Index()
 
 
 def _number(key: str) -> int:

@@ -131,6 +131,10 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
             f"{worker.host}: gets no more cells since {mark.time}: {mark.reason}",
             hint=f"when it is mended: nightly clear {worker.host} --reason …",
         )
+    held = standing.stopped(book.orders)
+    if held:
+        worker.console.info(f"{name}: not run: the night was stopped by {held.by}: {held.reason}")
+        return None
     _end_requeued(nights, book, where, worker)
     waits = [n for n in (*cell.after, *cell.settled) if not found[n].settled]
     if where.phase is Phase.BARRED or waits:
@@ -144,12 +148,18 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         host=worker.host,
         engine=worker.engine,
         job=worker.job,
+        seen=standing.told(book, cell),
         time=timestamp(worker.now()),
     )
     last = max((item.number for item in where.attempts), default=0)
     number = nights.begin(night, begun, known=last)
     started = time.monotonic()
-    outcome, log = _Attempt(nights, found, cell, worker, signals).work()
+    try:
+        nights.check_begun(night, begun, number)
+    except ConfigError as exc:  # else others would take it for lost while it runs
+        outcome, log = _Outcome(state=State.INFRA, reason=str(exc)), b""
+    else:
+        outcome, log = _Attempt(nights, night, found, cell, worker, signals).work()
     ended = Ended(
         cell=name,
         plan=book.sha256,
@@ -188,10 +198,12 @@ def command(
     worker: Worker,
     folder: Path,
     *,
+    night: str,
     checkout: Path | None,
 ) -> tuple[str, ...]:
     """The argv of a cell with every place filled in. Raises ConfigError."""
     filled = {
+        "{night}": night,
         "{scratch}": str(folder),
         "{wheelhouse}": str(folder / "wheelhouse"),
         "{checkout}": str(checkout) if checkout else "{checkout}",
@@ -240,6 +252,7 @@ class _Attempt:
     """One attempt: where it is made, and at what."""
 
     nights: Nights
+    night: str
     found: dict[str, CellStanding]
     cell: Cell
     worker: Worker
@@ -260,7 +273,7 @@ class _Attempt:
     def _in(self, folder: Path) -> _Outcome:
         cell, worker, store = self.cell, self.worker, self.nights.store
         checkout = fetch(store, cell, folder, worker)
-        argv = command(cell, self.found, worker, folder, checkout=checkout)
+        argv = command(cell, self.found, worker, folder, night=self.night, checkout=checkout)
         worker.console.info(f"{cell.name}: {Command(argv=argv)}")
         code, document = self._child((*argv, "--json"), folder)
         if self.signals:

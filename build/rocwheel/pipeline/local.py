@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from rocwheel.console import columns, count, duration
+from rocwheel.container.leftovers import is_alive
 from rocwheel.errors import HostError, InterruptError, StoreError
 from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order
 from rocwheel.pipeline import standing
@@ -176,12 +177,17 @@ class LocalEngine:
         return standing.stand(book, self.worker.now())
 
     def _bury(self, book: Book) -> bool:
-        """Attempts that an engine of this host left without an end: it was killed."""
+        """Attempts that an engine of this host left without an end: it was killed.
+
+        Another user's engine has another lock, so each attempt is asked after by its process.
+        """
         left = [
             item
             for items in book.attempts.values()
             for item in items
-            if item.begun and item.begun.host == self.worker.host and item.begun.engine == "local"
+            if item.begun
+            and (item.begun.host, item.begun.engine) == (self.worker.host, "local")
+            and not is_alive(item.begun.job)
         ]
         why = "the engine was killed"
         return sum(lost(self.nights, book, item, self.worker, why=why) for item in left) > 0

@@ -9,15 +9,19 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rocwheel.download import proxies, reason, session
+from rocwheel.download import proxies, reason, session, without_secrets
 from rocwheel.errors import FetchError
 from rocwheel.ledger.nights import Nights
 from rocwheel.report.night_page import CellChange, NightSummary, changes
+
+if TYPE_CHECKING:
+    import requests
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 TOLD: Final = {CellChange.NEW, CellChange.FIXED, CellChange.FLAKY, CellChange.INFRA}
@@ -37,7 +41,8 @@ def message(nights: Nights, night: str) -> Message | None:
     if here is None:
         return None
     names = nights.names()
-    before = _summary(nights, names[names.index(night) - 1]) if names.index(night) else None
+    earlier = names[: names.index(night)] if night in names else names
+    before = _summary(nights, earlier[-1]) if earlier else None
     found = {name: change for name, change in changes(here, before).items() if change in TOLD}
     families = {item.family: item.green for item in here.families}
     old = {item.family: item.green for item in before.families} if before else {}
@@ -67,15 +72,14 @@ def message(nights: Nights, night: str) -> Message | None:
 
 def _summary(nights: Nights, night: str) -> NightSummary | None:
     data = nights.summary(night)
-    return NightSummary.from_bytes(data, name=night) if data else None
+    where = nights.store.locate(nights.key(night, "summary.json"))
+    return NightSummary.from_bytes(data, name=where) if data else None
 
 
 def post(
     url: str, told: Message, *, secret: str, deadline: float, environ: Mapping[str, str]
 ) -> None:
     """POST the JSON. Raises FetchError when it was not taken before the deadline."""
-    import requests
-
     body = told.json.encode()
     headers = {"Content-Type": "application/json"}
     if secret:
@@ -83,27 +87,45 @@ def post(
         headers["X-Rocwheel-Signature"] = f"sha256={digest}"
     ends, pause, last = time.monotonic() + deadline, 0.5, "no answer"
     with session(environ) as asking:
+        asking.proxies.update(proxies(url, environ))
         while (left := ends - time.monotonic()) > 0:
-            limit = min(left, 20.0)
-            try:
-                answer = asking.post(
-                    url,
-                    data=body,
-                    headers=headers,
-                    timeout=limit,
-                    allow_redirects=False,
-                    stream=True,
-                    proxies=proxies(url, environ),
-                )
-                answer.close()
-            except requests.RequestException as exc:
-                last = reason(exc)
-            else:
-                last = f"HTTP {answer.status_code}"
-                if answer.ok:
-                    return
-                if answer.status_code not in AGAIN:
-                    break
+            status, last = _post(asking, url, body, headers, min(left, 20.0))
+            if 200 <= status < 300:  # noqa: PLR2004 - a redirect led nowhere: nothing was taken
+                return
+            if status and status not in AGAIN:
+                break
             time.sleep(max(0.0, min(pause, ends - time.monotonic())))
             pause = min(10.0, 2 * pause)
-    raise FetchError(f"{url}: {last}", hint="check the address; the night itself is not affected")
+    raise FetchError(
+        f"{without_secrets(url)}: {last}",
+        hint="check the address; the night itself is not affected",
+    )
+
+
+def _post(
+    asking: requests.Session, url: str, body: bytes, headers: dict[str, str], seconds: float
+) -> tuple[int, str]:
+    """Status, 0 where there was none, and what to say of it.
+
+    A server that goes on sending headers would reset every timeout of a socket, so the answer is
+    waited for from outside.
+    """
+    import requests
+
+    said = [(0, f"no answer within {seconds:.0f} s")]
+
+    def ask() -> None:
+        try:
+            answer = asking.post(
+                url, data=body, headers=headers, timeout=seconds, allow_redirects=False, stream=True
+            )
+            answer.close()
+        except requests.RequestException as exc:
+            said.append((0, reason(exc)))
+        else:
+            said.append((answer.status_code, f"HTTP {answer.status_code}"))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return said[-1]

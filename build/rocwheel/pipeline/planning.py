@@ -39,7 +39,7 @@ HALF_HOUR: Final = 1800
 DONE: Final = frozenset({"released", "rolled back", "pruned"})
 KINDS: Final = ("build", "image", "stage", "gate", "merge", "promote", "page", "notify", "prune")
 OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote"})
-MATRICES: Final = ("build", "stage", "gate", "merge", "promote", "page")
+MATRICES: Final = tuple(kind for kind in KINDS if kind != "image")  # those that a workflow has
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,12 +200,7 @@ def plan(
 
 def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
     """The plan of another night, to be run anew: the same inputs, and every cell of it."""
-    cells = tuple(
-        replace(
-            cell, kept="", why=f"repeats {old.night}", argv=_renamed(cell.argv, old.night, night)
-        )
-        for cell in old.cells
-    )
+    cells = tuple(replace(cell, kept="", why=f"repeats {old.night}") for cell in old.cells)
     return replace(
         old,
         night=night,
@@ -215,10 +210,6 @@ def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
         cells=cells,
         repeats=old.night,
     )
-
-
-def _renamed(argv: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
-    return tuple(new if word == old else word for word in argv)
 
 
 class _Made:
@@ -280,7 +271,7 @@ class _Made:
         self._add(
             f"promote.{recipe.name}.{family.name}",
             "promote",
-            ("promote", chosen, *words, f"--reason=night {self._setting.night}"),
+            ("promote", chosen, *words, "--reason=night {night}"),
             after=(stage.name,),
             settled=tuple(ends),
             seconds=60,
@@ -382,10 +373,10 @@ class _Made:
 
     def end(self) -> None:
         """The cells that come last."""
-        target, night = self._setting.target, self._setting.night
+        target = self._setting.target
         ends = tuple(cell.name for cell in self.cells)
         shown = f"--nights={self._setting.settings.shown_nights}"
-        page = ("report", "state", shown, *self._setting.own, *target)
+        page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
         self._add("page", "page", page, settled=ends, why="every night")
         notify = self._setting.settings.notify
         if notify.url or notify.file:
@@ -393,7 +384,7 @@ class _Made:
             told += [f"--secret-variable={notify.secret}"] if notify.secret else []
             told += [f"--file={notify.file}"] if notify.file else []
             self._add(
-                "notify", "notify", ("nightly", "notify", night, *told, *target),
+                "notify", "notify", ("nightly", "notify", "{night}", *told, *target),
                 settled=("page",), why="a night that differs from the one before is told",
             )  # fmt: skip
         if not self._seen.old and all(cell.kept or cell.kind == "page" for cell in self.cells):

@@ -127,7 +127,7 @@ def load(path: Path, pools: Path | None = None) -> NightSettings:
             fields.get("gate"), Cost(cpus=8, memory_mib=32 << 10, disk_mib=40 << 10, hours=5)
         ),
         **{name: _whole(fields[name], least=1) for name in NUMBERS if name in fields},
-        notify=_notify(fields.get("notify")),
+        notify=_notify(fields.get("notify"), path.parent),
         pools=_pools(pools) if pools else {},
     )
 
@@ -200,7 +200,7 @@ def _cost(entry: Field | None, default: Cost) -> Cost:
     return dataclasses.replace(default, **{n: _whole(f) for n, f in fields.items()})
 
 
-def _notify(entry: Field | None) -> Notify:
+def _notify(entry: Field | None, folder: Path) -> Notify:
     if entry is None:
         return Notify()
     fields = entry.record(required=(), optional=("url", "secret", "file", "deadline"))
@@ -211,7 +211,9 @@ def _notify(entry: Field | None) -> Notify:
     )
     if found.url and not found.url.startswith(("https://", "http://127.0.0.1", "http://localhost")):
         fields["url"].fail(f"{found.url!r} is not https", hint="what is sent is signed, not secret")
-    return found
+    # not relative to where it is written from: a cell runs in a folder that goes with it
+    file = str(folder.absolute() / found.file) if found.file else ""
+    return dataclasses.replace(found, file=file)
 
 
 def _pools(path: Path) -> dict[str, dict[str, str]]:

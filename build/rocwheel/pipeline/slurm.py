@@ -343,14 +343,20 @@ def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, str] | None
     return found
 
 
-def why_ended(runner: Runner, job: str, restarts: int) -> Callable[[], tuple[State, str]]:
+def why_ended(
+    runner: Runner, job: str, restarts: int, output: Path
+) -> Callable[[], tuple[State, str]]:
     """What a cell that got a signal asks Slurm: why. `restarts` is how often it was requeued.
 
     While a job is being ended its state is COMPLETING whatever the cause; a requeue has counted
-    it as restarted by then, and a preemption has set its time.
+    it as restarted by then. That it was preempted slurmctld forgets with the requeue (it tells
+    accounting), but slurmstepd writes it into the job's `output` before it sends a signal.
     """
+    begins = _size(output)
 
     def ask() -> tuple[State, str]:
+        if b"DUE TO PREEMPTION" in _read_from(output, begins):
+            return ENDS["PREEMPTED"]
         said = _ask(runner, ("scontrol", "show", "job", job, "--oneliner"))
         facts = dict(re.findall(r"\b(JobState|Restarts|PreemptTime)=(\S+)", said))
         state = facts.get("JobState", "")
@@ -363,6 +369,25 @@ def why_ended(runner: Runner, job: str, restarts: int) -> Callable[[], tuple[Sta
         return ENDS.get(state, (State.INFRA, f"ended from outside while {state or 'unknown'}"))
 
     return ask
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read_from(path: Path, begins: int) -> bytes:
+    """What was written to a file since it had that size; nothing of a pipe or a terminal."""
+    try:
+        if not path.is_file():
+            return b""
+        with path.open("rb") as file:
+            file.seek(begins)
+            return file.read()
+    except OSError:
+        return b""
 
 
 def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> int:
@@ -415,6 +440,7 @@ def _tell(
             host="",
             engine="slurm",
             job=task,
+            seen=standing.told(book, book.plan.cell(name)),
             time=timestamp(worker.now()),
         )
         number = nights.begin(book.plan.night, begun)

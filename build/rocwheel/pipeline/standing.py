@@ -1,6 +1,7 @@
 """Where each cell of a night stands: a pure function of its plan, attempts and orders.
 
 A failure in any attempt at a test counts, however late it is told: a pass beside it is `flaky`.
+A cell that waited for ends (a promotion, a merge, the page) is done again when one of them changed.
 An attempt that began and never ended is lost, which is the machine's fault until somebody knows
 better; what the machine was at fault for is tried again, as often as the plan says.
 """
@@ -115,12 +116,31 @@ def _one(book: Book, cell: Cell, found: Mapping[str, CellStanding], now: datetim
     if asked and asked.action == "drop":
         return standing(Phase.BARRED, State.NOT_RUN, f"dropped by {asked.by}: {asked.reason}")
     wants_more = bool(asked and asked.seen >= len(attempts))
-    if state is None or wants_more or (state in SILENT and len(attempts) < book.plan.attempts):
+    again = outdated(book, cell, found) if state is not None else ""
+    tries_left = state in SILENT and len(attempts) < book.plan.attempts
+    if state is None or wants_more or again or tries_left:
         bad = next((n for n in cell.after if found[n].settled and not found[n].passed), "")
         if bad:
             return standing(Phase.BARRED, State.NOT_RUN, _barred_by(found[bad]))
-        return standing(Phase.OPEN if attempts else Phase.WAITING, state, reason)
+        if again:
+            state, reason = None, f"to be done again after {again}"
+        return standing(Phase.OPEN if state else Phase.WAITING, state, reason)
     return standing(Phase.ENDED, state, reason)
+
+
+def told(book: Book, cell: Cell) -> int:
+    """How much was told of the cells whose ends this one waits for: attempts, and orders."""
+    tries = sum(len(book.attempts.get(name, ())) for name in cell.settled)
+    return tries + sum(order.cell in cell.settled for order in book.orders)
+
+
+def outdated(book: Book, cell: Cell, found: Mapping[str, CellStanding]) -> str:
+    """A cell whose end this one waited for and which was, or is to be, tried since; "" for none."""
+    looked = [item.begun.seen for item in book.attempts.get(cell.name, ()) if item.begun]
+    open_ = next((name for name in cell.settled if not found[name].settled), "")
+    if open_ or not looked or told(book, cell) <= max(looked):
+        return open_
+    return "what it waited for"
 
 
 def _barred_by(other: CellStanding) -> str:

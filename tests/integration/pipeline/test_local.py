@@ -5,19 +5,25 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from contextlib import suppress
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
 from support.night import World
 
-from rocwheel.ledger.nights import Nights
+from rocwheel.container.leftovers import owner
+from rocwheel.ledger.nights import Begun, Nights
+from rocwheel.model import timestamp
 from rocwheel.pipeline import standing
 from rocwheel.store import open_store
+from rocwheel.verdict import State
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 KILLS = int(os.environ.get("NIGHT_KILLS", "2"))  # 30 in the whole campaign
@@ -65,6 +71,10 @@ def test_three_nights_green_then_a_failing_suite_then_nothing_to_do(world):
     assert held["blocked_by"][0]["suite"] == "unit"
 
     world.plan("three", check=True)
+    for action in ("retry", "drop"):
+        done = world.nightly(action, "three", "build.jax", "--reason=x")
+        assert done.code == 3
+        assert "build.jax: was done before three: built before as" in done.err
     again = json.loads(
         world.run(
             "--json",
@@ -81,15 +91,44 @@ def test_three_nights_green_then_a_failing_suite_then_nothing_to_do(world):
     }  # fmt: skip
 
 
-def test_an_infra_end_is_tried_again_and_all_attempts_are_kept(world):
+def test_an_infra_end_is_tried_again_and_a_retry_leads_to_the_promotion_and_a_new_page(world):
+    cell = "gate.jax.gfx90a.3.12.smoke"
     world.plan("one", check=True)
     world.script(gate={"*smoke*": f"count:{world.folder}/left"})
-    (world.folder / "left").write_text("1")
+    (world.folder / "left").write_text("2")
+    assert world.local("one").code == 5
+    assert not released(world)
+    assert "infra" in page(world)
+    world.nightly("retry", "one", cell, "--reason=node repaired", check=True)
+    waiting = world.nightly("status", "one")
+    assert re.search(r"promote.jax.gfx90a +waiting .*to be done again after gate", waiting.out)
     done = world.local("one")
     assert done.code == 0, done.err
     book = Nights(open_store(world.store)).book("one")
-    ends = [a.ended.state for a in book.attempts["gate.jax.gfx90a.3.12.smoke"]]
-    assert ends == ["infra", "pass"]
+    assert [a.ended.state for a in book.attempts[cell]] == ["infra", "infra", "pass"]
+    assert [a.ended.state for a in book.attempts["promote.jax.gfx90a"]] == ["fail", "pass"]
+    assert released(world)
+    assert "Released: JAX" in page(world)
+    assert world.local("one").code == 0, "and nothing again"
+    assert len(Nights(open_store(world.store)).book("one").attempts["page"]) == 2
+
+
+def test_what_another_users_engine_runs_here_is_not_told_as_killed(world):
+    """Its lock lies in its own cache: only the process says whether the attempt goes on."""
+    world.plan("one", check=True)
+    nights = Nights(open_store(world.store))
+    marks = {"build.jax": owner(), "prune": owner().replace(":", ":1", 1)}
+    for name, mark in marks.items():
+        begun = Begun(
+            token=name, cell=name, plan=nights.plan("one")[1], host=socket.gethostname(),
+            engine="local", job=mark, time=timestamp(datetime.now(tz=timezone.utc)),
+        )  # fmt: skip
+        nights.begin("one", begun)
+    done = world.local("one")
+    assert "build.jax: running: on" in done.err
+    attempts = Nights(open_store(world.store)).book("one").attempts
+    assert [item.ended for item in attempts["build.jax"]] == [None]
+    assert attempts["prune"][0].ended.reason == "the engine was killed"
 
 
 def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(world):
@@ -99,6 +138,10 @@ def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(worl
     refused = world.local("one")
     assert refused.code == 3
     assert "was stopped by me: maintenance" in refused.err
+    late = world.nightly("cell", "one", "build.jax", f"--program={program()}")  # as Slurm starts it
+    assert late.code == State.NOT_RUN.exit_code
+    assert "not run: the night was stopped by me" in late.err
+    assert not Nights(open_store(world.store)).book("one").attempts
     world.nightly("retry", "one", "--reason=done", check=True)
     world.nightly("drop", "one", "gate.jax.gfx90a.3.12.e2e", "--reason=known", check=True)
     done = world.local("one")
@@ -117,6 +160,10 @@ def test_a_stopped_night_does_not_run_and_a_dropped_cell_bars_what_needs_it(worl
         (["clear", "nowhere", "--reason=x"], "is not held back", 3),
         (["retry", "one", "gate.jax.gfx90a.3.12.unitt", "--reason=x"], "no such cell", 3),
         (["check", "--max-age=soon"], "not an age", 3),
+        (["check", "--max-age=²h"], "not an age", 3),
+        (["notify", "nothing"], "no such night", 3),
+        (["run", "one", "--engine=github", "--only=gfx90b"], "did you mean gfx90a", 3),
+        (["plan", "--from=one", "--night=two", "--pools=x.yaml"], "as it was planned", 3),
     ],
 )
 def test_one_error_each_and_nothing_written(world, words, problem, code):
@@ -140,6 +187,17 @@ def test_the_newest_night_is_repeated_whole_and_a_cell_is_shown_as_lines_to_past
         "nightly", "reproduce", "two", "stage.jax.gfx90a", "--run", *world.target, check=True
     )
     assert "nothing-to-do" in done.out + done.err
+    told = world.folder / "store" / "_rocwheel" / "nights"
+    (told / "two" / "summary.json").unlink()
+    world.nightly("plan", "--from=latest", "--night=three", check=True)
+    world.nightly("retry", "two", "page", "--reason=again", check=True)
+    assert world.local("two").code == 0
+    assert (told / "two" / "summary.json").exists(), "a night's page is about that night"
+    assert not (told / "three" / "summary.json").exists()
+    assert "Night <b>two</b>" in page(world)
+    done = world.nightly("prune", "--keep=1", check=True)
+    assert "one: is not over, stays" in done.err
+    assert sorted(path.parent.name for path in told.glob("*/plan.json")) == ["one", "three"]
 
 
 def test_two_plans_for_one_night_are_refused(world):
@@ -164,7 +222,7 @@ def test_an_edited_plan_or_one_of_another_version_is_refused(world):
     assert "edited" in edited.err
 
 
-def test_a_clock_a_day_off_is_refused_before_anything_is_planned(world):
+def test_a_clock_a_day_off_is_refused_by_the_plan_and_the_machines_fault_in_a_cell(world):
     code = (
         "import sys; from datetime import timedelta; from rocwheel.cli import app, main\n"
         "now = app.App.now; app.App.now = lambda self: now(self) + timedelta(days=1)\n"
@@ -184,6 +242,16 @@ def test_a_clock_a_day_off_is_refused_before_anything_is_planned(world):
     assert done.returncode == 3, done.stderr
     assert "clock is" in done.stderr
     assert not (world.folder / "store" / "_rocwheel" / "nights" / "one").exists()
+    world.plan("one", check=True)
+    words = ["nightly", "cell", "one", "build.jax", f"--program={program()}", *world.target]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words], env=world.environ(), cwd=world.folder,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == State.INFRA.exit_code, done.stderr
+    assert "clock is" in done.stdout
+    (attempt,) = Nights(open_store(world.store)).book("one").attempts["build.jax"]
+    assert attempt.ended.state == "infra"
 
 
 def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
@@ -235,8 +303,6 @@ def test_killed_at_random_moments_no_attempt_is_lost_and_the_night_ends_green(wo
 
 
 def settled_pass(world: World, name: str) -> bool:
-    from datetime import datetime, timezone
-
     book = Nights(open_store(world.store)).book("one")
     found = standing.stand(book, datetime.now(tz=timezone.utc))[name]
     return found.passed

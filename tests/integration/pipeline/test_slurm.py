@@ -132,8 +132,7 @@ def test_a_preempted_job_is_another_attempt_and_the_first_says_why(world, cluste
     cluster.idle(300)
     first, *later = book(world).attempts[SMOKE]
     assert first.ended.state == "infra"
-    # Slurm 22.05 requeues at once, and then says nothing of for whom
-    assert first.ended.reason in {"was preempted", "was requeued"}
+    assert first.ended.reason == "was preempted"
     assert later[-1].ended.state == "pass"
 
 

@@ -109,6 +109,8 @@ def test_a_fork_gets_no_secret_no_identity_and_no_machine_of_ours():
 def walk(tmp_path):
     """A checkout whose `build/ci_build` plays what needs hours or a GPU, and a channel on a folder."""
     world = World(tmp_path / "world", (tmp_path / "store").as_uri())
+    settings = (world.folder / "nightly.yaml").read_text()
+    world.settings(settings + "notify: {file: told.json}\n")
     checkout = tmp_path / "checkout"
     (checkout / "build").mkdir(parents=True)
     (checkout / "build" / "ci_build").write_text(
@@ -149,6 +151,17 @@ def test_a_whole_night_goes_through_the_workflow_to_an_index_and_a_page(walk):
     assert "`promote.jax.gfx90a`: **pass**" in summary
     check = Walk(run.cwd, run.env)
     assert check.workflow("staleness.yml", {}) == {"check": "success"}
+    idle = Walk(run.cwd, run.env)
+    results = idle.workflow("nightly.yml", {"night": "two", "repeat": "", "channel": ""})
+    assert results == {
+        "plan": "success",
+        "build": "skipped",
+        "family": "skipped",
+        "page": "success",
+    }
+    cells = [step.line.split()[5] for step in idle.ran if "nightly cell" in step.line]
+    assert cells == ["page", "notify"], "what a night without changes has left to do"
+    assert json.loads((world.folder / "told.json").read_text())["night"] == "one"
 
 
 def test_a_flaky_set_waits_for_a_person_whose_promotion_is_on_the_page(walk):

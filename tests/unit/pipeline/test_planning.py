@@ -181,6 +181,12 @@ def test_github_gets_at_most_its_limit_of_jobs_or_an_error(setting):
 # --- settings ------------------------------------------------------------------------------------
 
 
+def test_a_file_that_is_told_lies_beside_the_settings_not_where_a_cell_happens_to_run(tmp_path):
+    file = tmp_path / "nightly.yaml"
+    file.write_text("sets: []\nnotify: {file: told.md}\n")
+    assert settings_file.load(file).notify.file == str(tmp_path / "told.md")
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

@@ -6,11 +6,25 @@ from datetime import datetime, timedelta, timezone
 
 import pytest
 
-from rocwheel.ledger.nights import Begun, Book, Cell, CellAttempt, Ended, NightPlan, Order
+from rocwheel.errors import ConfigError
+from rocwheel.ledger.nights import (
+    AS_JSON,
+    Begun,
+    Book,
+    Cell,
+    CellAttempt,
+    Ended,
+    HostMark,
+    NightPlan,
+    Nights,
+    Order,
+)
 from rocwheel.model import timestamp
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.local import critical_paths
 from rocwheel.pipeline.standing import Phase
+from rocwheel.store import open_store
+from rocwheel.values import replace
 from rocwheel.verdict import State
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=timezone.utc)
@@ -23,10 +37,13 @@ CELLS = (
 
 
 def attempt(
-    number: int, cell: str, state: str | None, *, plan: str = "p", age: int = 60
+    number: int, cell: str, state: str | None, *, plan: str = "p", age: int = 60, seen: int = 99
 ) -> CellAttempt:
+    """`seen`: what was told of the cells it waited for; 99 is more than there ever is here."""
     began = timestamp(NOW - timedelta(seconds=age))
-    begun = Begun(token=str(number), cell=cell, plan=plan, host="h", engine="local", time=began)
+    begun = Begun(
+        token=str(number), cell=cell, plan=plan, host="h", engine="local", seen=seen, time=began
+    )
     ended = state and Ended(
         cell=cell, plan=plan, host="h", engine="local", state=state, reason=f"was {state}",
         began=began, time=timestamp(NOW), milliseconds=1,
@@ -132,6 +149,35 @@ def test_a_retry_gives_one_more_attempt_and_a_drop_bars_what_follows():
     assert dropped["stage"].phase is Phase.BARRED
 
 
+def promoted(gate: str, orders: tuple[Order, ...] = (), *, seen: int) -> Book:
+    """A night whose promotion ended when so much was told of the gate."""
+    found = book(orders, build="pass", stage="pass", gate=gate)
+    tries = {**found.attempts, "promote": (attempt(1, "promote", "fail", seen=seen),)}
+    return Book(plan=found.plan, sha256="p", attempts=tries, orders=orders, quarantined={})
+
+
+def test_a_promotion_is_done_again_after_a_gate_that_was_retried():
+    before = standing.stand(promoted("infra,infra", seen=2), NOW)["promote"]
+    assert before.phase is Phase.ENDED
+    asked = (order("retry", "gate", seen=2),)
+    found = standing.stand(promoted("infra,infra", asked, seen=2), NOW)
+    assert found["promote"].phase is Phase.WAITING
+    assert found["promote"].reason == "to be done again after gate"
+    assert not standing.ready(found, found["promote"].cell), "the gate comes first"
+    found = standing.stand(promoted("infra,infra,pass", asked, seen=2), NOW)
+    assert standing.ready(found, found["promote"].cell)
+    assert not found["promote"].settled
+    after = standing.stand(promoted("infra,infra,pass", asked, seen=4), NOW)["promote"]
+    assert after.phase is Phase.ENDED, "once is enough"
+
+
+def test_a_promotion_is_done_again_after_a_gate_that_was_dropped():
+    asked = (order("drop", "gate"),)
+    found = standing.stand(promoted("fail", asked, seen=1), NOW)
+    assert standing.ready(found, found["promote"].cell)
+    assert not found["promote"].settled
+
+
 def test_a_stopped_night_stays_stopped_until_somebody_lets_it_go_on():
     assert standing.stopped((order("stop"),))
     assert not standing.stopped((order("stop"), order("go-on")))
@@ -151,3 +197,22 @@ def test_the_critical_path_counts_everything_that_follows():
     assert paths["build"] == 100 + 10 + 50 + 60
     assert paths["gate"] == 50 + 60
     assert paths["promote"] == 60
+
+
+def test_a_host_is_held_back_until_it_is_cleared_whatever_its_clock_said(tmp_path):
+    nights = Nights(open_store(tmp_path.as_uri()))
+    tomorrow = timestamp(NOW + timedelta(days=1))
+    nights.mark_host(HostMark(host="h", quarantined=True, by="x", reason="y", time=tomorrow))
+    assert set(nights.quarantined()) == {"h"}
+    nights.mark_host(HostMark(host="h", quarantined=False, by="x", reason="y", time=timestamp(NOW)))
+    assert not nights.quarantined()
+
+
+def test_a_plan_whose_maker_was_killed_before_the_index_knew_it_is_found_by_the_next(tmp_path):
+    nights = Nights(open_store(tmp_path.as_uri()))
+    plan = replace(book().plan, by="killed")
+    nights.store.create(nights.key("n", "plan.json"), plan.to_bytes(), headers=AS_JSON)
+    assert nights.names() == ()
+    with pytest.raises(ConfigError, match="another plan, made by killed"):
+        nights.add(book().plan)
+    assert nights.names() == ("n",)
