@@ -50,6 +50,13 @@ CRC = struct.pack("<I", zlib.crc32(b"x = 1\n" * 50))  # first in the descriptor,
 HUGE = 0xFFFFFFFF
 _zip64 = struct.pack("<HHQ", 1, 8, 300)
 
+
+def _asi(mode: int, target: bytes) -> bytes:
+    """Info-ZIP's extra field 0x756e: mode, length of a link's target, owner, target; with a CRC."""
+    body = struct.pack("<HIHH", mode, len(target), 0, 0) + target
+    return struct.pack("<HHI", 0x756E, 4 + len(body), zlib.crc32(body)) + body
+
+
 ARCHIVES = {
     "nothing at all": (b"", "not a zip archive"),
     "a text": (b"not a wheel\n" * 20, "not a zip archive"),
@@ -132,6 +139,32 @@ ARCHIVES = {
     "a second name in an extra field": (
         Zip(good(extra=struct.pack("<HH", 0x7075, 9) + b"\1....evil"[:9])).to_bytes(),
         "second name",
+    ),
+    "a link in an extra field as ASi writes it": (
+        Zip(good(local_extra=_asi(0o120777, b"/etc/passwd"))).to_bytes(),
+        "a file of another type in an extra field",
+    ),
+    "other rights in an extra field as ASi writes it": (
+        Zip(good(extra=_asi(0o104755, b""))).to_bytes(),
+        "a file of another type in an extra field",
+    ),
+    "a link in an extra field as PKWARE writes it": (
+        Zip(good(extra=struct.pack("<HHIIHH", 0x000D, 23, 0, 0, 0, 0) + b"/etc/passwd")).to_bytes(),
+        "a file of another type in an extra field",
+    ),
+    "a file that DOS takes for a folder": (Zip(good(dos=0x10)).to_bytes(), "not a plain file"),
+    "a file that DOS takes for the disk's name": (
+        Zip(good(dos=0x08)).to_bytes(),
+        "not a plain file",
+    ),
+    "a file that Windows takes for a link": (Zip(good(dos=0x400)).to_bytes(), "not a plain file"),
+    "another time in the local header": (
+        Zip(good(local_stamp=(0, 0x5A21))).to_bytes(),
+        "local header and the directory disagree",
+    ),
+    "a member's comment that looks like an archive": (
+        Zip(good(member_comment=b"PK\5\6" + bytes(18))).to_bytes(),
+        "looks like another archive",
     ),
     "encryption": (Zip(good(flags=1)).to_bytes(), "encrypted"),
     "strong encryption": (Zip(good(flags=0x41)).to_bytes(), "encrypted"),

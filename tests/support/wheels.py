@@ -403,6 +403,9 @@ def version_module(version: str) -> bytes:
 # Archives by hand -----------------------------------------------------------------------------
 
 
+STAMP = (0x6000, 0x5C6C)  # DOS time and date of every entry
+
+
 @dataclass
 class Entry:
     """One member of an archive written by hand; None takes the true value."""
@@ -430,6 +433,8 @@ class Entry:
     disk: int = 0
     needed: int = 20  # version of the format, times ten
     member_comment: bytes = b""
+    dos: int = 0  # attributes as DOS has them
+    local_stamp: tuple[int, int] | None = None  # DOS time and date of the local header
 
 
 @dataclass
@@ -510,7 +515,7 @@ def _entry(entry: Entry, offset: int) -> tuple[bytes, bytes]:
         "<IHHHHHIIIHH", 0x04034B50, entry.needed,
         flags if entry.local_flags is None else entry.local_flags,
         entry.method if entry.local_method is None else entry.local_method,
-        0x6000, 0x5C6C, *shown, len(local_name), len(local_extra),
+        *(entry.local_stamp or STAMP), *shown, len(local_name), len(local_extra),
     ) + local_name + local_extra + packed  # fmt: skip
     if entry.descriptor:
         body = struct.pack("<IQQ" if "64" in entry.descriptor else "<III", crc, compressed, size)
@@ -520,8 +525,8 @@ def _entry(entry: Entry, offset: int) -> tuple[bytes, bytes]:
         mode = 0o40755 if entry.name.endswith(b"/") else 0o100644
     record = struct.pack(
         "<IHHHHHHIIIHHHHHII", 0x02014B50, entry.made_by << 8 | 20, entry.needed, flags, entry.method,
-        0x6000, 0x5C6C, *central, len(entry.name), len(extra), len(entry.member_comment),
-        entry.disk, 0, mode << 16 & 0xFFFFFFFF, offset if entry.offset is None else entry.offset,
+        *STAMP, *central, len(entry.name), len(extra), len(entry.member_comment),
+        entry.disk, 0, mode << 16 & 0xFFFFFFFF | entry.dos, offset if entry.offset is None else entry.offset,
     ) + entry.name + extra + entry.member_comment  # fmt: skip
     return local, record
 

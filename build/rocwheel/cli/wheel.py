@@ -7,6 +7,7 @@ import shutil
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -24,6 +25,7 @@ from rocwheel.wheel import repair as repairing
 from rocwheel.wheel import verify as judging
 from rocwheel.wheel.diff import diff as compare
 
+DIFFERENT: Final = 13  # the status of `diff --exit-code`, which no error has
 _PATH = click.Path(path_type=Path)
 
 
@@ -62,8 +64,15 @@ class WheelsOptions:
     wheels: tuple[Path, ...]
 
     def paths(self, app: App) -> list[Path]:
-        """The paths of the wheels, below the working directory."""
-        return [app.cwd / path for path in self.wheels]
+        """The paths of the wheels, below the working directory. Raises WheelError."""
+        return [_there(app.cwd / path) for path in self.wheels]
+
+
+def _there(path: Path) -> Path:
+    """A path that was named, if there is something. Raises WheelError."""
+    if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises for a name too long
+        raise WheelError(f"{path}: No such file or directory", hint="name an existing wheel")
+    return path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,6 +222,10 @@ class WheelRepairOptions(OutputOptions, PolicyOptions):
 
     library_path: tuple[Path, ...]
 
+    def folders(self, app: App) -> tuple[Path, ...]:
+        """Where libraries to graft are looked for."""
+        return tuple(app.cwd / folder for folder in self.library_path)
+
 
 @command("repair", WheelRepairOptions, parent=wheel)
 @_wheels
@@ -234,6 +247,7 @@ def repair(app: App, options: WheelRepairOptions) -> None:
     rules = options.load(app)
     plans = parallel.each(partial(repairing.plan_repair, policy=rules), options.paths(app))
     if options.dry_run:
+        parallel.each(partial(_checked, app, options), plans)
         documents = [show.plan_document(plan) for plan in plans]
         text = "\n".join(f"would repair {plan}" for plan in plans)
         app.emit({"dry_run": True, "wheels": documents}, text)
@@ -251,7 +265,17 @@ def _repaired(
         app.cwd / options.output,
         runner=app.runner,
         console=app.console,
-        library_path=tuple(app.cwd / folder for folder in options.library_path),
+        library_path=options.folders(app),
+    )
+
+
+def _checked(app: App, options: WheelRepairOptions, plan: repairing.RepairPlan) -> None:
+    repairing.check(
+        plan,
+        app.cwd / options.output,
+        runner=app.runner,
+        console=app.console,
+        library_path=options.folders(app),
     )
 
 
@@ -268,7 +292,7 @@ class WheelDiffOptions:
 @command("diff", WheelDiffOptions, parent=wheel)
 @click.argument("first", metavar="A", type=_PATH)
 @click.argument("second", metavar="B", type=_PATH)
-@option("--exit-code", is_flag=True, help="End with status 6 when they differ.")
+@option("--exit-code", is_flag=True, help=f"End with status {DIFFERENT} when they differ.")
 @option("--html", metavar="FILE", type=_NAMED, help="Write a page for people, too.")
 def diff(app: App, options: WheelDiffOptions) -> int:
     """Show what differs, down to symbols and GPU code objects.
@@ -276,14 +300,14 @@ def diff(app: App, options: WheelDiffOptions) -> int:
     Prints nothing for two builds of one input.
     """
     page = _page_path(app, options)
-    differences = compare(app.cwd / options.first, app.cwd / options.second)
+    differences = compare(_there(app.cwd / options.first), _there(app.cwd / options.second))
     app.emit(
         {"differences": [asdict(item) for item in differences]},
         "\n".join(diff_page.lines(differences)) if differences else None,
     )
     if page:
         write_page(page, diff_page.page(options.first, options.second, differences).encode())
-    return WheelError.exit_code if differences and options.exit_code else 0
+    return DIFFERENT if differences and options.exit_code else 0
 
 
 def _page_path(app: App, options: WheelDiffOptions) -> Path | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -25,13 +26,15 @@ if TYPE_CHECKING:
 
     from rocwheel.wheel.zip_reader import ZipMember
 
-TEXT: Final = 1 << 20  # bytes up to which two texts are compared line by line
-MOST: Final = 20_000  # lines up to which they are compared
-LINES: Final = 200  # of one text's differences
+TEXT: Final = 1 << 20  # bytes up to which two texts are compared line by line; RECORD always is
+IN_ORDER: Final = 20_000  # lines of a text up to which their order counts, too
+LISTED: Final = 50_000  # lines that are listed, of all texts together
+LINE: Final = "line"  # the aspect of a line of a text
+RECORD: Final = ".dist-info/RECORD"
 FOLDERS: Final = (".dist-info/", ".data/")  # named like the wheel, with its version
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Difference:
     """One thing that is not the same; `before` or `after` is "" where there is nothing."""
 
@@ -66,7 +69,20 @@ def diff(first: Path, second: Path) -> tuple[Difference, ...]:
         return (
             *_names(first.name, second.name),
             *([size] if old.size != new.size else []),
-            *_archives(old, new),
+            *_at_most(LISTED, _archives(old, new)),
+        )
+
+
+def _at_most(lines: int, found: Iterator[Difference]) -> Iterator[Difference]:
+    """All of them but lines of texts beyond the first so many, which are counted."""
+    seen = 0
+    for item in found:
+        seen += item.aspect == LINE
+        if item.aspect != LINE or seen <= lines:
+            yield item
+    if seen > lines:
+        yield Difference(
+            member="", aspect="further lines that differ", before="", after=str(seen - lines)
         )
 
 
@@ -159,15 +175,16 @@ def _contents(
             after=str(after.compressed),
         )
         return
-    texts: list[Difference] = []
+    is_text = False
     if _is_elf(old, before) and _is_elf(new, after):
         libraries = diff_library.SharedObject(old, before), diff_library.SharedObject(new, after)
         for aspect, was, is_now, sizes in diff_library.compare(*libraries):
             yield Difference(member=name, aspect=aspect, before=was, after=is_now, sizes=sizes)
-    elif max(before.size, after.size) <= TEXT:
-        texts = list(_lines(name, _text(old, before), _text(new, after)))
-    yield from texts
-    if not texts:
+    elif max(before.size, after.size) <= TEXT or name.endswith(RECORD):
+        for item in _lines(name, _text(old, before), _text(new, after)):
+            is_text = True
+            yield item
+    if not is_text:
         yield Difference(
             member=name,
             aspect="bytes",
@@ -188,7 +205,7 @@ def _is_elf(archive: ZipArchive, member: ZipMember) -> bool:
 def _text(archive: ZipArchive, member: ZipMember) -> bytes:
     """A text; RECORD's without the version in the names of the folders that have it."""
     content = archive.read(member.name)
-    if member.name.endswith(".dist-info/RECORD"):
+    if member.name.endswith(RECORD):
         stem = WheelName.parse(archive.path.name).stem.encode()
         for ending in FOLDERS:
             content = content.replace(stem + ending.encode(), b"*" + ending.encode())
@@ -200,14 +217,29 @@ def _lines(name: str, old: bytes, new: bytes) -> Iterator[Difference]:
         texts = old.decode("utf-8").splitlines(), new.decode("utf-8").splitlines()
     except UnicodeDecodeError:
         return
-    if max(map(len, texts)) > MOST:  # difflib's time grows with the square
-        yield Difference(
-            member=name, aspect="lines", before=str(len(texts[0])), after=str(len(texts[1]))
-        )
-        return
-    lines = difflib.unified_diff(texts[0], texts[1], n=0, lineterm="")
-    changed = (line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---"))
-    for line in itertools.islice(changed, LINES):
-        before, after = (line[1:], "") if line[0] == "-" else ("", line[1:])
+    for before, after in _changes(*texts):
         if before or after:
-            yield Difference(member=name, aspect="line", before=before, after=after)
+            yield Difference(member=name, aspect=LINE, before=before, after=after)
+
+
+def _changes(old: list[str], new: list[str]) -> Iterator[tuple[str, str]]:
+    """Lines that are gone, with "" for what came, and the other way round.
+
+    difflib's time grows with the square of the lines: of many only which there are is compared.
+    """
+    if max(len(old), len(new)) <= IN_ORDER:
+        lines = difflib.unified_diff(old, new, n=0, lineterm="")
+        for line in itertools.islice(lines, 2, None):  # after the names of the two texts
+            if line[0] != "@":
+                yield (line[1:], "") if line[0] == "-" else ("", line[1:])
+        return
+    gone, came = Counter(old), Counter(new)
+    gone, came = gone - came, came - gone
+    for line in old:
+        if gone[line]:
+            gone[line] -= 1
+            yield line, ""
+    for line in new:
+        if came[line]:
+            came[line] -= 1
+            yield "", line

@@ -8,6 +8,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.console import printable
+from rocwheel.wheel.diff import LINE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from rocwheel.wheel.diff import Difference
 
 LISTED: Final = 12  # entries of one kind that a terminal shows; of more, how many there are
-LINE: Final = "line"  # the aspect of lines of texts, which are all shown
+LINES: Final = 200  # lines of a text that a terminal shows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +68,7 @@ def lines(differences: Sequence[Difference]) -> Iterator[str]:
             yield printable(f"{indent}{item.aspect}: {item.before} -> {item.after}")
         alone = tuple(item for item in group.sizes if not (item.before and item.after))
         for aspect, items in (*group.lists, *((item.aspect, (item,)) for item in alone)):
-            if len(items) > LISTED and aspect != LINE:
+            if len(items) > (LINES if aspect == LINE else LISTED):
                 gone = sum(bool(item.before) for item in items)
                 yield printable(f"{indent}{aspect}: {gone} gone, {len(items) - gone} new")
                 continue

@@ -30,7 +30,7 @@ from rocwheel.wheel.metadata import (
     row_problems,
 )
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
-from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox
+from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, check_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -229,10 +229,11 @@ def _write(plans: Iterable[Rename], outbox: Outbox) -> tuple[Path, ...]:
 
 
 def check(plans: Iterable[Rename], folder: Path) -> None:
-    """Refuse what `apply` would refuse because a file is there; leaves nothing behind.
+    """Refuse what `apply` would refuse because of the folder or a file in it; leaves nothing.
 
     Only wheels whose name is taken are written, aside, to be compared. Raises as `apply` does.
     """
+    check_folder(folder)
     taken = [plan for plan in plans if (folder / str(plan.after)).exists()]
     if taken:
         _write(taken, Outbox(folder, keep=False))

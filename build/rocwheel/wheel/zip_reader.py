@@ -40,7 +40,17 @@ END64_SIGNATURE: Final = 0x06064B50
 LOCATOR_SIGNATURE: Final = 0x07064B50
 DESCRIPTOR_SIGNATURE: Final = 0x08074B50
 ZIP64_EXTRA: Final = 0x0001
-UNICODE_EXTRAS: Final = frozenset({0x7075, 0x6375})  # a second name or comment
+# Extra fields that some readers go by and others do not: unzip and bsdtar take a mode and a link's
+# target from those of ASi and of PKWARE for Unix, pip does not.
+MISLEADING_EXTRAS: Final = {
+    0x7075: "a second name",
+    0x6375: "a second comment",
+    0x756E: "a file of another type",
+    0x000D: "a file of another type",
+}
+# DOS attributes: a volume's label, a folder, a device; of Windows: a link (a reparse point).
+LABEL_FOLDER_DEVICE_LINK: Final = 0x0008 | 0x0010 | 0x0040 | 0x0400
+DOS_FOLDER: Final = 0x0010
 U16: Final = 0xFFFF
 U32: Final = 0xFFFFFFFF
 STORED: Final = 0
@@ -384,10 +394,9 @@ class ZipArchive:
         )
         if disk:
             self.refuse("spans several disks")
-        # Whatever made it: unzip takes the bits of other makers too, and pip of all.
-        kind = stat.S_IFMT(attributes >> 16)
-        if kind not in (0, stat.S_IFDIR if name.endswith("/") else stat.S_IFREG):
-            self.refuse(f"{name}: a link or a special file; wheels hold files only")
+        self._check_type(name, attributes)
+        if _LIKE_AN_ARCHIVE.search(raw, at + length - comment_length, at + length):
+            self.refuse(f"{name}: its comment looks like another archive")
         return _Record(
             name=name,
             fields=fields,
@@ -396,6 +405,17 @@ class ZipArchive:
             offset=offset,
             raw=raw[at : at + length],
         )
+
+    def _check_type(self, name: str, attributes: int) -> None:
+        """Refuse what is not a plain file, or a folder, by the bits of whatever made it.
+
+        unzip takes the mode of other makers than Unix too, and pip of all.
+        """
+        kind = stat.S_IFMT(attributes >> 16)
+        if kind not in (0, stat.S_IFDIR if name.endswith("/") else stat.S_IFREG):
+            self.refuse(f"{name}: a link or a special file; wheels hold files only")
+        if attributes & LABEL_FOLDER_DEVICE_LINK & ~(DOS_FOLDER if name.endswith("/") else 0):
+            self.refuse(f"{name}: not a plain file by its DOS attributes ({attributes & U16:#06x})")
 
     def _name(self, raw: bytes, flags: int) -> str:
         try:
@@ -442,8 +462,8 @@ class ZipArchive:
             at += 4 + length
             if len(body) != length or (tag == ZIP64_EXTRA and found is not None):
                 self.refuse(f"{name}: a broken extra field")
-            if tag in UNICODE_EXTRAS:
-                self.refuse(f"{name}: a second name in an extra field")
+            if tag in MISLEADING_EXTRAS:
+                self.refuse(f"{name}: {MISLEADING_EXTRAS[tag]} in an extra field")
             if tag == ZIP64_EXTRA:
                 found = body
         if found is None and any(wanted):
@@ -468,7 +488,7 @@ class ZipArchive:
             needed,
             local_flags,
             local_method,
-            *_,
+            *local_stamp,
             crc2,
             compressed2,
             size2,
@@ -492,7 +512,8 @@ class ZipArchive:
         compressed2 = compressed2 if wide[1] is None else wide[1]
         agreed = (crc2, compressed2, size2) == (crc, record.compressed, record.size)
         deferred = flags & FLAG_DESCRIPTOR and (crc2, compressed2, size2) == (0, 0, 0)
-        if (local_flags, local_method) != (flags, method) or not (agreed or deferred):
+        shared = (local_flags, local_method, *local_stamp) == (flags, method, time, date)
+        if not shared or not (agreed or deferred):
             self.refuse(f"{name}: its local header and the directory disagree")
         end = data + record.compressed
         behind = self.bytes_at(end, min(bound - end, DESCRIPTOR + 1))

@@ -413,6 +413,18 @@ def _extras(raw: bytes) -> list[tuple[int, bytes]]:
     return found
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that an `Outbox` could not write; makes nothing. Raises HostError."""
+    there = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+    why = errno.EACCES if there.is_dir() else errno.ENOTDIR
+    if not (there.is_dir() and os.access(there, os.W_OK | os.X_OK)):
+        raise _unwritable(there, os.strerror(why))
+
+
+def _unwritable(path: str | Path, why: str | None) -> HostError:
+    return HostError(f"{path}: {why}", hint="choose another folder with --output, or make room")
+
+
 class Outbox:
     """Files that appear in a folder together when the block ends well, or not at all.
 
@@ -431,7 +443,7 @@ class Outbox:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as exc:
-            raise self._unwritable(exc) from exc
+            raise _unwritable(exc.filename or self.folder, exc.strerror) from exc
         return self
 
     def __exit__(
@@ -459,7 +471,7 @@ class Outbox:
                 draft = self._drafts[name] = _DraftFile(self.folder, name)
             write(parts, archive, draft.descriptor)
         except OSError as exc:
-            raise self._unwritable(exc) from exc
+            raise _unwritable(exc.filename or self.folder, exc.strerror) from exc
         return self.folder / name
 
     def _publish(self) -> None:
@@ -468,7 +480,8 @@ class Outbox:
             for name, draft in self._drafts.items():
                 final = self.folder / name
                 if not self._keep:
-                    draft.refuse_other(final)
+                    if final.exists():
+                        draft.refuse_other(final)
                 elif draft.publish(final):
                     made.append(final)
         except BaseException:
@@ -476,12 +489,6 @@ class Outbox:
                 with suppress(OSError):
                     final.unlink()
             raise
-
-    def _unwritable(self, exc: OSError) -> HostError:
-        return HostError(
-            f"{exc.filename or self.folder}: {exc.strerror}",
-            hint="choose another folder with --output, or make room",
-        )
 
 
 class _DraftFile:

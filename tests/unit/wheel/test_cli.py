@@ -201,7 +201,54 @@ def test_diff_is_silent_where_nothing_differs(plugin: str, pjrt: str, capsys) ->
     assert json.loads(capsys.readouterr().out) == {"differences": []}
     run("diff", plugin, pjrt)
     assert "project: jax-rocm7-plugin -> jax-rocm7-pjrt" in capsys.readouterr().out
-    run("diff", plugin, pjrt, "--exit-code", status=6)
+    run("diff", plugin, pjrt, "--exit-code", status=13)
+
+
+def test_a_difference_is_told_from_an_error_by_its_status(plugin: str, capsys) -> None:
+    Path("x-1.0-py3-none-any.whl").write_bytes(b"junk")
+    for second in ("x-1.0-py3-none-any.whl", "missing-1.0-py3-none-any.whl"):
+        run("diff", plugin, second, "--exit-code", status=6)
+        assert "error: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["inspect", "verify", "retag", "reversion", "repair", "diff"])
+def test_a_wheel_that_is_not_there_is_not_to_be_built_again(
+    name: str, plugin: str, tmp_path: Path, capsys
+) -> None:
+    """Whatever it is called: a folder of wheels that is misspelt has no wheel's name either."""
+    more = {"diff": (), "inspect": (), "verify": (), "repair": ("--output", OUT)}.get(
+        name, ("--output", OUT, {"retag": "--abi-tag", "reversion": "--version"}.get(name, ""), "1")
+    )
+    for missing in ("typo.whl", "typo-1.0-py3-none-any.whl", "wheelhouse/current"):
+        run(name, plugin, missing, *more, status=6)
+        told = capsys.readouterr()
+        assert told.out == ""
+        assert told.err.splitlines() == [
+            f"error: {tmp_path / missing}: No such file or directory",
+            "hint:  name an existing wheel",
+        ]
+
+
+DRY = {
+    "retag": ("--platform-tag", "manylinux_2_31_x86_64"),
+    "reversion": ("--post-release", "1"),
+    "repair": (),
+}
+
+
+@pytest.mark.parametrize("name", DRY)
+def test_a_dry_run_refuses_a_folder_that_cannot_be_written(
+    name: str, plugin: str, tmp_path: Path, capsys
+) -> None:
+    Path("a-file").write_text("mine")
+    for folder in ("a-file", "a-file/below"):
+        for dry in (("--dry-run",), ()):
+            run(name, plugin, *DRY[name], "--output", folder, *dry, status=8)
+            error, hint = capsys.readouterr().err.splitlines()[-2:]
+            assert error.startswith(f"error: {tmp_path / 'a-file'}")
+            assert "--output" in hint
+    run(name, plugin, *DRY[name], "--output", "new/folder", "--dry-run")
+    assert not Path("new").exists()
 
 
 @pytest.mark.parametrize(
@@ -358,7 +405,8 @@ def test_the_empty_text_is_no_folder_for_new_wheels(command, plugin: str, tmp_pa
 
 
 @pytest.mark.parametrize(
-    "command", [("retag", "--platform-tag=linux_x86_64"), ("reversion", "--post-release=1")]
+    "command",
+    [("retag", "--platform-tag=linux_x86_64"), ("reversion", "--post-release=1"), ("repair",)],
 )
 def test_a_dry_run_refuses_what_the_run_would(command, plugin: str, tmp_path, capsys) -> None:
     run(*command, plugin, "--output", OUT)

@@ -130,6 +130,44 @@ def test_texts_are_compared_by_line(tmp_path: Path) -> None:
     assert any(line.startswith("*.dist-info/RECORD: line: - demo/a.py,sha256=") for line in found)
 
 
+def test_every_line_that_differs_is_listed(tmp_path: Path) -> None:
+    """However many they are, and also those that look like the head of a diff."""
+    before, after = (
+        Wheel(files={"demo/a.txt": File(text)})
+        for text in (b"-- old\nsame\n", b"++ new\nsame\n" + b"%d\n" * 900 % tuple(range(900)))
+    )
+    found = differences(tmp_path, before, after)
+    lines = [line.partition(": line: ")[2] for line in found if line.startswith("demo/a.txt: line")]
+    assert lines == ["- -- old", "+ ++ new", *(f"+ {number}" for number in range(900))]
+
+
+def test_texts_too_long_for_their_order_are_compared_by_the_lines_they_have(tmp_path: Path) -> None:
+    many = "".join(f"demo/{number}\n" for number in range(30_000))
+    before = Wheel(files={"demo/a.txt": File(f"{many}gone\n".encode())})
+    after = Wheel(files={"demo/a.txt": File(f"come\n{many}come\n".encode())})
+    found = differences(tmp_path, before, after)
+    lines = [line.partition(": line: ")[2] for line in found if line.startswith("demo/a.txt: line")]
+    assert lines == ["- gone", "+ come", "+ come"]
+
+
+def test_lines_beyond_what_anybody_reads_are_counted(tmp_path: Path) -> None:
+    texts = (b"%d\n" * 40_000 % tuple(range(at, at + 40_000)) for at in (0, 50_000))
+    found = differences(tmp_path, *(Wheel(files={"demo/a.txt": File(text)}) for text in texts))
+    assert sum(": line: " in line for line in found) == 50_000
+    assert "further lines that differ: + 30002" in found  # two are of RECORD
+
+
+def test_a_terminal_shows_so_many_lines_of_a_text(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        (tmp_path / name).mkdir()
+    text = b"x\n" * 201
+    new = Wheel(files={"demo/a.txt": File(b"")}).write(tmp_path / "a")
+    few = Wheel(files={"demo/a.txt": File(text[2:])}).write(tmp_path / "b")
+    many = Wheel(files={"demo/a.txt": File(text)}).write(tmp_path / "c")
+    assert list(diff_page.lines(diff(new, few))).count("  line: + x") == 200
+    assert "  line: 0 gone, 201 new" in list(diff_page.lines(diff(new, many)))
+
+
 def test_members_modes_times_and_order_are_compared(tmp_path: Path) -> None:
     first = Wheel(files={"demo/a": File(b"x"), "demo/b": File(b"y"), "demo/c": File(b"z")})
     second = Wheel(
