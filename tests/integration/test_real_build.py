@@ -233,6 +233,32 @@ def test_a_clang_that_finds_no_lld_is_refused_before_it_would_fail_at_the_last_l
     )
 
 
+def test_a_clang_that_finds_no_gold_is_refused_before_it_would_fail_at_the_first_link(
+    bench, tmp_path, monkeypatch
+):
+    """Up to 0.10.1: the machine's clang, with all of its programs but gold on its path."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for program in Path("/usr/bin").iterdir():
+        if not program.name.endswith("gold"):
+            (programs / program.name).symlink_to(program)
+    for name in ("clang", "clang++"):
+        script = f'#!/bin/sh\nPATH={programs} exec /usr/lib/llvm-19/bin/{name} "$@"\n'
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+    bench.tree(GENERATIONS["0.10.1"])
+    with pytest.raises(HostError, match=r"ld\.gold: .* does not find it") as caught:
+        bench.build(compiler_path=tmp_path / "clang")
+    assert "apt-get install binutils" in caught.value.hint
+    monkeypatch.setattr(checks, "check_toolchain", lambda *_, **__: iter(()))
+    failure(
+        bench,
+        compiler_path=tmp_path / "clang",
+        said="invalid linker name in argument '-fuse-ld=gold'",
+        remedy="install the linker",
+    )
+
+
 # 5: what XLA looks for in ROCm.
 
 
