@@ -40,7 +40,17 @@ from rocwheel import model  # noqa: E402
 from rocwheel.console import Console  # noqa: E402
 from rocwheel.entry import Entry  # noqa: E402
 from rocwheel.index.serve import Site  # noqa: E402
-from rocwheel.ledger.state import Action, File, Holding, IndexState, Known, Listing, Standing  # noqa: E402
+from rocwheel.ledger import log  # noqa: E402
+from rocwheel.ledger.state import (  # noqa: E402
+    Action,
+    File,
+    Holding,
+    IndexState,
+    Known,
+    Listing,
+    Standing,
+    Transition,
+)
 from rocwheel.manifest import Manifest  # noqa: E402
 from rocwheel.parallel import each  # noqa: E402
 from rocwheel.release import operations, wheelset  # noqa: E402
@@ -304,7 +314,18 @@ def fill(bench: Bench, shop: Shop, *, wheels: int, projects: int) -> None:
         by="somebody", reason="", first="2026-01-01T00:00:00Z", jax="0.1", rocm="7.9.0",
         pythons=("3.12",), projects=tuple(listings), files=wheels, yanked=0,
     )  # fmt: skip
-    state = IndexState(number=1, sets={old: known}, listings=listings, touched=frozenset(listings))
+    # A snapshot is believed where the log has the entry it ends with.
+    entry = Transition(
+        number=1, previous="", id="filled", action=Action.PROMOTE, family=FAMILY.name,
+        time=known.time, by="somebody", reason="",
+    )  # fmt: skip
+    state = IndexState(
+        number=1,
+        head=log.commit(place, entry),
+        sets={old: known},
+        listings=listings,
+        touched=frozenset(listings),
+    )
     operations.repair(place, state, tuple(listings))
     bench.bare(bodies)
 

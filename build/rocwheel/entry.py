@@ -10,7 +10,7 @@ from packaging.version import Version
 
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.model import is_sha256
-from rocwheel.values import Value
+from rocwheel.values import Count, Sha256, Sha256OrNone, Value
 
 DEPENDENT: Final = "-plugin"  # ends the names of projects that need the others
 
@@ -21,9 +21,9 @@ class Entry(Value, frozen=True, kw_only=True):
     filename: str
     project: str  # normalised (PEP 503)
     version: str
-    size: int
-    sha256: str
-    metadata_sha256: str  # of the `.metadata` file
+    size: Count
+    sha256: Sha256
+    metadata_sha256: Sha256OrNone  # of the `.metadata` file
     uploaded: str = ""  # ISO 8601, UTC, whole seconds
     requires_python: str = ""
     yanked: str | None = None  # the reason; None when it is not

@@ -62,7 +62,13 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         `to_bytes` writes: an edited record would otherwise have two spellings, so two identities.
         """
         value = decoded(data, cls, name=name)
-        if value.to_bytes() != data:
+        try:
+            written = value.to_bytes()
+        except (TypeError, ValueError, RecursionError) as exc:  # such as floats
+            raise ConfigError(
+                f"{name}: not canonical JSON: {exc}", hint="use the file as rocwheel wrote it"
+            ) from exc
+        if written != data:
             missing = _missing(json.loads(data), msgspec.to_builtins(value))
             problem = (
                 f"{missing}: is missing" if missing else "not in canonical form, it was edited"
@@ -84,6 +90,8 @@ def decoded(data: bytes, kind: type[_T], *, name: str) -> _T:
         return _decoder(kind).decode(data)
     except msgspec.ValidationError as exc:
         raise _refused(exc, name) from exc
+    except ConfigError as exc:  # of a value's own check
+        raise ConfigError(f"{name}: {exc}", hint=exc.hint) from exc
     except (msgspec.DecodeError, RecursionError) as exc:
         raise ConfigError(f"{name}: not JSON: {exc}", hint="use the file as it was made") from exc
 

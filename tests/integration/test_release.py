@@ -563,7 +563,9 @@ def test_an_operation_decides_again_when_another_was_faster(shop, tmp_path) -> N
 # What is garbage stops nobody
 
 
-@pytest.mark.parametrize("garbage", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": "x"}'])
+@pytest.mark.parametrize(
+    "garbage", [b"", b"{", b"[]", b'{"format": 1}', b'{"format": 2}', b'{"format": "x"}']
+)
 def test_garbage_in_the_log_changes_nothing_and_is_told(shop, tmp_path, garbage: bytes) -> None:
     first = shop.released(tmp_path / "a")
     key = shop.release.log(2)
@@ -576,18 +578,12 @@ def test_garbage_in_the_log_changes_nothing_and_is_told(shop, tmp_path, garbage:
     assert all("2.json" in text for text in audit.check(shop.release).problems)
 
 
-@pytest.mark.parametrize("key", ["log", "state"])
-def test_what_a_newer_version_wrote_is_refused_before_anything_is_written(
-    shop, tmp_path, key: str
-) -> None:
+def test_what_a_newer_version_wrote_is_refused_before_anything_is_written(shop, tmp_path) -> None:
     shop.released(tmp_path / "a")
     place = shop.release
-    body = b'{"format": 2, "something": "else"}'
-    if key == "log":
-        shop.store.create(place.log(2), body, headers=place.record_headers)
-    else:
-        _, info = shop.store.read(place.state)
-        shop.store.replace(place.state, body, previous=info, headers=place.record_headers)
+    _, info = shop.store.read(place.log(1))
+    entry = {"format": 2, "number": 2, "previous": info.sha256, "something": "else"}
+    shop.store.create(place.log(2), json.dumps(entry).encode(), headers=place.record_headers)
     manifest = make_set(tmp_path / "b", jax="0.9.2")
     shop.stage(tmp_path / "b")
     pass_gate(shop.staging, manifest)
@@ -600,16 +596,17 @@ def test_what_a_newer_version_wrote_is_refused_before_anything_is_written(
 def test_a_snapshot_that_is_lost_or_garbage_is_made_again(shop, tmp_path) -> None:
     first = shop.released(tmp_path / "a")
     place = shop.release
-    for damage in ("deleted", "garbage", "listing"):
+    for damage in ("deleted", "garbage", "newer", "listing"):
         data, info = shop.store.read(place.state)
         if damage == "deleted":
             shop.store.delete(place.state)
-        elif damage == "garbage":
-            shop.store.replace(place.state, b"x", previous=info, headers=place.record_headers)
+        elif damage in {"garbage", "newer"}:
+            body = b"x" if damage == "garbage" else b'{"format": 2, "something": "else"}'
+            shop.store.replace(place.state, body, previous=info, headers=place.record_headers)
         else:
             for sha256 in json.loads(data)["listings"].values():
                 shop.store.delete(place.listing(sha256))
-        name = f"0.9.{3 + len(damage)}"
+        name = f"0.9.{2 + sum(map(ord, damage))}"
         second = shop.released(tmp_path / damage, jax=name)
         assert files_of(place) >= built(first) | built(second)
         assert audit.check(place).problems == ()

@@ -263,11 +263,13 @@ def status(app: App, options: StatusOptions) -> None:
 
 
 def _change(app: App, change: withdraw.ChangePlan, *, dry_run: bool) -> None:
-    _show(app, change.lines(), dry_run=dry_run)
-    if not dry_run and not change.is_done:
-        withdraw.apply(change)
+    if not change.is_done:
+        _show(app, change.lines(), dry_run=dry_run)
+        if not dry_run:
+            withdraw.apply(change)
     document = change.to_json(dry_run=dry_run)
-    app.emit(document, f"{change.operation.set_id} {document['state']}")
+    about = change.operation.set_id or " ".join(change.operation.filenames)
+    app.emit(document, f"{about} {document['state']}")
 
 
 def _show(app: App, lines: list[str], *, dry_run: bool) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, TypeAlias
 
@@ -62,11 +62,22 @@ def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
     )
 
 
-def settle(place: Place, pages: Sequence[Shown], *, removing: bool) -> None:
+def settle(
+    place: Place,
+    pages: Sequence[Shown],
+    *,
+    removing: bool,
+    log_end: Callable[[], int],
+    mends: bool = False,
+) -> None:
     """Let every page show at least its state, the pages others need before (or after) theirs.
 
     Between the two it waits until no copy of the earlier pages can be left on the way to an
     installer. Raises StoreError; what was not done then is done by the next `settle`.
+
+    A page that is ahead of the state was put by somebody faster, after an entry of the log. Where
+    `log_end`, asked after the page was read, says that there is none, it is an error, or with
+    `mends` a page to put.
     """
 
     def step(page: Shown) -> int:
@@ -82,6 +93,8 @@ def settle(place: Place, pages: Sequence[Shown], *, removing: bool) -> None:
     copies_end = 0.0  # by time.monotonic()
     for wanted in steps:
         seen = each(lambda form: _look(place, form), wanted, threads=place.store.connections)
+        if max(item.number for item in seen) > wanted[0].number:
+            seen = _without_entry(place, wanted, seen, log_end(), mends=mends)
         if any(item.is_behind for item in seen) and (left := copies_end - time.monotonic()) > 0:
             time.sleep(left)
         ends = each(
@@ -155,6 +168,7 @@ class _Seen:
     info: Info | None
     is_behind: bool  # it must be put
     ends: float
+    number: int = 0  # of the state it shows
 
 
 def _look(place: Place, form: Form) -> _Seen:
@@ -167,7 +181,21 @@ def _look(place: Place, form: Form) -> _Seen:
     left = float(place.page_seconds)
     if left and info.now:
         left = max(0.0, left + ROUND - (info.now - info.modified).total_seconds())
-    return _Seen(info=info, is_behind=is_behind, ends=time.monotonic() + left if left else 0.0)
+    ends = time.monotonic() + left if left else 0.0
+    return _Seen(info=info, is_behind=is_behind, ends=ends, number=number or 0)
+
+
+def _without_entry(
+    place: Place, wanted: Sequence[Form], seen: Sequence[_Seen], end: int, *, mends: bool
+) -> list[_Seen]:
+    """The same, where pages show entries after `end`, which the log does not have, to be put."""
+    wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
+    if wrong and not mends:
+        raise StoreError(
+            f"{place.store.locate(wrong[0].key)}: shows an entry of the log that is not there",
+            hint="where the log lost its end, put it back first",
+        )
+    return [replace(item, is_behind=True) if item.number > end else item for item in seen]
 
 
 def _put(place: Place, form: Form, seen: _Seen) -> float:

@@ -8,7 +8,7 @@ an operation, so of two that decided on the same state one wins and the other de
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
@@ -60,14 +60,16 @@ class _Snapshot(Value, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-class _Format(msgspec.Struct):
-    """What is read first, of whatever version: keys that are not known are passed over."""
+class _Envelope(msgspec.Struct):
+    """What entries of every format have; keys that are not known are passed over."""
 
+    number: int
+    previous: str
     format: int = FORMAT
 
 
 # Made here, by one thread: see `values._decoder`.
-_FORMAT: Final = msgspec.json.Decoder(_Format)
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
 def read(place: Place, projects: Iterable[str] = (), *, afresh: bool = False) -> IndexState:
@@ -97,6 +99,14 @@ def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> Ind
         threads=place.store.connections,
     )
     return replace(state, listings={**state.listings, **dict(zip(missing, found, strict=True))})
+
+
+def differ(state: IndexState, again: IndexState) -> bool:
+    """Whether a state with all its listings is another than the same log gives, folded afresh."""
+    return again.number == state.number and (
+        again.sets != state.sets
+        or any(again.listings.get(name) != state.listing(name) for name in state.projects)
+    )
 
 
 def commit(place: Place, entry: Transition) -> str:
@@ -193,6 +203,13 @@ class _LostListingError(Exception):
     """The snapshot names a listing that is not there, or is another."""
 
 
+def before(place: Place, kind: str) -> Iterator[re.Match[str]]:
+    """Keys of the `intents` or `releases` of versions before the log, with set and number."""
+    start = place.before(kind)
+    pattern = re.compile(re.escape(start) + r"([^/]+)/(\d{1,9})\.json")
+    return (found for info in place.store.keys(start) if (found := pattern.fullmatch(info.key)))
+
+
 def _start(place: Place) -> IndexState:
     """The state before the first entry that is there: numbers may begin above 1."""
     pattern = re.compile(re.escape(place.logs) + r"([1-9]\d{0,17})\.json")
@@ -200,7 +217,7 @@ def _start(place: Place) -> IndexState:
     first = min((int(match[1]) for match in found if match), default=0)
     if first:
         return IndexState(number=first - 1, saved=first - 1)
-    if next(iter(place.store.keys(place.before("intents"))), None):
+    if next(before(place, "intents"), None):
         raise StoreError(
             f"{place.location}: written by a version before the log",
             hint="take it over once, with `index migrate`; that version then writes no more",
@@ -212,13 +229,10 @@ def _snapshot(place: Place) -> IndexState | None:
     """The stored snapshot; None where none can be used."""
     try:
         data = small(place, place.state)
-    except ObjectMissingError:
+    except (ObjectMissingError, HugeError):
         return None
-    where = place.store.locate(place.state)
-    _check_format(data, where)
-    try:
-        found = decoded(data, _Snapshot, name=where)
-    except ConfigError:
+    found = _parsed(place, data)
+    if found is None or not _is_of(place, found):
         return None
     return IndexState(
         number=found.number,
@@ -246,8 +260,8 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
             data, info = place.store.read(place.state)
         except ObjectMissingError:
             data, info = b"", None
-        there = _snapshot_number(data, place.store.locate(place.state))
-        if there > state.number or data == body:
+        there = _parsed(place, data)
+        if data == body or (there and there.number > state.number and _is_of(place, there)):
             return
         try:
             place.store.replace(place.state, body, previous=info, headers=place.record_headers)
@@ -256,12 +270,22 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
         return
 
 
-def _snapshot_number(data: bytes, where: str) -> int:
-    """The number of a snapshot; 0 for what is none, whatever number it names."""
+def _parsed(place: Place, data: bytes) -> _Snapshot | None:
+    """A snapshot in our format; None for anything else: it only saves time."""
     try:
-        return decoded(data, _Snapshot, name=where).number
+        found = decoded(data, _Snapshot, name=place.state)
     except ConfigError:
-        return 0
+        return None
+    return found if found.format == FORMAT else None
+
+
+def _is_of(place: Place, snapshot: _Snapshot) -> bool:
+    """Whether the log that is here has the entry that a snapshot ends with.
+
+    A copy of another day, or a log that lost its end, would otherwise go on after a gap.
+    """
+    info = place.store.info(place.log(snapshot.number))
+    return info is not None and snapshot.head in {"", info.sha256 or snapshot.head}
 
 
 def _folded(place: Place, state: IndexState) -> IndexState:
@@ -274,10 +298,10 @@ def _folded(place: Place, state: IndexState) -> IndexState:
         except ObjectMissingError:
             return state
         except HugeError as exc:
-            state = skipped(state, digest="", problem=str(exc))
+            state = skipped(state, digest="", problem=f"{exc}; it changes nothing")
             continue
         digest = files.sha256(data)
-        _check_format(data, name)
+        _check_format(data, name, state)
         try:
             entry = Transition.from_bytes(data, name=name)
             state = load(place, state, touched(state, entry))
@@ -287,15 +311,16 @@ def _folded(place: Place, state: IndexState) -> IndexState:
         state = apply(state, entry, digest=digest)
 
 
-def _check_format(data: bytes, where: str) -> None:
-    """Raises StoreError for what a newer version wrote."""
+def _check_format(data: bytes, where: str, state: IndexState) -> None:
+    """Raises StoreError for an entry after this state that a newer version wrote."""
     try:
-        found = _FORMAT.decode(data).format
+        found = _ENVELOPE.decode(data)
     except (msgspec.MsgspecError, RecursionError):
         return  # garbage, which is told later
-    if found > FORMAT:
+    follows = (found.number, found.previous) == (state.number + 1, state.head)
+    if found.format > FORMAT and follows:
         raise StoreError(
-            f"{where}: format {found}, this rocwheel knows {FORMAT}",
+            f"{where}: format {found.format}, this rocwheel knows {FORMAT}",
             hint="use the rocwheel that wrote it, or a newer one; nothing was changed",
         )
 

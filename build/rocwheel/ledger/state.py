@@ -12,16 +12,18 @@ import enum
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from rocwheel import files
-from rocwheel.entry import Entry, rank, version_of
+from rocwheel.entry import Entry, parsed, rank, version_of
 from rocwheel.errors import ConfigError, ObjectDiffersError, PromotionError
-from rocwheel.values import Value
+from rocwheel.model import moment
+from rocwheel.values import Count, Value
 
 FORMAT: Final = 1
+SetId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64}|foreign)\Z")]
 
 
 class Action(enum.Enum):
@@ -65,7 +67,7 @@ class Standing(enum.Enum):
 class Holding(Value, frozen=True, kw_only=True):
     """A set with its files, as an entry of the log brings it."""
 
-    set: str
+    set: SetId
     files: tuple[Entry, ...]
     standing: Standing = Standing.LISTED
     jax: str = ""
@@ -73,6 +75,11 @@ class Holding(Value, frozen=True, kw_only=True):
     pythons: tuple[str, ...] = ()
     first: str = ""  # when it came, where that was before this entry
     changed: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time. Raises ConfigError."""
+        for text in filter(None, (self.first, self.changed)):
+            moment(text)
 
 
 class Transition(Value, frozen=True, kw_only=True):
@@ -86,17 +93,21 @@ class Transition(Value, frozen=True, kw_only=True):
     time: str  # ISO 8601, UTC
     by: str
     reason: str
-    sets: tuple[str, ...] = ()  # what it is about; for yanks "" is every set that lists the names
+    sets: tuple[SetId, ...] = ()  # what it is about; for yanks "" is every set that lists the names
     names: tuple[str, ...] = ()  # of files, where it is not about all of a set's
     brings: tuple[Holding, ...] = ()
     evidence: dict[str, Any] = msgspec.field(default_factory=dict)
     format: int = FORMAT
 
+    def __post_init__(self) -> None:
+        """Refuse what is no time. Raises ConfigError."""
+        moment(self.time)
+
 
 class Known(Value, frozen=True, kw_only=True):
     """One wheel set as a log knows it: where it stands, since when, and its files."""
 
-    id: str
+    id: SetId
     standing: Standing
     action: Action  # the last that changed its standing
     time: str  # when
@@ -107,8 +118,13 @@ class Known(Value, frozen=True, kw_only=True):
     rocm: str
     pythons: tuple[str, ...]
     projects: tuple[str, ...]
-    files: int
-    yanked: int
+    files: Count
+    yanked: Count
+
+    def __post_init__(self) -> None:
+        """Refuse what is no time. Raises ConfigError."""
+        moment(self.time)
+        moment(self.first)
 
 
 class File(Value, frozen=True, kw_only=True):
@@ -158,6 +174,7 @@ class IndexState:
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
     removes: bool = False  # the direction of the last entry that changed something
     problems: tuple[str, ...] = ()
+    torn: bool = False  # an entry that was folded follows another one than is there
 
     @property
     def projects(self) -> frozenset[str]:
@@ -254,9 +271,11 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
             raise ValueError(f"it says that it is number {entry.number}")  # noqa: TRY301
         changed = _CHANGES[entry.action](state, entry)
     except (ValueError, ConfigError, PromotionError, ObjectDiffersError) as exc:
-        return skipped(state, digest=digest, problem=f"entry {state.number + 1} of the log: {exc}")
+        problem = f"entry {state.number + 1} of the log: {exc}; it changes nothing"
+        return skipped(state, digest=digest, problem=problem)
     told = state.problems
-    if entry.previous != state.head:
+    follows = entry.previous == state.head
+    if not follows:
         told = (*told, f"entry {entry.number} of the log follows another one than is there")
     direction = entry.action.adds or entry.action.removes
     return replace(
@@ -267,6 +286,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         removes=entry.action.removes if direction else state.removes,
         spent=entry.number if entry.action in SPENDING else state.spent,
         problems=told,
+        torn=state.torn or not follows,
     )
 
 
@@ -293,8 +313,11 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
     if not holding.files:
         raise ValueError(f"{holding.set[:12]} has no file")
     for file in holding.files:
-        if "/" in file.filename or _project(file.filename) != file.project:
+        project, version = version_of(file.filename)
+        if "/" in file.filename or project != file.project:
             raise ValueError(f"{file.filename}: not a wheel of {file.project}")
+        if parsed(version) != parsed(file.version):
+            raise ValueError(f"{file.filename}: not a wheel of version {file.version}")
     state.check_names(holding.files, where=holding.set[:12])
     listings = dict(state.listings)
     for project, entries in _by_project(holding.files).items():

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from rocwheel import files
-from rocwheel.errors import ConfigError, ObjectMissingError
-from rocwheel.ledger.log import small
+from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectMissingError
+from rocwheel.ledger.log import HugeError, small
 from rocwheel.ledger.state import IndexState, Standing
 from rocwheel.parallel import each
 from rocwheel.places import Place
@@ -36,6 +36,7 @@ class FoundVerdict:
     sha256: str  # its name
     verdict: Verdict | None
     problem: str = ""  # why it is none
+    tests: frozenset[str] = frozenset()  # that a whole, passing verdict is about
 
 
 def add(place: Place, verdict: Verdict) -> str:
@@ -53,25 +54,12 @@ def add_tests(place: Place, verdict: Verdict, names: bytes) -> None:
     )
 
 
-def tests(place: Place, verdict: Verdict) -> frozenset[str]:
-    """The names of those tests; none where no list was kept. Raises StoreError."""
-    if not verdict.ran.collected:
-        return frozenset()
-    try:
-        data = small(place, _tests(place, verdict), sha256=verdict.ran.collected)
-    except ObjectMissingError:
-        return frozenset()
-    return frozenset(data.decode().splitlines())
-
-
-def coverage(place: Place, found: Iterable[FoundVerdict]) -> dict[tuple[str, str], frozenset[str]]:
-    """The tests that whole, passing verdicts are about, by suite and CPython. Raises StoreError."""
+def coverage(found: Iterable[FoundVerdict]) -> dict[tuple[str, str], frozenset[str]]:
+    """The tests that whole, passing verdicts are about, by suite and CPython."""
     covered: dict[tuple[str, str], frozenset[str]] = {}
     for item in found:
-        said = item.verdict
-        if said and not said.shard and said.state in {State.PASS, State.FLAKY}:
-            cell = (item.suite, item.python)
-            covered[cell] = covered.get(cell, frozenset()) | tests(place, said)
+        cell = (item.suite, item.python)
+        covered[cell] = covered.get(cell, frozenset()) | item.tests
     return {cell: names for cell, names in covered.items() if names}
 
 
@@ -84,7 +72,7 @@ def released_coverage(
     for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
         if set(cells) <= before.keys():
             break
-        before = {**coverage(release, find(release, known.id)), **before}
+        before = {**coverage(find(release, known.id)), **before}
     return before
 
 
@@ -118,9 +106,9 @@ def keep(found: FoundVerdict, staging: Place, release: Place, *, manifest: str) 
         return
     data = small(staging, found.key, sha256=found.sha256)
     key = release.verdict(manifest, found.python, found.suite, found.sha256)
-    names = tests(staging, found.verdict)
-    if names:
-        add_tests(release, found.verdict, "".join(f"{name}\n" for name in sorted(names)).encode())
+    if found.tests:
+        names = "".join(f"{name}\n" for name in sorted(found.tests))
+        add_tests(release, found.verdict, names.encode())
     release.store.create(key, data, headers=release.record_headers, sha256=found.sha256)
 
 
@@ -147,6 +135,31 @@ def _read(place: Place, manifest: str, cell: tuple[str, str, str, Info]) -> Foun
         manifest, place.family, python, suite,
     ):  # fmt: skip
         verdict, problem = None, "it is about another manifest, family, CPython or suite"
+    names: frozenset[str] = frozenset()
+    if verdict and not verdict.shard and verdict.state in {State.PASS, State.FLAKY}:
+        try:
+            names = _listed(place, verdict)
+        except (ObjectMissingError, ObjectDiffersError, HugeError) as exc:
+            verdict, problem = None, f"the list of its tests: {exc}"
     return FoundVerdict(
-        key=info.key, python=python, suite=suite, sha256=name, verdict=verdict, problem=problem
+        key=info.key,
+        python=python,
+        suite=suite,
+        sha256=name,
+        verdict=verdict,
+        problem=problem,
+        tests=names,
     )
+
+
+def _listed(place: Place, verdict: Verdict) -> frozenset[str]:
+    """The names of the tests that a verdict is about; none where it names no list of them.
+
+    Raises ObjectMissingError, ObjectDiffersError or HugeError for a list that is not the one it
+    names: without it nobody could see which tests are gone.
+    """
+    digest = verdict.ran.collected
+    if not digest:
+        return frozenset()
+    data = small(place, _tests(place, verdict), sha256=digest)
+    return frozenset(data.decode(errors="replace").splitlines())

@@ -149,11 +149,11 @@ def _check_log(place: Place, state: IndexState) -> Iterator[str]:
     if not state.number:
         return
     again = log.load(place, log.read(place, afresh=True), None)
-    if again.number == state.number and (
-        again.sets != state.sets
-        or any(again.listings.get(name) != state.listing(name) for name in state.projects)
-    ):
-        yield f"{place.store.locate(place.state)}: not what the log says: remove it"
+    if log.differ(state, again) and not again.torn:
+        yield f"{place.store.locate(place.state)}: not what the log says: `index repair` mends it"
+    if again.number < state.number:
+        missing = place.store.locate(place.log(again.number + 1))
+        yield f"{missing}: missing, and the log goes on: put it back from a copy of the bucket"
     for problem in set(again.problems) - set(state.problems):
         yield f"{place.location}: {problem}"
 
@@ -173,7 +173,10 @@ def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[s
         if number is None or (number <= form.number and data != form.render(number)):
             problems.append(f"{where}: not what the log says: `index repair` makes it again")
         if number is not None and number > form.number:
-            problems.append(f"{where}: shows entry {number}, the log ends with {form.number}")
+            problems.append(
+                f"{where}: shows entry {number}, the log ends with {form.number}: `index repair` "
+                "makes it again; where the log lost its end, put it back first"
+            )
         for link in links(data) if not form.key.endswith(".json") else ():
             target = unquote(urlsplit(urljoin(f"http://x/{place.key(project)}/", link.url)).path)
             if target != f"/{place.key(link.filename)}":

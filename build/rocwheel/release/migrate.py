@@ -9,7 +9,6 @@ whatever reads all of a place, or one of its sets, and the pages of the log stop
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -89,7 +88,14 @@ def plan(place: Place, *, who: Who) -> Migration:
     histories = {} if next(iter(place.store.keys(place.logs)), None) else _read(place)
     brings, spent, unfinished = [], set(), []
     for set_id, history in sorted(histories.items()):
-        holding, gone = _holding(set_id, history)
+        try:
+            holding, gone = _holding(set_id, history)
+        except (KeyError, TypeError, ValueError, AttributeError) as exc:
+            raise ConfigError(
+                f"{place.store.locate(place.before('intents', set_id))}: a record lacks what "
+                f"earlier versions wrote: {exc!r}",
+                hint="move it away, then run this again",
+            ) from exc
         spent |= gone
         if holding:
             brings.append(holding)
@@ -137,9 +143,7 @@ class _History:
 def _read(place: Place) -> dict[str, _History]:
     found: dict[str, dict[str, dict[int, dict[str, Any]]]] = {}
     for kind in ("intents", "releases"):
-        start = place.before(kind)
-        pattern = re.compile(re.escape(start) + r"([^/]+)/(\d+)\.json")
-        keys = [match for info in place.store.keys(start) if (match := pattern.fullmatch(info.key))]
+        keys = list(log.before(place, kind))
         bodies = each(
             lambda match: place.store.read(match[0])[0], keys, threads=place.store.connections
         )

@@ -136,8 +136,13 @@ def complete(place: Place, state: IndexState) -> IndexState:
     return repair(place, state, in_order(state.touched, removing=False))
 
 
-def repair(place: Place, state: IndexState, projects: Collection[str]) -> IndexState:
-    """Let these pages, and with them the list of projects, show a state; then save it."""
+def repair(
+    place: Place, state: IndexState, projects: Collection[str], *, mends: bool = False
+) -> IndexState:
+    """Let these pages, and with them the list of projects, show a state; then save it.
+
+    With `mends` also in place of pages that show what the log never said, which else is an error.
+    """
     state = log.load(place, state, projects)
     pages: list[Page | Root] = [
         Page(project=project, files=state.shown(project), number=state.number)
@@ -145,7 +150,13 @@ def repair(place: Place, state: IndexState, projects: Collection[str]) -> IndexS
     ]
     if set(projects) >= state.projects or not set(projects) <= set(state.digests):
         pages.append(Root(projects=state.projects, number=state.number))
-    settle(place, pages, removing=state.removes)
+    settle(
+        place,
+        pages,
+        removing=state.removes,
+        log_end=lambda: log.read(place).number,
+        mends=mends,
+    )
     return log.save(place, state)
 
 

@@ -242,7 +242,7 @@ def plan(
         found,
         now=who.now,
         approvals=approvals,
-        lost=_lost(staging, found, release, state),
+        lost=_lost(found, release, state),
     )
     _check_approvals(approvals, decision)
     looked = each(
@@ -290,9 +290,9 @@ def apply(plan: PromotePlan, *, console: Console) -> int:
 
 
 def _lost(
-    staging: Place, found: Sequence[FoundVerdict], release: Place, state: IndexState
+    found: Sequence[FoundVerdict], release: Place, state: IndexState
 ) -> dict[tuple[str, str], tuple[str, ...]]:
-    covered = verdicts.coverage(staging, found)
+    covered = verdicts.coverage(found)
     return verdicts.lost(covered, verdicts.released_coverage(release, state, covered))
 
 

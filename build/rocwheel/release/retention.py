@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from rocwheel.entry import version_of
 from rocwheel.errors import ConfigError
@@ -25,6 +25,7 @@ from rocwheel.release import operations
 from rocwheel.release.operations import Operation, Who, short
 from rocwheel.values import replace
 
+CLOCKS_DIFFER: Final = timedelta(hours=1)
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, unfinished uploads, files that no set holds
 
 
@@ -157,8 +158,11 @@ def plans(
 ) -> Iterator[PrunePlan]:
     """Plans for staging and release of each pair; each looks at its place when it is asked for."""
     for staging, release in pairs:
-        yield plan(staging, channel, who=who, is_staging=True, orphans=orphans)
-        yield plan(release, channel, who=who, is_staging=False, orphans=orphans)
+        for place in (staging, release):
+            found = plan(place, channel, who=who, is_staging=place is staging, orphans=orphans)
+            if found.operation.expired(found.state):
+                _check_clock(place, who)
+            yield found
 
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
@@ -193,12 +197,30 @@ def sweep(place: Place, state: IndexState, *, afresh: bool = False) -> tuple[str
 
 
 def repair(place: Place) -> tuple[str, ...]:
-    """Let every page show what the log says, and delete what should be gone; return its keys."""
-    state = log.read(place)
+    """Let every page show what the log says, and delete what should be gone; return its keys.
+
+    A snapshot that is not the fold of the log is none, unless the log is what is damaged.
+    """
+    state = log.load(place, log.read(place), None)
     if not state.number:
         return ()  # a page would claim a place that no log has begun
-    state = operations.repair(place, state, in_order(state.projects, removing=False))
+    again = log.load(place, log.read(place, afresh=True), None)
+    if log.differ(state, again) and not again.torn:
+        state = again
+    projects = in_order(state.projects, removing=False)
+    state = operations.repair(place, state, projects, mends=True)
     return sweep(place, state, afresh=True)
+
+
+def _check_clock(place: Place, who: Who) -> None:
+    """Refuse to call anything old by a clock that is far off the store's. Raises ConfigError."""
+    info = place.store.info(place.state)
+    if info and info.now and abs(who.now - info.now) > CLOCKS_DIFFER:
+        raise ConfigError(
+            f"{place.location}: this machine's clock says {who.now:%Y-%m-%d %H:%M}, the store's "
+            f"{info.now:%Y-%m-%d %H:%M}",
+            hint="set the clock: what is pruned is gone for ever",
+        )
 
 
 def _unheld(place: Place, who: Who) -> tuple[str, ...]:

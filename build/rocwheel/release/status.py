@@ -241,7 +241,7 @@ def _file(staging: Place, set_id: str) -> _File:
     if manifest is None:
         return _File(set_id=set_id, manifest=None, problem=problem)
     found = verdicts.find(staging, set_id)
-    covered = verdicts.coverage(staging, found)
+    covered = verdicts.coverage(found)
     return _File(set_id=set_id, manifest=manifest, problem="", found=found, covered=covered)
 
 

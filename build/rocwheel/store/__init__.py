@@ -196,7 +196,8 @@ def open_store(url: str, options: Options | None = None) -> Store:
     """Open a store by its URL; nothing is asked of it yet. Raises ConfigError."""
     options = options or Options()
     parts = urlsplit(url)
-    if parts.scheme == "file" and parts.netloc in {"", "localhost"} and parts.path[:1] == "/":
+    is_here = parts.scheme == "file" and parts.netloc in {"", "localhost"}
+    if is_here and parts.path[:1] == "/" and not (parts.query or parts.fragment):
         from rocwheel.store.file import FileStore
 
         return FileStore(Path(unquote(parts.path)))

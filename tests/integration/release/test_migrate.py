@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate
 
+from rocwheel.cli import main
 from rocwheel.errors import StoreError
 from rocwheel.index.page import links
 from rocwheel.ledger import log
@@ -204,3 +205,33 @@ def test_a_new_place_needs_no_migration(tmp_path, console) -> None:
     pass_gate(shop.staging, manifest)
     shop.promote(manifest, who=replace(WHO, by="ann"))
     assert not migrate.plan(shop.release, who=WHO).is_needed
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "status"),
+    [
+        (
+            "intents/x/notes.txt",
+            b"x",
+            0,
+        ),  # no record's name: stopped `stage`, and migrated to nothing
+        ("intents/x/1.json", b"x", 3),
+        ("intents/x/1.json", b'{"schema": 1, "action": "stage", "entries": [{}]}', 3),
+    ],
+)
+def test_what_is_no_record_of_an_earlier_version_is_told_or_stops_nobody(
+    tmp_path, console, capsys, *, name, body, status
+) -> None:
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    for kind in ("intents", "releases"):
+        path = shop.store.root / shop.staging.key(f"_rocwheel/{name.replace('intents', kind)}")
+        path.parent.mkdir(parents=True)
+        done = (
+            b'{"schema": 1, "done": true}' if body.startswith(b"{") and kind == "releases" else body
+        )
+        path.write_bytes(done)
+    make_set(tmp_path / "wh", pythons=("3.12",))
+    target = ("--family", FAMILY.name, "--store", shop.store.url)
+    assert main(["index", "migrate", "--dry-run", *target]) == status
+    assert ("move it away" in capsys.readouterr().err) == bool(status)
+    assert main(["stage", str(tmp_path / "wh"), *target]) == (7 if status else 0)

@@ -103,7 +103,7 @@ def always_adding(patch) -> None:
     patch.setattr(
         operations,
         "settle",
-        lambda place, pages, removing: settle(place, pages, removing=False),  # noqa: ARG005
+        lambda place, pages, **how: settle(place, pages, **{**how, "removing": False}),
     )
 
 
@@ -163,9 +163,9 @@ def deletes_first(patch) -> None:
 def deletes_unsettled(patch) -> None:
     repair = operations.repair
 
-    def change(place, now, projects):
+    def change(place, now, projects, **how):
         delete(place, now.doomed(since=now.swept))
-        return repair(place, now, projects)
+        return repair(place, now, projects, **how)
 
     patch.setattr(operations, "repair", change)
 
@@ -197,9 +197,9 @@ def rolled_back_lets_go(patch) -> None:
 def saves_first(patch) -> None:
     repair = operations.repair
 
-    def change(place, now, projects):
+    def change(place, now, projects, **how):
         log.save(place, now)
-        return repair(place, now, projects)
+        return repair(place, now, projects, **how)
 
     patch.setattr(operations, "repair", change)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import zipfile
 
 import pytest
-from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict, pass_gate
+from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict, pass_gate, ran
 
+from rocwheel.cli import main
 from rocwheel.errors import PromotionError, RocwheelError, StoreError, WheelError
 from rocwheel.index.page import links
 from rocwheel.ledger import log, verdicts
@@ -44,7 +47,7 @@ def test_metadata_is_read_out_of_the_wheel(shop, tmp_path) -> None:
     overwrite(shop, shop.staging.metadata(name), data + b"Requires-Dist: evil\n")
     (entry,) = shop.entries(shop.staging)
     files = [
-        replace(file, metadata_sha256="e" * 64, requires_python=">=2", yanked="x", version="9")
+        replace(file, metadata_sha256="e" * 64, requires_python=">=2", yanked="x")
         for file in entry.brings[0].files
     ]
     forged = replace(entry, brings=(replace(entry.brings[0], files=tuple(files)),))
@@ -126,6 +129,78 @@ def test_garbage_in_staging_stops_no_other_set(shop, tmp_path) -> None:
     found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
     assert {item.state for item in found.sets} == {"released"}
     assert any("log/2.json" in text for text in audit.check(shop.staging).problems)
+
+
+def edited(document, path, value):
+    """A JSON document with one value in it changed."""
+    if not path:
+        return value
+    changed = document.copy()
+    changed[path[0]] = edited(document[path[0]], path[1:], value)
+    return changed
+
+
+def spelt(document) -> bytes:
+    """As a record is, floats too."""
+    return (json.dumps(document, sort_keys=True, ensure_ascii=False, indent=2) + "\n").encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        (("time",), "yesterday"),
+        (("time",), "2026-02-31T00:00:00Z"),
+        (("sets",), ["../../elsewhere"]),
+        (("evidence",), {"chance": 1.5}),
+        (("brings", 0, "set"), "../../elsewhere"),
+        (("brings", 0, "first"), "x"),
+        (("brings", 0, "files", 0, "sha256"), "x"),
+        (("brings", 0, "files", 0, "metadata_sha256"), "x"),
+        (("brings", 0, "files", 0, "size"), -1),
+        (("brings", 0, "files", 0, "version"), "not a version"),
+        (("brings", 0, "files", 0, "version"), "9"),
+        (("format",), 2),
+    ],
+)
+def test_an_entry_that_says_what_cannot_be_changes_nothing_and_is_told(
+    shop, tmp_path, capsys, path, value
+) -> None:
+    """Several stopped every command: a page, an age or a key cannot be made of them."""
+    staged(shop, tmp_path)
+    other = make_set(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
+    shop.stage(tmp_path / "other")
+    document = json.loads(shop.entries(shop.staging)[1].to_bytes())
+    shop.store.delete(shop.staging.state)
+    if path == ("format",):  # of which a newer version's entry would be no more than this
+        document = {"format": 1}
+    overwrite(shop, shop.staging.log(2), spelt(edited(document, path, value)))
+    family = ("--family", FAMILY.name, "--store", shop.store.url)
+    assert main(["status", *family]) == 0
+    assert "it changes nothing" in capsys.readouterr().err
+    assert main(["prune", "--dry-run", *family]) == 0
+    assert main(["stage", str(tmp_path / "other"), *family]) == 0
+    assert shop.store.info(shop.staging.log(3))
+    pass_gate(shop.staging, other)
+    assert main(["promote", "--manifest", other.sha256, *family]) == 0
+    assert main(["index", "repair", "--staging", *family]) == 0
+
+
+def test_a_list_of_tests_that_is_another_is_a_failure_of_its_cell_alone(shop, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    shop.stage(tmp_path / "wh")
+    pass_gate(shop.staging, manifest, suites=("unit",))
+    digest = hashlib.sha256(b"a.py::one\n").hexdigest()
+    verdict = make_verdict(manifest, ran=ran("smoke", manifest, collected=digest))
+    verdicts.add(shop.staging, verdict)
+    for body, said in ((None, "no such object"), (b"a.py::two\n", "was expected")):
+        if body is not None:
+            verdicts.add_tests(shop.staging, verdict, b"a.py::one\n")
+            (found,) = (i for i in shop.store.keys(shop.staging.key("")) if "/tests/" in i.key)
+            overwrite(shop, found.key, body)
+        found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
+        assert said in found.sets[0].blocked_by
+        with pytest.raises(PromotionError, match="the list of its tests"):
+            shop.promote(manifest)
 
 
 def test_a_manifest_that_was_overwritten_holds_up_its_set_alone(shop, tmp_path) -> None:

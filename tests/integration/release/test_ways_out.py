@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 
 import pytest
@@ -82,3 +83,82 @@ def test_adoption_leaves_the_half_of_a_set_that_a_killed_promotion_put(desk) -> 
     assert not log.read(desk.shop.release).sets
     assert desk.run("promote", "--manifest", manifest.sha256) == 0
     assert desk.run("index", "check") == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "act"), [("v2-staging", ("stage", "b")), ("v2", ("promote", "--manifest", "b"))]
+)
+def test_a_page_that_shows_what_the_log_never_said_is_told_and_made_again(
+    desk, monkeypatch, where, act
+) -> None:
+    """It was taken for a newer one and left: the set was called staged and stood on no page."""
+    desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    desk.gated("b", jax="0.9.2") if where == "v2" else make_set(
+        desk.folder / "b", jax="0.9.2", pythons=("3.12",)
+    )
+    folder = desk.shop.store.root / where / FAMILY.name / "jaxlib"
+    for form in ("index.html", "index.json"):
+        text = (folder / form).read_text()
+        text = text.replace('rocwheel-log" content="1"', 'rocwheel-log" content="9"')
+        (folder / form).write_text(text.replace('rocwheel-log": 1', 'rocwheel-log": 9'))
+    monkeypatch.chdir(desk.folder)
+    which = ["--staging"] if where == "v2-staging" else []
+    assert desk.run(*act) == 7
+    told = desk.capsys.readouterr().err
+    assert "is not there" in told
+    assert "index repair" in told
+    assert desk.run("index", "check", *which) == 7
+    assert desk.run("index", "repair", *which) == 0
+    assert desk.run("index", "check", *which) == 0
+    assert desk.run(*act) == 0
+
+
+@pytest.mark.parametrize("change", [{"number": 10**9}, {"number": 2}, {"head": "0" * 64}])
+def test_a_snapshot_of_another_log_is_not_believed(desk, change) -> None:
+    """The next entry was put after a gap, and lost with the snapshot."""
+    desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    path = desk.path("_rocwheel/state.json")
+    forged = {**json.loads(path.read_bytes()), "sets": [], "listings": {}, **change}
+    path.write_text(json.dumps(forged))
+    manifest = desk.gated("b", jax="0.9.2")
+    assert desk.run("promote", "--manifest", manifest.sha256) == 0
+    assert desk.path("_rocwheel/log/2.json").exists()
+    assert len(log.read(desk.shop.release).sets) == 2
+    assert desk.run("index", "check") == 0
+
+
+def test_a_snapshot_that_is_not_the_fold_of_the_log_is_mended_by_repair(desk) -> None:
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    path = desk.path("_rocwheel/state.json")
+    forged = json.loads(path.read_bytes())
+    forged["sets"][0]["standing"] = "held"
+    path.write_text(json.dumps(forged))
+    assert desk.run("index", "check") == 7
+    assert "index repair" in desk.capsys.readouterr().out
+    assert desk.run("index", "repair") == 0
+    assert desk.run("index", "check") == 0
+    assert desk.run("rollback", "--manifest", manifest.sha256, "--reason", "x") == 0
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_entries_that_the_log_lost_are_told_and_take_nothing_off_the_index(desk, lost) -> None:
+    for name in ("0.9.1", "0.9.2", "0.9.3"):
+        desk.shop.released(desk.folder / name, jax=name, pythons=("3.12",))
+    shown = desk.path("jaxlib/index.html").read_bytes()
+    desk.path(f"_rocwheel/log/{lost}.json").unlink()
+    assert desk.run("index", "check") == 7
+    told = desk.capsys.readouterr().out
+    assert "put it back" in told or "follows another one" in told
+    assert desk.run("index", "repair") == 0
+    assert desk.path("jaxlib/index.html").read_bytes() == shown
+
+
+def test_a_yank_of_one_file_says_which(desk) -> None:
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    name = manifest.built[0].filename
+    assert desk.run("yank", "--file", name, "--reason", "x") == 0
+    assert desk.capsys.readouterr().out == f"{name} yanked\n"
+    assert desk.run("yank", "--file", name, "--reason", "x") == 0
+    told = desk.capsys.readouterr()
+    assert told.out == f"{name} nothing-to-do\n"
+    assert told.err == ""
