@@ -14,6 +14,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ class Cluster:
     """A running cluster; `env` is what its commands need."""
 
     folder: Path
+    sockets: Path
     nodes: tuple[str, ...]
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -47,7 +49,7 @@ class Cluster:
         argv = {
             "munged": [
                 "munged", "--foreground", "--force", f"--key-file={self.folder}/munge.key",
-                f"--socket={self.folder}/munge.socket", f"--pid-file={self.folder}/munged.pid",
+                f"--socket={self.sockets}/munge.socket", f"--pid-file={self.folder}/munged.pid",
                 f"--seed-file={self.folder}/munge.seed", f"--log-file={self.folder}/munged.log",
             ],
             "slurmctld": ["slurmctld", "-D", "-f", f"{self.folder}/slurm.conf"],
@@ -75,18 +77,22 @@ class Cluster:
             if states and all(state in {"idle", "mix", "alloc"} for state in states.values()):
                 return
             if time.monotonic() > deadline:
-                logs = "".join(
-                    file.read_text(errors="replace")[-1500:] for file in self.folder.glob("*.out")
-                )
-                raise AssertionError(f"{done.stdout}{done.stderr}{logs}")
+                raise AssertionError(f"{done.stdout}{done.stderr}{self.logs()}")
             time.sleep(0.2)
 
     def idle(self, seconds: float = 120) -> None:
-        """Wait until nothing is queued or runs."""
+        """Wait until nothing is queued or runs; a job that Slurm holds back would wait for ever."""
         deadline = time.monotonic() + seconds
-        while self.ask("squeue", "-h", "-o", "%i %T %r").strip():
-            assert time.monotonic() < deadline, self.ask("squeue")
+        while said := self.ask("squeue", "-h", "-o", "%i %T %r").strip():
+            held = "held" in said.replace("JobHeldUser", "")
+            assert not held, f"{said}\n{self.logs()}"
+            assert time.monotonic() < deadline, f"{said}\n{self.logs()}"
             time.sleep(0.2)
+
+    def logs(self) -> str:
+        """The ends of what the daemons wrote."""
+        files = sorted([*self.folder.glob("*.out"), *self.folder.glob("slurm*.log")])
+        return "".join(f"== {f.name}\n{f.read_text(errors='replace')[-1500:]}" for f in files)
 
 
 @contextmanager
@@ -94,6 +100,10 @@ def cluster(
     folder: Path, *, nodes: int = 2, gpus: int = 4, partition: str = "gfx90a", gres: str = "mi250"
 ):
     """Several nodes with made GPUs, and a `build` partition that is the default."""
+    # Sockets lie in a folder with a short name: a path of theirs has at most 108 characters, and a
+    # slurmstepd that cannot make one leaves its job held.
+    sockets = Path(tempfile.mkdtemp(prefix="slurm-"))
+    sockets.chmod(0o755)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
     ports = free_ports(nodes + 1)
@@ -113,7 +123,7 @@ def cluster(
                 f"SlurmctldPort={ports[0]}",
                 f"SlurmUser={user}",
                 f"SlurmdUser={user}",
-                f"AuthInfo=socket={folder}/munge.socket",
+                f"AuthInfo=socket={sockets}/munge.socket",
                 "ProctrackType=proctrack/pgid",
                 "TaskPlugin=task/none",
                 "SelectType=select/cons_tres",
@@ -132,7 +142,7 @@ def cluster(
                 "PreemptMode=REQUEUE",
                 "GresTypes=gpu",
                 f"StateSaveLocation={folder}/state",
-                f"SlurmdSpoolDir={folder}/spool-%n",
+                f"SlurmdSpoolDir={sockets}/%n",
                 f"SlurmctldPidFile={folder}/slurmctld.pid",
                 f"SlurmdPidFile={folder}/slurmd-%n.pid",
                 f"SlurmctldLogFile={folder}/slurmctld.log",
@@ -160,11 +170,11 @@ def cluster(
     key = folder / "munge.key"
     key.write_bytes(os.urandom(1024))
     key.chmod(0o600)
-    made = Cluster(folder=folder, nodes=names)
+    made = Cluster(folder=folder, sockets=sockets, nodes=names)
     try:
         made.start("munged")
         deadline = time.monotonic() + START_SECONDS
-        while not (folder / "munge.socket").exists():
+        while not (sockets / "munge.socket").exists():
             assert time.monotonic() < deadline, (folder / "munged.out").read_text()
             time.sleep(0.05)
         for name in ("slurmctld", *names):
@@ -182,6 +192,7 @@ def cluster(
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
             process.kill()
+        shutil.rmtree(sockets, ignore_errors=True)
 
 
 def free_ports(count: int) -> list[int]:

@@ -39,6 +39,7 @@ HALF_HOUR: Final = 1800
 DONE: Final = frozenset({"released", "rolled back", "pruned"})
 KINDS: Final = ("build", "image", "stage", "gate", "merge", "promote", "page", "notify", "prune")
 OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote"})
+CLOSING: Final = frozenset({"page", "notify", "prune"})  # leave nothing that grows old
 MATRICES: Final = tuple(kind for kind in KINDS if kind != "image")  # those that a workflow has
 
 
@@ -387,7 +388,7 @@ class _Made:
                 "notify", "notify", ("nightly", "notify", "{night}", *told, *target),
                 settled=("page",), why="a night that differs from the one before is told",
             )  # fmt: skip
-        if not self._seen.old and all(cell.kept or cell.kind == "page" for cell in self.cells):
+        if not self._seen.old and all(cell.kept or cell.kind in CLOSING for cell in self.cells):
             why = "nothing was made and nothing is old enough to go"
             self.absent.append(Absent(name="prune", why=why))
             return
