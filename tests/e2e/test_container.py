@@ -24,15 +24,16 @@ from e2e.conftest import EXECUTABLE, ROOT, World
 from support import engines
 from support.engines import SYSTEM
 
+MOMENTS = int(os.environ.get("ROCWHEEL_KILL_MOMENTS", "1"))
+
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc", "dockerd", "podman", "mmdebstrap"),
     pytest.mark.slow,
     pytest.mark.xdist_group("containers"),
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(1200 + 60 * MOMENTS),
 ]
 
 UID = 1234
-MOMENTS = int(os.environ.get("ROCWHEEL_KILL_MOMENTS", "1"))
 WORKSPACE = ROOT / "examples" / "miniature" / "workspace"
 # An ordinary user that can still read a checkout and a Python below root's home, as CI has them.
 AS_USER = (

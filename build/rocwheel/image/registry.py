@@ -201,7 +201,7 @@ def pull(
     return found
 
 
-def _base(repository: str) -> tuple[str, str]:
+def address(repository: str) -> tuple[str, str]:
     """The host of a repository as it is called, and the URL that its parts are below."""
     host, _, name = repository.partition("/")
     if not name or not (set(".:") & set(host) or host == LOOPBACK[0]):
@@ -222,7 +222,7 @@ class _Repository:
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
         self.name = name
-        self._host, self._base = _base(name)
+        self._host, self._base = address(name)
         self._environ = environ
         self._session = session(environ)
 

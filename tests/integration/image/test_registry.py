@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import json
 import threading
 from contextlib import suppress
 from dataclasses import replace
@@ -129,6 +130,57 @@ def test_a_tag_that_is_there_with_other_bytes_is_never_overwritten(
         push(other, f"{address}/builder", inputs.tag)
     at = registry.look(f"{address}/builder", inputs.tag, environ=NOBODY)
     assert at == first
+
+
+def test_an_index_of_images_stands_for_the_one_for_this_architecture(image, address, push):
+    """As engines push it that add attestations, and as registries have every official base."""
+    name = f"{address}/indexed"
+    pushed, _ = push(image, name, "one")
+    entry = {"mediaType": registry.MANIFESTS[1], "digest": pushed.digest, "size": 1}
+    others = [
+        {**entry, "digest": f"sha256:{'0' * 64}", "platform": {"os": "linux", "architecture": arch}}
+        for arch in ("arm64", "unknown")
+    ]
+    index = {
+        "schemaVersion": 2,
+        "mediaType": registry.INDEXES[1],
+        "manifests": [*others, {**entry, "platform": {"os": "linux", "architecture": "amd64"}}],
+    }
+
+    def serve(documents):
+        class Here(http.server.BaseHTTPRequestHandler):
+            """The registry, with an index beside: it takes none that names images it has not."""
+
+            def do_GET(self):
+                body = documents.get(self.path.rpartition("/")[2])
+                if body is None:
+                    through = requests.get(
+                        f"http://{address}{self.path}", headers=dict(self.headers), timeout=30
+                    )
+                    body, kind = through.content, through.headers["Content-Type"]
+                else:
+                    kind = registry.INDEXES[1]
+                self.send_response(200)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        return http.server.ThreadingHTTPServer(("127.0.0.1", 0), Here)
+
+    alone = {**index, "manifests": others}
+    documents = {"all": json.dumps(index).encode(), "alone": json.dumps(alone).encode()}
+    with serve(documents) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        through = f"127.0.0.1:{server.server_port}/indexed"
+        found = registry.look(through, "all", environ=NOBODY)
+        assert (found.config, found.digest) == (pushed.config, pushed.digest)
+        with pytest.raises(StoreError, match="no image for linux/amd64"):
+            registry.look(through, "alone", environ=NOBODY)
+        server.shutdown()
 
 
 def test_a_tag_of_other_inputs_is_an_error_not_a_find(inputs, address, push, small):
