@@ -96,9 +96,17 @@ def test_sizes_and_days_are_read(tmp_path: Path) -> None:
     assert channel.retention.pinned == ("a" * 64,)
 
 
+def test_a_channel_may_have_its_nights_build_in_a_container(tmp_path: Path) -> None:
+    channel = load(tmp_path, GOOD + "    build: {executor: podman, image: 'a/b:1'}\n")["nightly"]
+    assert (channel.executor, channel.builder_image) == ("podman", "a/b:1")
+    assert load(tmp_path, GOOD)["nightly"].executor == ""
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ("    build: {executor: runc, image: x}\n", "unknown value 'runc'"),
+        ("    build: {executor: docker}\n", "'image' is missing"),
         ("    colour: red\n", r"channels\.yaml:6:\d+: channels\.nightly\.colour: unknown key"),
         ("    policy:\n      - {suite: smoke, level: advisory}\n", "requires smoke; a channel may only tighten"),
         ("    policy:\n      - {suite: smoke, level: strict}\n", "unknown value 'strict'"),

@@ -123,6 +123,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         return planning.again(old, night=night, by=by, now=app.now())
     path = app.path(options.config) or app.home.ci / settings_file.FILE
     settings = settings_file.load(path, app.path(options.pools))
+    settings = settings.built_in(target.channel.executor, target.channel.builder_image)
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
     with Client(base_env(app.environ), retry=RETRY, note=app.console.detail) as client:

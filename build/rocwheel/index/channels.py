@@ -63,6 +63,9 @@ class Channel:
     retention: Retention = Retention()
     size_budget: Mapping[WheelKind, int] = field(default_factory=dict)  # bytes per wheel
     policy: tuple[matrix.Rule, ...] = ()
+    # where its nights build; "" is the machine itself
+    executor: str = ""
+    builder_image: str = ""
     # what the suites are here and now; a verdict of another suite counts for nothing
     suites: Mapping[str, KnownSuite] = field(default_factory=dict)
 
@@ -154,9 +157,10 @@ def _channel(name: str, entry: Field, suites: frozenset[str]) -> Channel:
         required=("store", "prefixes"),
         optional=(
             "region", "endpoint", "public_url", "cache_control", "retention", "size_budget_mib",
-            "policy",
+            "policy", "build",
         ),
     )  # fmt: skip
+    build = fields["build"].record(required=("executor", "image")) if "build" in fields else {}
     cache = (
         fields["cache_control"].record(required=("pages", "wheels"))
         if "cache_control" in fields
@@ -182,6 +186,8 @@ def _channel(name: str, entry: Field, suites: frozenset[str]) -> Channel:
         policy=tuple(_rule(item, suites) for item in fields["policy"].sequence())
         if "policy" in fields
         else (),
+        executor=build["executor"].choice(("docker", "podman")) if build else "",
+        builder_image=build["image"].string() if build else "",
     )
 
 

@@ -97,6 +97,16 @@ class NightSettings:
     notify: Notify = Notify()
     pools: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
+    def built_in(self, executor: str, image: str) -> NightSettings:
+        """The same with sets that name no image built in this one; "" changes nothing."""
+        if not image:
+            return self
+        sets = (
+            item if item.image else dataclasses.replace(item, executor=executor, image=image)
+            for item in self.sets
+        )
+        return dataclasses.replace(self, sets=tuple(sets))
+
 
 def load(path: Path, pools: Path | None = None) -> NightSettings:
     """Read the settings of a night. Raises ConfigError with file, line and key."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from dataclasses import replace
@@ -306,5 +307,14 @@ def test_an_image_becomes_a_digest_once_and_its_cells_build_in_it(tmp_path, runn
     assert f"--builder-image={name}@{digest}" in recipe.argv
     assert "--executor=podman" in recipe.argv
     assert "no such image" in gone.why
+    settings = settings_file.load(tmp_path / "nightly.yaml")
+    named = settings.built_in("docker", "of-the-channel:1")
+    assert named == settings  # what a set says itself holds
+    (silent,) = (
+        dataclasses.replace(settings, sets=(dataclasses.replace(settings.sets[0], image=""),))
+        .built_in("docker", "of-the-channel:1")
+        .sets
+    )
+    assert (silent.executor, silent.image) == ("docker", "of-the-channel:1")
     (other,), _ = resolved(f"{name}@sha256:{'0' * 64}")
     assert other.inputs != recipe.inputs
