@@ -1,9 +1,9 @@
 """What the cache holds, how big it is, when it was used; and removing what nobody uses any more.
 
 Everything in the cache can be made again. What is removed is whole: a tree, a checkout, an output
-base. What somebody uses now is left: ROCm trees and environments of
-gates under a lease, output bases whose Bazel server
-runs, the environment this program runs in.
+base. What somebody uses now is left: ROCm trees and environments of gates under a lease, output
+bases whose Bazel server runs, the environment this program runs in, and everything else while any
+build or gate runs (`using`).
 """
 
 from __future__ import annotations
@@ -44,6 +44,8 @@ LEASES: Final = {
     "gate/environments": "gate/locks",
     "gate/work": "gate/locks",
 }
+IN_USE: Final = "in-use.lock"  # held by whoever uses anything that has no lease of its own
+OTHERWISE: Final = frozenset({"environments", "bazel"})  # whose use is seen without a lock
 DAY: Final = 86400.0
 HEADER: Final = ("what", "size", "unused for", "")
 
@@ -73,6 +75,14 @@ class CacheItem:
             "used": int(self.used),
             "in_use": self.in_use,
         }
+
+
+def using(cache: Path) -> files.Lock:
+    """What a build or gate holds while it runs, so that nobody removes what it uses.
+
+    Raises OSError.
+    """
+    return files.locked(cache / IN_USE, shared=True)
 
 
 def look(cache: Path) -> tuple[CacheItem, ...]:
@@ -123,7 +133,9 @@ def remove(cache: Path, chosen: Sequence[CacheItem]) -> tuple[CacheItem, ...]:
 
 
 def _lease(cache: Path, kind: str, path: Path) -> Path | None:
-    return cache / LEASES[kind] / f"{path.name}.lock" if kind in LEASES else None
+    if kind in LEASES:
+        return cache / LEASES[kind] / f"{path.name}.lock"
+    return None if kind in OTHERWISE else cache / IN_USE
 
 
 def _at(cache: Path, kind: str, depth: int) -> Iterator[Path]:
@@ -138,11 +150,12 @@ def _at(cache: Path, kind: str, depth: int) -> Iterator[Path]:
 
 def _kept(cache: Path, kind: str, path: Path) -> CacheItem:
     lease = _lease(cache, kind, path)
+    dated = lease if kind in LEASES else None
     total, used = 0, 0.0
     for about in _walk(path):
         total += about.st_blocks * 512
-        used = max(used, 0.0 if lease else about.st_mtime)
-    for place in (path, lease) if lease else (path,):
+        used = max(used, 0.0 if dated else about.st_mtime)
+    for place in (path, dated) if dated else (path,):
         with suppress(OSError):
             used = max(used, place.lstat().st_mtime)
     in_use = _in_use(kind, path, lease)

@@ -118,6 +118,9 @@ class Fault(Value, frozen=True, kw_only=True):
     message: str
 
 
+CUT_SHORT: Final = "cut short by a signal"
+
+
 class Results(Value, frozen=True, kw_only=True):
     """One run of a suite, or of one shard of it."""
 
@@ -134,6 +137,11 @@ class Results(Value, frozen=True, kw_only=True):
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
     duration_ms: int = 0
     schema: Literal[1] = SCHEMA
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether somebody ended the run, with Ctrl-C or another signal."""
+        return any(fault.message == CUT_SHORT for fault in self.faults)
 
     @property
     def counts(self) -> Counts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,20 @@ def test_a_tree_under_a_lease_stays(cache):
         chosen = housekeeping.choose(housekeeping.look(cache), now=time.time(), older=0, most=None)
         assert "aaaa" not in names(housekeeping.remove(cache, chosen))
     assert (cache / "rocm/trees/aaaa").is_dir()
+
+
+def test_what_a_running_build_shares_with_others_stays(cache):
+    for name in ("logs", "bazel-disk", "demo/abc"):
+        put(cache, name, mib=1, days=60)
+    with housekeeping.using(cache):
+        found = housekeeping.look(cache)
+        assert {item.path.name for item in found if item.in_use} == {
+            "logs", "bazel-disk", "abc",
+        }  # fmt: skip
+        free = [replace(item, in_use=False) for item in found]  # looked at before the build began
+        assert names(housekeeping.remove(cache, free)) == ["old", "aaaa"]
+    chosen = housekeeping.choose(housekeeping.look(cache), now=time.time(), older=0, most=None)
+    assert "bazel-disk" in names(housekeeping.remove(cache, chosen))
 
 
 def test_an_output_base_whose_server_runs_stays(cache):

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from rocwheel import dev as loop
+from rocwheel import housekeeping
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, once, option
@@ -129,7 +130,8 @@ def dev(app: App, options: DevOptions) -> None:
     if options.dry_run:
         app.emit_plan(loop.preview_turn(asked, runner=app.runner, console=app.console))
         return
-    done = loop.turn(asked, runner=app.runner, console=app.console)
+    with housekeeping.using(asked.request.cache):
+        done = loop.turn(asked, runner=app.runner, console=app.console)
     for line in done.bazel.lines():
         app.console.info(line)
     actions = count(done.bazel.actions_executed, "action")

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from rocwheel import demo as job
-from rocwheel import dist
+from rocwheel import dist, housekeeping
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, given_words, option
 from rocwheel.cli.dist import request_from
@@ -56,10 +56,11 @@ def demo(app: App, options: DemoOptions) -> None:
         return
     root = os.geteuid() == 0
     job.install_packages(runner=app.runner, console=app.console, root=root)
-    if options.wheels_only or base.executor.kind != "host":
-        _wheels(app, base)
-        return
-    _night(app, base, given_words(options, app.cwd, leave=_OWN))
+    with housekeeping.using(base.cache):
+        if options.wheels_only or base.executor.kind != "host":
+            _wheels(app, base)
+        else:
+            _night(app, base, given_words(options, app.cwd, leave=_OWN))
 
 
 def _wheels(app: App, base: dist.Request) -> None:

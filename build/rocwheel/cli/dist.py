@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import click
 
-from rocwheel import dist
+from rocwheel import dist, housekeeping
 from rocwheel.bazel.remote import Remote, read_remote
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command
@@ -120,7 +120,8 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     if options.dry_run:
         app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
         return
-    result = dist.build(planned, runner=app.runner, console=app.console)
+    with housekeeping.using(planned.request.cache):
+        result = dist.build(planned, runner=app.runner, console=app.console)
     for line in dist.lines(result, seconds=app.console.seconds):
         app.console.info(line)
     app.github_outputs(dist.github_outputs(result.wheelhouse, result.manifest))

@@ -49,18 +49,7 @@ def gate(app: App, options: GateOptions) -> int:
     several = gating.requests(app, options, choice=Choice.NAMED if named else Choice.ALL)
     if options.dry_run:
         return gating.dry_run(app, several)
-    told = []
-    for asked in several:
-        with gating.interruptible(asked):
-            gated = gating.run(app, asked)
-            if gated.error:
-                app.console.fail(gated.error)
-            judged = (gated.results, gated.found, gated.verdict)
-            asked_for = asked.request
-            whole = asked_for.whole and not str(asked_for.shard)
-            told.append(gating.finish(app, judged, asked.stored, asked_for.output, whole=whole))
-            gating.remember(app, asked, gated.results)
-    return gating.tell(app, told)
+    return gating.tell(app, tuple(gating.run_each(app, several)))
 
 
 @command("list", NoOptions, parent=gate)

@@ -15,7 +15,7 @@ from typing import Any
 import click
 
 from amdgpu_family_matrix import Family
-from rocwheel import home
+from rocwheel import home, housekeeping
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, given_words, once, option, section, together
@@ -400,11 +400,29 @@ def dry_run(app: App, several: Sequence[Asked]) -> int:
     return 0
 
 
+def run_each(app: App, several: Sequence[Asked]) -> Iterator[Told]:
+    """Gate one after the other, until somebody ends it; store what each has found."""
+    for number, asked in enumerate(several, 1):
+        with interruptible(asked):
+            gated = run(app, asked)
+            if gated.error:
+                app.console.fail(gated.error)
+            judged = (gated.results, gated.found, gated.verdict)
+            request = asked.request
+            whole = request.whole and not str(request.shard)
+            told = finish(app, judged, asked.stored, request.output, whole=whole)
+            remember(app, asked, gated.results)
+        yield told
+        if gated.results.cut_short:
+            _interrupted(app, several[number:])
+            return
+
+
 def run(app: App, asked: Asked) -> GateResult:
     """Gate, and show it as it goes."""
     storing.clear(asked.request.output)
     app.console.info(f"gate {asked.request.cell}")
-    with _watching(app) as watcher:
+    with housekeeping.using(asked.host.cache), _watching(app) as watcher:
         return room.run(asked.request, asked.host, app.console, watcher)
 
 
@@ -419,6 +437,14 @@ def interruptible(asked: Asked) -> Iterator[None]:
             "its verdict may not be complete",
             hint="run the same command again; its tests start anew",
         ) from None
+
+
+def _interrupted(app: App, waiting: Sequence[Asked]) -> None:
+    """Say that somebody ended the gate, and which suites were not begun."""
+    left = ", ".join(asked.request.suite.name for asked in waiting)
+    app.console.info(
+        f"interrupted: {f'not begun: {left}; ' if left else ''}run the same command again"
+    )
 
 
 @contextmanager

@@ -42,7 +42,7 @@ from rocwheel.gate.verdict import record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.host import cgroup
 from rocwheel.host import machine as machines
-from rocwheel.results import Fault, Results
+from rocwheel.results import CUT_SHORT, Fault, Results
 from rocwheel.source import git
 from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State, Verdict
@@ -108,7 +108,7 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
             error = InfraError(str(exc), hint="check disk space and permissions of this machine")
             results = record.empty(request, State.INFRA, str(exc))
         except KeyboardInterrupt:
-            results = record.empty(request, State.NOT_RUN, "cut short by a signal")
+            results = record.empty(request, State.NOT_RUN, CUT_SHORT)
     results = replace(results, environment=record.about(request, host, setup))
     found = judge(results, request.demand)
     verdict = record.verdict(request, host, setup, results, found)

@@ -105,6 +105,7 @@ class LocalEngine:
     _attempts: int = 1
     _stopped: Order | None = None
     _barred: bool = False
+    _said: bool = False  # that nothing new begins
 
     def run(self) -> dict[str, CellStanding]:
         """Run what can be run.
@@ -133,8 +134,7 @@ class LocalEngine:
                     fresh = False
                     if not self._running:
                         break
-                    if self.ending.stops:
-                        self._stop()
+                    self._end()
                     if time.monotonic() - told > TOLD:
                         told = time.monotonic()
                         names = ", ".join(self._running)
@@ -156,6 +156,17 @@ class LocalEngine:
                 hint=f"what it said is in {self.output.name}; then run the night again",
             )
         return found
+
+    def _end(self) -> None:
+        """Do what was asked: say once that nothing new begins, or stop what runs."""
+        if self.ending.drains and not self._said:
+            self._said = True
+            self.worker.console.info(
+                f"   interrupted: {count(len(self._running), 'cell')} may end, nothing new begins; "
+                "Ctrl-C again stops at once"
+            )
+        if self.ending.stops:
+            self._stop()
 
     def _look_again(self, before: dict[str, CellStanding]) -> tuple[dict[str, CellStanding], bool]:
         """Where all cells stand, and whether that is fresh: a store that is away ends nothing."""

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -725,7 +726,8 @@ def test_a_suite_without_skips_has_nothing_to_verify(at, tmp_path, interpreter, 
     assert "no entry for the suite miniature" in capsys.readouterr().out
 
 
-def test_sigterm_ends_the_command_with_not_run_and_its_reports(tmp_path, interpreter):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_command_with_not_run_and_its_reports(tmp_path, interpreter, number):
     make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
     rocm_tree = tmp_path / "therock-dist-linux-gfx90a-7.10.0.tar.gz"
     rocm_tree.write_bytes(tarballs.rocm_tarball())
@@ -733,6 +735,7 @@ def test_sigterm_ends_the_command_with_not_run_and_its_reports(tmp_path, interpr
         [
             sys.executable, ROOT / "build/ci_build", "gate", "--wheels=wh", "--suite=miniature",
             f"--rocm={rocm_tree}", f"--family={FAMILY.name}", f"--python={interpreter.version}",
+            "--suite=smoke",
         ],
         cwd=tmp_path,
         env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
@@ -743,10 +746,12 @@ def test_sigterm_ends_the_command_with_not_run_and_its_reports(tmp_path, interpr
     for line in gate_.stderr:
         said += line
         if "The environment" in line:
-            gate_.terminate()
+            gate_.send_signal(number)
             break
     said += gate_.communicate(timeout=60)[1]
     assert gate_.returncode == State.NOT_RUN.exit_code, said
+    assert "interrupted: not begun: smoke; run the same command again" in said
+    assert "gate smoke on" not in said
     results = (tmp_path / f"gate-results/miniature-{interpreter.version}/results.json").read_bytes()
     assert Results.from_bytes(results, name="r").faults[0].state is State.NOT_RUN
     kept = tmp_path / "cache/rocwheel/gate"

@@ -265,6 +265,7 @@ def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "go on with: nightly run one" in err
+    assert "may end, nothing new begins; Ctrl-C again stops at once" in err
     assert not alive(world)
     world.script()
     done = world.local("one")

@@ -25,7 +25,7 @@ from rocwheel.gate.engine.lane_work import LaneMode, LaneWork
 from rocwheel.gate.engine.plan import Snapshot
 from rocwheel.gate.engine.protocol import BrokenProtocolError
 from rocwheel.gate.engine.supply import Supply
-from rocwheel.results import Outcome, Results
+from rocwheel.results import CUT_SHORT, Outcome, Results
 from rocwheel.verdict import State
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Engine:
             while not self._over():
                 self._turn()
         except KeyboardInterrupt:
-            self._cut(State.NOT_RUN, "cut short by a signal")
+            self._cut(State.NOT_RUN, CUT_SHORT)
         finally:
             self._stop_all()
             self._selector.close()
