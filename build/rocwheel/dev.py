@@ -155,7 +155,7 @@ def preview_configure(
     path = rc_file or _default_rc(request, found.spec)
     yield f"# write {path}"
     yield from (f"# {line}" for line in (*found.notes, *_rc_lines(planned)))
-    yield from _lines_by_hand(found.place, planned, path)
+    yield from _lines_by_hand(found.place, planned, path, request.environ)
 
 
 def configure(
@@ -179,7 +179,8 @@ def configure(
     write_headers(inputs.spec.remote, cache_folders(request).output)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join(_rc_lines(planned)) + "\n", encoding="utf-8")
-    return Configured(rc_file=path, commands=tuple(_lines_by_hand(inputs.place, planned, path)))
+    lines = _lines_by_hand(inputs.place, planned, path, request.environ)
+    return Configured(rc_file=path, commands=tuple(lines))
 
 
 def shell(
@@ -216,13 +217,18 @@ def shell(
 
 
 def _lines_by_hand(
-    place: BuildEnvironment, planned: Sequence[BazelInvocation], rc_file: Path
+    place: BuildEnvironment,
+    planned: Sequence[BazelInvocation],
+    rc_file: Path,
+    environ: Mapping[str, str],
 ) -> Iterator[str]:
-    """The lines that start Bazel with an rc file, where it runs."""
+    """The lines that start Bazel with an rc file, where and with what environment a build does."""
     place = place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))
-    yield from map(str, place.opening())
+    for command in place.opening():
+        yield dist.pasteable(command, environ)
     for number, invocation in enumerate(planned, 1):
-        yield str(place.command(_by_hand(invocation, place.path(rc_file)), number))
+        command = place.command(_by_hand(invocation, place.path(rc_file)), number)
+        yield dist.pasteable(command, environ)
 
 
 def _default_rc(request: dist.Request, spec: bazel.BuildSpec) -> Path:

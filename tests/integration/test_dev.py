@@ -152,8 +152,12 @@ def test_configure_writes_an_rc_file_with_which_bazel_by_hand_rebuilds_nothing(d
     document = json.loads(wheels.stdout)
     assert not Path(document["rc_file"]).is_relative_to(desk.jax)
     assert len(document["commands"]) == 4
+    shell = {**os.environ, "ROCM_PATH": "/nowhere", "TF_NEED_ROCM": "1", "CC": "/nowhere"}
     for command in document["commands"]:
-        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+        assert " && env -i " in command  # whatever the shell has, where it is pasted
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, check=False, env=shell
+        )
         assert done.returncode == 0, done.stderr
     events = tmp_path / "events.json"
     again = document["commands"][0][1:-1] + f" --build_event_json_file={shlex.quote(str(events))}"

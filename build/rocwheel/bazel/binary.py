@@ -29,6 +29,7 @@ class BazelBinary:
     version: str
     origin: str  # "flag", "PATH", "cache" or "download"
     url: str = ""  # where a downloaded one comes from
+    sha256: str = ""  # which it must have
     passed_over: tuple[str, ...] = ()  # others that were found, and why they were not taken
 
     def __str__(self) -> str:
@@ -129,6 +130,7 @@ def _release(
         version=wanted,
         origin="cache" if is_here else "download",
         url="" if is_here else release.url,
+        sha256=release.sha256,
     )
 
 

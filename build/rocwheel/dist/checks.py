@@ -23,26 +23,24 @@ COMPILER: Final = "CLANG_COMPILER_PATH"  # what XLA's rocm_configure.bzl compile
 HERMETIC: Final = "USE_HERMETIC_CC_TOOLCHAIN"  # "0" where a config turns to the machine's compiler
 
 
+_ENV: Final = r"--(?:repo|action|host_action|client)_env="
 # What an option of rocwheel decides: variables of Bazel's, options, and those before the command.
 _OWNED: Final = (
-    (r"--(?:repo|action|host_action)_env=HERMETIC_PYTHON_VERSION(=|\Z)", "--python-versions"),
+    (_ENV + r"HERMETIC_PYTHON_VERSION(=|\Z)", "--python-versions"),
     (r"--@rules_python//python/config_settings:py_freethreaded\b", "--python-versions"),
     (
-        r"--(?:repo|action|host_action)_env=ML_WHEEL_\w+(=|\Z)",
+        _ENV + r"ML_WHEEL_\w+(=|\Z)",
         "--wheel-type, --wheel-date, --wheel-hash and --wheel-suffix",
     ),
     (
-        (
-            r"--(?:repo|action|host_action)_env="
-            r"(ROCM_PATH|ROCM_DISTRO_\w+|TF_ROCM_MULTIPLE_PATHS|TF_NEED_ROCM)(=|\Z)"
-        ),
+        (_ENV + r"(ROCM_PATH|ROCM_DISTRO_\w+|TF_ROCM_MULTIPLE_PATHS|TF_NEED_ROCM)(=|\Z)"),
         "--therock-path",
     ),
+    (_ENV + r"TF_ROCM_AMDGPU_TARGETS(=|\Z)", "--gfx-targets or --family"),
     (
-        r"--(?:repo|action|host_action)_env=TF_ROCM_AMDGPU_TARGETS(=|\Z)",
-        "--gfx-targets or --family",
+        r"--(?:override_(?:repository|module)|inject_repository)=xla=",
+        "--xla-source-dir or --xla-ref",
     ),
-    (r"--override_(?:repository|module)=xla=", "--xla-source-dir or --xla-ref"),
     (r"--build_event_json_file\b", "rocwheel itself, which finds the wheels with it"),
 )
 _OWNED_STARTUP: Final = (

@@ -22,6 +22,12 @@ from rocwheel.model import canonical_version, project_name
 from rocwheel.process import Command, HostRunner, base_env
 
 UPSTREAM: Final = " (upstream, by hash)"
+# Bazel lies in the cache as it was released, or not at all. $1: its URL, $2: file, $3: SHA-256.
+FETCH_BAZEL: Final = (
+    'mkdir -p "${2%/*}" && curl --fail --location --output "$2.part" "$1"'
+    ' && echo "$3  $2.part" | sha256sum --check --quiet'
+    ' && chmod 755 "$2.part" && mv "$2.part" "$2"'
+)
 # What is not known before lines were pasted, and how a shell then spells it.
 LATER: Final = {
     str(ROCM_LATER): '"${ROCM_ROOT}"',
@@ -55,6 +61,7 @@ def dry_run(
         yield pasteable(command, request.environ)
     yield "# wheels: repair (auditwheel and patchelf where they are needed) and verify"
     joined = canonical_version(tree.jax_version, spec.wheel_version.effective)
+    joined = joined.replace(f"xla{source.COMMIT_LATER[:9]}", "xla<commit>")
     folder = request.wheelhouse / f"<first {wheelhouse.IDENTITY_LENGTH} of the manifest's SHA-256>"
     for kind in spec.kinds:
         project = project_name(kind, spec.rocm_number).replace("-", "_")
@@ -67,12 +74,19 @@ def dry_run(
 
 
 def fetching(planned: Plan, found: Preview) -> Iterator[str]:
-    """Lines that bring ROCm and the sources to where the later lines look for them."""
+    """Lines that bring ROCm, Bazel and the sources to where the later lines look for them."""
     environ = planned.request.environ
     yield "# ROCm"
     yield from (f"# {line}" for line in str(planned.rocm).splitlines())
     if found.rocm_root == ROCM_LATER:
         yield f'ROCM_ROOT="$({pasteable(_fetch_rocm(planned), environ)})"'
+    binary = found.spec.bazel
+    if binary.url:
+        yield "# Bazel"
+        words = ("sh", "-c", FETCH_BAZEL, "fetch", binary.url, str(binary.path), binary.sha256)
+        proxy = planned.request.bazel_proxy
+        env = {"http_proxy": proxy, "https_proxy": proxy} if proxy else {}
+        yield pasteable(Command(argv=words, env=env), environ)
     yield "# sources"
     for command in planned.sources.commands:
         yield pasteable(command, environ)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import shlex
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 from support import generations, tarballs
+from support.faultserver import FaultServer
 from support.generations import GENERATIONS
 
 from rocwheel import dist, home
@@ -82,6 +86,43 @@ def test_a_rocm_that_is_not_here_is_a_variable_that_a_line_of_ours_sets(lines):
     plugin = next(line for line in invocations(shown) if "jax_rocm_plugin_wheel" in line)
     assert "word --repo_env=ROCM_PATH=/r o/ot" in paste(f'ROCM_ROOT="/r o/ot"; {plugin}')
     assert shown.index(setter) < shown.index(plugin)
+
+
+@pytest.mark.needs("curl")
+def test_a_bazel_that_is_not_here_is_brought_by_a_line_to_where_later_lines_start_it(
+    lines, bazel, tmp_path
+):
+    """Whole and with the digest it must have, or not at all: the cache asks for it no more."""
+    release = bazel.read_bytes()
+    ours = home.find(None)
+    ci = shutil.copytree(ours.ci, tmp_path / "ci")
+    table = ci / "bazel_binaries.yaml"
+    known = re.search(r'"7\.7\.0":\s+linux-x86_64:\s+sha256: (\w+)', table.read_text())[1]
+    table.write_text(table.read_text().replace(known, hashlib.sha256(release).hexdigest()))
+    with FaultServer() as server:
+        mirror = server.url("bazel")
+        shown = lines(bazel_path=None, bazel_mirror=mirror, home=replace(ours, ci=ci))
+        fetching = next(line for line in shown if " sh -c " in line and mirror in line)
+        plugin = next(line for line in invocations(shown) if "jax_rocm_plugin_wheel" in line)
+        path = Path(next(word for word in shlex.split(plugin) if word.endswith("/bazel-7.7.0")))
+        assert shown.index(fetching) < shown.index(plugin)
+        server.add("bazel/7.7.0/bazel-7.7.0-linux-x86_64", b"another file")
+        with pytest.raises(subprocess.CalledProcessError):
+            paste(fetching)
+        assert not path.exists()
+        server.add("bazel/7.7.0/bazel-7.7.0-linux-x86_64", release)
+        paste(fetching)
+        assert path.read_bytes() == release
+        assert "word //jaxlib/tools:jax_rocm_plugin_wheel" in paste(f"ROCM_ROOT=/r; {plugin}")
+    again = lines(bazel_path=None, bazel_mirror=mirror, home=replace(ours, ci=ci))
+    assert fetching not in again
+
+
+def test_a_version_that_nobody_knows_yet_is_not_told_as_if_it_were(lines):
+    shown = lines(xla_ref="main")
+    written = [line for line in shown if line.startswith("# write") and line.endswith(".whl")]
+    assert len(written) >= 3
+    assert all(".xla<commit>-" in line for line in written)
 
 
 def test_a_rocm_that_is_here_stands_in_the_line(lines, tmp_path):
