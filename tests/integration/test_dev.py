@@ -177,6 +177,7 @@ def test_configure_leaves_nothing_in_the_checkout(desk):
 
 
 def test_a_dry_run_shows_every_command_and_does_nothing(desk):
+    (desk.folder / "test_it.py").touch()
     before = sorted(desk.folder.rglob("*.bazelrc"))
     shown = desk.ci_build(
         "dev", "--dry-run", f"--environment={desk.environment}", "--test=test_it.py", *desk.sources

@@ -20,6 +20,14 @@ from rocwheel.model import suggest
 from rocwheel.process import Command, Runner
 
 COMPILER: Final = "CLANG_COMPILER_PATH"  # what XLA's rocm_configure.bzl compiles host code with
+# Debian's and Fedora's package for a program that is missed.
+PACKAGES: Final = {
+    "clang": ("clang lld", "clang lld"),
+    "ld.lld": ("lld", "lld"),
+    "ld.gold": ("binutils", "binutils-gold"),
+    "readelf": ("binutils", "binutils"),
+    "git": ("git", "git"),
+}
 HERMETIC: Final = "USE_HERMETIC_CC_TOOLCHAIN"  # "0" where a config turns to the machine's compiler
 
 
@@ -187,10 +195,10 @@ def _check_linker(linker: str, compiler: str, *, runner: Runner) -> None:
     name = f"ld.{linker}"
     said = runner.capture(Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)).strip()
     if not Path(said).is_absolute() and not _is_there(said, {"PATH": "/usr/bin:/bin"}, runner):
-        package = {"gold": "binutils", "lld": "lld"}[linker]
+        debian, fedora = PACKAGES[name]
         raise HostError(
             f"{name}: {compiler} does not find it, and the ROCm toolchain links with it",
-            hint=f"apt-get install {package} (or dnf install {package})",
+            hint=f"apt-get install {debian} (or dnf install {fedora})",
         )
 
 
@@ -212,7 +220,7 @@ def check_programs(tree: source.SourceTree, *, environ: Mapping[str, str], runne
     if programs:
         raise HostError(
             f"{', '.join(programs)}: not found; JAX's build rules run it",
-            hint="apt-get install binutils",
+            hint=f"apt-get install {PACKAGES['readelf'][0]}",
         )
 
 

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from rocwheel import bazel, rocm, source, wheelhouse
 from rocwheel.build_record import BUILD_RECORD, BuildRecord
 from rocwheel.console import duration, size
-from rocwheel.dist import inputs
+from rocwheel.dist import checks, inputs
 from rocwheel.dist.build_request import Plan, Request
 from rocwheel.errors import RocwheelError
 from rocwheel.host import cgroup
@@ -28,14 +28,6 @@ ROCM_DISK: Final = 35 * GIB  # a tarball of 3 to 8 GB and its tree
 JOB_MEMORY: Final = 4 * GIB  # a compile takes about 2 GiB, the last links several
 NOTE: Final = "note"  # of a row that is no need, but worth knowing
 HOSTS: Final = ("github.com", "storage.googleapis.com", "files.pythonhosted.org")
-# Debian's and Fedora's package for a program that is missed.
-PACKAGES: Final = {
-    "clang": ("clang lld", "clang lld"),
-    "ld.lld": ("lld", "lld"),
-    "ld.gold": ("binutils", "binutils-gold"),
-    "readelf": ("binutils", "binutils"),
-    "git": ("git", "git"),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,19 +70,19 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Build
 
 def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
     """One line for Debian and one for Fedora that brings every program that is missed."""
-    missed = [need.program for need in needs if need.program in PACKAGES]
+    missed = [need.program for need in needs if need.program in checks.PACKAGES]
     if not missed:
         return ()
     lines = []
     for number, install in ((0, "apt-get install"), (1, "dnf install")):
-        packages = dict.fromkeys(" ".join(PACKAGES[name][number] for name in missed).split())
+        packages = dict.fromkeys(" ".join(checks.PACKAGES[name][number] for name in missed).split())
         lines.append(f"{install} {' '.join(packages)}")
     return tuple(lines)
 
 
 def _program(text: str) -> str:
     """The program whose absence an error tells about, "" where it is something else."""
-    return next((name for name in PACKAGES if text.startswith((f"{name}:", f"{name},"))), "")
+    return next((name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},"))), "")
 
 
 def _compiler(spec: bazel.BuildSpec) -> Iterator[BuildNeed]:
