@@ -218,8 +218,8 @@ def idle(folder: Path) -> dict[str, float]:
         started = time.monotonic()
         planned = world.plan("one", check=True)
         planning, asked = time.monotonic() - started, len(proxy.faults.seen)
-        world.local("one", check=True)
         assert "1 cell to run" in planned.out, planned.out
+        world.local("one", check=True)
         return {
             "planning": planning,
             "seconds": time.monotonic() - started,

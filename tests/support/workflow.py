@@ -40,6 +40,7 @@ class Walk:
     cwd: Path
     env: dict[str, str]
     suffix: str = ""  # added to each line
+    lost: tuple[str, ...] = ()  # cells whose job never gets a runner
     ran: list[Step] = field(default_factory=list)
 
     def workflow(self, name: str, inputs: dict[str, str]) -> dict[str, str]:
@@ -79,6 +80,9 @@ class Walk:
         codes, outputs = [], {}
         for row in rows:
             own = {**scope, "matrix": row}
+            if row.get("cell") in self.lost:
+                codes.append(1)
+                continue
             if "uses" in job:
                 inner = {key: str(value(text, own)) for key, text in job["with"].items()}
                 called = self.workflow(Path(job["uses"]).name, inner)

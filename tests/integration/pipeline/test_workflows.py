@@ -164,6 +164,24 @@ def test_a_whole_night_goes_through_the_workflow_to_an_index_and_a_page(walk):
     assert json.loads((world.folder / "told.json").read_text())["night"] == "one"
 
 
+def test_jobs_whose_runner_never_came_hold_up_neither_promotion_nor_page_nor_message(walk):
+    world, run = walk
+    run.lost = ("gate.jax.gfx90a.3.12.e2e",)  # advisory
+    results = run.workflow("nightly.yml", {"night": "one", "repeat": "", "channel": ""})
+    assert results["family"] == "failure"
+    assert results["page"] == "success"
+    store = Path(world.store.removeprefix("file://"))
+    assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
+    assert "Released: JAX" in (store / "status" / "index.html").read_text()
+    assert (world.folder / "told.json").exists()
+    states = world.states("one")
+    assert states["gate.jax.gfx90a.3.12.e2e"] == "waiting"
+    assert states["page"] == "waiting", "once that cell has run, the page is made again"
+    again = Walk(run.cwd, run.env)
+    again.workflow("family.yml", {"channel": "nightly", "night": "one", "family": "gfx90a"})
+    assert world.states("one")["gate.jax.gfx90a.3.12.e2e"] == "pass"
+
+
 def test_a_flaky_set_waits_for_a_person_whose_promotion_is_on_the_page(walk):
     world, run = walk
     world.script(gate={"*unit*": "flaky"})
