@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 from support.s3 import READER, READER_SECRET
 
-from rocwheel import files
+from rocwheel import doctor, files
 from rocwheel.errors import (
     ConfigError,
     ObjectDiffersError,
@@ -139,6 +139,34 @@ def test_a_source_that_was_replaced_is_not_copied(store: Store) -> None:
         with pytest.raises((ObjectDiffersError, ObjectStaleError), match=r"a\.whl"):
             store.copy(seen, "release/a.whl", sha256=sha(b"tested"))
     assert store.info("release/a.whl") is None
+
+
+@pytest.mark.parametrize("name", ["moto", "seaweedfs"])
+def test_doctor_says_who_we_are_to_a_bucket_and_whether_we_may_write(
+    servers, monkeypatch, tmp_path, runner, name
+) -> None:
+    store = s3_store(servers, monkeypatch, name)
+
+    def rows(**changes: str) -> dict[str, doctor.Row]:
+        for variable, value in changes.items():
+            monkeypatch.setenv(variable, value)
+        machine = doctor.Machine(
+            environ=os.environ, cache=tmp_path, runner=runner, groups=frozenset(),
+            store=open_store(store.url, Options(**LIMITS)), now=datetime.now(tz=timezone.utc),
+        )  # fmt: skip
+        return {row.name: row for row in doctor.examine(machine, doctor.Purpose.RELEASE)}
+
+    found = rows()
+    assert found["S3 credentials"].found == "rocw…, by env"
+    assert found["who we are there"].found
+    assert found[store.url] == doctor.Row(name=store.url, found="may be written")
+    assert "s from the store's" in found["clock"].found
+    assert not found["clock"].remedy
+    if name == "seaweedfs":  # moto lets everybody write
+        reader = {"AWS_ACCESS_KEY_ID": READER, "AWS_SECRET_ACCESS_KEY": READER_SECRET}
+        refused = rows(**reader)[store.url]
+        assert "403 AccessDenied" in refused.found
+        assert "s3:PutObject" in refused.remedy
 
 
 def test_what_is_not_there_is_named(store: Store) -> None:

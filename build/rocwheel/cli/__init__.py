@@ -216,6 +216,7 @@ class Commands(SectionedGroup):
         app = ctx.find_object(App)
         if app is None or ctx.resilient_parsing:
             return
+        app.command = name
         app.settings.check(COMMANDS)
         ctx.default_map = {name: app.settings.defaults(command, name)}
         for said in config_file.misspelt(app.environ, command, name, COMMANDS):
@@ -370,7 +371,15 @@ def _fail(app: App, error: RocwheelError) -> int:
 
 
 def _tell(app: App, error: RocwheelError) -> None:
-    """Say an error on stderr; a stderr that takes nothing changes no exit status."""
+    """Say an error on stderr, and where a value that it quotes was set, if not on the line.
+
+    A stderr that takes nothing changes no exit status.
+    """
+    if app.command and not isinstance(error, HostError):
+        from rocwheel.cli import config_file
+
+        if where := config_file.origin(str(error), app.command, app.settings, app.environ):
+            error.hint += f"{'; ' if error.hint else ''}it is set by {where}"
     with suppress(OSError):
         app.console.fail(error)
 

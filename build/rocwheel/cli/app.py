@@ -33,6 +33,7 @@ class App:
         self.environ = environ
         if cwd is not None:
             self.cwd = cwd
+        self.command = ""  # of the table of commands
         self.ci_dir = ""
         self.json = False
         self.debug = False

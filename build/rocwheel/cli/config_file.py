@@ -66,7 +66,8 @@ class Settings:
                 found[item.name or key] = self._value(item, value, f"{path}.{key}")
             else:
                 known = [*options, *groups]
-                raise self._wrong(key, f"{path}.{key}: unknown option", hint=suggest(key, known))
+                name = f"{path}.{key}"
+                raise self._wrong(name, f"{name}: unknown option", hint=suggest(key, known))
         return found
 
     def _value(self, item: click.Option, value: object, where: str) -> object:
@@ -76,7 +77,7 @@ class Settings:
         for one in values:
             if not isinstance(one, kinds) or (isinstance(one, bool) and not item.is_flag):
                 wanted = "true or false" if item.is_flag else "a list of texts" if many else "text"
-                raise self._wrong(where.rpartition(".")[2], f"{where}: expected {wanted}")
+                raise self._wrong(where, f"{where}: expected {wanted}")
         if isinstance(item.type, click.Path) and self.path:
             values = [str(self.path.parent / str(one)) for one in values]
         return tuple(values) if item.multiple else values[0]
@@ -98,17 +99,41 @@ class Settings:
             if isinstance(value, dict):
                 yield from self._lines(name, value)
             else:
-                yield name, _shown(key, value), self._where(key)
+                yield name, _shown(key, value), self._where(name)
 
-    def _where(self, key: str) -> str:
-        pattern = re.compile(rf"\[?.*\b{re.escape(key)}\b")
-        numbers = (n for n, line in enumerate(self.text.splitlines(), 1) if pattern.match(line))
-        return f"{self.path}:{next(numbers, 1)}"
+    def _where(self, name: str) -> str:
+        """File and line of a key with its table, else of the first line with that word."""
+        ours = ["tool", "rocwheel"] if self.path and self.path.name == NAMES[1] else []
+        *table, key = [*ours, *name.split(".")]
+        word, near = re.escape(key), 0
+        here: list[str] = []
+        for number, line in enumerate(self.text.splitlines(), 1):
+            if head := re.match(r"\s*\[+([^\]]+)\]", line):
+                here = [part.strip(" \t'\"") for part in head[1].split(".")]
+                found = here == [*table, key]
+            else:
+                found = here == table and bool(re.match(rf"\s*[\"']?{word}[\"']?\s*[.=]", line))
+            if found:
+                return f"{self.path}:{number}"
+            near = near or (number if re.match(rf".*\b{word}\b", line) else 0)
+        return f"{self.path}:{near or 1}"
 
     def _wrong(
-        self, key: str, problem: str, *, hint: str = "see docs/how-to/configure.md"
+        self, name: str, problem: str, *, hint: str = "see docs/how-to/configure.md"
     ) -> ConfigError:
-        return ConfigError(f"{self._where(key)}: {problem}", hint=hint)
+        return ConfigError(f"{self._where(name)}: {problem}", hint=hint)
+
+
+def origin(message: str, command: str, settings: Settings, environ: Mapping[str, str]) -> str:
+    """Where a value that an error quotes was set for a command: a variable, or file and line."""
+    prefix = f"ROCWHEEL_{command.upper()}_"
+    for variable, value in environ.items():
+        if variable.startswith(prefix) and value and repr(value) in message:
+            return variable
+    for name, shown, where in settings.lines():
+        if name.startswith(f"{command}.") and repr(shown) in message:
+            return where
+    return ""
 
 
 def _shown(key: str, value: object) -> str:
@@ -128,8 +153,11 @@ def find(cwd: Path, named: str) -> Settings:
         try:
             text = path.read_text(encoding="utf-8")
             values: dict[str, Any] = tomllib.loads(text)
-        except (OSError, UnicodeDecodeError) as exc:
-            raise ConfigError(f"{path}: {exc}", hint="check ROCWHEEL_CONFIG") from exc
+        except UnicodeDecodeError as exc:
+            raise ConfigError(f"{path}: is not UTF-8", hint="save it as UTF-8 text") from exc
+        except OSError as exc:
+            hint = "check ROCWHEEL_CONFIG" if named else "make it readable, or remove it"
+            raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
         except tomllib.TOMLDecodeError as exc:
             raise ConfigError(f"{path}: {exc}", hint="mend the TOML there") from exc
         if path.name == "pyproject.toml":

@@ -78,7 +78,16 @@ def doctor(app: App, options: DoctorOptions) -> int:
 
 
 def _settings(app: App) -> Iterable[room.Row]:
-    """Each value that is set outside of the command line, without credentials, and where."""
+    """Each value that is set outside of the command line, without credentials, and where.
+
+    Raises ConfigError for what no command has an option for.
+    """
+    context = click.get_current_context().find_root()
+    for name in app.settings.values:
+        if isinstance(context.command, click.Group) and (
+            one := context.command.get_command(context, name)
+        ):
+            app.settings.defaults(one, name)
     for name, value, where in app.settings.lines():
         yield room.Row(name=name, found=f"{value}, {where}")
     for name, value in sorted(app.environ.items()):

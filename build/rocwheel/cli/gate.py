@@ -93,9 +93,8 @@ def merge(app: App, options: GateMergeOptions) -> int:
 
     FOLDERS are what `gate --shard` left in --output; without them the store is asked.
     """
-    place = None
+    place, output = None, app.cwd / options.output
     if options.folders:
-        output = app.cwd / options.output
         found = [storing.shard_in(app.cwd / folder, seen_from=output) for folder in options.folders]
     else:
         place, found = gating.stored_shards(app, options, options.shards)
@@ -108,7 +107,7 @@ def merge(app: App, options: GateMergeOptions) -> int:
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
-    return gating.tell(app, [gating.finish(app, merged, place, app.cwd / options.output)])
+    return gating.tell(app, [gating.finish(app, merged, place, output)])
 
 
 @dataclass(frozen=True, kw_only=True)

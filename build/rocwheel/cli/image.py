@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -269,16 +270,23 @@ def prune(app: App, options: ImagePruneOptions) -> None:
         container.remove(engine, left, runner=app.runner)
         for folder in folders:
             files.remove(folder)
+    names += _remove_images(app, engine, old, dry_run=options.dry_run)
+    app.emit({"removed": names, "dry_run": options.dry_run}, "\n".join(names) or "nothing to do")
+
+
+def _remove_images(
+    app: App, engine: container.ContainerEngine, old: Iterable[found.Found], *, dry_run: bool
+) -> Iterator[str]:
+    """Remove images; gives each that is gone, and says which the engine keeps."""
     for item in old:
         title = f"{', '.join(item.names) or item.identity} ({size(item.size)})"
         # by its names: an engine removes no image by its id that has several
         removing = engine.command("rmi", *(item.names or (item.identity,)))
-        done = None if options.dry_run else app.runner.run(removing, check=False)
+        done = None if dry_run else app.runner.run(removing, check=False)
         if done and done.returncode:
             app.console.warn(f"{title}: stays: {done.output.strip().rpartition(chr(10))[2]}")
         else:
-            names.append(title)
-    app.emit({"removed": names, "dry_run": options.dry_run}, "\n".join(names) or "nothing to do")
+            yield title
 
 
 def _inputs(

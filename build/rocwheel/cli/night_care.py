@@ -7,6 +7,7 @@ import shlex
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -276,20 +277,18 @@ def reproduce(app: App, options: NightReproduceOptions) -> int:
     """
     target = NightTarget(app, options)
     book = target.nights.book(target.night(options.night))
-    found = standing.stand(book, app.now())
-    item = book.plan.cell(options.cell)
+    found, item = standing.stand(book, app.now()), book.plan.cell(options.cell)
     here = worker(app, engine="reproduce", job="")
     folder = app.cwd / f"reproduce-{item.name}"
-    checkout: Path | None = folder / "checkout"
-    if options.run:
-        checkout = cells.fetch(target.nights.store, item, folder, here)
+    fetch = partial(cells.fetch, target.nights.store, item, folder, here)
+    checkout = fetch() if options.run else folder / "checkout"
     argv = cells.command(item, found, here, folder, night=book.plan.night, checkout=checkout)
     if options.run:
         return here.runner.run(Command(argv=argv), on_line=app.console.info, check=False).returncode
-    lines = [shlex.join(("mkdir", "-p", str(folder))), shlex.join(argv)]
-    if item.bring or item.commit:
-        lines.insert(0, "# needs what the build left, or a checkout: --run brings it first")
-    app.emit({"cell": item.name, "argv": list(argv)}, "\n".join(lines))
+    note = "# needs what the build left, or a checkout: --run brings it first\n"
+    lines = f"{shlex.join(('mkdir', '-p', str(folder)))}\n{shlex.join(argv)}"
+    text = note + lines if item.bring or item.commit else lines
+    app.emit({"cell": item.name, "argv": list(argv)}, text)
     return 0
 
 

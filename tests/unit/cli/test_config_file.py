@@ -129,6 +129,7 @@ def test_pyproject_has_a_table_for_it(ask, tmp_path):
         ("[dist_wheels]\ncompiler = true", ":2", ""),
         ("cache-dir = 3", ":1", ""),
         ("[dist_wheels", "", ""),
+        ("[stage]\nlocked = 'x'\n[dist_wheels]\nlocked = 'x'", ":4", ""),
     ],
 )
 def test_a_mistake_is_located(ask, tmp_path, text, where, said):
@@ -137,6 +138,50 @@ def test_a_mistake_is_located(ask, tmp_path, text, where, said):
         _ = ask()[0].cache
     assert f"{tmp_path}/rocwheel.toml{where}" in str(caught.value)
     assert said in caught.value.hint
+
+
+def test_a_mistake_in_pyproject_is_located(ask, tmp_path):
+    text = "[project]\nlocked = 1\n[tool.rocwheel.dist_wheels]\nlocked = 'x'\n"
+    (tmp_path / "pyproject.toml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        ask()
+    assert f"{tmp_path}/pyproject.toml:4: dist_wheels.locked: " in str(caught.value)
+
+
+FAMILY = "'gfx942': a gfx target, not a family"
+
+
+def test_an_error_says_where_the_value_it_quotes_was_set(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    text = "[stage]\nfamily = 'gfx942'\n[status]\nfamily = 'gfx942'\n"
+    (tmp_path / "rocwheel.toml").write_text(text)
+    line = ["status", f"--store={tmp_path.as_uri()}"]
+    assert cli.main(line) == 3
+    said = capsys.readouterr().err
+    assert FAMILY in said
+    assert said.endswith(f"did you mean gfx94X-dcgpu?; it is set by {tmp_path}/rocwheel.toml:4\n")
+    monkeypatch.setenv("ROCWHEEL_STATUS_LOOK", "many")
+    assert cli.main([*line, "--family=gfx90a"]) == 2
+    assert capsys.readouterr().err.endswith("; it is set by ROCWHEEL_STATUS_LOOK\n")
+    assert cli.main(["index", "check", "--family=nothing", line[1]]) == 3
+    assert "it is set by" not in capsys.readouterr().err
+
+
+def test_doctor_refuses_what_no_command_has(tmp_path, monkeypatch):
+    monkeypatch.setattr(doctor, "examine", lambda *_: ())
+    (tmp_path / "rocwheel.toml").write_text("[wheel.verify]\ngfx-target = 'gfx942'\n")
+    result = CliRunner().invoke(ci_build, ["doctor"], obj=App({}, tmp_path))
+    assert f"{tmp_path}/rocwheel.toml:2: wheel.verify.gfx-target: " in str(result.exception)
+
+
+@pytest.mark.parametrize("name", ["nowhere.toml", "."])
+def test_a_file_that_cannot_be_read_is_told_in_words(ask, tmp_path, name):
+    with pytest.raises(ConfigError) as caught:
+        ask(ROCWHEEL_CONFIG=name)
+    assert "Errno" not in str(caught.value)
+    (tmp_path / "rocwheel.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        ask()
 
 
 @pytest.mark.parametrize(
