@@ -191,10 +191,16 @@ def _linkers(tree: source.SourceTree, options: tuple[str, ...]) -> set[str]:
 
 
 def _check_linker(linker: str, compiler: str, *, runner: Runner) -> None:
-    """Ask the compiler itself where it would find the linker."""
+    """Ask the compiler itself where it would find the linker.
+
+    clang looks on its path too and prints a bare name only for what is nowhere; gcc leaves the path
+    to collect2, which searches it when it links.
+    """
     name = f"ld.{linker}"
     said = runner.capture(Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)).strip()
-    if not Path(said).is_absolute() and not _is_there(said, {"PATH": "/usr/bin:/bin"}, runner):
+    is_clang = "clang" in Path(compiler).name
+    on_path = not is_clang and _is_there(said, {"PATH": "/usr/bin:/bin"}, runner)
+    if not Path(said).is_absolute() and not on_path:
         debian, fedora = PACKAGES[name]
         raise HostError(
             f"{name}: {compiler} does not find it, and the ROCm toolchain links with it",

@@ -37,7 +37,7 @@ def clang(tmp_path):
         answers = "".join(f"-print-prog-name=ld.{name}) echo /ld/ld.{name};;\n" for name in linkers)
         script = (
             f'#!/bin/sh\ncase "$1" in\n-dumpversion) echo 19.1.0;;\n{answers}'
-            "-print-prog-name=*) echo ${1#*=}-nowhere;;\nesac\n"
+            "-print-prog-name=*) echo ${1#*=};;\nesac\n"
         )
         for name in ("clang", "clang++"):
             (folder / name).write_text(script)
