@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rocwheel.wheel.zip_reader import ZipMember
 
 TEXT: Final = 1 << 20  # bytes up to which two texts are compared line by line; RECORD always is
+MOST: Final = 100_000  # lines of such a text; RECORD has no more, one for each member
 IN_ORDER: Final = 20_000  # lines of a text up to which their order counts, too
 LISTED: Final = 50_000  # lines that are listed, of all texts together
 LINE: Final = "line"  # the aspect of a line of a text
@@ -213,8 +214,10 @@ def _text(archive: ZipArchive, member: ZipMember) -> bytes:
 
 
 def _lines(name: str, old: bytes, new: bytes) -> Iterator[Difference]:
-    try:
-        texts = old.decode("utf-8").splitlines(), new.decode("utf-8").splitlines()
+    if max(old.count(b"\n"), new.count(b"\n")) > MOST:
+        return
+    try:  # split at what was counted, and at nothing else that a Unicode text may end a line with
+        texts = old.decode("utf-8").split("\n"), new.decode("utf-8").split("\n")
     except UnicodeDecodeError:
         return
     for before, after in _changes(*texts):

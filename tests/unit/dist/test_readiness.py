@@ -27,7 +27,9 @@ def examined(tmp_path, runner):
         for name in ("clang", "clang++", "git", "readelf"):
             if clang or not name.startswith("clang"):
                 program = folder / name
-                script = '#!/bin/sh\ncase "$1" in -dumpversion) echo 19.1;; *) echo "${1#*=}";; esac\n'
+                script = (
+                    '#!/bin/sh\ncase "$1" in -dumpversion) echo 19.1;; *) echo "${1#*=}";; esac\n'
+                )
                 real = '#!/bin/sh\nexec /usr/bin/git "$@"\n'
                 program.write_text(real if name == "git" else script)
                 program.chmod(0o755)

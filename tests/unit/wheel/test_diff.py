@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import random
 import struct
+import tracemalloc
 import zlib
 from pathlib import Path
 
@@ -148,6 +149,17 @@ def test_texts_too_long_for_their_order_are_compared_by_the_lines_they_have(tmp_
     found = differences(tmp_path, before, after)
     lines = [line.partition(": line: ")[2] for line in found if line.startswith("demo/a.txt: line")]
     assert lines == ["- gone", "+ come", "+ come"]
+
+
+def test_a_text_of_a_million_lines_costs_no_more_than_its_bytes(tmp_path: Path) -> None:
+    """A RECORD of 16 MiB of line ends packs into 16 KiB."""
+    ends = Wheel(record=b"\n" * (16 << 20))
+    tracemalloc.start()
+    found = differences(tmp_path, ends, Wheel(record=b"\n" * (15 << 20)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert any("dist-info/RECORD: bytes: " in line for line in found)
+    assert peak < 128 << 20
 
 
 def test_lines_beyond_what_anybody_reads_are_counted(tmp_path: Path) -> None:
