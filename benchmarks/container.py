@@ -5,7 +5,11 @@
 
 Pairs in turn on one machine; medians, ratios, and what is required of them:
 - a cold build (no output base, no disk cache) in a container: at most 1.1 times the host's;
-- a run without any change in a fresh container: at most 1.3 times the host's with a cold server.
+- a run without any change in a fresh container: at most 1.3 times the host's with a cold server;
+- a turn of `dev` without any change in a kept container: at most 1.2 times the lines of Bazel that
+  its dry run shows, run by hand in the same container;
+- the most memory that rocwheel itself takes for a cold build in a container: at most 1.1 times what
+  it takes on the host.
 
 REFERENCE is a builder image of the recipe debian_12 (`image build`); the engine is the one that the
 environment names. Ends with status 1 when something required is not so.
@@ -21,6 +25,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +33,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CACHES = ("bazel", "bazel-in-containers", "bazel-disk", "bazel-repositories")
-MOST = {"cold build": 1.1, "nothing changed": 1.3}
+MOST = {"cold build": 1.1, "nothing changed": 1.3, "kept container": 1.2, "memory": 1.1}
+WORKSPACE = ROOT / "examples" / "miniature" / "workspace"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +43,32 @@ class Run:
 
     seconds: float
     actions: int
+    memory: float  # MiB, the largest of rocwheel's own process
+
+
+class Memory(threading.Thread):
+    """The most memory a process had (VmHWM, without its children): looked at until it ends."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(daemon=True)
+        self._file, self._most = Path(f"/proc/{pid}/status"), 0
+        self.start()
+
+    def run(self) -> None:
+        while True:
+            try:
+                text = self._file.read_text(encoding="ascii")
+            except OSError:
+                return
+            peak = next((line for line in text.splitlines() if line.startswith("VmHWM:")), "")
+            if not peak:  # it has ended, and nobody has asked how
+                return
+            self._most = int(peak.split()[1])
+            time.sleep(0.05)
+
+    def most(self) -> float:
+        self.join()
+        return self._most / 1024
 
 
 class Place:
@@ -48,8 +80,11 @@ class Place:
 
     def run(self) -> Run:
         """Build, as somebody would; raises SystemExit when it fails."""
-        argv = [sys.executable, str(ROOT / "build" / "ci_build"), "--json", "demo", "--wheels-only"]
-        argv += ["--python-versions=3.11", *self.options]
+        return self.command("demo", "--wheels-only", "--python-versions=3.11")
+
+    def command(self, *words: str) -> Run:
+        """Run a command of rocwheel; raises SystemExit when it fails."""
+        argv = [sys.executable, str(ROOT / "build" / "ci_build"), "--json", *words, *self.options]
         env = {**os.environ, "XDG_CACHE_HOME": str(self.folder), "PATH": path()}
         started = time.monotonic()
         process = subprocess.Popen(
@@ -60,15 +95,14 @@ class Place:
             stderr=subprocess.PIPE,
             text=True,
         )
+        watch = Memory(process.pid)
         out, err = process.communicate()
         seconds = time.monotonic() - started
         if process.returncode:
             raise SystemExit(err[-3000:])
-        document = json.loads(out)
-        return Run(
-            seconds=seconds,
-            actions=document["bazel"]["actions_executed"],
-        )
+        self.said = json.loads(out)
+        actions = self.said["bazel"]["actions_executed"] if "bazel" in self.said else 0
+        return Run(seconds=seconds, actions=actions, memory=watch.most())
 
     def stop(self) -> None:
         """End the host's Bazel servers, so that the next run starts one."""
@@ -105,11 +139,43 @@ def measure(
     return found
 
 
+def kept(place: Place, pairs: int) -> dict[str, list[float]]:
+    """Turns without any change in a kept container, and its lines of Bazel by hand, in turn."""
+    environment = place.folder / "venv"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", environment], check=True)
+    (tarball,) = (place.folder / "rocwheel" / "demo").glob("*/therock-dist-*.tar.gz")
+    turn = (
+        "dev", f"--environment={environment}", "--keep-container=10m",
+        f"--therock-path={tarball}", "--rocm-version=7.10.0a20251120",
+        "--gfx-targets=gfx90a,gfx942,gfx1100,gfx1201", f"--jax-source-dir={WORKSPACE}",
+        "--jaxlib=built", "--bazel-options=--config=debian_bazel",
+        "--bazel-options=--repo_env=MINIATURE_PYTHON_3_11=/usr/bin/python3.11",
+        "--bazel-options=--repo_env=CC=/usr/bin/clang-19",
+    )  # fmt: skip
+    place.command(*turn)
+    place.command(*turn, "--dry-run")
+    lines = [line for line in place.said["plan"] if " exec " in line and "bazel" in line]
+    found: dict[str, list[float]] = {"host": [], "container": []}
+    for _ in range(pairs):
+        started = time.monotonic()
+        for line in lines:
+            subprocess.run(line, shell=True, check=True, capture_output=True)
+        found["host"].append(time.monotonic() - started)
+        done = place.command(*turn)
+        if done.actions:
+            raise SystemExit("nothing changed, and actions were executed in the kept container")
+        found["container"].append(done.seconds)
+    for alive in (place.folder / "rocwheel" / "containers").glob("kept-*/alive"):
+        os.utime(alive, (0, 0))  # it ends now
+    return found
+
+
 def told(what: str, values: dict[str, list[float]], unit: str) -> bool:
     """Print medians and their ratio; whether it is what is required."""
     host, there = (statistics.median(values[name]) for name in ("host", "container"))
     ratio, most = there / host, MOST[what]
-    print(f"{what}: host {host:.1f} {unit}, container {there:.1f} {unit}: {ratio:.2f} ({most})")
+    other = "by hand" if what == "kept container" else "host"
+    print(f"{what}: {other} {host:.1f} {unit}, container {there:.1f} {unit}: {ratio:.2f} ({most})")
     return ratio <= most
 
 
@@ -131,15 +197,16 @@ def main() -> int:
     if any(run.actions for runs in same.values() for run in runs):
         print("nothing changed, and actions were executed")
         return 1
+    turns = kept(places["container"], asked.pairs)
+
+    def of(found: dict[str, list[Run]], name: str) -> dict[str, list[float]]:
+        return {where: [getattr(run, name) for run in runs] for where, runs in found.items()}
+
     good = [
-        told(
-            "cold build", {name: [run.seconds for run in runs] for name, runs in cold.items()}, "s"
-        ),
-        told(
-            "nothing changed",
-            {name: [run.seconds for run in runs] for name, runs in same.items()},
-            "s",
-        ),
+        told("cold build", of(cold, "seconds"), "s"),
+        told("nothing changed", of(same, "seconds"), "s"),
+        told("kept container", turns, "s"),
+        told("memory", of(cold, "memory"), "MiB"),
     ]
     return 0 if all(good) else 1
 
