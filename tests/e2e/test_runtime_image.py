@@ -302,7 +302,9 @@ def test_a_rollback_names_the_images_and_says_which_tag_has_nowhere_to_go(images
     assert told["stuck"] == [f"{images.registry}/{REPOSITORY}:latest"]
     assert told["images"][0].startswith(f"{images.registry}/{REPOSITORY}:rocm7.10.0a20251120")
     listed = said(images.command("list", *images.target))
-    assert [item["tags"] for item in listed["images"]] == [["latest"]]
+    tags = {item["config"]: item["tags"] for item in listed["images"]}
+    assert tags[pushed["config"]] == ["latest"]
+    assert not any(found for config, found in tags.items() if config != pushed["config"])
 
 
 def test_a_set_that_is_only_staged_goes_elsewhere_and_says_so(images, pushed):
