@@ -13,7 +13,7 @@ from amdgpu_family_matrix import Bypass, Family, Level, Need, Proof, Rule, Runne
 from rocwheel import config
 from rocwheel.config import Field
 from rocwheel.errors import ConfigError
-from rocwheel.model import suggest
+from rocwheel.model import PythonVersion, suggest
 
 
 def load(path: Path) -> dict[str, Family]:
@@ -29,14 +29,25 @@ def load(path: Path) -> dict[str, Family]:
 
 
 def named(name: str, others: tuple[str, ...] = ()) -> Family:
-    """The family of the matrix of that name. Raises ConfigError that names the nearest one."""
+    """The family of the matrix of that name. Raises ConfigError that names the nearest one.
+
+    A rule of its policy for a CPython that does not exist is an error: it would require nothing.
+    """
     try:
-        return matrix.family(name)
+        family = matrix.family(name)
     except KeyError as exc:
         problem, _, hint = str(exc.args[0]).partition("; ")
         if "unknown" in problem:
             hint = suggest(name, (*matrix.FAMILIES, *others))
         raise ConfigError(problem, hint=hint) from exc
+    for rule in family.policy:
+        for python in rule.pythons:
+            try:
+                PythonVersion.parse(python)
+            except ConfigError as exc:
+                where = f"{name}: policy: {rule.suite}"
+                raise ConfigError(f"{where}: {exc}", hint=exc.hint) from exc
+    return family
 
 
 def _family(entry: Field) -> Family:

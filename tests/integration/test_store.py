@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import threading
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -13,6 +14,7 @@ from botocore.exceptions import ClientError
 from support.s3 import READER, READER_SECRET
 
 from rocwheel import doctor, files
+from rocwheel import store as store_room
 from rocwheel.errors import (
     ConfigError,
     ObjectDiffersError,
@@ -167,6 +169,30 @@ def test_doctor_says_who_we_are_to_a_bucket_and_whether_we_may_write(
         refused = rows(**reader)[store.url]
         assert "403 AccessDenied" in refused.found
         assert "s3:PutObject" in refused.remedy
+
+
+# those of IAM that a store may need: docs.aws.amazon.com/service-authorization, Amazon S3
+ACTIONS = {"GetObject", "PutObject", "DeleteObject", "ListBucket", "ListBucketMultipartUploads"}
+
+
+def test_the_right_that_a_refusal_names_is_one_that_iam_has(servers, monkeypatch) -> None:
+    sources = Path(store_room.__file__).parent.glob("*.py")
+    asked = {
+        name
+        for file in sources
+        for name in re.findall(r'translated\([^,()]+, "(\w+)"\)', file.read_text())
+    }
+    assert {"HeadObject", "ListObjectsV2", "CopyObject"} <= asked
+    store = s3_store(servers, monkeypatch, "seaweedfs")
+    for operation in asked:
+        refused = ClientError(
+            {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}},
+            operation,
+        )
+        with pytest.raises(RefusedError) as caught, store._bucket.translated("a", operation):
+            raise refused
+        (right,) = re.findall(r"s3:(\w+)", caught.value.hint)
+        assert right in ACTIONS, operation
 
 
 def test_what_is_not_there_is_named(store: Store) -> None:
@@ -359,6 +385,28 @@ def test_a_server_that_does_not_list_unfinished_uploads_is_refused_before_the_fi
     events.register_first("before-parameter-build.s3.ListMultipartUploads", refused)
     with pytest.raises(RefusedError, match="does not list unfinished uploads"):
         store.create("v2/a.whl", b"a", headers=HEADERS)
+    assert list(store.keys("v2/")) == []
+
+
+def test_a_server_that_answers_501_to_conditional_writes_is_called_incapable(
+    servers, monkeypatch
+) -> None:
+    store = s3_store(servers, monkeypatch, "seaweedfs")
+    met = []
+
+    def refused(params, **_):
+        if {"IfNoneMatch", "IfMatch"} & params.keys():
+            met.append(params)
+            raise ClientError(
+                {"Error": {"Code": "NotImplemented"}, "ResponseMetadata": {"HTTPStatusCode": 501}},
+                "PutObject",
+            )
+
+    events = store._bucket.client.meta.events
+    events.register_first("before-parameter-build.s3.PutObject", refused)
+    with pytest.raises(RefusedError, match="does not keep to the conditions of writes"):
+        store.create("v2/a.whl", b"a", headers=HEADERS)
+    assert met
     assert list(store.keys("v2/")) == []
 
 

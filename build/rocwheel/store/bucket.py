@@ -29,6 +29,16 @@ ATTEMPTS: Final = 5
 BAD_REQUEST, FORBIDDEN, NOT_FOUND, METHOD_NOT_ALLOWED = 400, 403, 404, 405
 CONFLICT, PRECONDITION_FAILED = 409, 412
 SERVER_ERROR, NOT_IMPLEMENTED = 500, 501
+# The right that an operation needs, where it is called otherwise:
+# https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-with-s3-policy-actions.html
+RIGHTS: Final = {
+    "CopyObject": "PutObject",
+    "HeadBucket": "ListBucket",
+    "HeadObject": "GetObject",
+    "ListMultipartUploads": "ListBucketMultipartUploads",
+    "ListObjectsV2": "ListBucket",
+    "MultipartUpload": "PutObject",
+}
 PASSING: Final = frozenset({408, CONFLICT, 429})  # a retry may be answered otherwise
 
 
@@ -337,7 +347,8 @@ class Bucket:
         elif code in {"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken"}:
             hint = "these AWS credentials are wrong or expired: get new ones"
         elif number == FORBIDDEN:
-            hint = f"these AWS credentials may not do that: they need s3:{operation} there"
+            right = RIGHTS.get(operation, operation)
+            hint = f"these AWS credentials may not do that: they need s3:{right} there"
         elif number >= SERVER_ERROR:
             hint = "the server's fault: run the same command again, it continues"
         else:
