@@ -216,8 +216,8 @@ class Commands(SectionedGroup):
         app = ctx.find_object(App)
         if app is None or ctx.resilient_parsing:
             return
-        app.command = name
         app.settings.check(COMMANDS)
+        app.command = name  # whose settings an error may ask for: they can be read
         ctx.default_map = {name: app.settings.defaults(command, name)}
         for said in config_file.misspelt(app.environ, command, name, COMMANDS):
             app.console.warn(said)

@@ -167,6 +167,14 @@ def test_an_error_says_where_the_value_it_quotes_was_set(tmp_path, monkeypatch, 
     assert "it is set by" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("text", ["[dist_wheels", "[dist_weels]"])
+def test_a_file_that_is_wrong_is_told_in_two_lines(tmp_path, monkeypatch, capsys, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rocwheel.toml").write_text(text)
+    assert cli.main(["status", "--family=gfx90a"]) == 3
+    assert len(capsys.readouterr().err.splitlines()) == 2
+
+
 def test_doctor_refuses_what_no_command_has(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor, "examine", lambda *_: ())
     (tmp_path / "rocwheel.toml").write_text("[wheel.verify]\ngfx-target = 'gfx942'\n")
