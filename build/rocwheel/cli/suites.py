@@ -33,7 +33,10 @@ class SuitesCheckOptions:
 @command("check", SuitesCheckOptions, parent=suites_group)
 @option("--jax", metavar="VERSION", help="One release only, or the name of what is compared.")
 @option(
-    "--jax-tests", type=_PATH, metavar="DIR", help="A JAX checkout instead of what is recorded."
+    "--jax-tests",
+    type=_PATH,
+    metavar="DIR",
+    help="A JAX checkout instead of what is recorded; needs --jax and --jax-wheel.",
 )
 @option("--jax-wheel", type=_PATH, metavar="FILE", help="The wheel that was made of it.")
 @option("--record", is_flag=True, help="Record what the checkout needs in ci/jax_tests.json.")

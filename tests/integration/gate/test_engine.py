@@ -213,6 +213,16 @@ def test_nothing_collected_is_nothing_ran(root):
     assert run.verdict.state is State.NOTHING_RAN
 
 
+def test_a_file_is_collected_without_a_look_at_those_beside_it(root, each_pytest):
+    """Looking at all of a folder for each of its files would be quadratic."""
+    told = "    with Path(__file__).with_name('seen').open('a') as file: print(file_path.name, file=file)"
+    conftest = f"from pathlib import Path\ndef pytest_collect_file(file_path):\n{told}\n"
+    tests = {f"test_{name}.py": "def test(): pass\n" for name in "abc"}
+    run = gate.run(root, {"conftest.py": conftest, **tests, "sub/test_d.py": "def test(): pass\n"})
+    assert run.results.counts.passed == 4
+    assert sorted((root / "seen").read_text().split()) == [*tests, "test_d.py"]
+
+
 def test_everything_skipped_is_too_few_ran(root):
     run = gate.run(
         root,

@@ -67,6 +67,14 @@ class Session:
         session.items = []
         return True
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_ignore_collect(self) -> bool:
+        """Look at nothing beside the file that is collected, of which and its folders none asks.
+
+        A folder is listed anew for each file: to make nodes of all of it each time is quadratic.
+        """
+        return True
+
     @pytest.hookimpl(wrapper=True)
     def pytest_collect_directory(self, path: Path) -> Generator[None, Any, Any]:
         """Keep a folder's node: pytest 9 ties the fixtures of its conftest to the first one."""
