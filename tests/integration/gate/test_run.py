@@ -264,7 +264,7 @@ def test_shards_are_stored_apart_and_merged_into_one_verdict(request_, host, con
         assert verdict.state is (State.NOT_RUN if number == 1 else State.PASS)
     assert verdict.counts.passed == 3
     assert verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}
-    storing.put(place, verdict, {})
+    storing.put(place, verdict, {storing.RESULTS: merged.to_bytes()})
     kept = [item.verdict.shard for item in verdicts.find(place, manifest.sha256)]
     assert sorted(kept) == ["", "1/2", "2/2"]
 
