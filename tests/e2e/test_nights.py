@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -181,7 +182,8 @@ def show(demo, tmp_path, servers):
 
 def installed(show: Show, family: str, installer: str) -> str:
     """Version of the plugin that an installer takes from the released index by itself."""
-    target = show.world.folder / f"{installer}-{family}"
+    # a new folder each time: an installer leaves what satisfies it already
+    target = Path(tempfile.mkdtemp(prefix=f"{installer}-{family}-", dir=show.world.folder))
     index = f"{show.http}/v2/{family}/"
     line = {
         "pip": [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"],
