@@ -29,7 +29,7 @@ sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support import gate  # noqa: E402
 
-from rocwheel.gate.engine.engine import Engine  # noqa: E402
+from rocwheel.gate.engine.loop import Engine  # noqa: E402
 from rocwheel.gate.engine.plan import RunPlan, Watcher  # noqa: E402
 from rocwheel.gate.suite import discovery, static, suites  # noqa: E402
 from rocwheel.gate.suite.discovery import Shard, SuiteFiles  # noqa: E402

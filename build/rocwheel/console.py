@@ -234,7 +234,7 @@ class Console:
         return text.replace("##[", r"\u0023#[") if self.mode is ConsoleMode.GITHUB else text
 
     def _print(self, text: str) -> None:
-        self._write(self.shown(text))
+        self._emit(self.shown(text))
 
     def _write(self, line: str) -> None:
         self._emit(printable_lines(line))

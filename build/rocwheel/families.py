@@ -10,15 +10,15 @@ from pathlib import Path
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Bypass, Family, Level, Need, Proof, Rule, RunnerPool, Trigger
-from rocwheel import config
-from rocwheel.config import Field
+from rocwheel import located_yaml
 from rocwheel.errors import ConfigError
+from rocwheel.located_yaml import Field
 from rocwheel.model import PythonVersion, suggest
 
 
 def load(path: Path) -> dict[str, Family]:
     """Read families by name. Raises ConfigError that says where and what."""
-    listed = config.load(path).record(required=("families",))["families"].sequence()
+    listed = located_yaml.load(path).record(required=("families",))["families"].sequence()
     found: dict[str, Family] = {}
     for entry in listed:
         family = _family(entry)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocwheel.gate.engine.child import WorkerSpec
-from rocwheel.gate.engine.engine import Engine
+from rocwheel.gate.engine.loop import Engine
 from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.request import Host

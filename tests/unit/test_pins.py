@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rocwheel import config, source
+from rocwheel import located_yaml, source
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion
 from rocwheel.source import pins
@@ -20,7 +20,7 @@ PINS = source.load_pins(FILE, layouts=LAYOUTS)
 
 
 def read(text: str) -> pins.Pins:
-    return pins.read(config.parse(text, name="pins.yaml"), layouts=LAYOUTS, path="pins.yaml")
+    return pins.read(located_yaml.parse(text, name="pins.yaml"), layouts=LAYOUTS, path="pins.yaml")
 
 
 def mistake(old: str, new: str) -> ConfigError:

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rocwheel import config
-from rocwheel.config import Field
+from rocwheel import located_yaml
 from rocwheel.errors import BazelError
+from rocwheel.located_yaml import Field
 
 SCHEMA: Final = 1
 SHOWN: Final = 160  # characters of a line
@@ -36,7 +36,7 @@ class KnownFailure:
 
 def load(path: Path) -> tuple[KnownFailure, ...]:
     """Read the patterns. Raises ConfigError, also for one that misses its own example."""
-    fields = config.load(path).record(required=("schema", "failures"))
+    fields = located_yaml.load(path).record(required=("schema", "failures"))
     fields["schema"].schema(SCHEMA)
     return tuple(_known(name, entry) for name, entry in fields["failures"].mapping().items())
 

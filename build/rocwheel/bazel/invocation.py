@@ -16,7 +16,6 @@ from rocwheel import files
 from rocwheel.bazel.binary import BazelBinary
 from rocwheel.bazel.remote import LOCAL, Remote
 from rocwheel.errors import ConfigError
-from rocwheel.layout import Layout, VersionClass, expand, expand_env
 from rocwheel.model import (
     PythonVersion,
     RocmVersion,
@@ -26,6 +25,7 @@ from rocwheel.model import (
     suggest,
 )
 from rocwheel.process import Command, GuestPath
+from rocwheel.source_layout import Layout, VersionClass, expand, expand_env
 
 COMPILERS: Final = ("clang", "gcc", "hermetic")
 CPU_FEATURES: Final = ("release", "native", "default")

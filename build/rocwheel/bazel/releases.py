@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from rocwheel import config, files
-from rocwheel.config import Field
+from rocwheel import files, located_yaml
 from rocwheel.console import Console, Unit
 from rocwheel.download import Client, Retry, has_password, save, without_secrets
 from rocwheel.errors import ConfigError
+from rocwheel.located_yaml import Field
 from rocwheel.model import suggest
 
 SCHEMA: Final = 1
@@ -83,7 +83,7 @@ class Downloads:
 
 def load_releases(path: Path) -> Releases:
     """Read the table. Raises ConfigError."""
-    fields = config.load(path).record(required=("schema", "url", "releases"))
+    fields = located_yaml.load(path).record(required=("schema", "url", "releases"))
     fields["schema"].schema(SCHEMA)
     url = fields["url"].string()
     for placeholder in ("{version}", "{platform}"):

@@ -10,7 +10,7 @@ from rocwheel import dist, housekeeping
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, given_words, option
 from rocwheel.cli.dist import request_from
-from rocwheel.cli.night import run_here, worker
+from rocwheel.cli.nightly_options import run_here, worker
 from rocwheel.cli.options import (
     BuildOptions,
     gfx_options,

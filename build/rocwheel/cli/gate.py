@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import click
 
 import amdgpu_family_matrix as matrix
-from rocwheel.cli import gating
+from rocwheel.cli import gate_run
 from rocwheel.cli.app import App
 from rocwheel.cli.command import (
     DryRun,
@@ -21,7 +21,7 @@ from rocwheel.cli.command import (
     group_command,
     option,
 )
-from rocwheel.cli.gating import CellOptions, GateOptions, slots_option
+from rocwheel.cli.gate_run import CellOptions, GateOptions, slots_option
 from rocwheel.cli.target import TargetOptions
 from rocwheel.console import columns
 from rocwheel.errors import ConfigError
@@ -46,10 +46,10 @@ def gate(app: App, options: GateOptions) -> int:
     a verdict is stored in any case.
     """
     named = options.tests or options.failed_of
-    several = gating.requests(app, options, choice=Choice.NAMED if named else Choice.ALL)
+    several = gate_run.requests(app, options, choice=Choice.NAMED if named else Choice.ALL)
     if options.dry_run:
-        return gating.dry_run(app, several)
-    return gating.tell(app, tuple(gating.run_each(app, several)))
+        return gate_run.dry_run(app, several)
+    return gate_run.tell(app, tuple(gate_run.run_each(app, several)))
 
 
 @command("list", NoOptions, parent=gate)
@@ -97,7 +97,7 @@ def merge(app: App, options: GateMergeOptions) -> int:
     if options.folders:
         found = [storing.shard_in(app.cwd / folder, seen_from=output) for folder in options.folders]
     else:
-        place, found = gating.stored_shards(app, options, options.shards)
+        place, found = gate_run.stored_shards(app, options, options.shards)
 
     def demanded(results: Results) -> Demand:
         suite = suites.load(app.home.ci, results.suite)
@@ -107,7 +107,7 @@ def merge(app: App, options: GateMergeOptions) -> int:
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
-    return gating.tell(app, [gating.finish(app, merged, place, output)])
+    return gate_run.tell(app, [gate_run.finish(app, merged, place, output)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +146,7 @@ def rerun(app: App, options: GateRerunOptions) -> int | None:
 
 def _earlier(app: App, options: GateRerunOptions) -> Results:
     if options.channel or options.store_url:
-        return gating.stored_results(app, options, options.verdict)
+        return gate_run.stored_results(app, options, options.verdict)
     return storing.results_in(app.cwd / options.verdict)
 
 
@@ -198,7 +198,7 @@ def slot(app: App, options: GateSlotOptions) -> None:
     For Bazel: --run_under="rocwheel gate slot --". The masks this process was given are narrowed,
     never widened; the lock is held until COMMAND ends.
     """
-    host = gating.this_host(app, options.slots, "")
+    host = gate_run.this_host(app, options.slots, "")
     request = SlotRequest(gpus=options.gpus, nvidia=options.nvidia, patience=options.patience)
     become(options.command, request, host)
 
@@ -211,7 +211,7 @@ def skips_group() -> None:
 @command("verify", GateOptions, parent=skips_group)
 def verify(app: App, options: GateOptions) -> int:
     """Run what the skip lists leave out and say which of it passes now; nothing is stored."""
-    asked = gating.request(app, options, choice=Choice.SKIPPED)
+    asked = gate_run.request(app, options, choice=Choice.SKIPPED)
     suite = asked.request.suite.name
     if not any(suite in entry.suites for entry in asked.request.skips):
         app.emit(
@@ -219,9 +219,9 @@ def verify(app: App, options: GateOptions) -> int:
         )
         return 0
     if options.dry_run:
-        return gating.dry_run(app, (asked,))
-    with gating.interruptible(asked):
-        gated = gating.run(app, asked)
+        return gate_run.dry_run(app, (asked,))
+    with gate_run.interruptible(asked):
+        gated = gate_run.run(app, asked)
     found = skips.SkipAudit.of(gated.results)
     app.emit(found.document(), "\n".join(found.lines()))
     return gated.error.exit_code if gated.error else 0

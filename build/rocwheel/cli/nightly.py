@@ -11,10 +11,10 @@ from typing import Final
 import click
 
 import amdgpu_family_matrix as matrix
-from rocwheel.cli import night_care  # noqa: F401 - its commands are of the same group
+from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, option
-from rocwheel.cli.night import (
+from rocwheel.cli.nightly_options import (
     LATEST,
     NightOptions,
     NightTarget,

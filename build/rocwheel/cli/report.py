@@ -11,7 +11,7 @@ import click
 import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
-from rocwheel.cli.night import LATEST, NightTarget
+from rocwheel.cli.nightly_options import LATEST, NightTarget
 from rocwheel.cli.target import FamiliesOptions, judging
 from rocwheel.errors import ConfigError, ObjectMissingError, ObjectStaleError
 from rocwheel.parallel import each

@@ -20,7 +20,7 @@ from rocwheel.cli.command import (
     option,
     section,
 )
-from rocwheel.cli.gating import SLOTS
+from rocwheel.cli.gate_run import SLOTS
 from rocwheel.cli.image import EngineOptions
 from rocwheel.cli.page_file import page_path, write_page
 from rocwheel.cli.target import (
@@ -40,7 +40,16 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
 from rocwheel.release import wheelset
-from rocwheel.runtime import listing, making, packages, publishing, recipe, record, sbom, trial
+from rocwheel.runtime import (
+    image_recipe,
+    listing,
+    making,
+    packages,
+    publishing,
+    record,
+    sbom,
+    trial,
+)
 from rocwheel.runtime.making import ImagePlan, MadeImage, Subject
 from rocwheel.source import git
 from rocwheel.verdict import State
@@ -90,8 +99,8 @@ class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
     ),
     once(
         "--profile",
-        type=click.Choice(recipe.PROFILES),
-        default=recipe.PROFILES[0],
+        type=click.Choice(image_recipe.PROFILES),
+        default=image_recipe.PROFILES[0],
         show_default=True,
         help="What of ROCm: what the wheels need, or all of it.",
     ),
@@ -184,7 +193,7 @@ class _Wanted:
                 hint="moving tags name released sets only: leave --tag out",
             )
         self.place: Place = release if is_released else staging
-        chosen = recipe.load(app.home.ci / "images.yaml", options.recipe)
+        chosen = image_recipe.load(app.home.ci / "images.yaml", options.recipe)
         self.subject = Subject(
             recipe=chosen,
             base=chosen.base(options.base),

@@ -20,9 +20,9 @@ from rocwheel.errors import WheelError
 from rocwheel.model import gfx_target
 from rocwheel.wheel import diff_page, rename, show
 from rocwheel.wheel import inspect as inspection
-from rocwheel.wheel import policy as policies
 from rocwheel.wheel import repair as repairing
 from rocwheel.wheel import verify as judging
+from rocwheel.wheel import wheel_policy as policies
 from rocwheel.wheel.diff import diff as compare
 
 DIFFERENT: Final = 13  # the status of `diff --exit-code`, which no error has

@@ -16,8 +16,8 @@ from rocwheel.download import has_secret
 from rocwheel.errors import ConfigError
 from rocwheel.home import Home
 from rocwheel.model import PythonVersion, gfx_target, suggest
-from rocwheel.wheel import policy as policy_file
-from rocwheel.wheel.policy import WheelPolicy
+from rocwheel.wheel import wheel_policy as policy_file
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
 JAXLIB_ORIGINS: Final = ("built", "upstream")
 

@@ -18,10 +18,10 @@ from rocwheel.dist.build_request import Plan, Request
 from rocwheel.dist.executor import BuildEnvironment
 from rocwheel.errors import ConfigError, HostError
 from rocwheel.image import ImageFacts
-from rocwheel.layout import VersionClass
 from rocwheel.manifest import Source
 from rocwheel.model import RocmVersion, WheelKind, rocm_number
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
+from rocwheel.source_layout import VersionClass
 
 _ROOT: Final = GuestPath(PurePosixPath("/"))
 

@@ -22,9 +22,9 @@ from packaging.version import Version
 from rocwheel import __version__, files, home
 from rocwheel.console import Console, count
 from rocwheel.errors import ConfigError, HostError, RocwheelError
-from rocwheel.gate import environment, kept, provisioning
+from rocwheel.gate import environment, environment_cache, provisioning
 from rocwheel.gate.engine.child import WorkerSpec
-from rocwheel.gate.engine.engine import Engine
+from rocwheel.gate.engine.loop import Engine
 from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
 from rocwheel.gate.engine.scheduler import Estimates
 from rocwheel.gate.environment import Environment
@@ -38,7 +38,7 @@ from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
 from rocwheel.gate.suite import discovery, skips, static
 from rocwheel.gate.suite.discovery import SuiteFiles
-from rocwheel.gate.verdict import record
+from rocwheel.gate.verdict import run_record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.host import cgroup
 from rocwheel.host import machine as machines
@@ -82,7 +82,9 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
     except InfraError as exc:
         yield f"{exc}: {exc.state.value}"
         return
-    planned = _plan_install(request, interpreter, host.cache / kept.FOLDER / "<new>", ())
+    planned = _plan_install(
+        request, interpreter, host.cache / environment_cache.FOLDER / "<new>", ()
+    )
     for path, text in planned.files:
         yield f"write {path}:"
         yield from (f"  {line}" for line in text.splitlines())
@@ -93,7 +95,7 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
 def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) -> GateResult:
     """Test a wheel set with a suite. Raises ConfigError alone, for what was asked wrongly."""
     started = host.now()
-    setup = record.Setup(provided=RocmProvided(origin="none"), tool=_tool(request, host))
+    setup = run_record.Setup(provided=RocmProvided(origin="none"), tool=_tool(request, host))
     error: RocwheelError | None = None
     with ExitStack() as stack:
         try:
@@ -101,17 +103,17 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
         except ConfigError:
             raise
         except SetupError as exc:
-            error, results = exc, record.empty(request, exc.state, str(exc))
+            error, results = exc, run_record.empty(request, exc.state, str(exc))
         except RocwheelError as exc:
-            error, results = exc, record.empty(request, State.INFRA, str(exc))
+            error, results = exc, run_record.empty(request, State.INFRA, str(exc))
         except OSError as exc:
             error = InfraError(str(exc), hint="check disk space and permissions of this machine")
-            results = record.empty(request, State.INFRA, str(exc))
+            results = run_record.empty(request, State.INFRA, str(exc))
         except KeyboardInterrupt:
-            results = record.empty(request, State.NOT_RUN, CUT_SHORT)
-    results = replace(results, environment=record.about(request, host, setup))
+            results = run_record.empty(request, State.NOT_RUN, CUT_SHORT)
+    results = replace(results, environment=run_record.about(request, host, setup))
     found = judge(results, request.demand)
-    verdict = record.verdict(request, host, setup, results, found)
+    verdict = run_record.verdict(request, host, setup, results, found)
     if verdict:
         verdict = replace(verdict, started=started.isoformat(), ended=host.now().isoformat())
     return GateResult(results=results, found=found, verdict=verdict, error=error)
@@ -120,7 +122,7 @@ def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) ->
 def _results(
     request: GateRequest,
     host: Host,
-    setup: record.Setup,
+    setup: run_record.Setup,
     stack: ExitStack,
     *,
     console: Console,
@@ -150,7 +152,9 @@ def _results(
             interpreter = interpreter or _interpreter(request, host)
             asked = _ingredients(request, host, interpreter, provided)
             prepared = stack.enter_context(
-                kept.prepared(asked, host, console, log=_log(request, "install"), left=left)
+                environment_cache.prepared(
+                    asked, host, console, log=_log(request, "install"), left=left
+                )
             )
             setup.environment, setup.prepared = prepared.environment, prepared.how
     env = _environment(request, allotted, provided)
@@ -222,13 +226,13 @@ def _tool(request: GateRequest, host: Host) -> str:
         own = home.tool(request.home, partial(git.identify, runner=host.runner))
     except HostError:  # an image without git
         return __version__
-    return f"{own.commit}{record.DIRTY if own.dirty else ''}" or __version__
+    return f"{own.commit}{run_record.DIRTY if own.dirty else ''}" or __version__
 
 
 def _work(request: GateRequest, host: Host, stack: ExitStack) -> Path:
     """A folder of this run alone, locked while it lasts: cleaning the cache leaves it."""
     work = Path(tempfile.mkdtemp(dir=_folder(host.cache / WORK))).resolve()
-    stack.enter_context(files.locked(host.cache / kept.LOCKS / f"{work.name}.lock"))
+    stack.enter_context(files.locked(host.cache / environment_cache.LOCKS / f"{work.name}.lock"))
     if not request.keep:
         stack.callback(shutil.rmtree, work, ignore_errors=True)
     return work
@@ -261,8 +265,8 @@ def _plan_install(
 
 def _ingredients(
     request: GateRequest, host: Host, interpreter: machines.Interpreter, provided: Provided
-) -> kept.EnvironmentInputs:
-    return kept.EnvironmentInputs(
+) -> environment_cache.EnvironmentInputs:
+    return environment_cache.EnvironmentInputs(
         wheels=request.wheels,
         interpreter=interpreter,
         rocm=provided.root,
@@ -341,7 +345,7 @@ def _said(facts: EnvironmentFacts) -> str:
 
 
 def _plan_run(
-    request: GateRequest, tests: SuiteFiles, setup: record.Setup, seconds: float
+    request: GateRequest, tests: SuiteFiles, setup: run_record.Setup, seconds: float
 ) -> RunPlan:
     environment, facts = setup.environment, setup.facts
     if environment is None or facts is None:
@@ -388,7 +392,7 @@ def _hidden(file: str, root: Path, estimates: Estimates | None) -> tuple[str, ..
 
 
 def _run(
-    plan: RunPlan, request: GateRequest, host: Host, watcher: Watcher, setup: record.Setup
+    plan: RunPlan, request: GateRequest, host: Host, watcher: Watcher, setup: run_record.Setup
 ) -> Results:
     """Run the plan with the skip list that applies to it."""
     context = skips.SkipContext(

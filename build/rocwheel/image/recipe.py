@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rocwheel import config, files
-from rocwheel.config import Field
+from rocwheel import files, located_yaml
 from rocwheel.errors import ConfigError
+from rocwheel.located_yaml import Field
 from rocwheel.model import PythonVersion, suggest
 from rocwheel.values import canonical_json
 
@@ -76,7 +76,7 @@ class Images:
 
 def load(path: Path) -> Images:
     """Read `ci/images.yaml`. Raises ConfigError with line and column."""
-    fields = config.load(path).record(
+    fields = located_yaml.load(path).record(
         required=("schema", "registries", "builders"), optional=("runtime",)
     )
     fields["schema"].schema(SCHEMA)

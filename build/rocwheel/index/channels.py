@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 import amdgpu_family_matrix as matrix
-from rocwheel import config, files
-from rocwheel.config import Field
+from rocwheel import files, located_yaml
 from rocwheel.errors import ConfigError
+from rocwheel.located_yaml import Field
 from rocwheel.model import WheelKind, suggest
 from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store, open_store
@@ -134,7 +134,7 @@ def of_store(url: str, options: Options | None = None) -> Channel:
 
 def load(path: Path) -> dict[str, Channel]:
     """Read every channel. Raises ConfigError with file, line and key."""
-    channels = config.load(path).record(required=("channels",))["channels"].mapping()
+    channels = located_yaml.load(path).record(required=("channels",))["channels"].mapping()
     beside = (item.stem for item in files.entries(path.parent / "suites"))
     suites = frozenset(
         [*beside, *(name for family in matrix.FAMILIES.values() for name in family.suites)]

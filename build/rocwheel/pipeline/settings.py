@@ -17,8 +17,8 @@ from typing import Final
 import yaml
 
 import amdgpu_family_matrix as matrix
-from rocwheel import config
-from rocwheel.config import Field
+from rocwheel import located_yaml
+from rocwheel.located_yaml import Field
 from rocwheel.model import PythonVersion, suggest
 
 FILE: Final = "nightly.yaml"
@@ -110,7 +110,7 @@ class NightSettings:
 
 def load(path: Path, pools: Path | None = None) -> NightSettings:
     """Read the settings of a night. Raises ConfigError with file, line and key."""
-    fields = config.load(path).record(
+    fields = located_yaml.load(path).record(
         required=("sets",),
         optional=(
             "trigger", "build", "gate", "notify", *NUMBERS,
@@ -228,7 +228,7 @@ def _notify(entry: Field | None, folder: Path) -> Notify:
 
 def _pools(path: Path) -> dict[str, dict[str, str]]:
     """Read the overlay. Raises ConfigError for anything but names the matrix has."""
-    fields = config.load(path).record(required=(), optional=("labels", "partitions", "gres"))
+    fields = located_yaml.load(path).record(required=(), optional=("labels", "partitions", "gres"))
     runners = [runner for family in matrix.FAMILIES.values() for runner in family.runners]
     known = {
         "labels": {runner.label for runner in runners},

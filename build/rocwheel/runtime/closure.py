@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from rocwheel.errors import RocmError
-from rocwheel.runtime.recipe import RunTimeFiles
+from rocwheel.runtime.image_recipe import RunTimeFiles
 from rocwheel.wheel import elf
 from rocwheel.wheel.elf import ElfFacts
 from rocwheel.wheel.inspect import WheelReport

@@ -28,8 +28,8 @@ from rocwheel.process import Command, HostRunner
 from rocwheel.rocm import RocmRoot
 from rocwheel.runtime import closure, layer, packages
 from rocwheel.runtime.closure import Closure
+from rocwheel.runtime.image_recipe import RuntimeBase, RuntimeRecipe
 from rocwheel.runtime.packages import PackagePin, Where
-from rocwheel.runtime.recipe import RuntimeBase, RuntimeRecipe
 from rocwheel.values import canonical_json
 from rocwheel.wheel.inspect import WheelReport
 

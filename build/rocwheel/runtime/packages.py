@@ -26,7 +26,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
 from rocwheel.process import Command, Runner
-from rocwheel.runtime.recipe import PythonSource
+from rocwheel.runtime.image_recipe import PythonSource
 from rocwheel.store import replaced
 
 LIST: Final = "requirements.txt"

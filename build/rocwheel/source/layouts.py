@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rocwheel import config
-from rocwheel.config import Field
+from rocwheel import located_yaml
 from rocwheel.errors import ConfigError
-from rocwheel.layout import (
+from rocwheel.located_yaml import Field
+from rocwheel.model import WheelKind, suggest
+from rocwheel.source_layout import (
     CONDITIONS,
     PLACEHOLDER,
     VALUES,
@@ -25,7 +26,6 @@ from rocwheel.layout import (
     VersionClass,
     XlaPin,
 )
-from rocwheel.model import WheelKind, suggest
 
 SCHEMA: Final = 1
 _KINDS: Final = {kind.value: kind for kind in WheelKind}
@@ -58,7 +58,7 @@ class Layouts:
 
 def load(path: Path) -> Layouts:
     """Read the layouts. Raises ConfigError."""
-    return read(config.load(path))
+    return read(located_yaml.load(path))
 
 
 def read(document: Field) -> Layouts:

@@ -12,9 +12,9 @@ from typing import Final
 
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import config
-from rocwheel.config import Field
+from rocwheel import located_yaml
 from rocwheel.errors import ConfigError
+from rocwheel.located_yaml import Field
 from rocwheel.model import PythonVersion, suggest
 from rocwheel.source.layouts import Layouts
 
@@ -70,7 +70,7 @@ class Pins:
 
 def load(path: Path, *, layouts: Layouts) -> Pins:
     """Read the pins; their layouts and versions must be known to `layouts`. Raises ConfigError."""
-    return read(config.load(path), layouts=layouts, path=str(path))
+    return read(located_yaml.load(path), layouts=layouts, path=str(path))
 
 
 def read(document: Field, *, layouts: Layouts, path: str) -> Pins:

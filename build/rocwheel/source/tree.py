@@ -19,7 +19,6 @@ from rocwheel import files
 from rocwheel.console import Console, silent
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, SourceError
-from rocwheel.layout import Assignment, Layout, VersionClass
 from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion, WheelKind, is_commit
 from rocwheel.process import Command, Runner
@@ -27,6 +26,7 @@ from rocwheel.source import bazelrc, patches
 from rocwheel.source.git import Checkout, ask_ref, checkout, identify, resolve_ref
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, Pins, UpstreamWheel
+from rocwheel.source_layout import Assignment, Layout, VersionClass
 from rocwheel.values import replace
 
 COMMIT_LATER: Final = "0" * 40  # of a branch or tag that nobody was asked about yet

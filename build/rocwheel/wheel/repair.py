@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from rocwheel.process import Runner
     from rocwheel.wheel.elf import ElfFacts
     from rocwheel.wheel.inspect import WheelReport
-    from rocwheel.wheel.policy import WheelPolicy
+    from rocwheel.wheel.wheel_policy import WheelPolicy
     from rocwheel.wheel.zip_reader import ZipMember
     from rocwheel.wheel.zip_writer import Part
 

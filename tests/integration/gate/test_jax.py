@@ -19,7 +19,7 @@ from rocwheel.console import Console
 from rocwheel.gate import environment
 from rocwheel.gate import run as room
 from rocwheel.gate.engine.child import WorkerSpec
-from rocwheel.gate.engine.engine import Engine
+from rocwheel.gate.engine.loop import Engine
 from rocwheel.gate.engine.plan import RunPlan, Watcher
 from rocwheel.gate.environment import WheelsUnderTest
 from rocwheel.gate.request import DeviceChoice, GateRequest

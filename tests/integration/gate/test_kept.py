@@ -11,7 +11,7 @@ from support.gate import host as this_machine
 from support.wheelset import make_set
 
 from rocwheel import housekeeping
-from rocwheel.gate import environment, kept
+from rocwheel.gate import environment, environment_cache
 from rocwheel.host import machine as machines
 from rocwheel.process import HostRunner, base_env
 from rocwheel.values import replace
@@ -46,7 +46,7 @@ def asked(tmp_path, interpreter):
     make_set(tmp_path / "wheels", pythons=(str(interpreter.version),))
     offer(tmp_path, "1.0")
     wheels = environment.of_folder(tmp_path / "wheels", interpreter.version)
-    return kept.EnvironmentInputs(
+    return environment_cache.EnvironmentInputs(
         wheels=wheels,
         interpreter=interpreter,
         rocm=None,
@@ -66,13 +66,13 @@ def asked(tmp_path, interpreter):
 def take(asked, host, console, tmp_path):
     def call(ingredients=asked):
         log = tmp_path / "install.log"
-        return kept.prepared(ingredients, host, console, log=log, left=lambda: 300.0)
+        return environment_cache.prepared(ingredients, host, console, log=log, left=lambda: 300.0)
 
     return call
 
 
 def folders(host):
-    return sorted((host.cache / kept.FOLDER).iterdir())
+    return sorted((host.cache / environment_cache.FOLDER).iterdir())
 
 
 def test_an_environment_is_used_again_only_as_it_was_made(take, host, tmp_path):
@@ -101,7 +101,7 @@ def test_an_environment_is_used_again_only_as_it_was_made(take, host, tmp_path):
 
 def test_what_is_interrupted_changed_or_in_use(take, host, asked):
     """One environment through all that can happen to it, for making one takes seconds."""
-    dead = host.cache / kept.FOLDER / f"{asked.key}-dead"
+    dead = host.cache / environment_cache.FOLDER / f"{asked.key}-dead"
     (dead / "env/bin").mkdir(parents=True)
     found = {}
 
@@ -116,14 +116,14 @@ def test_what_is_interrupted_changed_or_in_use(take, host, asked):
         ways = sorted(item.how.partition(" ")[0] for item in (mine, found["other"]))
         assert ways == ["kept,", "made"], "two that ask at once share one"
         assert not dead.exists(), "one that was interrupted is removed, not used"
-        (item,) = (i for i in housekeeping.look(host.cache) if i.kind == kept.FOLDER)
+        (item,) = (i for i in housekeeping.look(host.cache) if i.kind == environment_cache.FOLDER)
         assert item.in_use
         assert not housekeeping.remove(host.cache, [item])
         (mine.environment.site / "jaxlib" / "version.py").write_text("version = 'mine'\n")
         assert mine.changed().endswith("jaxlib/version.py")
     with take() as again:
         assert again.how.startswith("made"), "nobody uses what a test has changed"
-    (item,) = (i for i in housekeeping.look(host.cache) if i.kind == kept.FOLDER)
+    (item,) = (i for i in housekeeping.look(host.cache) if i.kind == environment_cache.FOLDER)
     assert not item.in_use
     assert housekeeping.remove(host.cache, [item])
     assert not folders(host)
@@ -154,4 +154,4 @@ def test_the_key_is_of_what_goes_in_and_not_of_where_it_lies(asked, tmp_path):
     ],
 )
 def test_every_way_to_differ_is_told_by_its_file(now, problem):
-    assert kept.difference({"a": "1", "b": "2"}, now) == problem
+    assert environment_cache.difference({"a": "1", "b": "2"}, now) == problem

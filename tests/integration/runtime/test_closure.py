@@ -11,7 +11,7 @@ import pytest
 
 from rocwheel.errors import RocmError
 from rocwheel.runtime import closure, layer
-from rocwheel.runtime.recipe import RunTimeFiles
+from rocwheel.runtime.image_recipe import RunTimeFiles
 from rocwheel.wheel import elf
 
 pytestmark = pytest.mark.needs("cc")

@@ -21,8 +21,8 @@ from rocwheel.errors import WheelError
 from rocwheel.wheel import rename
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
-from rocwheel.wheel.policy import load as load_policy
 from rocwheel.wheel.verify import verify
+from rocwheel.wheel.wheel_policy import load as load_policy
 
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
 VALUES = (0, 1, 2, 0x7FFF, 0xFFFF, 0x10000, 0x7FFFFFFF, 0xFFFFFFFE, 0xFFFFFFFF)

@@ -26,10 +26,10 @@ from support.wheels import Entry, File, Wheel, Zip
 
 from rocwheel.wheel import rename
 from rocwheel.wheel.install import LIBRARY, landings
-from rocwheel.wheel.policy import load as load_policy
 from rocwheel.wheel.rename import NewVersion, plan_reversion
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
+from rocwheel.wheel.wheel_policy import load as load_policy
 
 pytestmark = pytest.mark.slow
 

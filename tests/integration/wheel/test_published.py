@@ -28,9 +28,9 @@ from packaging.requirements import Requirement
 from packaging.version import Version
 from support import published
 
-from rocwheel.wheel.policy import load as load_policy
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Finding, Severity
+from rocwheel.wheel.wheel_policy import load as load_policy
 
 CHOSEN = os.environ.get("ROCWHEEL_PUBLISHED", "")
 pytestmark = pytest.mark.skipif(not CHOSEN, reason="ROCWHEEL_PUBLISHED is not set: downloads 4 GB")

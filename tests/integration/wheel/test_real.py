@@ -24,10 +24,10 @@ from rocwheel.errors import WheelError
 from rocwheel.wheel import rename
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import WheelReport, inspect
-from rocwheel.wheel.policy import load as load_policy
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.repair import repair
 from rocwheel.wheel.verify import Expectation, verify, verify_set
+from rocwheel.wheel.wheel_policy import load as load_policy
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("published wheels")]
 

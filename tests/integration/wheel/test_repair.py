@@ -23,10 +23,10 @@ from rocwheel.errors import CommandError, WheelError
 from rocwheel.model import WheelKind
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
-from rocwheel.wheel.policy import load as load_policy
 from rocwheel.wheel.repair import RepairResult, apply, plan_repair
 from rocwheel.wheel.repair import repair as repair_wheel
 from rocwheel.wheel.verify import verify
+from rocwheel.wheel.wheel_policy import load as load_policy
 from rocwheel.wheel.zip_reader import ZipArchive
 
 pytestmark = pytest.mark.needs("cc")

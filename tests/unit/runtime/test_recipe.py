@@ -9,14 +9,14 @@ import pytest
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import suites
 from rocwheel.model import PythonVersion
-from rocwheel.runtime import recipe
+from rocwheel.runtime import image_recipe
 
 CI = Path(__file__).parents[3] / "ci"
 
 
 @pytest.mark.parametrize("name", ["jax", "miniature"])
 def test_the_suites_of_a_recipe_exist(name):
-    for suite in recipe.load(CI / "images.yaml", name).suites:
+    for suite in image_recipe.load(CI / "images.yaml", name).suites:
         assert suites.load(CI, suite).name == suite
 
 
@@ -28,7 +28,7 @@ class Set:
 
 
 def tag(name="ubuntu_24_04", profile="runtime", rocm="7.2.0"):
-    found = recipe.load(CI / "images.yaml", "jax")
+    found = image_recipe.load(CI / "images.yaml", "jax")
     wanted = Set()
     wanted.rocm.version = rocm
     return found.tag_of(wanted, PythonVersion.parse("3.12"), found.base(name), profile)
@@ -49,7 +49,7 @@ def test_no_two_rocm_versions_share_a_tag_and_none_has_a_plus():
 
 
 def test_a_cpython_that_a_base_lacks_is_an_error_with_those_it_has():
-    chosen = recipe.load(CI / "images.yaml", "jax").base("ubuntu_22_04")
+    chosen = image_recipe.load(CI / "images.yaml", "jax").base("ubuntu_22_04")
     with pytest.raises(ConfigError, match=r"no CPython 3\.13") as caught:
         chosen.python(PythonVersion.parse("3.13"))
     assert "3.10" in caught.value.hint
@@ -71,5 +71,5 @@ def test_mistakes_are_told_where_they_are(tmp_path, old, new, said):
     file = tmp_path / "images.yaml"
     file.write_text(text.replace(old, new))
     with pytest.raises(ConfigError) as caught:
-        recipe.load(file, "jax")
+        image_recipe.load(file, "jax")
     assert said in str(caught.value)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from packaging.version import Version
 
-from rocwheel import config
+from rocwheel import located_yaml
 from rocwheel.errors import ConfigError
-from rocwheel.layout import ConditionalOptions, expand, expand_env
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.source import layouts
+from rocwheel.source_layout import ConditionalOptions, expand, expand_env
 
 FILE = Path(__file__).parents[3] / "ci" / "layouts.yaml"
 LAYOUTS = layouts.load(FILE)
@@ -82,7 +82,7 @@ def test_a_mistake_is_named_with_file_line_key_and_remedy(old, new, place, hint)
     text = FILE.read_text()
     assert old in text
     with pytest.raises(ConfigError) as caught:
-        layouts.read(config.parse(text.replace(old, new, 1), name="layouts.yaml"))
+        layouts.read(located_yaml.parse(text.replace(old, new, 1), name="layouts.yaml"))
     assert re.match(
         r"layouts\.yaml:\d+:\d+: layouts|layouts\.yaml:\d+:\d+: schema", str(caught.value)
     )

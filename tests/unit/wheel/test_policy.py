@@ -8,14 +8,14 @@ import pytest
 from packaging.version import Version
 from support.wheels import make_elf
 
-from rocwheel import config
+from rocwheel import located_yaml
 from rocwheel.errors import ConfigError
 from rocwheel.model import WheelKind
-from rocwheel.wheel import elf, policy
+from rocwheel.wheel import elf, wheel_policy
 
 FILE = Path(__file__).parents[3] / "ci" / "wheel_policy.yaml"
 TEXT = FILE.read_text(encoding="utf-8")
-POLICY = policy.load(FILE)
+POLICY = wheel_policy.load(FILE)
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ POLICY = policy.load(FILE)
 def test_a_mistake_is_named_with_its_line(old: str, new: str, message: str) -> None:
     assert old in TEXT
     with pytest.raises(ConfigError, match=message) as error:
-        policy.read(config.parse(TEXT.replace(old, new), name="wheel_policy.yaml"))
+        wheel_policy.read(located_yaml.parse(TEXT.replace(old, new), name="wheel_policy.yaml"))
     assert str(error.value).startswith("wheel_policy.yaml:")
 
 
@@ -98,7 +98,7 @@ def test_symbols_of_the_future_have_no_level() -> None:
 
 def test_levels_grow_and_every_kind_is_described() -> None:
     for older, newer in zip(POLICY.manylinux, POLICY.manylinux[1:], strict=False):
-        assert all(older.highest[key] <= newer.highest[key] for key in policy.PREFIXES)
+        assert all(older.highest[key] <= newer.highest[key] for key in wheel_policy.PREFIXES)
     assert set(POLICY.kinds) == set(WheelKind)
     assert "libamdhip64.so.7" in POLICY.rocm_libraries
     assert not POLICY.rocm_libraries & POLICY.platform_libraries

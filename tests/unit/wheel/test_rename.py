@@ -17,9 +17,9 @@ from rocwheel.errors import ConfigError, WheelError
 from rocwheel.wheel import rename
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
-from rocwheel.wheel.policy import load as load_policy
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.verify import verify
+from rocwheel.wheel.wheel_policy import load as load_policy
 from rocwheel.wheel.zip_reader import ZipArchive
 
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")

@@ -11,9 +11,9 @@ from support.wheels import SHORT_RUNPATH, File, make_bundle, make_elf
 
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import inspect
-from rocwheel.wheel.policy import load as load_policy
 from rocwheel.wheel.verify import Expectation, verify, verify_set, verify_wheelhouse
 from rocwheel.wheel.verify.rules import RULES, Severity
+from rocwheel.wheel.wheel_policy import load as load_policy
 
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
 MODULE = "jax_rocm7_plugin/_linalg.so"

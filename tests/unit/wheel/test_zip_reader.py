@@ -16,11 +16,11 @@ from support.hostile import CORPUS, DEEP, GOOD, NAME, SOUND, good
 from support.wheels import File, Zip, make_elf
 
 from rocwheel.errors import WheelError
-from rocwheel.wheel.policy import load as load_policy
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.repair import repair
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
+from rocwheel.wheel.wheel_policy import load as load_policy
 from rocwheel.wheel.zip_reader import ZipArchive, ZipLimits
 
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")

@@ -20,10 +20,10 @@ from typing import Final
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from rocwheel import config
-from rocwheel.config import Field
+from rocwheel import located_yaml
 from rocwheel.console import columns
 from rocwheel.errors import ConfigError
+from rocwheel.located_yaml import Field
 from rocwheel.results import Outcome, Results
 
 FOLDER: Final = "skips"
@@ -94,7 +94,9 @@ def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
         entry
         for path in sorted((ci / FOLDER).glob("*.yaml"))
         for entry in _read(
-            config.parse(path.read_text(encoding="utf-8"), name=str(path.relative_to(ci.parent)))
+            located_yaml.parse(
+                path.read_text(encoding="utf-8"), name=str(path.relative_to(ci.parent))
+            )
         )
     ]
     for entry in entries:

@@ -17,13 +17,13 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import config, files
-from rocwheel.config import Field
+from rocwheel import files, located_yaml
 from rocwheel.console import duration
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import skips
 from rocwheel.gate.suite.skips import Skip
 from rocwheel.home import Home
+from rocwheel.located_yaml import Field
 from rocwheel.model import suggest
 from rocwheel.source import git
 from rocwheel.values import canonical_json, replace
@@ -98,13 +98,13 @@ def load(ci: Path, name: str) -> Suite:
         raise ConfigError(
             f"{name!r}: no such suite in {ci / FOLDER}", hint=suggest(name, tuple(names))
         )
-    return _suite(config.load(ci / FOLDER / f"{name}.yaml"), name)
+    return _suite(located_yaml.load(ci / FOLDER / f"{name}.yaml"), name)
 
 
 def load_all(ci: Path) -> tuple[Suite, ...]:
     """Read every suite of a `ci` folder. Raises ConfigError."""
     paths = sorted((ci / FOLDER).glob("*.yaml"))
-    return tuple(_suite(config.load(path), path.stem) for path in paths)
+    return tuple(_suite(located_yaml.load(path), path.stem) for path in paths)
 
 
 HEADER: Final = ("suite", "GPUs", "tests", "deadline", "must run", "families", "about")
@@ -169,7 +169,7 @@ def _tests(folder: Path) -> str:
 
 def libraries(ci: Path) -> tuple[Library, ...]:
     """Read how ROCm libraries are seen. Raises ConfigError."""
-    table = config.load(ci / LIBRARIES).record(required=("libraries",))["libraries"]
+    table = located_yaml.load(ci / LIBRARIES).record(required=("libraries",))["libraries"]
     return tuple(_library(name, entry) for name, entry in table.mapping().items())
 
 

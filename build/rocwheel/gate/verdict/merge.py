@@ -9,7 +9,7 @@ from rocwheel import files
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.verdict.judge import judge, states, with_unmet_skips
-from rocwheel.gate.verdict.record import tests_list
+from rocwheel.gate.verdict.run_record import tests_list
 from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.values import replace
 from rocwheel.verdict import SILENT, Demand, Ran, State, Verdict

@@ -15,7 +15,7 @@ from typing import Final
 
 from rocwheel import files
 from rocwheel.errors import ConfigError
-from rocwheel.gate.verdict.record import tests_list
+from rocwheel.gate.verdict.run_record import tests_list
 from rocwheel.ledger import verdicts
 from rocwheel.places import Place
 from rocwheel.results import Results

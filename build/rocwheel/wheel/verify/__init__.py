@@ -17,13 +17,13 @@ from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
-from rocwheel.wheel.verify.judge import Expectation, Judge
+from rocwheel.wheel.verify.one_wheel import Expectation, Judge
 from rocwheel.wheel.verify.rules import Finding, Severity, finding
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from rocwheel.wheel.policy import WheelPolicy
+    from rocwheel.wheel.wheel_policy import WheelPolicy
 
 __all__ = ["Expectation", "libraries", "verify", "verify_given", "verify_set", "verify_wheelhouse"]
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from rocwheel.wheel.elf import ElfFacts
     from rocwheel.wheel.inspect import WheelReport
-    from rocwheel.wheel.policy import WheelPolicy
-    from rocwheel.wheel.verify.judge import Expectation
+    from rocwheel.wheel.verify.one_wheel import Expectation
+    from rocwheel.wheel.wheel_policy import WheelPolicy
 
 _MACHINE: Final = re.compile(
     r"(?:manylinux_[0-9]+_[0-9]+|manylinux[0-9]+|linux|musllinux_[0-9]+_[0-9]+)_(\w+)\Z"

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
-from rocwheel import config
-from rocwheel.config import Field
+from rocwheel import located_yaml
 from rocwheel.errors import ConfigError
 from rocwheel.image.recipe import Base, base
+from rocwheel.located_yaml import Field
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, suggest
 
@@ -100,7 +100,7 @@ class RuntimeRecipe:
 
 def load(path: Path, name: str) -> RuntimeRecipe:
     """Read a recipe. Raises ConfigError with line and column."""
-    whole = config.load(path).record(
+    whole = located_yaml.load(path).record(
         required=("schema", "registries", "builders"), optional=("runtime",)
     )
     if "runtime" not in whole:

@@ -6,8 +6,8 @@ from datetime import date
 
 import pytest
 
-from rocwheel.config import Field, load, parse
 from rocwheel.errors import ConfigError
+from rocwheel.located_yaml import Field, load, parse
 
 TEXT = """\
 pins:

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rocwheel import config
+from rocwheel import located_yaml
 from rocwheel.model import WheelKind, suggest
 from rocwheel.wheel.metadata import canonical_platform
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-    from rocwheel.config import Field
+    from rocwheel.located_yaml import Field
     from rocwheel.wheel.elf import ElfFacts
 
 SCHEMA: Final = 1
@@ -124,7 +124,7 @@ class WheelPolicy:
 
 def load(path: Path) -> WheelPolicy:
     """Read the policy. Raises ConfigError."""
-    return read(config.load(path))
+    return read(located_yaml.load(path))
 
 
 def read(document: Field) -> WheelPolicy:

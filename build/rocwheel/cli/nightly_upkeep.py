@@ -15,7 +15,7 @@ import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, option
-from rocwheel.cli.night import (
+from rocwheel.cli.nightly_options import (
     LATEST,
     NightOptions,
     NightTarget,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from rocwheel.wheel.inspect import WheelReport
     from rocwheel.wheel.install import Landing
-    from rocwheel.wheel.policy import WheelPolicy
+    from rocwheel.wheel.wheel_policy import WheelPolicy
 
 ENTRY_POINT_GROUP: Final = "jax_plugins"
 FOREIGN: Final = (".dist-info", ".egg-info")  # what makes a folder a distribution

@@ -227,12 +227,12 @@ def _command_of(pid: int) -> str:
     while _alive(pid):
         try:
             text = Path(f"/proc/{pid}/cmdline").read_bytes()
-            name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
+            if command := text.replace(b"\0", b" ").decode(errors="backslashreplace").strip():
+                return command[:200]
+            if _clock() > until:
+                name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
+                return f"[{name.strip()}]"
         except OSError:
             return ""
-        if command := text.replace(b"\0", b" ").decode(errors="backslashreplace").strip():
-            return command[:200]
-        if _clock() > until:
-            return f"[{name.strip()}]"
         time.sleep(0.001)
     return ""
