@@ -1,8 +1,8 @@
 """What pages are made of: one theme for all, and the rooms' own templates, styles and scripts.
 
-Index, gate's page and the page of the nights look the same by day and by night because their
-colours and their type are `theme.css`. Nothing comes from outside: all of it is written into each
-page.
+Index, gate's page, the page of the nights and that of two wheels look the same by day and by night
+because their colours and their type are `theme.css`. Nothing comes from outside: all of it is
+written into each page.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import click
 
 from rocwheel import dist, families
-from rocwheel import doctor as room
+from rocwheel import doctor as examination
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, option
@@ -44,7 +44,7 @@ class DoctorOptions(BuildOptions, StoreOptions):
         if not (self.channel or self.store_url):
             return None
         channel = self.open(app)
-        if self.purpose != room.Purpose.GATE.value:
+        if self.purpose != examination.Purpose.GATE.value:
             return channel.open()
         if not self.family:
             raise known.lacking("--family, whose verdicts are stored there", known.families)
@@ -56,7 +56,7 @@ class DoctorOptions(BuildOptions, StoreOptions):
 @option(
     "--for",
     "purpose",
-    type=click.Choice([*(purpose.value for purpose in room.Purpose), VERY_BUILD]),
+    type=click.Choice([*(purpose.value for purpose in examination.Purpose), VERY_BUILD]),
     default="build",
     show_default=True,
     help="What the machine is wanted for; dist_wheels: the very build of its options.",
@@ -70,14 +70,14 @@ def doctor(app: App, options: DoctorOptions) -> int:
     something that is needed is missing.
     """
     if options.purpose != VERY_BUILD:
-        rows = room.examine(_place(app, options), room.Purpose(options.purpose))
+        rows = examination.examine(_place(app, options), examination.Purpose(options.purpose))
         return _show(app, (*rows, *_settings(app)))
     planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
     needs = tuple(readiness.examine(planned, runner=app.runner, memory=cgroup.memory()))
     return _show(app, needs, install=readiness.install_lines(needs))
 
 
-def _settings(app: App) -> Iterable[room.Row]:
+def _settings(app: App) -> Iterable[examination.Row]:
     """Each value that is set outside of the command line, without credentials, and where.
 
     Raises ConfigError for what no command has an option for.
@@ -89,18 +89,18 @@ def _settings(app: App) -> Iterable[room.Row]:
         ):
             app.settings.defaults(one, name)
     for name, value, where in app.settings.lines():
-        yield room.Row(name=name, found=f"{value}, {where}")
+        yield examination.Row(name=name, found=f"{value}, {where}")
     for name, value in sorted(app.environ.items()):
         if name.startswith("ROCWHEEL_"):
             found = f"{shown_setting(name, value)}, the environment"
-            yield room.Row(name=name, found=found)
+            yield examination.Row(name=name, found=found)
 
 
-def _place(app: App, options: DoctorOptions) -> room.Machine:
+def _place(app: App, options: DoctorOptions) -> examination.Machine:
     known = channels.load(app.home.ci / "channels.yaml").values()
     hosts = {urlsplit(channel.public_url).hostname for channel in known if channel.public_url}
     numbers = {os.getegid(), *os.getgroups()}
-    return room.Machine(
+    return examination.Machine(
         environ=app.environ,
         cache=app.cache,
         runner=app.runner,
@@ -112,7 +112,10 @@ def _place(app: App, options: DoctorOptions) -> room.Machine:
 
 
 def _show(
-    app: App, rows: Iterable[room.Row | readiness.BuildNeed], *, install: tuple[str, ...] = ()
+    app: App,
+    rows: Iterable[examination.Row | readiness.BuildNeed],
+    *,
+    install: tuple[str, ...] = (),
 ) -> int:
     rows = tuple(rows)
     bad = [row for row in rows if row.remedy]

@@ -24,7 +24,7 @@ from rocwheel.cli.target import Target, TargetOptions, family_of
 from rocwheel.console import ConsoleMode
 from rocwheel.errors import HostError, InterruptError, RocwheelError, StoreError
 from rocwheel.gate import environment
-from rocwheel.gate import run as room
+from rocwheel.gate import run as gate_runs
 from rocwheel.gate.engine.plan import Snapshot, Watcher
 from rocwheel.gate.environment import WheelsUnderTest
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
@@ -392,7 +392,7 @@ def dry_run(app: App, several: Sequence[Asked]) -> int:
     for asked in several:
         cell = asked.request.cell
         app.console.info(f"would gate {cell}:")
-        for line in room.lines(asked.request, asked.host):
+        for line in gate_runs.lines(asked.request, asked.host):
             app.console.info(f"  {line}")
         planned.append({"state": "planned", "cell": cell})
     text = "\n".join(f"{item['cell']}: planned" for item in planned)
@@ -423,7 +423,7 @@ def run(app: App, asked: Asked) -> GateResult:
     storing.clear(asked.request.output)
     app.console.info(f"gate {asked.request.cell}")
     with housekeeping.using(asked.host.cache), _watching(app) as watcher:
-        return room.run(asked.request, asked.host, app.console, watcher)
+        return gate_runs.run(asked.request, asked.host, app.console, watcher)
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import TYPE_CHECKING, Final
 
+from rocwheel.assets import style, template
 from rocwheel.console import printable
 from rocwheel.wheel.diff import LINE
 
@@ -79,14 +79,10 @@ def lines(differences: Sequence[Difference]) -> Iterator[str]:
 
 def page(first: Path, second: Path, differences: Sequence[Difference]) -> str:
     """An HTML page without anything from elsewhere."""
-    from jinja2 import Environment, StrictUndefined
-
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     shown = [_shown(item) for item in differences]
-    template = files("rocwheel").joinpath("wheel/assets/diff.html.j2").read_text("utf-8")
-    return environment.from_string(template).render(old=first, new=second, groups=groups(shown))
+    return template("wheel/assets/diff.html.j2").render(
+        css=style(), old=first, new=second, groups=groups(shown)
+    )
 
 
 def _shown(item: Difference) -> Difference:
