@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Commit = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{40}\Z")]
-CommitOrNone = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{40})?\Z")]
 Sha256OrNone = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
 WheelFile = Annotated[str, msgspec.Meta(pattern=r"\A[^/]+\.whl\Z")]
 Count = Annotated[int, msgspec.Meta(ge=0)]

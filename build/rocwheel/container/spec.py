@@ -18,7 +18,6 @@ LABEL: Final = "org.rocwheel"
 HOME: Final = GuestPath(PurePosixPath("/rocwheel/home"))
 RUN: Final = GuestPath(PurePosixPath("/rocwheel/run"))  # read-only: token, passwd, group
 TEMPORARY: Final = ("/tmp", "/var/tmp", "/run", "/rocwheel/groups", str(HOME))  # noqa: S108 - inside, in memory
-GUEST_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # The first process says the token, by which we know that our folders are the ones it sees, and
 # then reads a pipe whose other end is ours: when we end, it ends, and with it the container.
 FIRST: Final = 'cat "$0" && exec cat > /dev/null'

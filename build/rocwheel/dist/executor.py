@@ -61,7 +61,6 @@ BAZEL: Final = _guest("/rocwheel/bazel")  # output bases
 DISK_CACHE: Final = _guest("/rocwheel/disk-cache")
 REPOSITORY_CACHE: Final = _guest("/rocwheel/repository-cache")
 LOGS: Final = _guest("/rocwheel/logs")
-BINARIES: Final = _guest("/rocwheel/bazel-binaries")
 PYTHONS: Final = _guest("/rocwheel/pythons")
 WHEELHOUSE: Final = _guest("/rocwheel/wheelhouse")
 CONFIGURE: Final = _guest("/rocwheel/configure")

@@ -306,7 +306,7 @@ def specification(
     request = planned.request
     number = tree.fixed_number or rocm_number(
         layout=tree.layout.name,
-        jax=None if tree.rc else _version(tree.jax_version),  # a tree that is here says so itself
+        jax=None if tree.rc else Version(tree.jax_version),  # a tree that is here says so itself
         rocm=version,
     )
     built_here = (request.jaxlib or tree.jaxlib_origin) == "built"
@@ -361,7 +361,3 @@ def _wheel_version(
         date=request.wheel_date,
         git_hash=request.wheel_hash,
     )
-
-
-def _version(text: str) -> Version:
-    return Version(text)

@@ -36,7 +36,6 @@ PAGE: Final = "status/index.html"  # key, below the store
 TESTS: Final = frozenset({"gate", "merge"})
 PLOT_WIDTH: Final = 300.0
 PLOT_HEIGHT: Final = 48.0
-COLOURS: Final = ("good", "warn", "bad", "idle", "none")
 
 
 class CellSummary(Value, frozen=True, kw_only=True):
