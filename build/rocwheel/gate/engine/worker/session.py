@@ -15,8 +15,8 @@ import pytest
 
 from .adaptations import Extra, QuietReporter, support_subtests
 from .channel import CommandReader, EventWriter
-from .leftovers import Leftovers, Stacks
-from .libraries import LibraryWatch
+from .cleanup import Leftovers, Stacks
+from .library_watch import LibraryWatch
 from .outcome import FAILED_STATUS, SKIPS, TEXT_LIMIT, error_text, outcome_of, skip_reason
 from .text import one_line, valid
 
