@@ -290,38 +290,6 @@ def test_the_status_of_a_shells_command_is_its_own(inside):
     assert shell.returncode == 7, err[-3000:]
 
 
-def test_a_kept_container_serves_the_next_turn_and_ends_when_it_was_idle(inside):
-    """One container and one Bazel server for both turns; the clock is turned, not waited for."""
-    environment = inside.folder / "venv"
-    subprocess.run(["/usr/bin/python3", "-m", "venv", environment], check=True)
-    for path in (environment, *environment.rglob("*")):
-        os.chown(path, inside.uid, inside.uid, follow_symlinks=False)
-
-    def turn(minutes: int) -> tuple[int, str, str]:
-        told = finished(
-            inside.start(
-                *("--json", "dev", *building(inside), f"--environment={environment}"),
-                f"--keep-container={minutes}m",
-            )
-        )
-        (kept,) = (name for name in inside.engine.containers() if name.startswith("rocwheel-"))
-        servers = inside.engine("exec", kept, "sh", "-c", "grep -l '^bazel(' /proc/[0-9]*/cmdline")
-        return told["bazel"]["actions_executed"], kept, servers
-
-    first, second = turn(30), turn(60)
-    assert second[0] == 0
-    assert second[1:] == first[1:]
-    folder = inside.cache / "containers" / second[1].removeprefix("rocwheel-")
-    assert (folder / "alive").read_text() == "60\n"
-    pruned = finished(inside.start("--json", "image", "prune", f"--engine={inside.engine.kind}"))
-    assert second[1] not in pruned["removed"]
-    os.utime(folder / "alive", (0, 0))
-    until = time.monotonic() + 30
-    while second[1] in inside.engine.containers():
-        assert time.monotonic() < until, "a kept container does not end"
-        time.sleep(0.5)
-
-
 def test_a_container_kept_as_an_image_gets_no_manifest(inside):
     name = f"rocwheel-test/kept-{inside.engine.kind}:1"
     shell = inside.start(

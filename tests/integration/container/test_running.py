@@ -17,7 +17,7 @@ import pytest
 from support.engines import BASE
 
 from rocwheel import container
-from rocwheel.container import EngineKind, Mount, Spec, User
+from rocwheel.container import EngineKind, Limits, Mount, Spec, User
 from rocwheel.errors import CommandError, HostError
 from rocwheel.process import Command, GuestPath, HostRunner, base_env
 
@@ -285,6 +285,28 @@ def test_leftovers_of_a_power_cut_are_found_and_only_they(spec, asked, host, eng
             assert container.leftovers(asked, runner=host) == ()
     finally:
         engine.remove(stranger)
+
+
+def test_a_kept_container_serves_the_next_turn_and_ends_when_it_was_idle(spec, asked, host, engine):
+    """What was started in it goes on; the clock is turned, not waited for."""
+    first, second = spec.kept(30), spec.kept(60)
+    try:
+        with container.kept(first, runner=host) as one:
+            one.run(sh("nohup sleep 900 > /tmp/out 2>&1 & echo $! > /tmp/server"))
+        assert engine.containers().count(first.name) == 1
+        assert container.leftovers(asked, runner=host) == ()
+        with container.kept(second, runner=host) as two:
+            assert two.capture(sh('kill -0 "$(cat /tmp/server)" && echo there')) == "there\n"
+        assert (second.folder / "alive").read_text() == "60\n"
+        with container.kept(replace(spec, limits=Limits(shm="2g")).kept(30), runner=host) as other:
+            assert other.spec.name != first.name
+        engine.remove(other.spec.name)
+        os.utime(second.folder / "alive", (0, 0))
+        assert gone(engine, first.name, 20.0)
+    finally:
+        for name in engine.containers():
+            if name.startswith("rocwheel-kept-"):
+                engine.remove(name)
 
 
 def test_a_container_that_is_removed_under_us_is_one_error(spec, host, engine):
