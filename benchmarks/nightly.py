@@ -50,7 +50,7 @@ from rocwheel.store import JSON, Headers, open_store  # noqa: E402
 from rocwheel.values import replace  # noqa: E402
 
 WORKERS = 4
-SECONDS = float(os.environ.get("CELL_SECONDS", "20"))
+SECONDS = float(os.environ.get("CELL_SECONDS", "10"))
 # plays the program: a cell's own command sleeps, everything else is ours
 PLAYER = """
 import sys, time
@@ -69,10 +69,13 @@ def _add(cells: list[Cell], family: str, name: str, share: float, **kwargs: obje
 
 
 def graph() -> tuple[Cell, ...]:
-    """A night's shape: a build, a stage, many tests, a promotion, twice."""
+    """A night's shape: a build, a stage, many tests, a promotion, for as many families as workers.
+
+    With fewer families workers idle while there are only builds to run, in whatever order.
+    """
     chance = random.Random(1)
     cells: list[Cell] = []
-    for family in "ab":
+    for family in "abcd"[:WORKERS]:
         add = partial(_add, cells, family)
         build = add("build", 1.5)
         stage = add("stage", 0.5, after=(build,))
