@@ -910,6 +910,15 @@ def test_progress_counts_up_and_failures_are_told_at_once(root):
     assert seen.failures[0][0] == "test_a.py::test_bad"
 
 
+def test_no_lane_is_ever_told_to_have_waited_less_than_nothing(root):
+    seen = Seen()  # the deadline is noticed, and the lane's new work begun, between two looks
+    code = "import time\ndef test_hangs(): time.sleep(60)\n"
+    gate.run(root, {"test_a.py": code}, watcher=seen, test_deadline=0.3, retry_limit=0)
+    waits = [seconds for s in seen.snapshots for _, _, seconds in s.lanes]
+    assert waits
+    assert min(waits) >= 0
+
+
 # --- signals ------------------------------------------------------------------------------------
 
 PROGRAM = """\

@@ -112,9 +112,14 @@ def against_record(archive: zipfile.ZipFile, member: str, _: str) -> bool:
 
 
 def never_published(archive: zipfile.ZipFile, _: str, message: str) -> bool:
-    requirement = Requirement(message.removeprefix("requires ").partition(", and")[0])
+    text = message.removeprefix("requires ")
+    requirement = Requirement(re.split(r", and|: that pins no version", text)[0])
     (metadata,) = (name for name in archive.namelist() if name.endswith("METADATA"))
     assert str(requirement) in archive.read(metadata).decode()
+    if text.endswith(": that pins no version"):
+        bases = {item.version.removesuffix(".*") for item in requirement.specifier} | {"1"}
+        near = (base + more for base in bases for more in ("", ".1", ".2"))
+        return len({*requirement.specifier.filter(near)}) > 1
     return not any(map(requirement.specifier.contains, versions(requirement.name, PYTHONS[1])))
 
 

@@ -96,6 +96,7 @@ class Engine:
                     work.child.tend()
         if self._findings.seconds > self._plan.deadline:
             self._close_down(f"the deadline of {self._plan.deadline:g} s passed")
+        now = self._system.clock()  # a lane may have begun something since the last reading
         self._watcher.progress(
             Snapshot(
                 done=self._outcomes.finished,
