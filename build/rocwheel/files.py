@@ -12,8 +12,8 @@ import json
 import os
 import shutil
 import weakref
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, final
 
@@ -118,6 +118,24 @@ def write(path: Path, data: bytes, *, mode: int | None = None) -> None:
         aside.replace(path)
     except BaseException:
         remove(aside)
+        raise
+
+
+@contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """Where to make a folder that appears whole or not at all; whoever asks holds its lock.
+
+    Takes the place of what `folder` was once the block ends well. What a killed run left goes.
+    """
+    aside = folder.with_name(f"{folder.name}.part")
+    remove(aside)
+    try:
+        yield aside
+        remove(folder)
+        aside.rename(folder)
+    except BaseException:
+        with suppress(OSError):  # what went wrong first is what is told
+            remove(aside)
         raise
 
 

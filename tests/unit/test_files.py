@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 import threading
 from pathlib import Path
@@ -86,3 +87,22 @@ def test_what_vanished_meanwhile_is_no_error(tmp_path: Path) -> None:
         files.remove(tmp_path / "folder")
     assert files.entries(tmp_path / "folder") == ()
     assert files.status(tmp_path / "folder") is None
+
+
+def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (tmp_path / "folder.part").mkdir()
+    (tmp_path / "folder.part" / "of a killed run").touch()
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "fine").touch()
+    (source / "dangling").symlink_to("nowhere")
+    with pytest.raises(shutil.Error), files.whole_folder(folder) as aside:
+        shutil.copytree(source, aside)  # what a killed run left is gone: else FileExistsError
+    assert list(tmp_path.iterdir()) == [source]
+    for text in ("one", "two"):
+        with files.whole_folder(folder) as aside:
+            aside.mkdir()
+            (aside / "whole").write_text(text)
+        assert (folder / "whole").read_text() == text
+        assert files.entries(tmp_path) == (folder, source)

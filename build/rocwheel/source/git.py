@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -67,13 +66,8 @@ def checkout(wanted: Checkout, *, runner: Runner) -> bool:
     with files.locked(wanted.folder.with_name(wanted.folder.name + ".lock")):
         if wanted.folder.is_dir():
             return False
-        aside = wanted.folder.with_name(wanted.folder.name + ".part")
-        shutil.rmtree(aside, ignore_errors=True)
-        try:
+        with files.whole_folder(wanted.folder) as aside:
             _fetch(wanted, aside, runner)
-            aside.rename(wanted.folder)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
     return True
 
 

@@ -78,13 +78,10 @@ def patched(folder: Path, patches: tuple[Path, ...], *, runner: Runner) -> Patch
     listing = copy.with_name(f"{copy.name}.applied")
     with files.locked(copy.with_name(f"{copy.name}.lock")):
         if not (copy.is_dir() and listing.is_file()):
-            aside = copy.with_name(f"{copy.name}.part")
-            files.remove(aside)
-            runner.run(_clone(folder, aside))
-            applied = [patch for patch in patches if _applies(aside, patch, runner)]
-            files.write(listing, "".join(f"{patch.name}\n" for patch in applied).encode())
-            files.remove(copy)
-            aside.rename(copy)
+            with files.whole_folder(copy) as aside:
+                runner.run(_clone(folder, aside))
+                applied = [patch for patch in patches if _applies(aside, patch, runner)]
+                files.write(listing, "".join(f"{patch.name}\n" for patch in applied).encode())
     applied_names = tuple(listing.read_text(encoding="utf-8").split())
     warnings = tuple(
         f"XLA {folder.name[:12]}: JAX's {patch.name} does not apply to it"

@@ -83,3 +83,12 @@ def test_a_checkout_of_ours_is_copied_once_with_what_applies(tree, xla, runner) 
     other = patches.patched(xla, tree, runner=runner)
     assert other.folder != found.folder
     assert (other.folder / "xla" / "one.cc").read_text() == "newer\n"
+
+
+def test_a_copy_that_cannot_be_finished_leaves_nothing_half_made(tree, xla, runner) -> None:
+    copy = patches.copy_of(xla, tree)
+    copy.with_name(f"{copy.name}.applied").mkdir()  # the list of patches cannot be written
+    with pytest.raises(OSError, match="applied"):
+        patches.patched(xla, tree, runner=runner)
+    assert not copy.exists()
+    assert not copy.with_name(f"{copy.name}.part").exists()
