@@ -27,7 +27,7 @@ class Browser:
 
     def _call(self, method: str, path: str, **body: Any) -> Any:
         data = body if method == "post" else None
-        answer = requests.request(method, f"{self._session}/{path}", json=data, timeout=60)
+        answer = requests.request(method, f"{self._session}/{path}", json=data, timeout=240)
         value = answer.json()["value"]
         assert answer.ok, value
         return value
@@ -55,7 +55,7 @@ class Browser:
 
     def wait(self, selector: str, count: int) -> list[str]:
         """Texts of a selector once it finds `count` elements: events come a little later."""
-        until = time.monotonic() + 10
+        until = time.monotonic() + 240
         while len(found := self.texts(selector)) != count:
             assert time.monotonic() < until, f"{selector}: {found}"
             time.sleep(0.02)
@@ -132,12 +132,12 @@ def browser() -> Iterator[Browser]:
                 "goog:loggingPrefs": {"browser": "ALL"},
             }
             answer = requests.post(
-                url, json={"capabilities": {"alwaysMatch": wanted}}, timeout=60
+                url, json={"capabilities": {"alwaysMatch": wanted}}, timeout=240
             ).json()["value"]
             session = f"{url}/{answer['sessionId']}"
             try:
                 yield Browser(session)
             finally:
-                requests.delete(session, timeout=60)
+                requests.delete(session, timeout=240)
         finally:
             driver.terminate()

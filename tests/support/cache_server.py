@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from support.certificates import Certificates
+from support.ports import free_port
 from support.processes import DIES_WITH_US
 
 _NGINX = """
@@ -67,7 +68,7 @@ def nginx(folder: Path, certificates: Certificates | None = None) -> Iterator[st
         yield f"{'https' if certificates else 'http'}://127.0.0.1:{port}"
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(60)
 
 
 class Cache(ThreadingHTTPServer):
@@ -81,6 +82,7 @@ class Cache(ThreadingHTTPServer):
         self.requests: list[str] = []
         self.mode = ""
         self.token = ""
+        self.lives_for: int | None = None  # requests until it breaks
 
     @property
     def url(self) -> str:
@@ -115,8 +117,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _refused(self, _body: bytes) -> bool:
         if self.server.mode == "slow":
-            time.sleep(6)
-        if self.server.mode == "broken":
+            time.sleep(20)
+        lives_for = self.server.lives_for
+        is_dead = lives_for is not None and len(self.server.requests) > lives_for
+        if is_dead or self.server.mode == "broken":
             self._answer(500, b"no")
             return True
         if self.server.token and self.headers.get("Authorization") != self.server.token:
@@ -150,17 +154,11 @@ def cache() -> Iterator[Cache]:
         thread.join()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def wait_for_port(port: int, seconds: float = 20.0) -> None:
+def wait_for_port(port: int, seconds: float = 240.0) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
-            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            socket.create_connection(("127.0.0.1", port), timeout=240).close()
         except OSError:
             assert time.monotonic() < deadline, f"nothing listens on port {port}"
             time.sleep(0.05)

@@ -119,7 +119,7 @@ def docker(home: Path | None = None) -> Iterator[TestEngine]:
                         "PATH": f"{SYSTEM}:{os.environ['PATH']}",
                     },
                 )
-                until = time.monotonic() + 60
+                until = time.monotonic() + 240
                 while not engine("version", "--format", "{{.Server.Version}}", check=False):
                     assert daemon.poll() is None, (Path(run) / "log").read_text()[-2000:]
                     assert time.monotonic() < until, "dockerd does not answer"

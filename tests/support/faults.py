@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import http.client
 import re
+import select
 import threading
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -16,7 +16,7 @@ import pytest
 
 # What the proxy does to a request. `lost` carries it out and says nothing: the cruellest of all.
 KINDS = ("500", "503", "403", "cut", "lost", "timeout")
-TIMEOUT = 1.5  # seconds; longer than the clients of the tests wait
+TIMEOUT = 300  # seconds; longer than the clients of the tests wait
 CODES = {"500": "InternalError", "503": "SlowDown", "403": "AccessDenied",
          "409": "ConditionalRequestConflict", "skew": "RequestTimeTooSkewed"}  # fmt: skip
 
@@ -91,7 +91,8 @@ class _Handler(BaseHTTPRequestHandler):
         fault = self.server.faults.next(f"{self.command} {unquote(self.path)}")
         kind = fault.kind if fault else ""
         if kind == "timeout":
-            time.sleep(TIMEOUT)
+            self.rfile.read(length)
+            select.select([self.connection], [], [], TIMEOUT)  # until the client gives up
             self.close_connection = True
             return
         if kind == "cut" and length:
@@ -102,7 +103,7 @@ class _Handler(BaseHTTPRequestHandler):
         if kind in CODES:
             self._refuse(kind)
             return
-        connection = http.client.HTTPConnection(self.server.target, timeout=60)
+        connection = http.client.HTTPConnection(self.server.target, timeout=240)
         try:
             connection.putrequest(
                 self.command, self.path, skip_host=True, skip_accept_encoding=True

@@ -195,8 +195,9 @@ class _Handler(BaseHTTPRequestHandler):
                     step = min(step, fault.after - sent)
                 self.wfile.write(body[sent : sent + step])
                 sent += step
-                if self.owner.rate:
-                    time.sleep(step / self.owner.rate)
+                began = time.monotonic()
+                while self.owner.rate and time.monotonic() < began + step / self.owner.rate:
+                    self.owner.closing.wait(min(0.05, step / self.owner.rate))
             self.wfile.flush()
         if fault.cut is not None:
             self.close_connection = True

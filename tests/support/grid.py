@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from support.cache_server import free_port, wait_for_port
+from support.cache_server import wait_for_port
+from support.ports import free_port
 from support.processes import DIES_WITH_US
 
 REQUIREMENTS = (
@@ -78,7 +79,7 @@ class Grid:
         wait_for_port(port)
         worker = Path(__file__).with_name("remote_worker.py")
         self._worker = self._start(python, worker, f"127.0.0.1:{port}", folder)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 240
         while not (folder / "ready").exists():
             assert self._worker.poll() is None, (folder / "log").read_text()
             assert time.monotonic() < deadline, "the worker does not come up"
@@ -92,7 +93,7 @@ class Grid:
     def stop(self) -> None:
         for process in (self._worker, self._server):
             process.kill()
-            process.wait(10)
+            process.wait(60)
         self._log.close()
 
     def _start(self, *argv: object) -> subprocess.Popen[bytes]:

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from support.s3 import free_port, running
+from support.ports import free_port
+from support.s3 import running
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "release.md"
 

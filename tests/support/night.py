@@ -108,7 +108,7 @@ class World:
             **kwargs,
         )
 
-    def run(self, *words: str, check: bool = False, timeout: float = 240) -> Done:
+    def run(self, *words: str, check: bool = False, timeout: float = 900) -> Done:
         process = self.start(*words)
         out, err = process.communicate(timeout=timeout)
         done = Done(process.returncode, out, err)

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import requests
+from support.ports import free_port
 from support.processes import DIES_WITH_US
-from support.s3 import free_port
 
 
 @contextmanager
@@ -29,10 +29,10 @@ def serving(folder: Path) -> Iterator[str]:
             stderr=subprocess.STDOUT,
         )
     try:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 240
         while True:
             try:
-                requests.get(f"http://127.0.0.1:{port}/v2/", timeout=1)
+                requests.get(f"http://127.0.0.1:{port}/v2/", timeout=240)
                 break
             except requests.ConnectionError:
                 assert time.monotonic() < until, (folder / "log").read_text()

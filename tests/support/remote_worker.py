@@ -94,7 +94,7 @@ def run(action: rex.Action, store: Store, folder: Path) -> rex.ActionResult:
 
 def main(address: str, folder: Path) -> None:
     channel = grpc.insecure_channel(address)
-    grpc.channel_ready_future(channel).result(timeout=30)
+    grpc.channel_ready_future(channel).result(timeout=240)
     store, bots = Store(channel), bots_pb2_grpc.BotsStub(channel)
     (folder / "ready").touch()  # the calls below wait until there is work
     session = bots_pb2.BotSession(bot_id=f"worker-{os.getpid()}", status=1)

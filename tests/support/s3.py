@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -27,12 +26,13 @@ from pathlib import Path
 import boto3
 import pytest
 from botocore.config import Config
+from support.ports import free_port
 from support.processes import DIES_WITH_US
 
 KEY, SECRET = "rocwheeltest", "rocwheelsecret"
 READER, READER_SECRET = "rocwheelread", "rocwheelreadsecret"
 BUCKET = "wheels"
-START_SECONDS = 60
+START_SECONDS = 240
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,12 +77,6 @@ class Server:
             policy = {"Version": "2012-10-17", "Statement": [statement]}
             client.put_bucket_policy(Bucket=name, Policy=json.dumps(policy))
         return name
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def program(name: str) -> str:
@@ -135,7 +129,7 @@ def running(
 
 def answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=2):
+        with urllib.request.urlopen(url, timeout=240):
             return True
     except urllib.error.HTTPError:
         return True
@@ -288,7 +282,7 @@ def rgw(folder: Path) -> Iterator[Server]:
 
     def call(*argv: str, stdin: str = "") -> str:
         done = subprocess.run(
-            argv, input=stdin, text=True, capture_output=True, check=False, timeout=120
+            argv, input=stdin, text=True, capture_output=True, check=False, timeout=400
         )
         if done.returncode:
             raise RuntimeError(f"{argv}: {done.stderr}")

@@ -20,8 +20,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from support.ports import free_port
+
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged")
-START_SECONDS = 60
+START_SECONDS = 240
 
 
 @dataclass
@@ -63,7 +65,7 @@ class Cluster:
     def kill(self, name: str, number: int = signal.SIGKILL) -> None:
         process = self.processes.pop(name)
         process.send_signal(number)
-        process.wait(20)
+        process.wait(60)
 
     def ready(self) -> None:
         """Wait until every node may run jobs."""
@@ -80,7 +82,7 @@ class Cluster:
                 raise AssertionError(f"{done.stdout}{done.stderr}{self.logs()}")
             time.sleep(0.2)
 
-    def idle(self, seconds: float = 120) -> None:
+    def idle(self, seconds: float = 600) -> None:
         """Wait until nothing is queued or runs; a job that Slurm holds back would wait for ever."""
         deadline = time.monotonic() + seconds
         while said := self.ask("squeue", "-h", "-o", "%i %T %r").strip():
@@ -106,7 +108,7 @@ def cluster(
     sockets.chmod(0o755)
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o755)
-    ports = free_ports(nodes + 1)
+    ports = [free_port() for _ in range(nodes + 1)]
     names = tuple(f"node-{number}" for number in range(1, nodes + 1))
     host, cpus = socket.gethostname().partition(".")[0], os.cpu_count() or 1
     lines = [
@@ -184,26 +186,18 @@ def cluster(
     finally:
         with suppress(Exception):
             subprocess.run(
-                ["scancel", "--user", user], env={**os.environ, **made.env}, timeout=20, check=False
+                ["scancel", "--user", user],
+                env={**os.environ, **made.env},
+                timeout=240,
+                check=False,
             )
         for process in reversed(made.processes.values()):
             process.terminate()
         for process in made.processes.values():
             with suppress(subprocess.TimeoutExpired):
-                process.wait(10)
+                process.wait(60)
             process.kill()
         shutil.rmtree(sockets, ignore_errors=True)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for item in sockets:
-            item.bind(("127.0.0.1", 0))
-        return [item.getsockname()[1] for item in sockets]
-    finally:
-        for item in sockets:
-            item.close()
 
 
 def present() -> bool:

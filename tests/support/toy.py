@@ -1,6 +1,7 @@
 """A workspace with JAX's layout and labels, and wheels of a few lines of text: Bazel is real.
 
-A source that contains FAIL breaks its action, one that contains `SLEEP n` takes n seconds.
+A source that contains FAIL breaks its action, one that contains `SLEEP n` takes n seconds, one that
+contains `WAIT path` takes until there is such a file.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ def _object_impl(ctx):
         command = '''
             if grep -n FAIL "$1" >&2; then echo "$1: error: told to fail" >&2; exit 3; fi
             if grep -q SLEEP "$1"; then sleep $(sed -n 's/.*SLEEP \\\\([0-9.]*\\\\).*/\\\\1/p' "$1"); fi
+            if grep -q WAIT "$1"; then
+                until [ -e "$(sed -n 's/.*WAIT \\\\([^ ]*\\\\).*/\\\\1/p' "$1")" ]; do sleep 0.1; done
+            fi
             cp "$1" "$2"
         ''',
         arguments = [ctx.file.src.path, out.path],

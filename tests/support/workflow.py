@@ -111,7 +111,7 @@ class Walk:
                     "GITHUB_ACTIONS": "true",
                     "GITHUB_ACTOR": "octocat",
                 },
-                capture_output=True, text=True, check=False, timeout=300,
+                capture_output=True, text=True, check=False, timeout=900,
             )  # fmt: skip
             said = done.stdout + done.stderr
             self.ran.append(Step(name, label, step["run"], done.returncode, said))

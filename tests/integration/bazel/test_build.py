@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from support.bazel_bench import SOURCES
 
 from rocwheel import bazel
 from rocwheel.bazel import BazelBinary
-from rocwheel.bazel.build import Files
 from rocwheel.errors import BazelError, ConfigError
 from rocwheel.model import WheelKind
 
@@ -127,30 +125,25 @@ def test_a_label_without_a_wheel_is_an_error(bench):
 
 
 @pytest.mark.parametrize("options", [(), ("--keep_going",)])
-def test_a_failure_is_seen_within_the_second_in_which_bazel_prints_it(bench, talk, options):
+def test_a_failure_is_seen_while_bazel_goes_on(bench, talk, options, tmp_path):
+    """Where it is to go on, another action ends only once the failure was seen."""
     bench.write("kernels.txt", "FAIL\n")
-    bench.write("pjrt.txt", f"SLEEP 3 {time.time()}\n")
-    log = Files.of(bench.invocation(options=options), bench.folder / "logs").log
-    log.unlink(missing_ok=True)
-    seen: dict[str, float] = {}
+    go, seen = tmp_path / "go", []
+    bench.write("pjrt.txt", f"WAIT {go} {time.time()}\n" if options else "pjrt = 1\n")
 
-    def watch(name: str, text: Callable[[], str]) -> None:
-        while "told to fail" not in text():
+    def watch() -> None:
+        until = time.monotonic() + 240
+        while "told to fail" not in talk.getvalue() and time.monotonic() < until:
             time.sleep(0.01)
-        seen[name] = time.monotonic()
+        seen.append("told to fail" in talk.getvalue())
+        go.touch()
 
-    texts = {"printed": lambda: log.read_text() if log.exists() else "", "seen": talk.getvalue}
-    watchers = [threading.Thread(target=watch, args=item, daemon=True) for item in texts.items()]
-    for thread in watchers:
-        thread.start()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     with pytest.raises(BazelError):
         bench.build(options=options)
-    ended = time.monotonic()
-    for thread in watchers:
-        thread.join(10)
-    assert seen["seen"] - seen["printed"] < 1
-    if options:  # the other action still ran
-        assert ended - seen["seen"] > 1.5
+    watcher.join()
+    assert seen == [True]
 
 
 def test_what_was_seen_of_a_failure_is_not_said_again(bench, talk):
@@ -174,17 +167,17 @@ def test_what_the_last_run_took_is_told(bench, talk):
 
 
 def test_the_profile_tells_the_critical_path_and_the_slowest_actions(bench):
-    bench.write("pjrt.txt", f"SLEEP 1 {time.time()}\n")
+    bench.write("pjrt.txt", f"SLEEP 4 {time.time()}\n")
     done = bench.build()
     assert done.profile.is_file()
     assert done.details.slowest[0].name.startswith("Compiling jaxlib/tools/src/pjrt.txt")
-    assert done.details.slowest[0].seconds >= 1.0
-    assert done.details.critical_seconds >= 1.0
+    assert done.details.slowest[0].seconds >= 4.0
+    assert done.details.critical_seconds >= 4.0
 
 
 def test_all_invocations_together_tell_what_was_slow_and_where_to_read_more(bench):
-    bench.write("pjrt.txt", f"SLEEP 0.6 {time.time()}\n")
-    bench.write("host.txt", f"SLEEP 0.9 {time.time()}\n")
+    bench.write("pjrt.txt", f"SLEEP 4 {time.time()}\n")
+    bench.write("host.txt", f"SLEEP 7 {time.time()}\n")
     runs = bazel.build_all(
         [bench.invocation(0), bench.invocation(2)],
         folder=bench.folder / "logs",
@@ -199,7 +192,7 @@ def test_all_invocations_together_tell_what_was_slow_and_where_to_read_more(benc
     assert "src/host.txt" in lines[1]
     assert "src/pjrt.txt" in lines[2]
     assert lines[-1] == f"logs and profiles: {bench.folder / 'logs'}"
-    assert runs.document["slowest_actions"][0]["milliseconds"] >= 900
+    assert runs.document["slowest_actions"][0]["milliseconds"] >= 7000
     record = runs.records[1]
     assert record.critical_path
     assert record.bytes_made > 0
@@ -229,10 +222,10 @@ def test_ctrl_c_leaves_no_process_and_no_wheel(tmp_path):
     )
     process = subprocess.Popen([sys.executable, "-c", script], start_new_session=True)
     try:
-        wait_for(lambda: "sleep\x00300" in processes(tmp_path), 90)
+        wait_for(lambda: "sleep\x00300" in processes(tmp_path), 240)
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) != 0
-        wait_for(lambda: not processes(tmp_path), 15)
+        assert process.wait(240) != 0
+        wait_for(lambda: not processes(tmp_path), 120)
     finally:
         process.kill()
         bazel_bench.stop(tmp_path)

@@ -19,7 +19,8 @@ from pathlib import Path
 
 import pytest
 from support.nginx import in_front_of
-from support.s3 import free_port, program, running
+from support.ports import free_port
+from support.s3 import program, running
 from support.wheelset import WHO, Shop, make_wheel
 
 from rocwheel.console import Console
@@ -306,7 +307,7 @@ def table() -> dict[tuple[str, str], str]:
 
 
 @pytest.mark.needs("nginx")
-@pytest.mark.timeout(3600 if ALL else 600)
+@pytest.mark.timeout(3600 if ALL else 1800)
 @pytest.mark.parametrize("name", NAMES if ALL else SPREAD)
 def test_an_installer_does_what_the_table_in_the_documentation_says(
     indexes, tmp_path, name

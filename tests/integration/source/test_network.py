@@ -5,14 +5,18 @@ from __future__ import annotations
 import os
 import select
 import shlex
+import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from support import certificates, git_server
+from support.ports import free_port
 
 from rocwheel.download import Client, DownloadError, Retry
 from rocwheel.errors import SourceError
@@ -79,10 +83,10 @@ def proxy():
         method, target, _ = head.split(b" ", 2)
         asked.append(f"{method.decode()} {target.decode()}")
         host, _, port = target.decode().rpartition(":")
-        with socket.create_connection((host, int(port)), timeout=10) as server, client:
+        with socket.create_connection((host, int(port)), timeout=240) as server, client:
             client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             while True:
-                ready, _, _ = select.select([client, server], [], [], 10)
+                ready, _, _ = select.select([client, server], [], [], 240)
                 for one in ready:
                     data = one.recv(65536)
                     if not data:
@@ -138,8 +142,7 @@ def over_ssh(tmp_path):
         argv = ("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / name)
         subprocess.run(argv, check=True)
     (keys / "authorized").write_text((keys / "mine.pub").read_text())
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     (keys / "config").write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {keys / 'host'}\nPidFile none\n"
         f"AuthorizedKeysFile {keys / 'authorized'}\nStrictModes no\nUsePAM no\n"
@@ -150,13 +153,14 @@ def over_ssh(tmp_path):
     sshd = subprocess.Popen(
         ["/usr/sbin/sshd", "-D", "-e", "-f", str(keys / "config")], stderr=subprocess.DEVNULL
     )
+    folder = Path(tempfile.mkdtemp(prefix="ssh-"))  # a socket's path has at most 108 characters
     agent = subprocess.Popen(
-        ["ssh-agent", "-D", "-a", str(keys / "agent")], stdout=subprocess.DEVNULL
+        ["ssh-agent", "-D", "-a", str(folder / "agent")], stdout=subprocess.DEVNULL
     )
-    until = time.monotonic() + 20
-    while not (keys / "agent").exists() and time.monotonic() < until:
+    until = time.monotonic() + 240
+    while not (folder / "agent").exists() and time.monotonic() < until:
         time.sleep(0.02)
-    environ = {"SSH_AUTH_SOCK": str(keys / "agent")}
+    environ = {"SSH_AUTH_SOCK": str(folder / "agent")}
     subprocess.run(["ssh-add", "-q", keys / "mine"], env={**PLAIN, **environ}, check=True)
     (keys / "mine").unlink()
     words = (
@@ -166,10 +170,12 @@ def over_ssh(tmp_path):
     while time.monotonic() < until:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
             break
+        time.sleep(0.02)
     yield environ, {"GIT_SSH_COMMAND": shlex.join(words)}
     for process in (sshd, agent):
         process.terminate()
         process.wait()
+    shutil.rmtree(folder)
 
 
 @pytest.mark.needs("sshd")
