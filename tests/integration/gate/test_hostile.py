@@ -76,7 +76,6 @@ class Kind:
     state: State | None = None  # of the verdict, when it is not that of the outcome
     outside: bool = False  # whether the body is module code with its own `test_it`
     left: str = ""  # part of what it is said to have left
-    deadline: float = 60.0  # of a test: only what hangs has to meet one
 
 
 def crash(body: str, message: str = "", **more: object) -> Kind:
@@ -84,7 +83,7 @@ def crash(body: str, message: str = "", **more: object) -> Kind:
 
 
 def hang(body: str, message: str = "no end after", **more: object) -> Kind:
-    return Kind(body, HANG, message, deadline=3.0, **more)
+    return Kind(f"(HERE / 'hangs').touch()\n    {body}", HANG, message, **more)
 
 
 def fail(body: str, message: str = "", **more: object) -> Kind:
@@ -95,7 +94,7 @@ def well(body: str, **more: object) -> Kind:
     return Kind(body, PASS, **more)
 
 
-SLOW = 150.0  # seconds for one kind on a machine that does much else
+SLOW = 500.0  # seconds for one kind on a machine that does much else
 BROKE = "broke the protocol"
 KINDS = {
     # how a process can end
@@ -211,7 +210,7 @@ KINDS = {
     "stdout closed": well("sys.stdout.close()"),
     "descriptor 1 closed": well("os.close(1)"),
     "an alarm for later": well(
-        "signal.signal(signal.SIGALRM, lambda *_: 1 / 0); signal.setitimer(0, 0.3)", left="an alarm"
+        "signal.signal(signal.SIGALRM, lambda *_: 1 / 0); signal.setitimer(0, 300)", left="an alarm"
     ),
     "a stolen SIGINT": well("signal.signal(signal.SIGINT, signal.SIG_IGN)", left="handler of SIGINT"),
     "excepthook replaced": well("sys.excepthook = threading.excepthook = None"),
@@ -372,7 +371,7 @@ def test_a_hostile_test_has_its_outcome_and_hurts_no_other(root, kind):
     files = {"test_a.py": HEAD + own + TAIL, "test_b.py": "def test_beside(): pass\n"}
     files["conftest.py"] = LAUNDER
     started = time.monotonic()
-    run = gate.run(root, files, test_deadline=kind.deadline, retry_limit=0, may_skip=1)
+    run = gate.run_hanging(root, files, retry_limit=0, may_skip=1)
     outcomes = run.outcomes()
     name = next(test for test in outcomes if test.endswith("test_it"))
     assert outcomes.pop(name) == kind.outcome.value, run[name]
@@ -383,7 +382,7 @@ def test_a_hostile_test_has_its_outcome_and_hurts_no_other(root, kind):
     assert kind.left in " ".join(run[name].attempts[0].left if run[name].attempts else ())
     readable(run)
     assert not processes_of(root), "nothing of it lives on"
-    assert time.monotonic() - started < SLOW, "it cost no more than its own deadline"
+    assert time.monotonic() - started < SLOW, "nobody waited for what hangs"
 
 
 # --- random scripts of behaviours ----------------------------------------------------------------
@@ -399,7 +398,7 @@ BEHAVIOURS = {
     "stop": ("pytest.exit('enough')", FAIL),
     "fork": ("os.fork()", PASS),
     "daemon": ("subprocess.Popen(['sleep', '1000'], start_new_session=True)", PASS),
-    "alarm": ("signal.signal(signal.SIGALRM, lambda *_: 1 / 0); signal.setitimer(0, 0.05)", PASS),
+    "alarm": ("signal.signal(signal.SIGALRM, lambda *_: 1 / 0); signal.setitimer(0, 300)", PASS),
     "thread": ("threading.Thread(target=time.sleep, args=(0.2,), daemon=True).start()", PASS),
 }
 
@@ -408,7 +407,7 @@ BEHAVIOURS = {
     max_examples=int(os.environ.get("HOSTILE_EXAMPLES", "12")),
     deadline=None,
     derandomize=True,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     scripts=st.lists(
@@ -430,9 +429,7 @@ def test_any_sequence_of_behaviours_has_the_outcomes_of_its_parts(tmp_path_facto
         )
         for place, kind in enumerate(script):
             expected[f"{name}::test_{place}"] = BEHAVIOURS[kind][1].value
-    run = gate.run(
-        root, files, lanes=gate.lanes(lanes), retry_limit=0, test_deadline=30.0, may_skip=100
-    )
+    run = gate.run(root, files, lanes=gate.lanes(lanes), retry_limit=0, may_skip=100)
     assert run.outcomes() == expected
     assert not run.results.collect_errors
     readable(run)

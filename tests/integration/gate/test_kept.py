@@ -112,7 +112,7 @@ def test_what_is_interrupted_changed_or_in_use(take, host, asked):
     thread = threading.Thread(target=other)
     with take() as mine:
         thread.start()
-        thread.join(120)
+        thread.join(900)
         ways = sorted(item.how.partition(" ")[0] for item in (mine, found["other"]))
         assert ways == ["kept,", "made"], "two that ask at once share one"
         assert not dead.exists(), "one that was interrupted is removed, not used"

@@ -84,7 +84,7 @@ SUITE = Suite(
     select="",
     environment={"FROM": "the suite"},
     requirements=("pytest==8.4.2",),
-    deadlines=Deadlines(test=30, shard=120, suite=120),
+    deadlines=Deadlines(test=300, shard=900, suite=900),
     demand=Demand(must_run=1, may_skip=1, flaky_budget=0),
     retries=3,
     trace=False,
@@ -436,7 +436,7 @@ def test_deadlines_nest_up_to_the_whole_gate(request_, host, console):
     gated = gate(replace(request_, deadline=0.1), host, console)
     assert gated.found.state is State.INFRA, "no environment within a second"
     assert "no end after 1 s" in gated.found.message
-    assert time.monotonic() - started < 60
+    assert time.monotonic() - started < 600, "not the half hour of an environment"
 
 
 def test_a_gate_waits_for_devices_no_longer_than_its_own_deadline(
@@ -637,11 +637,11 @@ def test_programs_share_the_gpus_of_a_machine_and_wait_for_none_forever(tmp_path
         third = once()
         assert third.returncode == State.INFRA.exit_code
         assert "0 of 1 devices came free within 0 s" in third.stderr
-        holders[0].communicate(timeout=30)
+        holders[0].communicate(timeout=240)
         again = once()
         assert again.stdout.strip() == holders[0].seen, "the lock ended with its program"
         environ["CUDA_VISIBLE_DEVICES"] = "1"
-        holders[1].communicate(timeout=30)
+        holders[1].communicate(timeout=240)
         masked = once()
         assert masked.stdout.strip() == "GPU-bbb2", "an inherited mask is never widened"
     finally:
@@ -748,7 +748,7 @@ def test_a_signal_ends_the_command_with_not_run_and_its_reports(tmp_path, interp
         if "The environment" in line:
             gate_.send_signal(number)
             break
-    said += gate_.communicate(timeout=60)[1]
+    said += gate_.communicate(timeout=240)[1]
     assert gate_.returncode == State.NOT_RUN.exit_code, said
     assert "interrupted: not begun: smoke; run the same command again" in said
     assert "gate smoke on" not in said

@@ -69,6 +69,8 @@ class LaneWork:
     bye: Bye | None = None
     was: LaneMode = LaneMode.FREE  # what it did when it had to be stopped
     cause: str = ""  # why it had to be
+    stacks: str = ""  # what it has written of them by now
+    grew: float = 0.0  # when that became more
     broken: bool = False  # because it broke the protocol
 
     def new_process(self, child: Child, number: int, now: float) -> None:

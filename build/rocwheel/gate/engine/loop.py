@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from rocwheel.process import Command
 
 TICK: Final = 0.05  # seconds between looks at deadlines
-DUMP_SECONDS: Final = 0.5  # for a stuck process to write its stacks
+DUMP_SECONDS: Final = 5.0  # for a stuck process to write its stacks, or not to
+DUMPED_SECONDS: Final = 0.5  # without another word: it has written them
 END_SECONDS: Final = 60.0  # for a worker to tear down and exit
 START_SECONDS: Final = 120.0  # for an interpreter with pytest to come up
 START_ATTEMPTS: Final = 2
@@ -319,7 +320,7 @@ class Engine:
                 self._dump(work, f"no start within {START_SECONDS:g} s")
             case LaneMode.ENDING if now - work.since > END_SECONDS:
                 self._dump(work, f"no exit within {END_SECONDS:g} s")
-            case LaneMode.DUMPING if now - work.since > DUMP_SECONDS:
+            case LaneMode.DUMPING if now - work.since > DUMP_SECONDS or self._dumped(work, now):
                 self._kill(work, work.cause)
             case LaneMode.KILLING if now - work.since > plan.kill_deadline:
                 self._abandon(work)
@@ -328,8 +329,16 @@ class Engine:
 
     def _dump(self, work: LaneWork, cause: str) -> None:
         work.was, work.cause = work.mode, cause
+        work.stacks, work.grew = "", self._system.clock()
         self._enter(work, LaneMode.DUMPING)
         work.process.dump()
+
+    def _dumped(self, work: LaneWork, now: float) -> bool:
+        """Whether a process has written its stacks: a busy machine begins with that late."""
+        stacks = work.process.stack()
+        if stacks != work.stacks:
+            work.stacks, work.grew = stacks, now
+        return bool(stacks) and now - work.grew > DUMPED_SECONDS
 
     def _kill(self, work: LaneWork, cause: str, *, broken: bool = False) -> None:
         if work.mode is not LaneMode.DUMPING:

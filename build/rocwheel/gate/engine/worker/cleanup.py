@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 DUMP_SIGNAL = 62  # a real-time signal that nothing else uses; stacks of all threads on request
 RECURSION, USER, IMPORT = "recursion limit", "user", "__import__"
-END_SECONDS = 1.0  # for a killed process to disappear
-ARGUMENTS_SECONDS = 0.1  # for a new program to have its arguments
+END_SECONDS = 10.0  # for killed processes to disappear
+ARGUMENTS_SECONDS = 5.0  # for a new program to have its arguments
 KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
 LIMITS = (
     (resource.RLIMIT_NOFILE, "open files"), (resource.RLIMIT_AS, "memory"),
@@ -158,7 +158,7 @@ class Leftovers:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
             for pid in started:
-                while _clock() < until and _alive(pid):
+                while _clock() < until and _stat(pid):
                     time.sleep(0.002)
             self._processes |= started
             if _clock() > until:
@@ -207,13 +207,17 @@ def _helpers() -> set[int]:
     return {pid for pid in pids if pid}
 
 
-def _alive(pid: int) -> bool:
-    """Whether a process still runs; one that waits for its parent to ask does not."""
+def _stat(pid: int) -> list[str]:
+    """What the kernel says of a process from its state on, proc_pid_stat(5); none of a dead one.
+
+    One that waits for its parent to ask is dead.
+    """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in "ZX"
+        return []
+    fields = text.rpartition(")")[2].split()
+    return [] if fields[0] in "ZX" else fields
 
 
 def _command_of(pid: int) -> str:
@@ -221,15 +225,17 @@ def _command_of(pid: int) -> str:
 
     A new program has none for an instant: descriptors are closed before its arguments are laid
     (`begin_new_exec` and `setup_arg_pages` in Linux's fs/exec.c), so whoever waited for that pipe
-    may look too early.
+    may look too early. Where they lie somewhere, and lie there still, what is empty stays empty.
     """
     until = _clock() + ARGUMENTS_SECONDS
-    while _alive(pid):
+    while fields := _stat(pid):
         try:
             text = Path(f"/proc/{pid}/cmdline").read_bytes()
             if command := text.replace(b"\0", b" ").decode(errors="backslashreplace").strip():
                 return command[:200]
-            if _clock() > until:
+            place = fields[45:47]  # arg_start and arg_end, 0 for who may not ask
+            is_laid = int(place[1]) > int(place[0]) and _stat(pid)[45:47] == place
+            if is_laid or _clock() > until:
                 name = Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace")
                 return f"[{name.strip()}]"
         except OSError:
