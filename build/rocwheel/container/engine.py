@@ -29,7 +29,7 @@ CLIENT_ENV: Final = {
         "XDG_DATA_HOME", "XDG_RUNTIME_DIR",
     ),
 }  # fmt: skip
-ANSWER_SECONDS: Final = 20.0
+ANSWER_SECONDS: Final = 60.0
 ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 INSTALL: Final = {
     "docker": "install it (Debian and Ubuntu: docker.io), or use --executor=host",

@@ -165,7 +165,7 @@ class Container:
         if self._first is not None:  # the engine tells the client of an exec first
             with suppress(subprocess.TimeoutExpired):
                 if "is not running" in said or "no such container" in said.lower() or status == 137:  # noqa: PLR2004
-                    self._first.wait(2.0)
+                    self._first.wait(END_SECONDS)
         if not self.alive:
             raise HostError(
                 f"{self.spec.engine.kind.value}: the container {self.spec.name} ended under us",

@@ -30,7 +30,7 @@ REFUSALS: Final = {BAD_REQUEST, PRECONDITION_FAILED, NOT_IMPLEMENTED}
 OTHER_ETAG: Final = "0" * 32
 # RFC 9110 8.8.3, and what Ceph's RGW takes: https://github.com/slatedb/slatedb/issues/1818
 QUOTED, BARE = '"{}"', "{}"
-TRIES: Final = 3  # where others try at the same time, and each write gives another ETag
+TRIES: Final = 30  # where others try at the same time, and each write gives another ETag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +144,21 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
 
 
 def _spelling(bucket: Bucket, key: str, accepted: Callable[[str], bool]) -> str:
-    """The spelling in which this condition is kept, "" when there is none."""
+    """The spelling in which this condition is kept, "" when there is none.
+
+    An ETag that is refused and is still the object's is refused for good; one that another writer
+    replaced meanwhile says nothing.
+    """
     for spelling in (QUOTED, BARE):
         if accepted(spelling.format(OTHER_ETAG)):
             continue
+        refused = ""
         for _ in range(TRIES):
             found = bucket.head(key)
-            if found and accepted(spelling.format(found[0].etag)):
+            if not found or found[0].etag == refused:
+                break
+            refused = found[0].etag
+            if accepted(spelling.format(refused)):
                 return spelling
     return ""
 

@@ -62,7 +62,7 @@ def sh(script: str, **settings) -> Command:
     return Command(argv=("sh", "-c", script), **settings)
 
 
-def gone(engine, name: str, seconds: float = 15.0) -> bool:
+def gone(engine, name: str, seconds: float = 240.0) -> bool:
     until = time.monotonic() + seconds
     while name in engine.containers():
         if time.monotonic() > until:
@@ -142,19 +142,27 @@ def test_an_interrupted_command_ends_inside_too(spec, host, engine):
         assert "sleep 302" not in left
 
 
+def said(file: Path, text: str) -> None:
+    """Wait until a process has said something."""
+    until = time.monotonic() + 240
+    while text not in file.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
 def test_a_started_process_is_signalled_by_its_group(spec, host, tmp_path):
     with container.running(spec, runner=host) as running, (tmp_path / "out").open("wb") as out:
         process = running.start(
-            sh("trap 'echo got; exit 7' USR1; while :; do sleep 0.1; done"), output=out
+            sh("trap 'echo got; exit 7' USR1; echo one; while :; do sleep 0.1; done"), output=out
         )
-        time.sleep(0.5)
+        said(tmp_path / "out", "one\n")
         assert process.poll() is None
         process.signal(signal.SIGUSR1)
-        assert process.wait(10) == 7
-        hung = running.start(sh("sleep 300"), output=out)
-        time.sleep(0.3)
+        assert process.wait(240) == 7
+        hung = running.start(sh("echo two; exec sleep 900"), output=out)
+        said(tmp_path / "out", "two\n")
         hung.signal(signal.SIGKILL)
-        assert hung.wait(10) == -signal.SIGKILL
+        assert hung.wait(240) == -signal.SIGKILL
     assert "got\n" in (tmp_path / "out").read_text()
 
 
@@ -172,7 +180,7 @@ def test_descriptors_reach_a_python_inside(spec, host, tmp_path):
         os.close(from_write)
         os.write(to_write, b"hello")
         assert os.read(from_read, 100) == b"HELLO"
-        assert process.wait(10) == 0
+        assert process.wait(240) == 0
     os.close(to_write)
     os.close(from_read)
     assert (tmp_path / "out").read_text() == "talk\n"
@@ -219,13 +227,13 @@ with container.running(spec, runner=HostRunner(dict({ {**os.environ, **engine.en
 @pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "SIGKILL", "client"])
 def test_however_we_end_the_container_ends(how, spec, host, engine, tmp_path):
     stranger = f"stranger-{spec.run}"
-    engine("run", "--detach", "--network=none", "--name", stranger, BASE, "sleep", "100")
+    engine("run", "--detach", "--network=none", "--name", stranger, BASE, "sleep", "1000")
     try:
         (tmp_path / "data").chmod(0o777)
         child = start_child(spec, engine)
         assert child.stdout.readline() == "starting\n"
         assert child.stdout.readline() == "up\n", child.communicate()[1]
-        until = time.monotonic() + 10
+        until = time.monotonic() + 240
         while not (tmp_path / "data" / "begun").exists():
             assert time.monotonic() < until
             time.sleep(0.05)
@@ -236,9 +244,9 @@ def test_however_we_end_the_container_ends(how, spec, host, engine, tmp_path):
             os.kill(client, signal.SIGKILL)
         else:
             child.send_signal(getattr(signal, how))
-        child.communicate(timeout=40)
+        child.communicate(timeout=240)
         assert gone(engine, spec.name)
-        until = time.monotonic() + 5
+        until = time.monotonic() + 240
         while clients := processes(spec.name):
             assert time.monotonic() < until, [command_line(pid) for pid in clients]
             time.sleep(0.1)
@@ -302,19 +310,27 @@ def test_a_kept_container_serves_the_next_turn_and_ends_when_it_was_idle(spec, a
             assert other.spec.name != first.name
         engine.remove(other.spec.name)
         os.utime(second.folder / "alive", (0, 0))
-        assert gone(engine, first.name, 20.0)
+        assert gone(engine, first.name)
     finally:
         for name in engine.containers():
             if name.startswith("rocwheel-kept-"):
                 engine.remove(name)
 
 
-def test_a_container_that_is_removed_under_us_is_one_error(spec, host, engine):
+def test_a_container_that_is_removed_under_us_is_one_error(spec, host, engine, tmp_path):
+    (tmp_path / "data").chmod(0o777)
+
+    def kill() -> None:
+        until = time.monotonic() + 240
+        while not (tmp_path / "data" / "begun").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        engine("kill", spec.name)
+
     with container.running(spec, runner=host) as running:
-        killer = threading.Timer(0.7, lambda: engine("kill", spec.name))
+        killer = threading.Thread(target=kill)
         killer.start()
         with pytest.raises(HostError, match="ended under us"):
-            running.run(sh("sleep 60"))
+            running.run(sh("touch /data/begun; sleep 900"))
         killer.join()
 
 
