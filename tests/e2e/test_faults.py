@@ -192,7 +192,7 @@ def test_every_kind_of_rocm_source_gives_the_same_wheels(demo, world, source):
 
 def test_two_runs_at_once_share_one_cache_and_one_wheelhouse(world):
     both = [world.start("--json", *world.arguments) for _ in range(2)]
-    ended = [process.communicate(timeout=300) for process in both]
+    ended = [process.communicate(timeout=500) for process in both]
     assert [process.returncode for process in both] == [0, 0], (
         ended[0][1][-1500:] + ended[1][1][-1500:]
     )
@@ -203,13 +203,13 @@ def test_two_runs_at_once_share_one_cache_and_one_wheelhouse(world):
 
 
 def slow_compiler(folder: Path) -> Path:
-    """A clang that takes a minute when it compiles something."""
+    """A clang that takes a quarter of an hour when it compiles something."""
     folder.mkdir()
     (folder / "sleep").symlink_to("/bin/sleep")
     for name in ("clang", "clang++"):
         script = folder / name
         script.write_text(
-            f'#!/bin/sh\ncase "$*" in *" -c "*) {folder}/sleep 60;; esac\n'
+            f'#!/bin/sh\ncase "$*" in *" -c "*) {folder}/sleep 900;; esac\n'
             f'exec /usr/bin/{name}-19 "$@"\n'
         )
         script.chmod(0o755)
@@ -225,7 +225,7 @@ def test_ctrl_c_while_bazel_compiles_leaves_no_process_and_no_wheel(demo, tmp_pa
     process = world.start(*arguments(shared, WORKSPACE), f"--compiler-path={compiler}")
     wait_for(lambda: compiling(world), process)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 130
     lines = err.splitlines()
     assert lines[-2] == "error: interrupted"
@@ -234,10 +234,10 @@ def test_ctrl_c_while_bazel_compiles_leaves_no_process_and_no_wheel(demo, tmp_pa
 
 
 def compiling(world: World) -> bool:
-    return any("slow/sleep 60" in line for line in world.processes())
+    return any("slow/sleep 900" in line for line in world.processes())
 
 
-def wait_for(condition, process, seconds=90) -> None:
+def wait_for(condition, process, seconds=300) -> None:
     for _ in range(seconds * 5):
         if condition():
             return
@@ -246,13 +246,14 @@ def wait_for(condition, process, seconds=90) -> None:
     raise AssertionError("it did not happen in time")
 
 
-@pytest.mark.parametrize("seconds", [0.4, 1.0, 1.6, 2.2, 2.8, 3.4])
+@pytest.mark.parametrize("seconds", [0.0, 0.6, 1.2, 1.8, 2.4, 3.0])
 def test_ctrl_c_at_any_moment_keeps_the_wheelhouse_whole_and_the_next_run_finishes(world, seconds):
     process = world.start(*world.arguments)
+    assert process.stderr.readline()  # before that Python may not be up
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode in (0, 130, -2), err[-2000:]  # -2: before Python was up
+    _, err = process.communicate(timeout=240)
+    assert process.returncode in (0, 130), err[-2000:]
     assert world.unfinished() == []
     again = world.run(*world.arguments)
     assert again.returncode == 0, again.stderr[-2000:]

@@ -82,7 +82,7 @@ def refused(tmp_path, server, checkout):
             },
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=400,
             check=False,
         )
 
@@ -151,7 +151,7 @@ def test_dev_takes_the_environments_own_python(tmp_path, venv, checkout):
         [sys.executable, str(checkout / "build" / "ci_build"), "dev", f"--environment={venv}",
          *BUILD[1:], "--jax-version=0.10.2", "--dry-run"],
         cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
     assert done.returncode == 0, done.stderr
@@ -208,7 +208,7 @@ def test_a_relative_path_of_bazel_starts_where_one_stands(tmp_path, checkout):
         [sys.executable, str(checkout / "build" / "ci_build"), *BUILD, "--dry-run", "--json",
          "--bazel-path=tools/bazel"],
         cwd=tmp_path, env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
-        capture_output=True, text=True, timeout=120, check=True,
+        capture_output=True, text=True, timeout=400, check=True,
     )  # fmt: skip
     assert str(bazel) in "\n".join(json.loads(done.stdout)["plan"])
 
@@ -237,7 +237,7 @@ def test_a_dry_run_warns_as_a_real_run_does(tmp_path, checkout, server):
     said = []
     for more in ((), ("--dry-run",)):
         done = subprocess.run(
-            [*line, *more], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120,
+            [*line, *more], cwd=tmp_path, env=env, capture_output=True, text=True, timeout=400,
             check=False,
         )  # fmt: skip
         said.append([text for text in done.stderr.splitlines() if text.startswith("warning: ")])

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc", "dockerd", "docker-registry", "mmdebstrap"),
     pytest.mark.slow,
     pytest.mark.xdist_group("containers"),
-    pytest.mark.timeout(900),
+    pytest.mark.timeout(1800),
 ]
 
 REPOSITORY = "rocwheel/miniature"
@@ -81,9 +81,9 @@ class Images:
         """Every tag of a repository with the digest that it names."""
         base = f"http://{self.registry}/v2/{repository}"
         found = {}
-        for tag in requests.get(f"{base}/tags/list", timeout=10).json().get("tags") or ():
+        for tag in requests.get(f"{base}/tags/list", timeout=240).json().get("tags") or ():
             accept = {"Accept": "application/vnd.docker.distribution.manifest.v2+json"}
-            answer = requests.get(f"{base}/manifests/{tag}", headers=accept, timeout=10)
+            answer = requests.get(f"{base}/manifests/{tag}", headers=accept, timeout=240)
             found[tag] = f"sha256:{hashlib.sha256(answer.content).hexdigest()}"
         return found
 
@@ -131,7 +131,7 @@ def test_an_image_that_nobody_tried_is_not_pushed(images, untested):
     assert untested["new"] is True
     refused = said(images.make(f"--push={images.registry}"), status=9)
     assert "miniature: never ran in this image" in refused["error"]["message"]
-    assert requests.get(f"http://{images.registry}/v2/_catalog", timeout=10).json() == {
+    assert requests.get(f"http://{images.registry}/v2/_catalog", timeout=240).json() == {
         "repositories": []
     }
 

@@ -41,7 +41,7 @@ def served(shop, tmp_path):
 
 
 def read(url):
-    with urllib.request.urlopen(url, timeout=20) as answer:
+    with urllib.request.urlopen(url, timeout=240) as answer:
         return answer.read().decode()
 
 
@@ -59,7 +59,7 @@ def test_the_line_that_serve_prints_can_be_pasted(served, tmp_path):
     words.remove("--extra-index-url")
     target += ["--python-version", "3.11", "--only-binary=:all:"]
     subprocess.run(
-        [sys.executable, "-m", *words, *target], check=True, capture_output=True, timeout=120
+        [sys.executable, "-m", *words, *target], check=True, capture_output=True, timeout=400
     )
     assert list((tmp_path / "in").glob("jax_rocm7_plugin*"))
 
@@ -84,7 +84,7 @@ def test_the_root_is_a_page_and_no_page_names_a_folder(served):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_serve_with_a_sentence(served, number):
     served.send_signal(number)
-    _, err = served.communicate(timeout=20)
+    _, err = served.communicate(timeout=240)
     assert re.fullmatch(r"stopped: http://\S+ is not served any more\n", err)
     assert served.returncode == 0
 

@@ -75,7 +75,7 @@ class Terminal:
 
     def until(self, typed, pattern):
         os.write(self.descriptor, typed.encode())
-        seen, deadline = "", time.monotonic() + 60
+        seen, deadline = "", time.monotonic() + 240
         while not re.search(pattern, seen):
             ready, _, _ = select.select([self.descriptor], [], [], deadline - time.monotonic())
             assert ready, f"{typed!r}: {pattern!r} did not come: {seen!r}"
@@ -103,7 +103,7 @@ def test_fish_completes_a_line(place):
     script += [f"complete -C '{typed}'; echo --" for typed in LINES]
     done = subprocess.run(
         ["fish", "--no-config", "-c", "\n".join(script)],
-        cwd=place, env=environment(place), capture_output=True, text=True, check=True, timeout=120,
+        cwd=place, env=environment(place), capture_output=True, text=True, check=True, timeout=400,
     )  # fmt: skip
     said = [part.split() for part in done.stdout.split("--\n")]
     for (typed, added), answers in zip(LINES.items(), said, strict=False):

@@ -53,22 +53,23 @@ def test_a_bug_in_a_listener_stays_a_bug(runner):
 def started():
     children = []
 
-    def start(code):
-        child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    def start(code, **options):
+        child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True, **options)
         children.append(child)
         return child
 
     yield start
     for child in children:
-        child.kill()
-        child.wait()
+        with child:
+            child.kill()
 
 
 def test_rest_is_told_once_and_ends_in_an_error(started, monkeypatch):
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.05)
     told = []
-    child = started("import time; time.sleep(60)")
-    time.sleep(0.5)  # it has started: from now on it uses no CPU time
+    child = started("import time; print(1, flush=True); time.sleep(600)", stdout=subprocess.PIPE)
+    assert child.stdout.readline()  # it has started
+    monkeypatch.setattr(watch, "_cpu_ticks", lambda _: 7)  # and uses no more CPU time
     with pytest.raises(watch.StuckError):
         watch.wait(
             child, timeout=None, last=lambda: 0.0, quiet=told.append,
@@ -79,12 +80,25 @@ def test_rest_is_told_once_and_ends_in_an_error(started, monkeypatch):
 
 def test_who_works_or_prints_does_not_rest(started, monkeypatch):
     monkeypatch.setattr(watch, "POLL_SECONDS", 0.05)
-    told = []
-    busy = started("import time\nend = time.time() + 1.5\nwhile time.time() < end: pass")
-    watch.wait(busy, timeout=None, last=lambda: 0.0, quiet=told.append, quiet_seconds=0.8)
-    talking = started("import time; time.sleep(1.5)")
-    watch.wait(talking, timeout=None, last=time.monotonic, quiet=told.append, quiet_seconds=0.5)
+    told, looks = [], iter(range(10**9))
+    sleeping = "import time; time.sleep(1)"
+    with monkeypatch.context() as patch:
+        patch.setattr(watch, "_cpu_ticks", lambda _: next(looks))
+        watch.wait(
+            started(sleeping), timeout=None, last=lambda: 0.0, quiet=told.append, quiet_seconds=0.05
+        )
+    talking = started(sleeping)
+    watch.wait(talking, timeout=None, last=time.monotonic, quiet=told.append, quiet_seconds=0.05)
     assert told == []
+
+
+def test_a_process_that_works_has_ever_more_cpu_time(started):
+    busy = started("while True: pass")
+    before = watch._cpu_ticks(busy.pid)
+    end = time.monotonic() + 240
+    while watch._cpu_ticks(busy.pid) <= before:
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_a_runner_says_which_command_rests(monkeypatch):

@@ -155,7 +155,7 @@ def test_an_index_of_images_stands_for_the_one_for_this_architecture(image, addr
                 body = documents.get(self.path.rpartition("/")[2])
                 if body is None:
                     through = requests.get(
-                        f"http://{address}{self.path}", headers=dict(self.headers), timeout=30
+                        f"http://{address}{self.path}", headers=dict(self.headers), timeout=240
                     )
                     body, kind = through.content, through.headers["Content-Type"]
                 else:
@@ -227,7 +227,7 @@ class Failing(http.server.BaseHTTPRequestHandler):
             return
         answer = requests.request(
             self.command, f"http://{self.target}{self.path}", data=body, allow_redirects=False,
-            headers={k: v for k, v in self.headers.items() if k.lower() not in {"content-length", "transfer-encoding"}}, timeout=30,
+            headers={k: v for k, v in self.headers.items() if k.lower() not in {"content-length", "transfer-encoding"}}, timeout=240,
         )  # fmt: skip
         self.send_response(answer.status_code)
         for name, value in answer.headers.items():

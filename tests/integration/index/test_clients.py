@@ -64,7 +64,7 @@ class Client:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "UV_"))}
         return subprocess.run(
             [*self.argv, *arguments], env={**clean, **self.env}, text=True, capture_output=True,
-            check=False, timeout=120,
+            check=False, timeout=400,
         )  # fmt: skip
 
 
@@ -469,7 +469,7 @@ def test_serve_tells_where_it_serves_and_ends_on_a_signal(tmp_path, console) -> 
                 assert answer.status == 200
         finally:
             process.terminate()
-        assert process.wait(20) == 0, "who ends a server is done with it"
+        assert process.wait(240) == 0, "who ends a server is done with it"
 
 
 def test_serve_on_a_taken_port_is_two_lines(shop, tmp_path, capsys) -> None:

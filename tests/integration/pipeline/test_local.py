@@ -25,7 +25,7 @@ from rocwheel.pipeline import standing
 from rocwheel.store import open_store
 from rocwheel.verdict import State
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 KILLS = int(os.environ.get("NIGHT_KILLS", "2"))  # 30 in the whole campaign
 
 
@@ -256,16 +256,16 @@ def test_a_clock_a_day_off_is_refused_by_the_plan_and_the_machines_fault_in_a_ce
 
 def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
     world.plan("one", check=True)
-    world.script(gate={"*": "sleep:30"})
+    world.script(gate={"*": "sleep:900"})
     process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
     wait_for(world, "gate.jax.gfx90a.3.12.smoke")
     os.kill(process.pid, signal.SIGINT)
-    time.sleep(0.5)
+    asked = "may end, nothing new begins; Ctrl-C again stops at once"
+    assert any(asked in line for line in process.stderr)
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=240)
     assert process.returncode == 130
     assert "go on with: nightly run one" in err
-    assert "may end, nothing new begins; Ctrl-C again stops at once" in err
     assert not alive(world)
     world.script()
     done = world.local("one")
@@ -292,10 +292,12 @@ def test_killed_at_random_moments_no_attempt_is_lost_and_the_night_ends_green(wo
             [item.number for item in items] == list(range(1, len(items) + 1))
             for items in book.attempts.values()
         ), seen
+    assert not alive(world), "what a killed engine left tells its end by itself"
+    book = Nights(open_store(world.store)).book("one")
     for cell in book.plan.cells:
         if book.attempts.get(cell.name) and not settled_pass(world, cell.name):
             world.nightly("retry", "one", cell.name, "--reason=killed", check=True)
-    done = world.local("one", timeout=400)
+    done = world.local("one")
     assert done.code == 0, done.err
     assert released(world)
     book = Nights(open_store(world.store)).book("one")
@@ -315,7 +317,7 @@ def program() -> str:
     return PROGRAM
 
 
-def wait_for(world: World, cell: str, seconds: float = 120) -> None:
+def wait_for(world: World, cell: str, seconds: float = 600) -> None:
     deadline = time.monotonic() + seconds
     folder = world.folder / "store" / "_rocwheel" / "nights" / "one" / "cells" / cell
     while not folder.exists():
@@ -325,7 +327,7 @@ def wait_for(world: World, cell: str, seconds: float = 120) -> None:
 
 def alive(world: World) -> list[str]:
     """Processes that still work in this world; a cell may need a moment to go."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         found = []
         for entry in Path("/proc").iterdir():

