@@ -74,7 +74,7 @@ class World:
     def run(self, *arguments: str, **env: str) -> Done:
         started = time.monotonic()
         process = self.start(*arguments, **env)
-        out, err = process.communicate(timeout=900)
+        out, err = process.communicate(timeout=1700)
         return Done(process.returncode, out, err, time.monotonic() - started)
 
     def unfinished(self) -> list[str]:

@@ -29,7 +29,7 @@ from support.s3 import program
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc", "nginx", *slurm.PROGRAMS),
     pytest.mark.slow,
-    pytest.mark.timeout(2400),
+    pytest.mark.timeout(3600),
     pytest.mark.xdist_group("demo"),
 ]
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

@@ -36,7 +36,7 @@ def execute(blocks, folder, env):
     for block in blocks:
         done = subprocess.run(
             ["bash", "-e", "-u", "-c", "\n".join(block.commands)],
-            cwd=folder, env=env, capture_output=True, text=True, timeout=400, check=False,
+            cwd=folder, env=env, capture_output=True, text=True, timeout=1700, check=False,
         )  # fmt: skip
         assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr[-3000:]}"
 

@@ -60,7 +60,7 @@ class Images:
             capture_output=True,
             text=True,
             check=False,
-            timeout=600,
+            timeout=1700,
         )
 
     def make(self, *more, python: str = "3.11", ci: Path | None = None):

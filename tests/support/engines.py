@@ -82,7 +82,7 @@ def base_tarball() -> Path:
                 ["mmdebstrap", *options, str(scratch), "http://deb.debian.org/debian"],
                 check=True,
                 capture_output=True,
-                timeout=500,
+                timeout=1700,
             )
             scratch.rename(target)
     return target
@@ -212,7 +212,7 @@ def build_builder(engine: TestEngine) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=900,
+        timeout=1700,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     return done.stdout.strip()
