@@ -25,7 +25,7 @@ class RocwheelError(Exception):
 
 
 class ConfigError(RocwheelError):
-    """An option, a YAML file or a family that cannot be right."""
+    """An option, a path, a YAML file or a family that cannot be right."""
 
     exit_code = 3
     kind = "config"
@@ -46,7 +46,7 @@ class CommandError(RocwheelError):
 
 
 class WheelError(RocwheelError):
-    """A wheel that is missing, doubled, malformed or breaks a rule."""
+    """A wheel that a set lacks or has twice, that is malformed or breaks a rule."""
 
     exit_code = 6
     kind = "wheel"

@@ -65,6 +65,18 @@ def test_a_mistake_is_told_with_its_remedy(tmp_path, arguments, code, said):
     assert len(done.stderr.splitlines()) == 2
 
 
+@pytest.mark.parametrize("where", ["--wheels-only", "--quiet"])
+def test_the_demo_refuses_a_wheelhouse_that_cannot_be_before_it_does_anything(tmp_path, where):
+    (tmp_path / "file").touch()
+    done = run("demo", "--wheelhouse=file", where, cwd=tmp_path)
+    assert done.returncode == 8
+    assert done.stderr.splitlines() == [
+        f"error: {tmp_path}/file: File exists",
+        "hint:  choose a folder you can write: --wheelhouse DIR",
+    ]
+    assert {path.name for path in tmp_path.iterdir()} <= {"file", ".cache"}
+
+
 def test_an_unknown_command_with_json_is_a_document(tmp_path):
     for arguments in (("frob", "--json"), ("--json", "frob")):
         error = json.loads(run(*arguments, cwd=tmp_path).stdout)["error"]

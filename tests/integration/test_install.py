@@ -118,6 +118,7 @@ def try_everything(bin_folder, cwd, commit, *start):
     said = run(*program, "--version", cwd=cwd).stdout
     assert said == f"rocwheel {__version__} ({commit[:12]})\n"
     run(bin_folder / "python", "-c", HELP, *COMMANDS, cwd=cwd)  # imports every command's module
+    run(bin_folder / "python", "-m", "pip", "--version", cwd=cwd)  # which uv brings nobody
     listed = json.loads(run(*program, "gate", "list", "--json", cwd=cwd).stdout)
     assert {"smoke", "unit"} <= {suite["suite"] for suite in listed["suites"]}
     plan = run(

@@ -505,6 +505,20 @@ def test_a_url_that_is_no_store_is_refused(url: str) -> None:
         open_store(url)
 
 
+@pytest.mark.parametrize("name", ["file", "/proc/nowhere"])
+def test_a_folder_that_cannot_be_made_is_no_missing_object(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    store = open_store((tmp_path / name).as_uri())
+    for write in (
+        lambda: store.create("key", b"x", headers=HEADERS),
+        lambda: store.replace("key", b"x", previous=None, headers=HEADERS),
+    ):
+        with pytest.raises(StoreError, match="this folder cannot be made") as refused:
+            write()
+        assert not isinstance(refused.value, ObjectMissingError)
+        assert "--store" in refused.value.hint
+
+
 def test_a_key_cannot_leave_the_folder(tmp_path: Path) -> None:
     store = open_store((tmp_path / "in").as_uri())
     for key in ("../out", "a/../../out", "/etc/passwd", "a//b", ".rocwheel/lock", "a/"):

@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 
 from rocwheel import demo as job
-from rocwheel import dist, housekeeping
+from rocwheel import dist, housekeeping, wheelhouse
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, given_words, option
 from rocwheel.cli.dist import request_from
@@ -54,6 +54,8 @@ def demo(app: App, options: DemoOptions) -> None:
     if options.dry_run:
         app.emit_plan(job.dry_run(base, runner=app.runner, console=app.console))
         return
+    with wheelhouse.assembling(base.wheelhouse):
+        pass  # what cannot be written is told now, not when the wheels are there
     root = os.geteuid() == 0
     job.install_packages(runner=app.runner, console=app.console, root=root)
     with housekeeping.using(base.cache):

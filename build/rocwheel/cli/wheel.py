@@ -16,7 +16,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.options import listed
 from rocwheel.cli.page_file import page_path, write_page
-from rocwheel.errors import WheelError
+from rocwheel.errors import ConfigError, WheelError
 from rocwheel.model import gfx_target
 from rocwheel.wheel import diff_page, rename, show
 from rocwheel.wheel import inspect as inspection
@@ -64,14 +64,17 @@ class WheelsOptions:
     wheels: tuple[Path, ...]
 
     def paths(self, app: App) -> list[Path]:
-        """The paths of the wheels, below the working directory. Raises WheelError."""
+        """The paths of the wheels, below the working directory. Raises ConfigError."""
         return [_there(app.cwd / path) for path in self.wheels]
 
 
 def _there(path: Path) -> Path:
-    """A path that was named, if there is something. Raises WheelError."""
+    """A path that was named, if there is something. Raises ConfigError.
+
+    A misspelt path says nothing about a wheel, so it has not the exit code of a wheel that is bad.
+    """
     if not os.path.exists(path):  # noqa: PTH110 - Path.exists() raises for a name too long
-        raise WheelError(f"{path}: No such file or directory", hint="name an existing wheel")
+        raise ConfigError(f"{path}: No such file or directory", hint="name an existing wheel")
     return path
 
 

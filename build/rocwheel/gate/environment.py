@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from rocwheel import files
 from rocwheel.console import Console
-from rocwheel.errors import CommandError, WheelError
+from rocwheel.errors import CommandError, ConfigError, WheelError
 from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
 from rocwheel.host.machine import Interpreter
 from rocwheel.manifest import Manifest
@@ -82,9 +82,12 @@ def of_manifest(
 
 
 def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
-    """The wheels in a folder without a manifest. Raises WheelError when none is for `python`."""
+    """The wheels in a folder without a manifest.
+
+    Raises WheelError when none is for `python`, ConfigError when there is no such folder.
+    """
     if not folder.is_dir():
-        raise WheelError(f"{folder}: no such folder", hint="check --wheels")
+        raise ConfigError(f"{folder}: no such folder", hint="check --wheels")
     found = []
     for path in sorted(folder.glob("*.whl")):
         project, version, _, tags = parse_wheel_filename(path.name)

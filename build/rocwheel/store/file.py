@@ -252,10 +252,20 @@ class FileStore:
         self._refuse_folder(key)
         self._path(key).parent.mkdir(parents=True, exist_ok=True)
 
+    def _make(self) -> None:
+        """Make the folder of the store, where there is none. Raises OSError, StoreError."""
+        try:
+            (self.root / OURS).mkdir(parents=True, exist_ok=True)
+        except (FileNotFoundError, NotADirectoryError, FileExistsError) as exc:
+            raise StoreError(
+                f"{self.url}: this folder cannot be made: {exc.strerror}",
+                hint="check --store: a folder that is there, or can be made",
+            ) from exc
+
     @contextmanager
     def _scratch(self, key: str) -> Iterator[Path]:
         with self._translated(key):
-            (self.root / OURS).mkdir(parents=True, exist_ok=True)
+            self._make()
             path = self.root / OURS / f"{uuid.uuid4().hex}.part"
             try:
                 yield path

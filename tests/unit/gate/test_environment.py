@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.wheelset import make_set
 
-from rocwheel.errors import WheelError
+from rocwheel.errors import ConfigError, WheelError
 from rocwheel.gate import environment
 from rocwheel.gate.environment import WheelsUnderTest, WheelUnderTest
 from rocwheel.host.machine import Interpreter
@@ -42,7 +42,7 @@ def test_a_folder_of_wheels_needs_no_manifest(tmp_path):
     assert all(wheel.url.startswith("file:///") for wheel in wheels.wheels)
     with pytest.raises(WheelError, match=r"0 plugin wheels for CPython 3\.13"):
         environment.of_folder(tmp_path, PythonVersion.parse("3.13"))
-    with pytest.raises(WheelError, match="no such folder"):
+    with pytest.raises(ConfigError, match="no such folder"):
         environment.of_folder(tmp_path / "nowhere", PYTHON)
 
 
