@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -38,6 +38,7 @@ class TestEngine:
 
     kind: str
     env: dict[str, str] = field(default_factory=dict)
+    daemon: int = 0  # process id, where there is one
 
     def __call__(self, *arguments: str, check: bool = True, **settings) -> str:
         done = subprocess.run(
@@ -89,50 +90,60 @@ def base_tarball() -> Path:
 
 
 @contextmanager
-def docker(home: Path | None = None) -> Iterator[TestEngine]:
-    """A Docker daemon of our own; with `home` one that has nothing but what lies there."""
+def docker(
+    home: Path | None = None, *, run: Path | None = None, room: str = ""
+) -> Iterator[TestEngine]:
+    """A Docker daemon of our own; with `home` one that has nothing but what lies there.
+
+    A daemon that is killed leaves what only the next one with the same `run` clears away. With
+    `room` its storage is in memory, as large as that, and gone with it.
+    """
     home = home or folder() / "docker"
     home.mkdir(parents=True, exist_ok=True)
-    with home.with_suffix(".lock").open("w") as lock, tempfile.TemporaryDirectory() as run:
+    with ExitStack() as stack:
+        lock = stack.enter_context(home.with_suffix(".lock").open("w"))
         fcntl.flock(lock, fcntl.LOCK_EX)
-        socket = Path(run) / "docker.sock"
-        Path(run).chmod(0o755)
-        with (Path(run) / "log").open("wb") as log:
-            daemon = subprocess.Popen(
-                [
-                    *DIES_WITH_US,
-                    *("dockerd", "--host", f"unix://{socket}", "--data-root", str(home)),
-                    *("--exec-root", f"{run}/exec", "--pidfile", f"{run}/pid"),
-                    *("--bridge=none", "--iptables=false", "--ip-forward=false"),
-                ],
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                env={**os.environ, "PATH": f"{SYSTEM}:{os.environ['PATH']}"},
+        run = run or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        run.chmod(0o755)
+        log = stack.enter_context((run / "log").open("wb"))
+        small = f'mount -t tmpfs -o size={room} tmpfs "$0" && exec "$@"'
+        daemon = subprocess.Popen(
+            [
+                *DIES_WITH_US,
+                *(("unshare", "--mount", "sh", "-c", small, str(home)) if room else ()),
+                *("dockerd", "--host", f"unix://{run}/docker.sock", "--data-root", str(home)),
+                *("--exec-root", f"{run}/exec", "--pidfile", f"{run}/pid"),
+                *("--bridge=none", "--iptables=false", "--ip-forward=false"),
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "PATH": f"{SYSTEM}:{os.environ['PATH']}"},
+        )
+        try:
+            engine = TestEngine(
+                kind="docker",
+                env={
+                    "DOCKER_HOST": f"unix://{run}/docker.sock",
+                    "DOCKER_BUILDKIT": "1",
+                    "PATH": f"{SYSTEM}:{os.environ['PATH']}",
+                },
+                daemon=daemon.pid,
             )
-            try:
-                engine = TestEngine(
-                    kind="docker",
-                    env={
-                        "DOCKER_HOST": f"unix://{socket}",
-                        "DOCKER_BUILDKIT": "1",
-                        "PATH": f"{SYSTEM}:{os.environ['PATH']}",
-                    },
-                )
-                until = time.monotonic() + 240
-                while not engine("version", "--format", "{{.Server.Version}}", check=False):
-                    assert daemon.poll() is None, (Path(run) / "log").read_text()[-2000:]
-                    assert time.monotonic() < until, "dockerd does not answer"
-                    time.sleep(0.2)
-                socket.chmod(0o666)  # for builds as an ordinary user
-                yield engine
-            finally:
-                daemon.terminate()
-                with suppress(subprocess.TimeoutExpired):
-                    daemon.wait(30)
-                if daemon.poll() is None:
-                    os.killpg(daemon.pid, signal.SIGKILL)
-                    daemon.wait()
+            until = time.monotonic() + 240
+            while not engine("version", "--format", "{{.Server.Version}}", check=False):
+                assert daemon.poll() is None, (run / "log").read_text()[-2000:]
+                assert time.monotonic() < until, "dockerd does not answer"
+                time.sleep(0.2)
+            (run / "docker.sock").chmod(0o666)  # for builds as an ordinary user
+            yield engine
+        finally:
+            daemon.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                daemon.wait(30)
+            if daemon.poll() is None:
+                os.killpg(daemon.pid, signal.SIGKILL)
+                daemon.wait()
 
 
 @contextmanager

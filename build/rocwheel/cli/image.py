@@ -169,6 +169,7 @@ def _pushed(
 ) -> dict[str, object]:
     if not options.push:
         return {}
+    building.refuse_heavy(made, rocm=options.with_rocm)
     remote, sent = registry.push(
         made.image,
         f"{options.push}/{made.inputs.recipe.repository}",
@@ -204,7 +205,7 @@ def _searched(
     app: App, inputs: recipe.ImageInputs, engine: container.ContainerEngine
 ) -> registry.RemoteImage:
     registries = recipe.load(app.home.ci / "images.yaml").registries
-    remote = registry.find(inputs, registries, environ=app.environ)
+    remote = registry.find(inputs, registries, environ=app.environ, console=app.console)
     if remote is None:
         raise HostError(
             f"{inputs.reference}: neither {engine.kind.value} nor a registry has it",

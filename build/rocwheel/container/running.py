@@ -34,6 +34,13 @@ CGROUPS: Final = (
 # What a shell and the engines say of a program that is not there:
 # https://docs.docker.com/engine/containers/run/#exit-status
 NOT_STARTED: Final = (126, 127)
+# What the client of an exec says when it was not the command that ended: the status of SIGKILL, the
+# one of a lost connection, and words.
+NOT_ITS_OWN: Final = (137, 255)
+IS_GONE: Final = (
+    "is not running", "no such container", "cannot connect to the docker daemon",
+    "error during connect",
+)  # fmt: skip
 # Puts our two pipes, which the engine knows as stdin and stdout, where the program looks for them.
 MOVE: Final = """
 import os, sys
@@ -162,11 +169,7 @@ class Container:
         """Raise HostError when it was not the command that failed."""
         if status == 0:
             return
-        if self._first is not None:  # the engine tells the client of an exec first
-            with suppress(subprocess.TimeoutExpired):
-                if "is not running" in said or "no such container" in said.lower() or status == 137:  # noqa: PLR2004
-                    self._first.wait(END_SECONDS)
-        if not self.alive:
+        if self._has_ended(status, said):
             raise HostError(
                 f"{self.spec.engine.kind.value}: the container {self.spec.name} ended under us",
                 hint="did the engine stop, or memory run out? Run the same command again: it "
@@ -180,6 +183,15 @@ class Container:
                 f"{command.argv[0]}: no such program or folder in the image {self.spec.image}",
                 hint="use an image that has it: see `image show`",
             )
+
+    def _has_ended(self, status: int, said: str) -> bool:
+        """Whether the container, or its engine, ended under a command that failed."""
+        if status in NOT_ITS_OWN or any(words in said.lower() for words in IS_GONE):
+            if self._first is None:
+                return not _runs(self.spec, self._runner)
+            with suppress(subprocess.TimeoutExpired):  # the client of an exec is told first
+                self._first.wait(END_SECONDS)
+        return not self.alive
 
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
         inside = self.spec.execute(command, next(self._numbers), interactive=True, tty=tty)
@@ -286,11 +298,11 @@ def refusal(spec: Spec, said: str) -> HostError:
     kind, lowered = spec.engine.kind.value, said.lower()
     last = said.strip().rpartition("\n")[2] or f"no answer within {START_SECONDS:g} s"
     known = (
+        (("no space left",), f"free some space at {spec.engine.root}: rocwheel image prune"),
         (("no such image", "image not known", "unable to find image"),
          f"get it first: rocwheel image build, or {kind} pull {spec.image}"),
         (("bind source path", "no such file or directory: ", "mount", "statfs"),
          "a folder cannot be mounted: check that it exists and that the engine may read it"),
-        (("no space left",), f"free some space at {spec.engine.root}: rocwheel image prune"),
         (("cgroup",), CGROUPS),
         (("exec format error",), "the image is for another architecture: build one for this"),
         (("rlimit",), "set default_ulimits in containers.conf to what this user may have"),

@@ -330,6 +330,7 @@ def _searched(
         checkout=request.home.sources,
         bazel=digest,
         environ=request.environ,
+        console=console,
     )
     if remote is None or not pull:
         where = f"; {remote.reference} has to be pulled" if remote else ""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from rocwheel.console import Console
+from rocwheel.console import Console, size
 from rocwheel.container import ContainerEngine
 from rocwheel.container.spec import LABEL
-from rocwheel.errors import CommandError, HostError
+from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.image.recipe import DOCKERFILE, SCRIPT, ImageInputs, tool_files
 from rocwheel.process import Command, HostRunner
@@ -93,6 +93,22 @@ def build(
     if made is None:
         raise HostError(f"{inputs.reference}: built, and not there", hint="ask the engine: images")
     return Made(image=made, inputs=inputs, is_new=True)
+
+
+def refuse_heavy(made: Made, *, rocm: Path | None) -> None:
+    """Hold an image against its recipe's budget; `rocm` is what is baked in.
+
+    Raises ConfigError.
+    """
+    baked = sum(item.lstat().st_size for item in rocm.rglob("*")) if rocm else 0
+    own, most = made.image.size - baked, made.inputs.recipe.budget
+    if own > most:
+        beside = " beside ROCm" if baked else ""
+        raise ConfigError(
+            f"{made.inputs.reference}: {size(own)}{beside}, its budget is {size(most)}",
+            hint=f"look at its layers ({made.image.identity[:19]}: history), or raise `budget` in "
+            "ci/images.yaml; nothing was pushed",
+        )
 
 
 def command_line(
@@ -184,6 +200,10 @@ def explained(what: str, base: str, exc: CommandError) -> HostError:
          "use a base with apt-get or dnf"),
         (("no space left",), f"{what}: the disk of the engine is full",
          "free some space: rocwheel image prune"),
+        (("cannot connect to the docker daemon", "error reading from server", "during connect",
+          "code = unavailable", "closing transport"),
+         f"{what}: the engine ended in mid-build",
+         "start it again and run the same command: nothing was tagged"),
         (("network bridge not found", "could not resolve", "temporary failure resolving",
           "cannot download", "unable to connect"),
          f"{what}: a step that installs packages has no network",

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import IO, Any, Final
 
 from rocwheel.console import Console
-from rocwheel.container import ContainerEngine
+from rocwheel.container import ContainerEngine, EngineKind
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.process import Runner
@@ -21,6 +21,7 @@ INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was m
 BUILDER: Final = f"{LABEL}.builder"  # the recipe of a builder image
 BASE: Final = "org.opencontainers.image.base.name"
 UNTRACEABLE: Final = f"{LABEL}.untraceable"  # a container that somebody kept as an image
+LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # What every engine takes for a reference, id or short id; more than the grammar allows, and never
 # an option: https://github.com/distribution/reference
@@ -152,11 +153,7 @@ def obtain(
             hint=f"{engine.program} pull {reference}, or build one: rocwheel image build",
         )
     if found is None:
-        console.info(f"   pull {reference}")
-        try:
-            runner.run(engine.command("pull", reference), on_line=console.detail)
-        except CommandError as exc:
-            raise _not_pulled(reference, exc.detail) from exc
+        bring(reference, engine=engine, runner=runner, console=console)
         found = inspect(reference, engine=engine, runner=runner)
     if found is None:
         raise HostError(f"{reference}: pulled, and not there", hint="ask the engine: image ls")
@@ -167,6 +164,27 @@ def obtain(
             hint="choose an image for this machine, or build one: rocwheel image build",
         )
     return found
+
+
+def bring(reference: str, *, engine: ContainerEngine, runner: Runner, console: Console) -> None:
+    """Pull an image. Raises HostError with what the engine said and what to do."""
+    console.info(f"   pull {reference}")
+    try:
+        command = engine.command("pull", *plainly(reference, engine), reference)
+        runner.run(command, on_line=console.detail)
+    except CommandError as exc:
+        raise _not_pulled(reference, exc.detail) from exc
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a registry is on this machine, where engines speak without encryption too."""
+    return re.sub(r":\d+\Z", "", host) in LOOPBACK
+
+
+def plainly(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
+    """What lets Podman talk to a registry on this machine; Docker does by itself."""
+    here = is_loopback(reference.partition("/")[0])
+    return ("--tls-verify=false",) if here and engine.kind is EngineKind.PODMAN else ()
 
 
 def _not_pulled(reference: str, said: str) -> HostError:

@@ -20,6 +20,7 @@ from rocwheel.model import PythonVersion, suggest
 from rocwheel.values import canonical_json
 
 SCHEMA: Final = 1
+MEBI: Final = 1 << 20
 FAMILIES: Final = ("apt", "dnf")
 DOCKERFILE: Final = "builder.Dockerfile"
 SCRIPT: Final = "install.sh"
@@ -57,6 +58,7 @@ class Recipe:
     packages: tuple[str, ...]
     clang: str  # gets plain names; "" where it has them
     bazel: str  # a release of ci/bazel_binaries.yaml; "" where a package brings it
+    budget: int  # bytes that an image of it may weigh, a baked-in ROCm aside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +94,7 @@ def _recipe(name: str, entry: Field) -> Recipe:
     fields = entry.record(
         required=(
             "base", "family", "glibc", "repository", "pythons", "tool", "packages", "clang",
-            "bazel",
+            "bazel", "budget",
         )
     )  # fmt: skip
     tool = fields["tool"].record(required=("python", "version"))
@@ -111,6 +113,7 @@ def _recipe(name: str, entry: Field) -> Recipe:
         packages=tuple(item.string() for item in fields["packages"].sequence()),
         clang=fields["clang"].string(),
         bazel=fields["bazel"].string(),
+        budget=fields["budget"].integer() * MEBI,
     )
 
 

@@ -18,7 +18,7 @@ from rocwheel.console import Console
 from rocwheel.container import ContainerEngine
 from rocwheel.download import proxies, reason, session
 from rocwheel.errors import CommandError, HostError, StoreError
-from rocwheel.image.found import INPUTS, Found, inspect
+from rocwheel.image.found import INPUTS, LOOPBACK, Found, bring, inspect, is_loopback, plainly
 from rocwheel.image.recipe import ImageInputs
 from rocwheel.process import HostRunner
 
@@ -37,12 +37,15 @@ PLATFORM: Final = {"os": "linux", "architecture": "amd64"}  # rocwheel builds fo
 SECONDS: Final = 30.0
 UNAUTHORIZED: Final = 401
 NOT_FOUND: Final = 404
-LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 # Names without a registry are Docker Hub's, which answers at another name than it is called by and
 # has its credentials under a third: https://docs.docker.com/reference/cli/docker/login/
 HUB: Final = ("docker.io", "index.docker.io")
 HUB_ADDRESS: Final = "registry-1.docker.io"
 HUB_CREDENTIALS: Final = "https://index.docker.io/v1/"
+
+
+class NoAnswerError(StoreError):
+    """A registry that cannot be reached, or refuses to say what it has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,14 +119,27 @@ def _of_index(answer: bytes) -> str:
 
 
 def find(
-    inputs: ImageInputs, registries: Sequence[str], *, environ: Mapping[str, str]
+    inputs: ImageInputs,
+    registries: Sequence[str],
+    *,
+    environ: Mapping[str, str],
+    console: Console,
 ) -> RemoteImage | None:
     """The image of these inputs in the first registry that has it, by its label too.
 
-    Raises StoreError for a registry that has the tag with other inputs.
+    A registry that does not answer is told, and the next one asked. Raises StoreError for a
+    registry that has the tag with other inputs, and for one that did not answer when no other has
+    the image.
     """
+    silent: NoAnswerError | None = None
     for registry in registries:
-        found = look(f"{registry}/{inputs.recipe.repository}", inputs.tag, environ=environ)
+        repository = f"{registry}/{inputs.recipe.repository}"
+        try:
+            found = look(repository, inputs.tag, environ=environ)
+        except NoAnswerError as exc:
+            console.warn(f"{exc}; the next registry is asked")
+            silent = silent or exc
+            continue
         if found is None:
             continue
         if found.labels.get(INPUTS) != inputs.digest:
@@ -132,6 +148,8 @@ def find(
                 hint="nobody may overwrite a tag: ask who keeps this registry",
             )
         return found
+    if silent:
+        raise silent
     return None
 
 
@@ -159,13 +177,9 @@ def push(
         return there, False
     name = f"{repository}:{tag}"
     runner.run(engine.command("tag", image.identity, name))
-    insecure = (
-        ("--tls-verify=false",)
-        if engine.kind.value == "podman" and is_loopback(repository.partition("/")[0])
-        else ()
-    )
     try:
-        runner.run(engine.command("push", *insecure, name), on_line=console.detail)
+        command = engine.command("push", *plainly(name, engine), name)
+        runner.run(command, on_line=console.detail)
     except CommandError as exc:
         raise StoreError(
             f"{name}: not pushed: {exc.detail.strip().rpartition(chr(10))[2]}",
@@ -186,12 +200,7 @@ def pull(
     """Bring an image by digest. Raises HostError when it cannot be had."""
     found = inspect(remote.reference, engine=engine, runner=runner)
     if found is None:
-        try:
-            runner.run(engine.command("pull", remote.reference), on_line=console.detail)
-        except CommandError as exc:
-            raise HostError(
-                f"{remote.reference}: cannot be pulled", hint="see above", detail=exc.detail
-            ) from exc
+        bring(remote.reference, engine=engine, runner=runner, console=console)
         found = inspect(remote.reference, engine=engine, runner=runner)
     if found is None or found.config != remote.config:
         raise HostError(
@@ -209,11 +218,6 @@ def address(repository: str) -> tuple[str, str]:
     if host in HUB:
         return HUB[0], f"https://{HUB_ADDRESS}/v2/{name if '/' in name else f'library/{name}'}"
     return host, f"{'http' if is_loopback(host) else 'https'}://{host}/v2/{name}"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a registry is on this machine, where engines speak without encryption too."""
-    return re.sub(r":\d+\Z", "", host) in LOOPBACK
 
 
 @final
@@ -253,7 +257,7 @@ class _Repository:
                 signed = {**headers, **self._authorization(answer)}
                 answer = self._send(method, url, headers=signed, data=body)
         except (requests.RequestException, ValueError) as exc:
-            raise StoreError(
+            raise NoAnswerError(
                 f"{url}: the registry does not answer: {reason(exc)}",
                 hint="check its name and the network",
             ) from exc
@@ -266,7 +270,7 @@ class _Repository:
     def _taken(self, path: str, answer: requests.Response) -> requests.Response:
         if answer.ok:
             return answer
-        raise StoreError(
+        raise NoAnswerError(
             f"{self._base}/{path}: {answer.status_code} {answer.reason}",
             hint="log in to the registry" if answer.status_code in {401, 403} else "try again",
         )

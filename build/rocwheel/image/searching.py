@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rocwheel.console import Console
 from rocwheel.container import ContainerEngine
 from rocwheel.container.spec import LABEL
 from rocwheel.image import recipe as recipes
@@ -40,10 +41,11 @@ def remote(
     checkout: Path,
     bazel: str,
     environ: Mapping[str, str],
+    console: Console,
 ) -> registry.RemoteImage | None:
     """The image in the first registry that has it; None when the base has no digest to go by.
 
-    Raises StoreError for a registry that does not answer or has other inputs under the tag.
+    Raises StoreError when the base's registry does not answer, and as `registry.find`.
     """
     if not wanted.base.digest:
         return None
@@ -51,4 +53,4 @@ def remote(
     if base is None:
         return None
     inputs = recipes.gather(wanted, checkout=checkout, base=base.config, bazel=bazel)
-    return registry.find(inputs, registries, environ=environ)
+    return registry.find(inputs, registries, environ=environ, console=console)

@@ -10,13 +10,12 @@ from typing import Final, TypeVar
 
 from rocwheel import located_yaml
 from rocwheel.errors import ConfigError
-from rocwheel.image.recipe import Base, base
+from rocwheel.image.recipe import MEBI, Base, base
 from rocwheel.located_yaml import Field
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, suggest
 
 PROFILES: Final = ("runtime", "devel")
-MEBI: Final = 1 << 20
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")  # OCI distribution specification
 _T = TypeVar("_T")
 

@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 import http.server
+import io
 import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
 import threading
+import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -15,8 +22,9 @@ import requests
 from support import engines, registries
 
 from rocwheel import container
+from rocwheel.console import Console
 from rocwheel.container import EngineKind
-from rocwheel.errors import StoreError
+from rocwheel.errors import ConfigError, StoreError
 from rocwheel.image import found, recipe, registry
 from rocwheel.process import HostRunner
 
@@ -94,6 +102,11 @@ def push(asked, runner, console):
     return run
 
 
+def looked_up(inputs, *addresses):
+    quiet = Console(io.StringIO(), clock=time.monotonic)
+    return registry.find(inputs, addresses, environ=NOBODY, console=quiet)
+
+
 @pytest.fixture
 def puller(engine, asked, runner, console):
     """Forgets a name and brings the image again, by digest."""
@@ -113,9 +126,8 @@ def test_a_pushed_image_is_found_by_its_inputs_and_pulled_by_digest(
     assert remote.config == image.config
     again, sent = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
     assert (again, sent) == (remote, False)
-    look = partial(registry.find, environ=NOBODY)
-    assert look(inputs, [address]) == remote
-    assert look(replace(inputs, tool="f" * 64), [address]) is None
+    assert looked_up(inputs, address) == remote
+    assert looked_up(replace(inputs, tool="f" * 64), address) is None
     pulled = puller(remote, f"{address}/{inputs.recipe.repository}:{inputs.tag}")
     assert pulled.config == image.config
     assert pulled.digests == (remote.reference,)
@@ -187,7 +199,73 @@ def test_a_tag_of_other_inputs_is_an_error_not_a_find(inputs, address, push, sma
     liar = small("e" * 64, text="liar")
     push(liar, f"{address}/{inputs.recipe.repository}", inputs.tag)
     with pytest.raises(StoreError, match="other inputs"):
-        registry.find(inputs, [address], environ=NOBODY)
+        looked_up(inputs, address)
+
+
+@pytest.fixture
+def refusing():
+    """The address of a registry that refuses connections, as long as the test runs."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture
+def tool(engine, tmp_path):
+    """`image` as a user runs it, with a `ci/images.yaml` that a test changes."""
+
+    def run(*arguments, old, new):
+        ci = tmp_path / "ci"
+        shutil.rmtree(ci, ignore_errors=True)
+        shutil.copytree(ROOT / "ci", ci)
+        text = (ci / "images.yaml").read_text()
+        assert old in text
+        (ci / "images.yaml").write_text(text.replace(old, new))
+        return subprocess.run(
+            [sys.executable, ROOT / "build" / "ci_build", f"--ci-dir={ci}", "--json", "image",
+             *arguments, "--recipe=debian_12", "--base=rocwheel-test/small:base"],
+            env={**os.environ, **engine.env, "XDG_CACHE_HOME": str(tmp_path / "cache")},
+            capture_output=True, text=True, check=False, timeout=300,
+        )  # fmt: skip
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def made(small):
+    """The inputs of a builder image on a base of its own, and an image that is made from them."""
+    chosen = recipe.load(ROOT / "ci" / "images.yaml").builder("debian_12")
+    inputs = recipe.gather(chosen, checkout=ROOT, base=small("none", text="base").config)
+    return inputs, small(inputs.digest, text="made")
+
+
+def test_a_registry_that_does_not_answer_is_told_and_the_next_one_is_asked(
+    made, address, push, refusing, tool
+):
+    inputs, image = made
+    remote, _ = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
+    old = "  - ghcr.io/rocm\n"
+    done = tool("search", old=old, new=f"  - {refusing}\n  - {address}\n")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reference"] == remote.reference
+    assert f"{refusing}/v2/" in done.stderr
+    assert "the next registry is asked" in done.stderr
+    nobody = tool("search", old=old, new=f"  - {refusing}\n")
+    assert nobody.returncode == StoreError.exit_code
+    assert "the registry does not answer: connection refused" in nobody.stderr.lower()
+
+
+def test_a_builder_image_above_its_budget_is_not_pushed(made, address, tool, engine):
+    inputs, image = made
+    engine("tag", image.identity, inputs.reference)
+    try:
+        done = tool("build", f"--push={address}", old="budget: 4096", new="budget: 0")
+    finally:
+        engine("rmi", inputs.reference)
+    assert done.returncode == ConfigError.exit_code, done.stderr
+    assert "its budget is 0" in done.stderr
+    catalog = requests.get(f"http://{address}/v2/_catalog", timeout=30).json()
+    assert catalog == {"repositories": []}
 
 
 def test_the_digest_of_a_saved_image_is_the_one_the_registry_has(
@@ -262,7 +340,7 @@ def test_whichever_request_the_look_up_loses_nothing_wrong_is_concluded(
         for k in range(1, 5):
             handler.left = k
             try:
-                answer = registry.find(inputs, [through], environ=NOBODY)
+                answer = looked_up(inputs, through)
                 outcomes.append(answer.digest if answer else None)
             except StoreError:
                 outcomes.append("error")
