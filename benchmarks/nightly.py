@@ -1,9 +1,10 @@
 """The nightly: how well the local engine fills a machine, what an empty cell costs, a page.
 
-    python benchmarks/nightly.py [page] [graph] [idle]
+    python benchmarks/nightly.py [page] [graph] [slurm] [idle]
 
 Wall time of a graph with known durations against the larger of (total / workers) and the longest
-path, and beside `make -j` on the same graph; a page of 30 nights with 400 nights of 16 families
+path, and beside `make -j` on the same graph, and on a Slurm of four nodes, where there is one
+(reported, no limit); a page of 30 nights with 400 nights of 16 families
 stored; a night of 16 families x 4 CPythons in a bucket that has nothing to do. Cells sleep: what is
 measured is the engine. Required: at most 1.1 (with cells of about 20 s; CELL_SECONDS), 2 s, 2 MB,
 150 MiB, 10 s and 200 requests.
@@ -26,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
-from support import s3  # noqa: E402
+from support import s3, slurm  # noqa: E402
 from support.faults import before  # noqa: E402
 from support.night import World  # noqa: E402
 from support.states import summary  # noqa: E402
@@ -39,9 +40,9 @@ from rocwheel.console import silent  # noqa: E402
 from rocwheel.gate.suite import suites  # noqa: E402
 from rocwheel.index import channels  # noqa: E402
 from rocwheel.ledger import verdicts  # noqa: E402
-from rocwheel.ledger.nights import Cell, Index, NightPlan, Nights, WheelRecipe  # noqa: E402
+from rocwheel.ledger.nights import Cell, Index, Needs, NightPlan, Nights, WheelRecipe  # noqa: E402
 from rocwheel.model import timestamp  # noqa: E402
-from rocwheel.pipeline import artifacts  # noqa: E402
+from rocwheel.pipeline import artifacts, standing  # noqa: E402
 from rocwheel.pipeline.cell import Worker  # noqa: E402
 from rocwheel.pipeline.local import Capacity, Ending, LocalEngine, critical_paths  # noqa: E402
 from rocwheel.process import HostRunner  # noqa: E402
@@ -84,10 +85,14 @@ def graph() -> tuple[Cell, ...]:
     return tuple(cells)
 
 
-def engine(folder: Path) -> dict[str, float]:
-    cells = graph()
+def now() -> datetime:
+    return datetime.now(tz=timezone.utc)
+
+
+def planned(folder: Path, cells: tuple[Cell, ...]) -> tuple[Nights, tuple[str, ...], Path]:
+    """A night of these cells in a folder of its own, the options that name its store, a player."""
+    folder.mkdir()
     nights = Nights(open_store((folder / "store").as_uri()))
-    now = lambda: datetime.now(tz=timezone.utc)  # noqa: E731
     target = (f"--store={(folder / 'store').as_uri()}",)
     nights.add(
         NightPlan(
@@ -97,7 +102,42 @@ def engine(folder: Path) -> dict[str, float]:
     )  # fmt: skip
     player = folder / "player.py"
     player.write_text(PLAYER)
-    env = {**os.environ, "PYTHONPATH": f"{ROOT / 'build'}:{ROOT}", "XDG_CACHE_HOME": str(folder)}
+    return nights, target, player
+
+
+def environ(folder: Path) -> dict[str, str]:
+    path = f"{ROOT / 'build'}:{ROOT}"
+    return {**os.environ, "PYTHONPATH": path, "XDG_CACHE_HOME": str(folder)}
+
+
+def best(cells: tuple[Cell, ...]) -> float:
+    """Seconds that no engine can go below."""
+    return max(sum(c.seconds for c in cells) / WORKERS, *critical_paths(cells).values())
+
+
+def on_slurm(folder: Path) -> dict[str, float]:
+    """The same graph on a Slurm of as many nodes with one GPU each, which a cell has to itself."""
+    needs = Needs(gpus=1, partition="gfx90a", gres="gpu:mi250")
+    cells = tuple(replace(cell, needs=needs) for cell in graph())
+    with slurm.cluster(folder / "cluster", nodes=WORKERS, gpus=1) as made:
+        nights, target, player = planned(folder / "slurm", cells)
+        env = {**environ(folder / "slurm"), **made.env}
+        program = f"{sys.executable} {player}"
+        words = ["nightly", "run", "n", "--engine=slurm", f"--program={program}", *target]
+        started = time.monotonic()
+        subprocess.run([*program.split(), *words], env=env, check=True, capture_output=True)
+        made.idle(20 * best(cells) + 600)
+        wall = time.monotonic() - started
+    found = standing.stand(nights.book("n"), now())
+    assert all(item.passed for item in found.values()), {n: i.reason for n, i in found.items()}
+    return {"wall": wall, "best": best(cells)}
+
+
+def engine(folder: Path) -> dict[str, float]:
+    cells = graph()
+    nights, target, player = planned(folder / "local", cells)
+    folder /= "local"
+    env = environ(folder)
     worker = Worker(
         runner=HostRunner(env), program=(sys.executable, str(player)), host="here", engine="local",
         job="", scratch=folder / "scratch", cache=folder, console=silent(), now=now,
@@ -111,11 +151,10 @@ def engine(folder: Path) -> dict[str, float]:
         ).run()  # fmt: skip
     wall = time.monotonic() - started
     assert all(item.passed for item in found.values()), {n: i.reason for n, i in found.items()}
-    best = max(sum(c.seconds for c in cells) / WORKERS, *critical_paths(cells).values())
     over = [i.last.milliseconds / 1000 - i.cell.seconds for i in found.values() if i.last]
     return {
         "wall": wall,
-        "best": best,
+        "best": best(cells),
         "cell overhead": sum(over) / len(over),
         "make": make(cells, folder),
     }
@@ -216,12 +255,13 @@ def idle(folder: Path) -> dict[str, float]:
         plan, _ = Nights(open_store(world.store)).plan("zero")
         for recipe in plan.recipes:
             release(world, recipe)
-        world.run("report", "state", *world.target, check=True)
+        world.plan("before", check=True)  # leaves what every night leaves: what was built as what
+        world.local("before", check=True)
         proxy.faults.arm(None)
         started = time.monotonic()
-        planned = world.plan("one", check=True)
+        said = world.plan("one", check=True)
         planning, asked = time.monotonic() - started, len(proxy.faults.seen)
-        assert "1 cell to run" in planned.out, planned.out
+        assert "1 cell to run" in said.out, said.out
         world.local("one", check=True)
         return {
             "planning": planning,
@@ -233,7 +273,7 @@ def idle(folder: Path) -> dict[str, float]:
 
 def main(argv: list[str]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="nightly-benchmark-"))
-    chosen = argv or ["page", "graph", "idle"]
+    chosen = argv or ["page", "graph", "slurm", "idle"]
     bad = False
     try:
         if "page" in chosen:
@@ -248,6 +288,14 @@ def main(argv: list[str]) -> int:
             print(f"       make -j{WORKERS} {ran['make']:.1f} s")
             print(f"cell:  {ran['cell overhead']:.2f} s of its own")
             bad |= share > 1.1
+        if "slurm" in chosen:
+            lacking = [name for name in slurm.PROGRAMS if shutil.which(name) is None]
+            if lacking:
+                print(f"slurm: not measured: {lacking[0]} is not installed")
+            else:
+                there = on_slurm(folder)
+                share = there["wall"] / there["best"]
+                print(f"slurm: {there['wall']:.1f} s, at best {there['best']:.1f} s: {share:.3f}")
         if "idle" in chosen:
             none = idle(folder)
             print(f"idle:  {none['seconds']:.1f} s (10), of it the plan {none['planning']:.1f} s")

@@ -39,7 +39,7 @@ from rocwheel.index import channels
 from rocwheel.ledger.nights import NightPlan, Nights, WheelRecipe
 from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind, module_name
-from rocwheel.pipeline import planning, resolving
+from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline.settings import Cost, NightSettings
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
@@ -202,7 +202,7 @@ class DemoNight:
     """What a demo's night is made of, besides what was built before."""
 
     recipe: WheelRecipe
-    setting: planning.Setting
+    setting: looking.Setting
     folder: Path  # of the store, and of what is written beside it
 
 
@@ -237,7 +237,7 @@ def night(
     )
     own = miniature(ours) / "families.yaml"
     store = (folder / "store").as_uri()
-    setting = planning.Setting(
+    setting = looking.Setting(
         night=who.now.strftime("demo-%Y%m%d-%H%M%S"),
         settings=NightSettings(
             trigger=matrix.Trigger.NIGHTLY,
@@ -260,7 +260,7 @@ def night(
 
 def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
     """Plan the night and store it; a set whose wheelhouse is gone is built again."""
-    seen = planning.look(what.setting, [what.recipe], nights.store, {}, full=False)
+    seen = looking.look(what.setting, [what.recipe], nights.store, None, full=False)
     built = seen.manifests.get(what.recipe.inputs, "")
     if built and not house(wheelhouses, built).is_dir():
         seen = dataclasses.replace(seen, manifests={})

@@ -33,7 +33,7 @@ from rocwheel.errors import CommandError, ConfigError
 from rocwheel.ledger.nights import Book, Ended, NightPlan, check_name
 from rocwheel.model import suggest
 from rocwheel.pipeline import cell as cells
-from rocwheel.pipeline import planning, resolving, slurm, standing, summing
+from rocwheel.pipeline import looking, planning, resolving, slurm, standing, summing
 from rocwheel.pipeline import settings as settings_file
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, base_env
@@ -138,7 +138,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
             tool=resolving.tool_of(app.home, app.runner),
         )
         recipes, absent = resolving.resolve(settings, families, world)
-    setting = planning.Setting(
+    setting = looking.Setting(
         night=night,
         settings=settings,
         families=families,
@@ -150,9 +150,9 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         own=(f"--families={app.path(options.families)}",) if own else (),
     )
     names = target.nights.names()
-    last = target.nights.summary(names[-1]) if names else None
+    last = summing.known(target.nights.summary(names[-1]) if names else None)
     full = len(names) >= settings.keep_nights
-    seen = planning.look(setting, recipes, target.store, summing.seconds(last), full=full)
+    seen = looking.look(setting, recipes, target.store, last, full=full)
     return planning.plan(setting, recipes, absent, seen)
 
 

@@ -77,7 +77,7 @@ def _state(
     past = _summaries(app, target, [name for name in shown if name != night])
     found = {item.night: item for item in past}
     for name in dict.fromkeys(filter(None, (night, *(n for n in shown[-1:] if n in found)))):
-        before = [item for other, item in found.items() if other != name][-1:]
+        before = ([None, *(item for other, item in found.items() if other != name)])[-1]
         found[name] = _sum_up(app, target, name, options.own_families(app), before)
     wanted = [found[name] for name in shown if name in found]
     try:
@@ -98,13 +98,12 @@ def _sum_up(
     target: NightTarget,
     night: str,
     own: dict[str, matrix.Family],
-    before: list[page.NightSummary],
+    before: page.NightSummary | None,
 ) -> page.NightSummary:
     book = target.nights.book(night, hosts=True)
     channel = judging(app, target.channel)
-    known = {item.family: item for past in before for item in past.families}
     families = matrix.FAMILIES | own
-    made = summing.summary(book, families, channel, target.store, now=app.now(), known=known)
+    made = summing.summary(book, families, channel, target.store, now=app.now(), before=before)
     target.nights.put_summary(night, made.to_bytes())
     return made
 

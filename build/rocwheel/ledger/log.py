@@ -60,6 +60,14 @@ class _Snapshot(Value, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
+class LogEnd(Value, frozen=True, kw_only=True):
+    """Where a log ended when it was read: the number and digest of its last entry."""
+
+    place: str  # its root
+    number: int
+    head: str
+
+
 class _Envelope(msgspec.Struct):
     """What entries of every format have; keys that are not known are passed over."""
 
@@ -99,6 +107,20 @@ def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> Ind
         threads=place.store.connections,
     )
     return replace(state, listings={**state.listings, **dict(zip(missing, found, strict=True))})
+
+
+def end(place: Place, state: IndexState) -> LogEnd:
+    """Where the log ends that this state is the fold of."""
+    return LogEnd(place=place.root, number=state.number, head=state.head)
+
+
+def ends_at(place: Place, end: LogEnd) -> bool:
+    """Whether the log still ends there, so that what was read of it then holds. Two requests."""
+    return (
+        end.place == place.root
+        and _has(place, end.number, end.head)
+        and place.store.info(place.log(end.number + 1)) is None
+    )
 
 
 def differ(state: IndexState, again: IndexState) -> bool:
@@ -232,7 +254,7 @@ def _snapshot(place: Place) -> IndexState | None:
     except (ObjectMissingError, HugeError):
         return None
     found = _parsed(place, data)
-    if found is None or not _is_of(place, found):
+    if found is None or not _has(place, found.number, found.head):
         return None
     return IndexState(
         number=found.number,
@@ -261,7 +283,9 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
         except ObjectMissingError:
             data, info = b"", None
         there = _parsed(place, data)
-        if data == body or (there and there.number > state.number and _is_of(place, there)):
+        if data == body or (
+            there and there.number > state.number and _has(place, there.number, there.head)
+        ):
             return
         try:
             place.store.replace(place.state, body, previous=info, headers=place.record_headers)
@@ -279,13 +303,13 @@ def _parsed(place: Place, data: bytes) -> _Snapshot | None:
     return found if found.format == FORMAT else None
 
 
-def _is_of(place: Place, snapshot: _Snapshot) -> bool:
+def _has(place: Place, number: int, head: str) -> bool:
     """Whether the log that is here has the entry that a snapshot ends with.
 
     A copy of another day, or a log that lost its end, would otherwise go on after a gap.
     """
-    info = place.store.info(place.log(snapshot.number))
-    return info is not None and snapshot.head in {"", info.sha256 or snapshot.head}
+    info = place.store.info(place.log(number))
+    return info is not None and head in {"", info.sha256 or head}
 
 
 def _folded(place: Place, state: IndexState) -> IndexState:

@@ -1,18 +1,15 @@
 """The plan of a night: which cells there are, what each needs and depends on, and why.
 
-`look` asks the store what exists already; `plan` is a function of what was resolved and seen. What
-a set's verdicts and releases mean is asked of `release.status`, which `promote` asks as well.
+A function of what was resolved (`pipeline.resolving`) and of what the store has already
+(`pipeline.looking`).
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
@@ -20,159 +17,19 @@ from amdgpu_family_matrix import Family
 from rocwheel import __version__
 from rocwheel.errors import ConfigError
 from rocwheel.gate import provisioning
-from rocwheel.gate.suite import history, suites
-from rocwheel.index.channels import Channel, Retention
+from rocwheel.gate.suite import suites
 from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe
-from rocwheel.manifest import Manifest
-from rocwheel.model import moment, suggest, timestamp
-from rocwheel.parallel import each
-from rocwheel.pipeline import artifacts
-from rocwheel.pipeline.settings import NightSettings, overlaid
+from rocwheel.model import suggest, timestamp
+from rocwheel.pipeline.looking import DONE, SetSeen, Setting, StoreContents
+from rocwheel.pipeline.settings import overlaid
 from rocwheel.pipeline.standing import SILENT
-from rocwheel.release import status
-from rocwheel.release.wheelset import rocm_major
-from rocwheel.store import Store
 from rocwheel.values import replace
-from rocwheel.verdict import State
 
 HALF_HOUR: Final = 1800
-DONE: Final = frozenset({"released", "rolled back", "pruned"})
 KINDS: Final = ("build", "image", "stage", "gate", "merge", "promote", "page", "notify", "prune")
 OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote"})
 CLOSING: Final = frozenset({"page", "notify", "prune"})  # leave nothing that grows old
 MATRICES: Final = tuple(kind for kind in KINDS if kind != "image")  # those that a workflow has
-
-
-@dataclass(frozen=True, kw_only=True)
-class SetSeen:
-    """What a family's places know of one wheel set."""
-
-    state: str = ""  # "" when it was never staged; otherwise as `status` says
-    cells: Mapping[tuple[str, str], tuple[State, str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreContents:
-    """What the store has, as far as the night asks."""
-
-    manifests: Mapping[str, str] = field(default_factory=dict)  # inputs -> SHA-256
-    sets: Mapping[tuple[str, str], SetSeen] = field(default_factory=dict)  # (family, manifest)
-    tests: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (family, suite) -> ms
-    seconds: Mapping[str, int] = field(default_factory=dict)  # of cells in the last night
-    old: bool = False  # whether retention may have something to do
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Everything a plan is made of besides what was seen."""
-
-    night: str
-    settings: NightSettings
-    families: Mapping[str, Family]
-    channel: Channel
-    target: tuple[str, ...]
-    ci: Path  # the folder of data in use
-    by: str
-    now: datetime
-    own: tuple[str, ...] = ()  # the option that names families of one's own
-
-
-def look(
-    setting: Setting,
-    recipes: Sequence[WheelRecipe],
-    store: Store,
-    seconds: Mapping[str, int],
-    *,
-    full: bool,
-) -> StoreContents:
-    """Ask the store; every family and build once. `full`: there are nights to forget."""
-
-    def built(recipe: WheelRecipe) -> Manifest | None:
-        return artifacts.find(store, recipe.inputs)
-
-    found = each(built, recipes, threads=store.connections)
-    manifests = {r.inputs: m for r, m in zip(recipes, found, strict=True) if m}
-    wanted: dict[tuple[str, int], set[str]] = {}
-    for recipe in recipes:
-        if manifest := manifests.get(recipe.inputs):
-            for name in recipe.families:
-                wanted.setdefault((name, rocm_major(manifest)), set()).add(manifest.sha256)
-
-    keep, old = setting.channel.retention, [full]
-
-    def of_family(item: tuple[tuple[str, int], set[str]]) -> dict[tuple[str, str], SetSeen]:
-        (name, major), ids = item
-        family = setting.families[name]
-        staging = setting.channel.staging(store, name, major)
-        release = setting.channel.release(store, name, major)
-        rows = status.read(staging, release, family, setting.channel, now=setting.now).sets
-        old.extend(_is_old(row, keep, setting.now) for row in rows)
-        return {(name, row.set_id): _seen(row) for row in rows if row.set_id in ids}
-
-    sets = {
-        key: value
-        for part in each(of_family, wanted.items(), threads=4)
-        for key, value in part.items()
-    }
-    return StoreContents(
-        manifests={inputs: m.sha256 for inputs, m in manifests.items()},
-        sets=sets,
-        tests=_durations(setting, recipes, manifests, sets, store),
-        seconds=seconds,
-        old=any(old),
-    )
-
-
-def _is_old(row: status.SetStatus, keep: Retention, now: datetime) -> bool:
-    """Whether retention may let go of a set, at one of its places."""
-    kept = ((row.staged, keep.staging_days), (row.released, keep.release_days))
-    return row.state != "pruned" and any(
-        time and days is not None and now - moment(time) >= timedelta(days=days)
-        for time, days in kept
-    )
-
-
-def _seen(row: status.SetStatus) -> SetSeen:
-    cells = row.decision.cells if row.decision else ()
-    return SetSeen(state=row.state, cells={(c.suite, c.python): (c.state, c.why) for c in cells})
-
-
-def _durations(
-    setting: Setting,
-    recipes: Sequence[WheelRecipe],
-    manifests: Mapping[str, Manifest],
-    sets: Mapping[tuple[str, str], SetSeen],
-    store: Store,
-) -> dict[tuple[str, str], int]:
-    """How long suites that may be cut took in all, where something of them is to be run."""
-    asked: dict[tuple[str, str], int] = {}
-    for recipe in recipes:
-        manifest = manifests.get(recipe.inputs)
-        major = rocm_major(manifest) if manifest else _major(recipe)
-        if not major:  # a folder of ROCm: its version is known once it is built
-            continue
-        for name in recipe.families:
-            seen = sets.get((name, manifest.sha256)) if manifest else None
-            if seen and seen.state in DONE:
-                continue
-            family = setting.families[name]
-            for suite in family.suites:
-                if family.need(suite).shards > 1 and family.runners_for(suite):
-                    asked[name, suite] = major
-
-    def one(item: tuple[tuple[str, str], int]) -> tuple[tuple[str, str], int]:
-        (name, suite), major = item
-        place = setting.channel.staging(store, name, major)
-        past = history.read(place, suite, setting.ci)
-        return (name, suite), sum(test.milliseconds for test in past.tests.values())
-
-    found = each(one, asked.items(), threads=store.connections)
-    return {key: took for key, took in found if took}
-
-
-def _major(recipe: WheelRecipe) -> int:
-    match = re.match(r"\d+", recipe.rocm_version)
-    return int(match[0]) if match else 0
 
 
 def plan(

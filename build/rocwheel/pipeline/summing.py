@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
-from rocwheel.ledger import manifests
+from rocwheel.ledger import log, manifests
+from rocwheel.ledger.log import LogEnd
 from rocwheel.ledger.nights import Book
+from rocwheel.ledger.state import Standing
 from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind, moment, timestamp
 from rocwheel.parallel import each
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.standing import CellStanding, Phase
+from rocwheel.places import Place
 from rocwheel.release import status
-from rocwheel.report.night_page import CellSummary, FamilySummary, NightSummary, WheelSize
+from rocwheel.report.night_page import (
+    BuildSummary,
+    CellSummary,
+    FamilySummary,
+    NightSummary,
+    WheelSize,
+)
 from rocwheel.store import Store
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
 
-def seconds(data: bytes | None) -> dict[str, int]:
-    """How long each cell of a night took, for the plan of the next one."""
+def known(data: bytes | None) -> NightSummary | None:
+    """The summary of the last night, for the plan of the next one; None where none can be used."""
     if not data:
-        return {}
+        return None
     try:
-        last = NightSummary.from_bytes(data, name="summary")
-    except ConfigError:  # of another version: without it a plan is slower, never different
-        return {}
+        return NightSummary.from_bytes(data, name="summary")
+    except ConfigError:  # of another version: without it a plan asks more
+        return None
+
+
+def seconds(last: NightSummary) -> dict[str, int]:
+    """How long each cell of a night took."""
     return {
         cell.name: max(1, cell.milliseconds // 1000)
         for cell in last.cells
@@ -44,12 +57,10 @@ def summary(
     store: Store,
     *,
     now: datetime,
-    known: Mapping[str, FamilySummary],
+    before: NightSummary | None,
 ) -> NightSummary:
-    """Make the summary of a night; `known` is what was said of each family before.
-
-    Raises StoreError.
-    """
+    """Make the summary of a night; `before` is the newest other one. Raises StoreError."""
+    said = {item.family: item for item in before.families} if before else {}
     found = standing.stand(book, now)
     wanted = dict.fromkeys(name for recipe in book.plan.recipes for name in recipe.families)
     chosen = [families[name] for name in wanted if name in families]
@@ -62,7 +73,8 @@ def summary(
         by=book.plan.by,
         tool=book.plan.tool,
         cells=tuple(_cell(item) for item in found.values()),
-        families=tuple(each(lambda f: _family(f, channel, store, now, known), chosen, threads=4)),
+        families=tuple(each(lambda f: _family(f, channel, store, now, said), chosen, threads=4)),
+        builds=_builds(book, found, before),
         absent=tuple((item.name, item.why) for item in book.plan.absent),
         quarantined=tuple((host, mark.reason) for host, mark in sorted(book.quarantined.items())),
         stopped=f"Stopped by {held.by}: {held.reason}" if held else "",
@@ -111,11 +123,22 @@ def _family(
 ) -> FamilySummary:
     """What `status` says of a family, for every ROCm major it has."""
     before = known.get(family.name, FamilySummary(family=family.name))
+    pairs = channel.pairs(store, family.name)
+    if _holds(before, [place for pair in pairs for place in pair]):
+        return before
     newest: tuple[str, FamilySummary] = ("", FamilySummary(family=family.name))
     blocked = ""
     blocked_set = ""
-    for staging, release in channel.pairs(store, family.name):
-        for row in status.read(staging, release, family, channel, now=now).sets:
+    ends: list[LogEnd] = []
+    since = [timestamp(now)]
+    waits = False
+    for staging, release in pairs:
+        staged, released = log.read(staging), log.read(release)
+        ends += (log.end(staging, staged), log.end(release, released))
+        since += [k.time for k in staged.sets.values() if k.standing is not Standing.PRUNED]
+        found = status.of((staging, staged), (release, released), family, channel, now=now)
+        for row in found.sets:
+            waits = waits or row.state in {"staged", "gated"}
             if row.state == "released" and row.yanked < row.files and row.released > newest[0]:
                 if (before.green, before.green_since) == (row.set_id, row.released):
                     newest = (row.released, before)  # what a set is made of never changes
@@ -125,7 +148,36 @@ def _family(
                     newest = (row.released, _green(family, row, manifest, release.url, channel))
             elif row.blocked_by and not blocked:
                 blocked, blocked_set = row.blocked_by, row.set_id
-    return replace(newest[1], blocked=blocked, blocked_set=blocked_set)
+    return replace(
+        newest[1],
+        blocked=blocked,
+        blocked_set=blocked_set,
+        ends=() if waits else tuple(ends),
+        staged_since=min(since, key=moment),
+    )
+
+
+def _holds(before: FamilySummary, places: Sequence[Place]) -> bool:
+    """Whether nothing happened to a family since then: all its logs end where they ended."""
+    return len(before.ends) == len(places) and all(map(log.ends_at, places, before.ends))
+
+
+def _builds(
+    book: Book, found: Mapping[str, CellStanding], before: NightSummary | None
+) -> tuple[BuildSummary, ...]:
+    """What the sets of a night were built as, and those of earlier nights that this has not."""
+    made = {
+        item.cell.leave: item.manifest
+        for item in found.values()
+        if item.cell.leave and item.passed and item.manifest
+    }
+    here = {
+        recipe.name: BuildSummary(wheels=recipe.name, inputs=recipe.inputs, manifest=manifest)
+        for recipe in book.plan.recipes
+        if (manifest := made.get(recipe.inputs) or recipe.manifest)
+    }
+    others = {item.wheels: item for item in before.builds} if before else {}
+    return tuple({**others, **here}.values())
 
 
 def _green(

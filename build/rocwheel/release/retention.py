@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from rocwheel.entry import version_of
@@ -134,18 +134,30 @@ class PrunePlan:
         }
 
 
-def plan(
-    place: Place, channel: Channel, *, who: Who, is_staging: bool, orphans: bool = False
-) -> PrunePlan:
-    """Find what is expired at a place; with `orphans` also old wheels that no set holds."""
+def expired(
+    place: Place, state: IndexState, channel: Channel, *, now: datetime, is_staging: bool
+) -> bool:
+    """Whether retention lets go of a set of this state."""
+    found = _prune(place, channel, Who(by="", now=now), is_staging=is_staging).expired(state)
+    return bool(found)
+
+
+def _prune(place: Place, channel: Channel, who: Who, *, is_staging: bool) -> Prune:
     keep = channel.retention
-    operation = Prune(
+    return Prune(
         place=place,
         who=who,
         days=keep.staging_days if is_staging else keep.release_days,
         keep=keep,
         keep_newest=0 if is_staging else keep.keep_newest,
     )
+
+
+def plan(
+    place: Place, channel: Channel, *, who: Who, is_staging: bool, orphans: bool = False
+) -> PrunePlan:
+    """Find what is expired at a place; with `orphans` also old wheels that no set holds."""
+    operation = _prune(place, channel, who, is_staging=is_staging)
     spend = Spend(place=place, who=who, filenames=_unheld(place, who) if orphans else ())
     state = operations.read(operation)
     left = state.projects if state.spent > state.swept else ()

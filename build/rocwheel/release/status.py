@@ -137,7 +137,27 @@ def read(
 
     `look` is of how many of those, the youngest; the logs alone say nothing of verdicts.
     """
-    staged, released = log.read(staging), log.read(release)
+    return of(
+        (staging, log.read(staging)),
+        (release, log.read(release)),
+        family,
+        channel,
+        now=now,
+        look=look,
+    )
+
+
+def of(
+    at_staging: tuple[Place, IndexState],
+    at_release: tuple[Place, IndexState],
+    family: Family,
+    channel: Channel,
+    *,
+    now: datetime,
+    look: int | None = None,
+) -> Overview:
+    """The same of two states that were read before."""
+    (staging, staged), (release, released) = at_staging, at_release
     waiting = sorted(
         (
             known

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from rocwheel.assets import style, template, text
 from rocwheel.console import duration, size
+from rocwheel.ledger.log import LogEnd
 from rocwheel.model import timestamp
 from rocwheel.values import Value
 from rocwheel.verdict import State
@@ -86,6 +87,9 @@ class FamilySummary(Value, frozen=True, kw_only=True):
     blocked: str = ""  # what holds up the newest set that is not released
     blocked_set: str = ""
     sizes: tuple[WheelSize, ...] = ()
+    # Where its logs ended, () where a set waits: while they end there, all of this holds.
+    ends: tuple[LogEnd, ...] = ()
+    staged_since: str = ""  # nothing that staging holds is older; "" where nobody looked
 
     @property
     def pip(self) -> str:
@@ -99,6 +103,14 @@ class FamilySummary(Value, frozen=True, kw_only=True):
         return f"uv pip install --index {self.index} {wanted}"
 
 
+class BuildSummary(Value, frozen=True, kw_only=True):
+    """What was built from which inputs, remembered when the build itself is kept no longer."""
+
+    wheels: str  # the set: its recipe's name
+    inputs: str  # digest
+    manifest: str  # SHA-256
+
+
 class NightSummary(Value, frozen=True, kw_only=True):
     """The summary of one night, from which pages are made."""
 
@@ -109,6 +121,7 @@ class NightSummary(Value, frozen=True, kw_only=True):
     tool: str
     cells: tuple[CellSummary, ...]
     families: tuple[FamilySummary, ...]
+    builds: tuple[BuildSummary, ...] = ()
     absent: tuple[tuple[str, str], ...] = ()
     quarantined: tuple[tuple[str, str], ...] = ()
     stopped: str = ""

@@ -17,9 +17,9 @@ from rocwheel.download import Client, Retry
 from rocwheel.errors import ConfigError, FetchError
 from rocwheel.index import channels
 from rocwheel.ledger.nights import NightPlan, WheelRecipe
-from rocwheel.pipeline import planning, resolving
+from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline import settings as settings_file
-from rocwheel.pipeline.planning import SetSeen, StoreContents
+from rocwheel.pipeline.looking import SetSeen, StoreContents
 from rocwheel.verdict import State
 
 ROOT = Path(__file__).parents[3]
@@ -43,7 +43,7 @@ RECIPE = WheelRecipe(
 
 @pytest.fixture
 def setting():
-    return planning.Setting(
+    return looking.Setting(
         night="2026-05-01",
         settings=settings_file.load(ROOT / "ci" / "nightly.yaml"),
         families=matrix.FAMILIES,

@@ -1,0 +1,216 @@
+"""What the store has already of what a night may do: builds, sets and verdicts, durations.
+
+What a set's verdicts and releases mean is asked of `release.status`, which `promote` asks as well,
+what retention removes of `release.retention`. The newest summary tells what cannot have changed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from amdgpu_family_matrix import Family
+from rocwheel.gate.suite import history
+from rocwheel.index.channels import Channel
+from rocwheel.ledger import log
+from rocwheel.ledger.nights import WheelRecipe
+from rocwheel.ledger.state import IndexState
+from rocwheel.model import moment
+from rocwheel.parallel import each
+from rocwheel.pipeline import artifacts, summing
+from rocwheel.pipeline.settings import NightSettings
+from rocwheel.release import retention, status
+from rocwheel.release.wheelset import rocm_major
+from rocwheel.report.night_page import NightSummary
+from rocwheel.store import Store
+from rocwheel.verdict import State
+
+# A set that got so far is not tested or promoted again.
+DONE: Final = frozenset({"released", "rolled back", "pruned"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetSeen:
+    """What a family's places know of one wheel set."""
+
+    state: str = ""  # "" when it was never staged; otherwise as `status` says
+    cells: Mapping[tuple[str, str], tuple[State, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreContents:
+    """What the store has, as far as the night asks."""
+
+    manifests: Mapping[str, str] = field(default_factory=dict)  # inputs -> SHA-256
+    sets: Mapping[tuple[str, str], SetSeen] = field(default_factory=dict)  # (family, manifest)
+    tests: Mapping[tuple[str, str], int] = field(default_factory=dict)  # (family, suite) -> ms
+    seconds: Mapping[str, int] = field(default_factory=dict)  # of cells in the last night
+    old: bool = False  # whether retention may have something to do
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Everything a plan is made of besides what was seen."""
+
+    night: str
+    settings: NightSettings
+    families: Mapping[str, Family]
+    channel: Channel
+    target: tuple[str, ...]
+    ci: Path  # the folder of data in use
+    by: str
+    now: datetime
+    own: tuple[str, ...] = ()  # the option that names families of one's own
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Built:
+    """What was built from some inputs."""
+
+    sha256: str  # of the manifest
+    major: int  # of ROCm
+
+
+def look(
+    setting: Setting,
+    recipes: Sequence[WheelRecipe],
+    store: Store,
+    last: NightSummary | None,
+    *,
+    full: bool,
+) -> StoreContents:
+    """Ask the store what `last`, the newest summary, cannot tell; `full`: nights are to go.
+
+    A build that was made once is known by that summary; whether it is still kept is asked only
+    where a family never staged it, so that what retention removed is not built again.
+    """
+    known = {item.inputs: item.manifest for item in last.builds} if last else {}
+    built = {
+        recipe.inputs: _Built(sha256=known[recipe.inputs], major=_major(recipe))
+        for recipe in recipes
+        if recipe.inputs in known and _major(recipe)
+    }
+    built |= _kept(store, [recipe for recipe in recipes if recipe.inputs not in built])
+    sets, old = _sets(setting, recipes, built, store, last)
+    doubtful = [
+        recipe
+        for recipe in recipes
+        if recipe.inputs in known
+        and recipe.inputs in built
+        and any((name, built[recipe.inputs].sha256) not in sets for name in recipe.families)
+    ]
+    there = _kept(store, doubtful)
+    for recipe in doubtful:
+        built.pop(recipe.inputs)
+    built |= there
+    return StoreContents(
+        manifests={inputs: item.sha256 for inputs, item in built.items()},
+        sets=sets,
+        tests=_durations(setting, recipes, built, sets, store),
+        seconds=summing.seconds(last) if last else {},
+        old=old or full,
+    )
+
+
+def _kept(store: Store, recipes: Sequence[WheelRecipe]) -> dict[str, _Built]:
+    """The builds of these recipes that the store keeps, by their inputs."""
+    found = each(lambda r: artifacts.find(store, r.inputs), recipes, threads=store.connections)
+    return {
+        recipe.inputs: _Built(sha256=manifest.sha256, major=rocm_major(manifest))
+        for recipe, manifest in zip(recipes, found, strict=True)
+        if manifest
+    }
+
+
+def _sets(
+    setting: Setting,
+    recipes: Sequence[WheelRecipe],
+    built: Mapping[str, _Built],
+    store: Store,
+    last: NightSummary | None,
+) -> tuple[dict[tuple[str, str], SetSeen], bool]:
+    """What is known of what was built, each family asked once; whether retention has work there."""
+    wanted: dict[tuple[str, int], set[str]] = {}
+    for recipe in recipes:
+        if item := built.get(recipe.inputs):
+            for name in recipe.families:
+                wanted.setdefault((name, item.major), set()).add(item.sha256)
+    channel, now = setting.channel, setting.now
+    young = _young(setting, last)
+
+    def of_family(
+        item: tuple[tuple[str, int], set[str]],
+    ) -> tuple[dict[tuple[str, str], SetSeen], bool]:
+        (name, major), ids = item
+        staging = channel.staging(store, name, major)
+        release = channel.release(store, name, major)
+        released, staged = log.read(release), IndexState()
+        old = retention.expired(release, released, channel, now=now, is_staging=False)
+        if not (name in young and ids <= released.sets.keys()):
+            staged = log.read(staging)
+            old |= retention.expired(staging, staged, channel, now=now, is_staging=True)
+        family = setting.families[name]
+        rows = status.of((staging, staged), (release, released), family, channel, now=now).sets
+        return {(name, row.set_id): _seen(row) for row in rows if row.set_id in ids}, old
+
+    found = each(of_family, wanted.items(), threads=4)
+    return {key: seen for part, _ in found for key, seen in part.items()}, any(o for _, o in found)
+
+
+def _young(setting: Setting, last: NightSummary | None) -> set[str]:
+    """The families of whose staging retention has nothing to remove, as the last summary knows."""
+    days = setting.channel.retention.staging_days
+    if days is None:
+        return set(setting.families)
+    return {
+        item.family
+        for item in (last.families if last else ())
+        if item.staged_since and setting.now - moment(item.staged_since) < timedelta(days=days)
+    }
+
+
+def _seen(row: status.SetStatus) -> SetSeen:
+    cells = row.decision.cells if row.decision else ()
+    return SetSeen(state=row.state, cells={(c.suite, c.python): (c.state, c.why) for c in cells})
+
+
+def _durations(
+    setting: Setting,
+    recipes: Sequence[WheelRecipe],
+    built: Mapping[str, _Built],
+    sets: Mapping[tuple[str, str], SetSeen],
+    store: Store,
+) -> dict[tuple[str, str], int]:
+    """How long suites that may be cut took in all, where something of them is to be run."""
+    asked: dict[tuple[str, str], int] = {}
+    for recipe in recipes:
+        item = built.get(recipe.inputs)
+        major = item.major if item else _major(recipe)
+        if not major:  # a folder of ROCm: its version is known once it is built
+            continue
+        for name in recipe.families:
+            seen = sets.get((name, item.sha256)) if item else None
+            if seen and seen.state in DONE:
+                continue
+            family = setting.families[name]
+            for suite in family.suites:
+                if family.need(suite).shards > 1 and family.runners_for(suite):
+                    asked[name, suite] = major
+
+    def one(item: tuple[tuple[str, str], int]) -> tuple[tuple[str, str], int]:
+        (name, suite), major = item
+        place = setting.channel.staging(store, name, major)
+        past = history.read(place, suite, setting.ci)
+        return (name, suite), sum(test.milliseconds for test in past.tests.values())
+
+    found = each(one, asked.items(), threads=store.connections)
+    return {key: took for key, took in found if took}
+
+
+def _major(recipe: WheelRecipe) -> int:
+    match = re.match(r"\d+", recipe.rocm_version)
+    return int(match[0]) if match else 0

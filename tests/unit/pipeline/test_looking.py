@@ -1,0 +1,184 @@
+"""What a night asks of its store: all it must, and nothing twice that cannot have changed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from support.wheelset import FAMILY, NOW, Shop, make_set, pass_gate
+
+from rocwheel.build_record import BUILD_RECORD
+from rocwheel.console import silent
+from rocwheel.index.channels import Retention
+from rocwheel.ledger import log
+from rocwheel.ledger.nights import Book, NightPlan, WheelRecipe
+from rocwheel.ledger.state import Action
+from rocwheel.model import timestamp
+from rocwheel.pipeline import artifacts, looking, summing
+from rocwheel.pipeline import settings as settings_file
+from rocwheel.store.file import FileStore
+from rocwheel.values import replace
+
+ROOT = Path(__file__).parents[3]
+TOMORROW = NOW + timedelta(days=1)
+RECIPE = WheelRecipe(
+    name="jax", inputs="1" * 64, jax="0.9.1", jax_repository="", jax_commit="", rocm="/rocm.tar.gz",
+    rocm_version="7.10.0", rocm_sha256="", image="", families=(FAMILY.name,),
+    pythons=("3.11", "3.12"), argv=("dist_wheels",),
+)  # fmt: skip
+
+
+class Nightly:
+    """One family's set in a store, built and staged by an earlier night."""
+
+    def __init__(self, folder: Path, **changes) -> None:
+        self.shop = Shop((folder / "store").as_uri(), silent(), **changes)
+        self.house = folder / "house"
+        self.manifest = make_set(self.house)
+        (self.house / BUILD_RECORD).write_bytes(b"{}\n")
+        artifacts.keep(self.shop.store, RECIPE.inputs, self.house)
+        self.shop.stage(self.house)
+
+    def release(self) -> None:
+        pass_gate(self.shop.staging, self.manifest)
+        self.shop.promote(self.manifest)
+
+    def sum_up(self, before=None, *, now=NOW):
+        plan = NightPlan(
+            night="one", made=timestamp(NOW), by="me", tool="0", target=(), cells=(),
+            recipes=(replace(RECIPE, manifest=self.manifest.sha256),),
+        )  # fmt: skip
+        book = Book(plan=plan, sha256="", attempts={}, orders=(), quarantined={})
+        return summing.summary(
+            book, {FAMILY.name: FAMILY}, self.shop.channel, self.shop.store, now=now, before=before
+        )
+
+    def look(self, last, *, now=TOMORROW) -> looking.StoreContents:
+        setting = looking.Setting(
+            night="two", settings=settings_file.load(ROOT / "ci" / "nightly.yaml"),
+            families={FAMILY.name: FAMILY}, channel=self.shop.channel, target=(), ci=ROOT / "ci",
+            by="me", now=now,
+        )  # fmt: skip
+        return looking.look(setting, [RECIPE], self.shop.store, last, full=False)
+
+
+@pytest.fixture
+def night(tmp_path):
+    return Nightly(tmp_path)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Every key that is asked for from here on."""
+    keys: list[str] = []
+    for name in ("read", "stream", "info", "keys"):
+        real = getattr(FileStore, name)
+
+        def seen(store, key, *rest, real=real):
+            keys.append(key)
+            return real(store, key, *rest)
+
+        monkeypatch.setattr(FileStore, name, seen)
+    return keys
+
+
+def state_of(night: Nightly, seen: looking.StoreContents) -> str:
+    return seen.sets[FAMILY.name, night.manifest.sha256].state
+
+
+def test_a_plan_asks_only_the_release_of_a_set_that_the_last_summary_knows_as_built(night, asked):
+    night.release()
+    last = night.sum_up()
+    asked.clear()
+    seen = night.look(last)
+    assert state_of(night, seen) == "released"
+    assert seen.manifests == {RECIPE.inputs: night.manifest.sha256}
+    assert set(asked) == {
+        night.shop.release.state, night.shop.release.log(1), night.shop.release.log(2),
+    }  # fmt: skip
+
+
+def test_the_page_asks_of_each_log_only_whether_it_ends_where_it_did(night, asked):
+    night.release()
+    last = night.sum_up()
+    asked.clear()
+    assert night.sum_up(last, now=TOMORROW).families == last.families
+    places = (night.shop.staging, night.shop.release)
+    assert sorted(asked) == sorted(place.log(number) for place in places for number in (1, 2))
+
+
+def test_what_happened_since_is_on_the_page(night):
+    night.release()
+    last = night.sum_up()
+    assert last.families[0].green == night.manifest.sha256
+    night.shop.change(Action.ROLLBACK, night.manifest)
+    assert night.sum_up(last).families[0].green == ""
+
+
+def test_a_family_with_a_set_that_waits_is_looked_at_each_night(night):
+    """Its verdicts are no entries of a log, and policy depends on the day."""
+    last = night.sum_up()
+    assert last.families[0].ends == ()
+    night.release()
+    assert night.sum_up(last).families[0].green == night.manifest.sha256
+
+
+def test_a_log_that_is_another_one_does_not_end_where_it_did(night):
+    night.release()
+    place = night.shop.release
+    end = log.end(place, log.read(place))
+    assert log.ends_at(place, end)
+    assert not log.ends_at(night.shop.staging, end)
+    assert not log.ends_at(place, replace(end, number=0, head=""))
+    path = Path(place.store.locate(place.log(1)).removeprefix("file://"))
+    path.write_bytes(path.read_bytes() + b" ")
+    assert not log.ends_at(place, end), "another day's entry has this number"
+    path.unlink()
+    assert not log.ends_at(place, end)
+
+
+def test_a_released_set_whose_build_is_kept_no_longer_is_not_built_again(night):
+    night.release()
+    last = night.sum_up()
+    assert artifacts.forget(night.shop.store, TOMORROW + timedelta(days=9999)) > 0
+    seen = night.look(last)
+    assert seen.manifests == {RECIPE.inputs: night.manifest.sha256}
+    assert state_of(night, seen) == "released"
+    assert night.look(None).manifests == {}, "without a summary nobody knows it"
+
+
+def test_a_set_that_a_family_never_staged_is_built_again_once_its_build_is_gone(night):
+    last = night.sum_up()
+    other = replace(last.builds[0], manifest="f" * 64)  # built, and staged nowhere
+    assert night.look(replace(last, builds=(other,))).manifests == {
+        RECIPE.inputs: night.manifest.sha256
+    }, "what is kept is what counts"
+    artifacts.forget(night.shop.store, TOMORROW + timedelta(days=9999))
+    assert night.look(replace(last, builds=(other,))).manifests == {}
+
+
+def test_what_another_set_was_built_as_is_remembered_beside_this_nights(night):
+    last = night.sum_up()
+    other = replace(last.builds[0], wheels="other", inputs="2" * 64)
+    again = night.sum_up(replace(last, builds=(other, *last.builds)))
+    assert {item.wheels for item in again.builds} == {"jax", "other"}
+
+
+def test_staging_is_looked_at_when_it_may_hold_what_retention_removes(tmp_path, asked):
+    night = Nightly(tmp_path, retention=Retention(staging_days=7))
+    night.release()
+    last = night.sum_up(now=NOW + timedelta(days=3))
+    asked.clear()
+    assert not night.look(last, now=NOW + timedelta(days=6)).old
+    assert night.shop.staging.state not in asked
+    assert night.look(last, now=NOW + timedelta(days=8)).old
+    assert night.shop.staging.state in asked
+    night.shop.prune(days=8)
+    assert not night.look(last, now=NOW + timedelta(days=9)).old, "it is pruned, not old for ever"
+
+
+def test_a_released_set_that_retention_keeps_is_not_old(tmp_path):
+    night = Nightly(tmp_path, retention=Retention(release_days=7, keep_newest=1))
+    night.release()
+    assert not night.look(night.sum_up(), now=NOW + timedelta(days=30)).old
