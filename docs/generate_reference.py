@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Write docs/reference/commands.md from the command line itself.
+"""Write the pages of docs/reference that are made of what the project itself says.
 
     python docs/generate_reference.py [--check]
 
-With `--check` nothing is written; exit status 1 says that the file is stale.
+`commands.md` is the command line, `jax-tests.md` what is recorded of JAX's own tests. With
+`--check` nothing is written; exit status 1 says that a file is stale.
 """
 
 from __future__ import annotations
@@ -16,13 +17,38 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "build"), str(ROOT)]
 
 import click  # noqa: E402
+from packaging.version import Version  # noqa: E402
 
 from rocwheel.cli import ci_build  # noqa: E402
+from rocwheel.gate.suite import static, suites  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-TARGET = ROOT / "docs" / "reference" / "commands.md"
+REFERENCE = ROOT / "docs" / "reference"
+JAX_TESTS = """\
+# JAX's own tests, release by release
+
+Made by `python docs/generate_reference.py` of `ci/jax_tests.json` and `ci/suites`; do not edit.
+
+The suites `unit` and `multi_gpu` run JAX's own tests. `must run` and `may skip` are what they
+demand of a release. A file is *rescued* that imports a module of JAX which its wheel lacks: the
+suite takes that module from the checkout. It is *left out* by a pattern in the suite's file: tests
+of other accelerators, and of several hosts. No file is lost: a release is counted only where each
+file that the suite takes can be imported.
+
+The tests were counted on the CPU (CPython 3.12, `JAX_NUM_GENERATED_CASES=10` as in the suite):
+
+<!-- needs: network -->
+```console
+$ python3 benchmarks/jax_tests.py --python ENV/bin/python --checkout JAX --work DIR \\
+    --collect --record 0.10.2
+```
+
+The files are listed without importing them (`rocwheel suites check --record`). How many of the
+tests an AMD GPU skips is not counted yet; `must run` is a little under three fifths of them, and
+the first runs on a GPU say better.
+"""
 
 
 def commands(
@@ -83,14 +109,50 @@ def render() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
+def jax_tests() -> str:
+    """The page about JAX's own tests."""
+    recorded = (ROOT / static.RECORDED).read_bytes()
+    listings = static.Listings.from_bytes(recorded, name=static.RECORDED)
+    own = [suite for suite in suites.load_all(ROOT / "ci") if not suite.source.folder]
+    lines = [JAX_TESTS]
+    for suite in sorted(own, key=lambda suite: suite.name, reverse=True):
+        lines += [
+            f"## {suite.name}", "",
+            "| JAX | files | rescued | left out | tests | must run | may skip |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
+        ]  # fmt: skip
+        others = {
+            file
+            for other in own
+            if other is not suite
+            for files in listings.jax.values()
+            for file in static.files_of(other.source, files)
+        }
+        for version in sorted(listings.jax, key=Version):
+            files = listings.jax[version]
+            mine = static.files_of(suite.source, files)
+            left = set(files) - set(mine) - others
+            number = listings.collected.get(version, {}).get(suite.name)
+            demand = suite.demand_for(version)
+            lines.append(
+                f"| {version} | {len(mine)} | {sum(bool(files[file].lacks) for file in mine)} "
+                f"| {len(left)} | {f'{number:,}' if number else 'not counted'} "
+                f"| {demand.must_run:,} | {demand.may_skip:,} |"
+            )
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def main(arguments: list[str]) -> int:
-    """Write or check the page."""
-    text = render()
-    if "--check" in arguments:
-        current = TARGET.read_text(encoding="utf-8") if TARGET.exists() else ""
-        return int(current != text)
-    TARGET.write_text(text, encoding="utf-8")
-    return 0
+    """Write or check the pages."""
+    stale = False
+    for name, text in (("commands.md", render()), ("jax-tests.md", jax_tests())):
+        path = REFERENCE / name
+        if "--check" not in arguments:
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale = True
+    return int(stale)
 
 
 if __name__ == "__main__":

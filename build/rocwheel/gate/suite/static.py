@@ -18,7 +18,7 @@ from rocwheel import files as disk
 from rocwheel.errors import ConfigError, SourceError
 from rocwheel.gate.suite import suites
 from rocwheel.gate.suite.suites import Suite, SuiteSource
-from rocwheel.values import Value
+from rocwheel.values import Value, replace
 
 # Called while a file is imported, these decide how many devices the backend of the process has;
 # once it runs they skip the file instead (jax/_src/test_util.py, request_cpu_devices).
@@ -26,6 +26,7 @@ CONFIGURES: Final = re.compile(
     rb"^[ \t]*(?:\w+\.)*(?:request_cpu_devices|set_host_platform_device_count)\(", re.MULTILINE
 )
 RECORDED: Final = "ci/jax_tests.json"
+SLACK: Final = 0.05  # of a suite's tests: figures are round, and hold for several releases
 BESIDE: Final = re.compile(r"(docs|examples|benchmarks|images|build)(/.*)?")  # of JAX's checkout
 
 
@@ -38,11 +39,15 @@ class FileNeeds(Value, frozen=True, kw_only=True):
 
 
 class Listings(Value, frozen=True, kw_only=True):
-    """The test files of JAX releases, as they were listed: `ci/jax_tests.json`."""
+    """The test files of JAX releases, as they were listed: `ci/jax_tests.json`.
+
+    `benchmarks/jax_tests.py --collect --record` adds how many tests a suite has, by importing them.
+    """
 
     jax: Mapping[
         str, Mapping[str, FileNeeds]
     ]  # version -> file below the checkout -> what it needs
+    collected: Mapping[str, Mapping[str, int]]  # version -> suite -> tests it has
 
 
 def configures(data: bytes) -> bool:
@@ -82,6 +87,13 @@ def listing(data: bytes, wheel: Collection[str], checkout: Collection[str]) -> F
     return FileNeeds(lacks=tuple(lacks), reads=tuple(reads), alone=configures(data))
 
 
+def files_of(source: SuiteSource, files: Iterable[str]) -> tuple[str, ...]:
+    """The test files of a JAX that a suite takes."""
+    chosen = _matching(files, source.paths)
+    left_out = set(_matching(chosen, source.exclude))
+    return tuple(file for file in chosen if file not in left_out)
+
+
 def check(source: SuiteSource, files: Mapping[str, FileNeeds]) -> Iterator[str]:
     """Say what a suite's file misses for one JAX, and what it names for nothing."""
     chosen = _matching(files, source.paths)
@@ -91,10 +103,8 @@ def check(source: SuiteSource, files: Mapping[str, FileNeeds]) -> Iterator[str]:
     for pattern in source.exclude:
         if not _matching(chosen, (pattern,)):
             yield f"exclude: {pattern}: meets no file"
-    left_out = set(_matching(chosen, source.exclude))
-    for file in chosen:
-        if file not in left_out:
-            yield from _needs(source, file, files[file])
+    for file in files_of(source, files):
+        yield from _needs(source, file, files[file])
 
 
 def _needs(source: SuiteSource, file: str, listed: FileNeeds) -> Iterator[str]:
@@ -107,16 +117,50 @@ def _needs(source: SuiteSource, file: str, listed: FileNeeds) -> Iterator[str]:
 
 
 def check_all(
-    listed: Iterable[Suite], listings: Mapping[str, Mapping[str, FileNeeds]]
+    listed: Iterable[Suite],
+    listings: Mapping[str, Mapping[str, FileNeeds]],
+    collected: Mapping[str, Mapping[str, int]],
 ) -> tuple[str, ...]:
     """What suites of JAX's own tests miss for several JAX releases, one line each."""
-    return tuple(
-        f"ci/suites/{suite.name}.yaml, JAX {version}: {problem}"
-        for suite in listed
-        if not suite.source.folder
+    own = [suite for suite in listed if not suite.source.folder]
+    missed = (
+        (suite.name, version, problem)
+        for suite in own
         for version, files in listings.items()
         for problem in check(suite.source, files)
     )
+    demanded = (
+        (suite.name, version, problem)
+        for suite in own
+        for version, numbers in collected.items()
+        if suite.name in numbers
+        for problem in check_demand(suite, version, numbers[suite.name])
+    )
+    return tuple(
+        f"ci/suites/{name}.yaml, JAX {version}: {problem}"
+        for name, version, problem in (*missed, *demanded)
+    )
+
+
+def check_demand(suite: Suite, version: str, number: int) -> Iterator[str]:
+    """Say where a suite's demands do not fit the number of tests it has for one JAX.
+
+    A test passes, is skipped or fails as expected. Where more must pass than `must_run` for the
+    rest to be allowed, or more may skip than is left, the figure means nothing.
+    """
+    demand = suite.demand_for(version)
+    least = number - demand.may_skip - demand.may_xfail
+    if demand.must_run < least:
+        yield (
+            f"of {number} tests {demand.may_skip} may skip and {demand.may_xfail} fail: "
+            f"must_run {demand.must_run} means nothing below {least}"
+        )
+    most = number - demand.must_run
+    if demand.may_skip > most + number * SLACK:
+        yield (
+            f"of {number} tests {demand.must_run} must run: "
+            f"may_skip {demand.may_skip} means nothing above {most}"
+        )
 
 
 def compare(
@@ -127,8 +171,8 @@ def compare(
     Returns what was compared. Raises ConfigError that lists what the suites miss.
     """
     path = folder / RECORDED
-    known = Listings.from_bytes(path.read_bytes(), name=RECORDED).jax
-    found = {name: files for name, files in known.items() if version in ("", name)}
+    known = Listings.from_bytes(path.read_bytes(), name=RECORDED)
+    found = {name: files for name, files in known.jax.items() if version in ("", name)}
     if mine is not None:
         found = {version: mine}
     if not found:
@@ -136,8 +180,10 @@ def compare(
             f"JAX {version}: not in {RECORDED}", hint="add --jax-tests and --jax-wheel"
         )
     if record:
-        disk.write(path, Listings(jax={**known, **found}).to_bytes())
-    problems = check_all(suites.load_all(folder / "ci"), found)
+        disk.write(path, replace(known, jax={**known.jax, **found}).to_bytes())
+    ours = suites.load_all(folder / "ci")
+    numbers = {name: known.collected.get(name, {}) for name in found}
+    problems = check_all(ours, found, numbers)
     if problems:
         hint = "mend ci/suites, then try again"
         raise ConfigError(problems[0], hint=hint, detail="\n".join(problems))

@@ -26,8 +26,10 @@ def recorded() -> Listings:
 
 
 def test_the_suites_fit_every_recorded_release_of_jax():
-    assert static.check_all(suites.load_all(ROOT / "ci"), recorded().jax) == ()
-    assert len(recorded().jax) >= 12
+    known = recorded()
+    assert static.check_all(suites.load_all(ROOT / "ci"), known.jax, known.collected) == ()
+    assert len(known.jax) >= 12
+    assert {"0.8.0", "0.10.2", "0.11.0"} <= set(known.collected)
 
 
 def test_the_files_that_configure_the_backend_are_known():
@@ -53,6 +55,25 @@ def test_what_a_suite_misses_or_names_for_nothing_is_said(changes, needs, proble
     assert bool(problem) is bool(list(static.check(replace(SOURCE, **changes), {
         **FILES, "tests/a_test.py": needs
     })))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("must_run", "may_skip", "problem"),
+    [
+        (600, 390, ""),  # and 10 may fail as expected
+        (600, 440, ""),
+        (600, 380, "of 1000 tests 380 may skip and 10 fail: must_run 600 means nothing below 610"),
+        (600, 451, "of 1000 tests 600 must run: may_skip 451 means nothing above 400"),
+        (1001, 400, "of 1000 tests 1001 must run: may_skip 400 means nothing above -1"),
+    ],
+)
+def test_what_is_demanded_must_fit_the_number_of_tests(must_run, may_skip, problem):
+    unit = suites.load(ROOT / "ci", "unit")
+    demand = replace(unit.demand, must_run=must_run, may_skip=may_skip, may_xfail=10)
+    suite = replace(unit, demand=demand, by_jax={})
+    assert "\n".join(static.check_demand(suite, "0.9.1", 1000)) == problem
+    found = static.check_all([suite], {}, {"0.9.1": {"unit": 1000, "other": 7}})
+    assert [line.partition(": ")[2] for line in found] == ([problem] if problem else [])
 
 
 CODE = """
