@@ -52,6 +52,13 @@ def test_columns_sort_both_ways(shown):
     assert rows(shown)[0] == "test_a.py::test_0000"
 
 
+def test_what_did_not_run_has_no_time(shown):
+    cells = "#table tbody > tr:not(.detail) > td:nth-child(3)"
+    times = dict(zip(rows(shown), shown.texts(cells), strict=True))
+    assert times["test_b.py::test_hang"] == "0.20 s"
+    assert times["test_b.py::test_never"] == times["test_b.py::test_skip"] == ""
+
+
 def test_filters_narrow_by_name_outcome_and_library(shown):
     shown.write("#search", "FLAKY")
     assert rows(shown) == ["test_b.py::test_flaky"]

@@ -75,7 +75,8 @@
     } else name.append(make("code", test.test));
     const outcome = make("td");
     outcome.append(make("span", test.outcome, "outcome " + test.outcome));
-    row.append(name, outcome, make("td", seconds(test.ms), "n"), make("td", test.lanes.join(", ")));
+    const time = make("td", test.lanes.length ? seconds(test.ms) : "", "n");
+    row.append(name, outcome, time, make("td", test.lanes.join(", ")));
     return row;
   };
 
