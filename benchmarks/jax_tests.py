@@ -207,7 +207,10 @@ def collected(what: Compared) -> dict[str, object]:
     return {
         "ids": ids,
         "hidden": hidden,
-        "errors": {error.file: error.message for error in results.collect_errors},
+        "errors": {
+            **{error.file: error.message for error in results.collect_errors},
+            **{f"fault {n}": fault.message for n, fault in enumerate(results.faults)},
+        },
         "seconds": time.monotonic() - started,
     }
 
