@@ -148,10 +148,14 @@ def docker(
 
 @contextmanager
 def podman() -> Iterator[TestEngine]:
-    """Podman with storage and settings of its own: runc and cgroupfs work everywhere."""
+    """Podman with storage and settings of its own: runc and cgroupfs work everywhere.
+
+    What it mounted for all of its containers goes with the last who uses the storage.
+    """
     home = folder() / "podman"
     home.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as run:
+    with home.with_suffix(".lock").open("w") as lock, tempfile.TemporaryDirectory() as run:
+        fcntl.flock(lock, fcntl.LOCK_SH)
         (Path(run) / "containers.conf").write_text(
             '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
             '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
@@ -166,7 +170,10 @@ def podman() -> Iterator[TestEngine]:
                 "CONTAINERS_STORAGE_CONF": f"{run}/storage.conf",
             },
         )
-        subprocess.run(["umount", "--lazy", f"{home}/overlay"], check=False, capture_output=True)
+        with suppress(BlockingIOError):
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            unmount = ["umount", "--lazy", f"{home}/overlay"]
+            subprocess.run(unmount, check=False, capture_output=True)
 
 
 ENGINES = {"docker": docker, "podman": podman}
