@@ -25,6 +25,7 @@ class Place:
     store: Store
     root: str  # "v2/gfx94X-dcgpu"
     family: str
+    is_staging: bool = False
     public_url: str = ""  # of the store's own root, behind a CDN or web server
     page_cache: str = ""  # Cache-Control
     wheel_cache: str = ""
@@ -35,6 +36,10 @@ class Place:
     def location(self) -> str:
         """For people: `s3://bucket/v2/gfx94X-dcgpu`."""
         return self.store.locate(self.root)
+
+    def command(self, name: str) -> str:
+        """How a command of `index` is called for this one: `index repair --staging`."""
+        return f"index {name} --staging" if self.is_staging else f"index {name}"
 
     @property
     def url(self) -> str:

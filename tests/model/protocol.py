@@ -46,7 +46,14 @@ RULES = {
     "wait before delete": "bytes are deleted while copies of pages that list them live",
     "the record is the commit": "an entry is written, and another object says how many count",
     "a snapshot is shown": "the snapshot is written before the pages show it",
+    "a snapshot is proven": "a snapshot is believed whose last entry the log does not have",
+    "a mark has its entry": "a page is left whose mark is above the end of the log",
 }
+
+# What somebody did to a store: put a page with its list and a mark that is so far above the log;
+# took the last entry of the log away.
+AHEAD = {"ahead": 1, "far ahead": 2}
+HARMS = {*AHEAD, "lost"}
 
 
 class Entry(NamedTuple):
@@ -74,11 +81,11 @@ class Process(NamedTuple):
     saved: int = 0
     todo: tuple[str, ...] = ()  # what the step goes through: projects, files
     seen: Page | None = None
-    marks: tuple[tuple[str, int], ...] = ()  # of pages it settled: what it must wait for
+    settled: tuple[tuple[str, Page], ...] = ()  # pages whose older copies it must wait for
     attempts: int = 0
     unclear: bool = False
     committed: int = 0
-    report: str = ""  # done, nothing, refused, unknown, killed
+    report: str = ""  # done, nothing, refused, unknown, killed, committed (and not shown)
 
 
 class Late(NamedTuple):
@@ -97,9 +104,9 @@ class World(NamedTuple):
 
     log: tuple[Entry, ...]
     head: int  # how many entries count; all of them, but for one mutant
-    saved: int
+    snapshot: tuple[Entry, ...]  # the log that it is the fold of
     pages: tuple[Page | None, ...]
-    copies: tuple[frozenset[Page], ...]
+    copies: tuple[tuple[Page, ...], ...]  # of each page, the oldest first
     bytes: frozenset[str]
     late: frozenset[Late]
     processes: tuple[Process, ...]
@@ -211,6 +218,11 @@ def shown(log: tuple[Entry, ...], project: str, without: frozenset[str]) -> froz
     return frozenset(f"{file}!" if file in yanks else file for file in files)
 
 
+def proven(log: tuple[Entry, ...], snapshot: tuple[Entry, ...]) -> bool:
+    """Whether a log has the entry that a snapshot ends with, and so all before it."""
+    return log[: len(snapshot)] == snapshot
+
+
 def touched(log: tuple[Entry, ...], after: int) -> tuple[str, ...]:
     return PROJECTS if any(entry.action != "garbage" for entry in log[after:]) else ()
 
@@ -223,16 +235,21 @@ def holding(state: Fold) -> frozenset[str]:
 
 
 def start(*entries: tuple[str, str], without: frozenset[str] = frozenset()) -> World:
-    """A world after some operations, each complete."""
-    log = tuple(Entry(action, name, -1) for action, name in entries)
+    """A world after some operations, each complete, and after a harm that comes last, if any."""
+    harm, about = entries[-1] if entries and entries[-1][0] in HARMS else ("", "")
+    log = tuple(Entry(action, name, -1) for action, name in entries if action not in HARMS)
     state = fold(log, without)
-    pages = tuple(Page(len(log), shown(log, p, without)) if log else None for p in PROJECTS)
+    marks = {p: len(log) + (AHEAD.get(harm, 0) if p == about else 0) for p in PROJECTS}
+    pages = tuple(Page(marks[p], shown(log, p, without)) if log else None for p in PROJECTS)
     there = frozenset(
         f for entry in log if entry.action in {"add", "replace"} for f in SETS[entry.set]
     )
+    snapshot = log
+    if harm == "lost":
+        log = log[:-1]
     return World(
-        log=log, head=len(log), saved=len(log), pages=pages,
-        copies=tuple(frozenset({page} if page else ()) for page in pages),
+        log=log, head=len(log), snapshot=snapshot, pages=pages,
+        copies=tuple((page,) if page else () for page in pages),
         bytes=there - state.spent, late=frozenset(), processes=(), errors=0, delays=0, kills=0,
     )  # fmt: skip
 
@@ -270,7 +287,7 @@ def path(trail: list[tuple[World, int, str]], at: int) -> list[str]:
         world, parent, _ = trail[at]
         pages = [f"{p.mark}:{','.join(sorted(p.files))}" if p else "-" for p in world.pages]
         lines.append(
-            f"log={[e[:2] for e in world.log]} saved={world.saved} pages={pages} "
+            f"log={[e[:2] for e in world.log]} saved={len(world.snapshot)} pages={pages} "
             f"bytes={sorted(world.bytes)} late={[write[:2] for write in world.late]} "
             + " ".join(
                 f"[{p.action} {p.set} {p.pc} n={p.number} {p.report}]" for p in world.processes
@@ -295,7 +312,7 @@ def broken(model: Model, world: World) -> str:
 
 
 @cache
-def broken_pages(pages: tuple[frozenset[Page] | Page | None, ...], there: frozenset[str]) -> str:
+def broken_pages(pages: tuple[tuple[Page, ...] | Page | None, ...], there: frozenset[str]) -> str:
     """What is wrong with what installers may see: any mix of these pages, or of their copies."""
     views = [
         [page.files for page in ([found] if isinstance(found, Page) else found or ())]
@@ -331,8 +348,8 @@ def broken_reports(log: tuple[Entry, ...], asked: tuple[tuple[str, str, str], ..
             return f"{action} {set_id} took effect {times} times"
         if report in {"refused", "nothing"} and times:
             return f"{action} {set_id} reported {report} and took effect"
-        if report == "done" and not times:
-            return f"{action} {set_id} reported done and took no effect"
+        if report in {"done", "committed"} and not times:
+            return f"{action} {set_id} reported {report} and took no effect"
     return ""
 
 
@@ -351,7 +368,7 @@ def ended_badly(model: Model, world: World) -> str:
         return "every command ended well and the pages do not show the state"
     # `index repair`: every page, then spent names.
     for project, page in zip(PROJECTS, world.pages, strict=True):
-        if page and page.mark > len(world.log):
+        if page and page.mark > len(world.log) and model.lacks("a mark has its entry"):
             return f"{project} shows a state that is not there: no command mends it"
     return "" if holding(state) <= world.bytes else "held bytes are gone for good"
 
@@ -375,12 +392,10 @@ def successors(model: Model, world: World) -> Iterator[tuple[str, World]]:
         yield "never", rest
     if model.caches:
         for number, copies in enumerate(world.copies):
-            if len(copies) > 1:
-                oldest = min(copies, key=lambda page: page.mark)
-                if oldest != world.pages[number]:
-                    fewer = list(world.copies)
-                    fewer[number] = copies - {oldest}
-                    yield "expire", world._replace(copies=tuple(fewer))
+            if len(copies) > 1 and copies[0] != world.pages[number]:
+                fewer = list(world.copies)
+                fewer[number] = copies[1:]
+                yield "expire", world._replace(copies=tuple(fewer))
 
 
 def thought(model: Model, world: World, number: int) -> World:
@@ -427,14 +442,14 @@ def apply(model: Model, world: World, write: Late) -> World:
         pages, copies = list(world.pages), list(world.copies)
         pages[at] = write.after
         if write.after and model.caches:
-            copies[at] = copies[at] | {write.after}
+            copies[at] = (*(page for page in copies[at] if page != write.after), write.after)
         return world._replace(pages=tuple(pages), copies=tuple(copies))
     if write.kind == "delete":
         return world._replace(bytes=world.bytes - {write.key})
     if write.kind == "head":
         return world._replace(head=max(world.head, write.number))
     if len(world.log) != write.number - 1:
-        return world
+        return world  # after a gap it is created as well, and counts for nobody
     assert write.entry
     log = (*world.log, write.entry)
     split = model.lacks("the record is the commit")
@@ -445,7 +460,7 @@ def holds(model: Model, world: World, write: Late) -> bool:
     """Whether a request's condition holds now: otherwise it is refused, for certain."""
     if write.kind == "page":
         return etag(model, world.pages[PROJECTS.index(write.key)]) == etag(model, write.before)
-    return write.kind != "log" or len(world.log) == write.number - 1
+    return write.kind != "log" or len(world.log) < write.number
 
 
 def answers(model: Model, world: World, write: Late) -> Iterator[tuple[str, World]]:
@@ -472,14 +487,18 @@ def step(  # noqa: PLR0912 (one for each step)
         return replaced(there, number, process)
 
     if me.pc == "snapshot":
-        yield go(me._replace(pc="log", saved=world.saved))
+        # Entries are never deleted, so whether it is proven may be asked at once.
+        believed = proven(counted, world.snapshot) or model.lacks("a snapshot is proven")
+        yield go(me._replace(pc="log", saved=len(world.snapshot) if believed else 0))
     elif me.pc == "log":
-        known = me._replace(number=len(counted), seen=None, marks=())
+        known = me._replace(number=max(len(counted), me.saved), seen=None, settled=())
         yield go(to_settle(model, counted, known, "settle"))
-    elif me.pc in {"settle", "show"}:
+    elif me.pc in {"settle", "show", "over"}:
         yield from settling(model, world, number, me)
     elif me.pc == "decide":
-        yield go(decide(model, counted[: me.number], me))
+        # Above the log's end only what a snapshot said, that was believed.
+        log = world.snapshot if me.number > len(counted) else counted[: me.number]
+        yield go(decide(model, log, me))
     elif me.pc == "bytes":
         yield from putting(model, world, number, me)
     elif me.pc == "commit":
@@ -501,14 +520,14 @@ def step(  # noqa: PLR0912 (one for each step)
         if model.lacks("the record is the commit"):
             there = apply(model, world, Late(kind="head", key="head", number=me.number + 1))
         if model.lacks("a snapshot is shown"):
-            there = there._replace(saved=max(there.saved, after.number))
+            there = saved(there, after.number)
         if me.action == "prune" and model.lacks("delete when settled"):
             yield go(to_delete(model, there, after._replace(pc="delete-early")), there)
         else:
             log = there.log[: there.head]
             yield go(to_settle(model, log[: after.number], after, "show"), there)
     elif me.pc == "save":
-        there = world._replace(saved=max(world.saved, me.number))
+        there = saved(world, me.number)
         if (
             me.action == "prune"
             and not model.lacks("mark before delete")
@@ -523,53 +542,75 @@ def step(  # noqa: PLR0912 (one for each step)
         raise AssertionError(me.pc)
 
 
+def saved(world: World, number: int) -> World:
+    """The world with a snapshot of this state, where it has no newer one that is proven."""
+    log = world.log[: world.head]
+    if len(world.snapshot) > number and proven(log, world.snapshot):
+        return world
+    return world._replace(snapshot=log[:number])
+
+
 def to_settle(model: Model, log: tuple[Entry, ...], me: Process, pc: str) -> Process:
     """Begin a `settle`: which projects, in which order."""
     if pc == "settle" and model.lacks("settle before commit"):
         return me._replace(pc="decide", todo=())
-    projects = sorted(touched(log[: me.number], me.saved), key=lambda p: LATER[p])
+    everything = me.action == "repair" and me.number > 0
+    wanted = PROJECTS if everything else touched(log[: me.number], me.saved)
+    projects = sorted(wanted, key=lambda p: LATER[p])
     backwards = fold(log[: me.number], model.without).removes
     wrong = "order when removing" if backwards else "order of projects"
     if backwards != model.lacks(wrong):
         projects.reverse()
-    me = me._replace(pc=pc, todo=tuple(projects), seen=None, marks=())
+    me = me._replace(pc=pc, todo=tuple(projects), seen=None, settled=())
     return me if projects else settled(me)
 
 
 def settled(me: Process) -> Process:
     if me.pc == "show":
-        return me._replace(pc="save", seen=None, marks=())
-    return me._replace(pc="decide", seen=None, marks=(), todo=())
+        return me._replace(pc="save", seen=None, settled=())
+    return me._replace(pc="decide", seen=None, settled=(), todo=())
 
 
 def settling(model: Model, world: World, number: int, me: Process) -> Iterator[World]:
-    """One request of a `settle`: look at a page, or put it."""
+    """One request of a `settle`: look at a page; at the log's end, where it is ahead; put it."""
     project = me.todo[0]
     at = PROJECTS.index(project)
     log = world.log[: me.number]
     wanted = shown(log, project, model.without)
 
-    def advance(mark: int, there: World = world) -> World:
-        after = me._replace(todo=me.todo[1:], seen=None, marks=(*me.marks, (project, mark)))
+    def advance(page: Page | None, there: World = world) -> World:
+        pc = "show" if me.pc == "show" else "settle"
+        found = (*me.settled, *([(project, page)] if page else ()))
+        after = me._replace(pc=pc, todo=me.todo[1:], seen=None, settled=found)
         return replaced(there, number, after if after.todo else settled(after))
 
-    if me.seen is None:
-        page = world.pages[at]
-        newer = page is not None and page.mark > me.number
-        if (newer and not model.lacks("never over a newer mark")) or (
-            page and page.files == wanted
-        ):
-            yield advance(page.mark if page else 0)
-        else:
-            yield replaced(world, number, me._replace(seen=page or Page(-1, frozenset())))
-        return
+    page = me.seen or world.pages[at]
+    newer = page and page.mark > me.number and not model.lacks("never over a newer mark")
+    # Where the log goes on to a mark when the page is read, it does so when it is asked, too.
+    stays = newer and (page.mark <= len(world.log) or model.lacks("a mark has its entry"))
+    if me.seen is None and page and not newer:
+        stays = page.files == wanted
+    if stays and me.pc != "over":
+        yield advance(page)
+    elif me.seen is None:
+        yield replaced(world, number, me._replace(seen=page or Page(-1, frozenset())))
+    elif newer and me.pc != "over":
+        report = "committed" if me.committed else "refused"
+        told = {"pc": "over"} if me.action == "repair" else {"report": report}
+        yield replaced(world, number, me._replace(**told))
+    else:
+        yield from replacing(model, world, number, me, wanted, advance)
+
+
+def replacing(model, world, number, me, wanted, advance) -> Iterator[World]:  # noqa: PLR0917
+    """Put a page in place of the one that was seen, once copies of others that it needs are old."""
+    log, project = world.log[: me.number], me.todo[0]
     removes = fold(log, model.without).removes
     rule = "wait when removing" if removes else "wait when adding"
     if model.caches and not model.lacks(rule):
-        for earlier, mark in me.marks:
-            if LATER[earlier] != LATER[project] and any(
-                page.mark < mark for page in world.copies[PROJECTS.index(earlier)]
-            ):
+        for earlier, found in me.settled:
+            copies = world.copies[PROJECTS.index(earlier)]
+            if LATER[earlier] != LATER[project] and found in copies[1:]:
                 return  # it waits
     before = None if me.seen.mark == -1 else me.seen
     after: Page | None = Page(me.number, wanted)
@@ -578,9 +619,10 @@ def settling(model: Model, world: World, number: int, me: Process) -> Iterator[W
     write = Late(kind="page", key=project, before=before, after=after)
     for answer, there in answers(model, world, write):
         if answer == "ok":
-            yield advance(me.number, there)
+            yield advance(after, there)
         else:  # any failure: read again
-            yield replaced(there, number, me._replace(seen=None))
+            pc = "show" if me.pc == "show" else "settle"
+            yield replaced(there, number, me._replace(pc=pc, seen=None))
 
 
 def decide(model: Model, log: tuple[Entry, ...], me: Process) -> Process:
@@ -651,8 +693,7 @@ def deleting(model: Model, world: World, number: int, me: Process) -> Iterator[W
             yield replaced(world, number, to_settle(model, log[: me.number], me, "show"))
         return
     waits = model.caches and me.pc == "delete" and not model.lacks("wait before delete")
-    copies = (page for found in world.copies for page in found if _lists(page, me.todo))
-    if waits and any(page.mark < me.number for page in copies):
+    if waits and any(_lists(page, me.todo) for found in world.copies for page in found[:-1]):
         return
     write = Late(kind="delete", key=me.todo[0])
     for answer, there in answers(model, world, write):

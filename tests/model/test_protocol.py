@@ -38,6 +38,12 @@ COUNTEREXAMPLES = {
     "wait before delete": ((("add", "A"),), (("prune", "A"),), {}),
     "the record is the commit": ((), (("add", "A"),), {"kills": 1}),
     "a snapshot is shown": ((("add", "A"),), (("add", "B"), ("rollback", "A")), {"kills": 1}),
+    "a snapshot is proven": (
+        (("add", "A"), ("rollback", "A"), ("lost", "")),
+        (("restore", "A"),),
+        {},
+    ),
+    "a mark has its entry": ((("add", "A"), ("far ahead", "plugin")), (("add", "B"),), {}),
 }
 
 

@@ -89,17 +89,14 @@ class Channel:
         return found
 
     def staging(self, store: Store, family: str, rocm_major: int) -> Place:
-        return self._place(store, self.prefixes_of(rocm_major).staging, family)
+        return self._places(store, family, self.prefixes_of(rocm_major))[0]
 
     def release(self, store: Store, family: str, rocm_major: int) -> Place:
-        return self._place(store, self.prefixes_of(rocm_major).release, family)
+        return self._places(store, family, self.prefixes_of(rocm_major))[1]
 
     def pairs(self, store: Store, family: str) -> tuple[tuple[Place, Place], ...]:
         """Staging and release of each ROCm major, for commands that do not know which."""
-        return tuple(
-            (self._place(store, item.staging, family), self._place(store, item.release, family))
-            for item in self.prefixes.values()
-        )
+        return tuple(self._places(store, family, item) for item in self.prefixes.values())
 
     def levels(self, family: matrix.Family, python: str) -> dict[str, matrix.Level]:
         """What each suite's verdict means for a release: the matrix, tightened by the channel."""
@@ -114,16 +111,19 @@ class Channel:
                 levels[suite] = level
         return levels
 
-    def _place(self, store: Store, prefix: str, family: str) -> Place:
-        return Place(
+    def _places(self, store: Store, family: str, prefixes: Prefixes) -> tuple[Place, Place]:
+        staging = Place(
             store=store,
-            root=f"{prefix}/{family}",
+            root=f"{prefixes.staging}/{family}",
             family=family,
+            is_staging=True,
             public_url=self.public_url,
             page_cache=self.page_cache,
             wheel_cache=self.wheel_cache,
             public_environ=self.public_environ,
         )
+        root = f"{prefixes.release}/{family}"
+        return staging, dataclasses.replace(staging, root=root, is_staging=False)
 
 
 def of_store(url: str, options: Options | None = None) -> Channel:

@@ -23,6 +23,11 @@ from rocwheel.store import Headers, Info, pause
 
 Shown: TypeAlias = "Page | Root"
 
+
+class AheadError(StoreError):
+    """A page shows an entry that the log does not have."""
+
+
 ATTEMPTS: Final = 60  # reads of a page that somebody else changes each time
 FAILURES: Final = 3  # of a write before it is given up
 POLL_SECONDS: Final = 2.0
@@ -191,9 +196,10 @@ def _without_entry(
     """The same, where pages show entries after `end`, which the log does not have, to be put."""
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
     if wrong and not mends:
-        raise StoreError(
-            f"{place.store.locate(wrong[0].key)}: shows an entry of the log that is not there",
-            hint="where the log lost its end, put it back first",
+        shown = max(item.number for item in seen)
+        raise AheadError(
+            f"{place.store.locate(wrong[0].key)}: shows entry {shown}, the log ends with {end}",
+            hint=f"run `{place.command('repair')}`; where the log lost its end, put it back first",
         )
     return [replace(item, is_behind=True) if item.number > end else item for item in seen]
 

@@ -150,7 +150,8 @@ def _check_log(place: Place, state: IndexState) -> Iterator[str]:
         return
     again = log.load(place, log.read(place, afresh=True), None)
     if log.differ(state, again) and not again.torn:
-        yield f"{place.store.locate(place.state)}: not what the log says: `index repair` mends it"
+        mends = f"`{place.command('repair')}` mends it"
+        yield f"{place.store.locate(place.state)}: not what the log says: {mends}"
     if again.number < state.number:
         missing = place.store.locate(place.log(again.number + 1))
         yield f"{missing}: missing, and the log goes on: put it back from a copy of the bucket"
@@ -161,21 +162,22 @@ def _check_log(place: Place, state: IndexState) -> Iterator[str]:
 def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[str]:
     """Every form of a page lists what the log says, and its links lead where they should."""
     project = page.project if isinstance(page, Page) else ""
+    again = f"`{place.command('repair')}` makes it again"
     problems = []
     for form in forms(place, page, folder_keys=folder_keys):
         where = place.store.locate(form.key)
         try:
             data, _ = place.store.read(form.key)
         except ObjectMissingError:
-            problems.append(f"{where}: missing: `index repair` makes it again")
+            problems.append(f"{where}: missing: {again}")
             continue
         number = mark(data)
         if number is None or (number <= form.number and data != form.render(number)):
-            problems.append(f"{where}: not what the log says: `index repair` makes it again")
+            problems.append(f"{where}: not what the log says: {again}")
         if number is not None and number > form.number:
             problems.append(
-                f"{where}: shows entry {number}, the log ends with {form.number}: `index repair` "
-                "makes it again; where the log lost its end, put it back first"
+                f"{where}: shows entry {number}, the log ends with {form.number}: {again}; where "
+                "the log lost its end, put it back first"
             )
         for link in links(data) if not form.key.endswith(".json") else ():
             target = unquote(urlsplit(urljoin(f"http://x/{place.key(project)}/", link.url)).path)

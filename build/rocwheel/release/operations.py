@@ -19,7 +19,7 @@ from rocwheel.console import Progress
 from rocwheel.entry import Entry
 from rocwheel.errors import PromotionError, StoreError
 from rocwheel.index.page import Page, Root
-from rocwheel.index.publish import await_public, claimed, settle
+from rocwheel.index.publish import AheadError, await_public, claimed, settle
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, Holding, IndexState, Transition, apply, in_order, touched
 from rocwheel.manifest import WheelEntry
@@ -223,10 +223,11 @@ def _shown(operation: Operation, entry: Transition, state: IndexState) -> IndexS
         if entry.action.adds or entry.action.removes:
             await_public(place, changed, seconds=PUBLIC_SECONDS, absent=entry.action.removes)
     except StoreError as exc:
+        then = f"; then `{place.command('repair')}`, or the same command again, completes it"
         raise StoreError(
             f"{exc} ({entry.action.value} is committed as entry {entry.number} of the log, and the "
             "pages do not show it yet)",
-            hint=f"{exc.hint}; then `index repair`, or the same command again, completes it",
+            hint=exc.hint if isinstance(exc, AheadError) else f"{exc.hint}{then}",
         ) from exc
     return after
 
@@ -246,5 +247,5 @@ def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
         made = "another tool" if number < 0 else "a log that is gone"
         raise StoreError(
             f"{where.rstrip('/')}/: this page was made by {made}",
-            hint="take its files over first: `index adopt`",
+            hint=f"take its files over first: `{place.command('adopt')}`",
         )

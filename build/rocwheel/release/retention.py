@@ -172,8 +172,7 @@ def plans(
     for staging, release in pairs:
         for place in (staging, release):
             found = plan(place, channel, who=who, is_staging=place is staging, orphans=orphans)
-            if found.operation.expired(found.state):
-                _check_clock(place, who)
+            _check_clock(found)
             yield found
 
 
@@ -224,9 +223,13 @@ def repair(place: Place) -> tuple[str, ...]:
     return sweep(place, state, afresh=True)
 
 
-def _check_clock(place: Place, who: Who) -> None:
-    """Refuse to call anything old by a clock that is far off the store's. Raises ConfigError."""
-    info = place.store.info(place.state)
+def _check_clock(plan: PrunePlan) -> None:
+    """Refuse to call anything old by a clock that is far off the store's. Raises ConfigError.
+
+    Leftovers of uploads are found when a plan is applied, so this holds for one of nothing as well.
+    """
+    place, who, number = plan.operation.place, plan.operation.who, plan.state.number
+    info = place.store.info(place.state) or place.store.info(place.log(number))
     if info and info.now and abs(who.now - info.now) > CLOCKS_DIFFER:
         raise ConfigError(
             f"{place.location}: this machine's clock says {who.now:%Y-%m-%d %H:%M}, the store's "

@@ -215,9 +215,10 @@ def problems(place: Place, state: IndexState) -> tuple[str, ...]:
     """What is wrong with a log, and what was stopped before the pages showed it."""
     found = [f"{place.location}: {text}" for text in state.problems]
     if not operations.is_settled(state):
+        ways = f"`{place.command('repair')}`, or any command that changes this index,"
         found.append(
             f"{place.location}: entry {state.number} of the log is committed and may not be shown "
-            "yet: `index repair`, or any command that changes this index, completes it"
+            f"yet: {ways} completes it"
         )
     return tuple(found)
 

@@ -21,11 +21,11 @@ from pathlib import Path
 import pytest
 from model.protocol import RULES
 from support.s3 import BUCKET
-from support.scene import STOPS, Schedule, Worlds, play, shuffled, without_waiting
+from support.scene import JAXLIB, STOPS, Schedule, Worlds, play, shuffled, without_waiting
 
 from rocwheel.console import Console
 from rocwheel.errors import PromotionError, RocwheelError, StoreError
-from rocwheel.index import publish
+from rocwheel.index import page, publish
 from rocwheel.index.page import Page
 from rocwheel.ledger import log, state
 from rocwheel.ledger.state import Action, Standing
@@ -33,7 +33,7 @@ from rocwheel.release import operations, retention
 from rocwheel.values import replace
 
 SEED = int(os.environ.get("ROCWHEEL_SEED", "20261121"))
-FILES, OBJECTS, CHANCE = 250, 12, 60  # schedules of the spread
+FILES, OBJECTS, CHANCE, HARMED = 250, 12, 60, 60  # schedules of the spread
 
 
 @pytest.fixture(scope="module")
@@ -213,6 +213,38 @@ def snapshot_is_the_head(patch) -> None:
     patch.setattr(log, "_folded", change)
 
 
+def any_snapshot(patch) -> None:
+    patch.setattr(log, "_is_of", lambda _place, _snapshot: True)
+
+
+def any_mark(patch) -> None:
+    patch.setattr(publish, "_without_entry", lambda _place, _forms, seen, _end, **_how: seen)
+
+
+def lost_end(scene) -> None:
+    """The log lost its last entry."""
+    place = scene.shop.release
+    scene.shop.store.delete(place.log(len(scene.shop.entries(place))))
+
+
+def ahead(scene) -> None:
+    """Somebody put pages there with the lists they have, and marks above the log."""
+    place, store = scene.shop.release, scene.shop.store
+    for key in (place.json(JAXLIB), *place.views(JAXLIB, folder_keys=False)):
+        data, info = store.read(key)
+        number = str(page.mark(data)).encode()
+        for before in (b'rocwheel-log": ', b'rocwheel-log" content="'):
+            data = data.replace(before + number, before + b"9")
+        assert page.mark(data) == 9
+        store.replace(key, data, previous=info, headers=place.view_headers)
+
+
+# What somebody did to a start before operations are played on it.
+HARMS = {
+    "a snapshot is proven": (lost_end, "A rolled back", ("restore A", "prune A", "promote B")),
+    "a mark has its entry": (ahead, "A", ("promote B", "rollback A", "prune A")),
+}
+
 MUTANTS = {
     "settle before commit": (unsettled, "A", "promote B", "rollback A"),
     "one direction": (two_directions, "A", "promote C", "repair"),
@@ -228,6 +260,8 @@ MUTANTS = {
     "rolled back holds": (rolled_back_lets_go, "A rolled back, B", "prune B", "repair"),
     "a snapshot is shown": (saves_first, "A", "rollback A", "promote B"),
     "the record is the commit": (snapshot_is_the_head, "A", "rollback A", "promote B"),
+    "a snapshot is proven": (any_snapshot, "A rolled back", "restore A", "repair"),
+    "a mark has its entry": (any_mark, "A", "promote B", "repair"),
 }
 
 
@@ -241,6 +275,9 @@ def test_without_the_rule_the_code_fails(worlds, rule: str) -> None:
         # From the end: what a rule is about comes late in an operation.
         for stop, at in itertools.product(STOPS, range(total, -1, -1)):
             scene = worlds.on_files(start)
+            if rule in HARMS:
+                HARMS[rule][0](scene)
+                scene.is_harmed = True
             try:
                 play(scene, Schedule(start, first, second, at, stop))
             except AssertionError as exc:
@@ -248,6 +285,26 @@ def test_without_the_rule_the_code_fails(worlds, rule: str) -> None:
                     return  # something does not hold, and not for a mistake in the mutant
                 raise
     raise AssertionError(f"the code holds without the rule: {rule}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", HARMS)
+def test_beside_a_repair_operations_hold_on_what_somebody_damaged(worlds, rule: str) -> None:
+    """One is stopped before some request, the other runs, the first goes on; both ways."""
+    harm, start, names = HARMS[rule]
+    pairs = [pair for name in names for pair in ((name, "repair"), ("repair", name))]
+    schedules = [
+        Schedule(start, first, second, at, stop)
+        for first, second in pairs
+        # Of the same on what nobody damaged; where it makes fewer here, it is over at the later ones.
+        for at in range(len(worlds.length(start, first)) + 1)
+        for stop in ("stand", "kill", "lost")
+    ]
+    for schedule in random.Random(SEED).sample(schedules, HARMED):
+        scene = worlds.on_files(start)
+        harm(scene)
+        scene.is_harmed = True
+        play(scene, schedule)
 
 
 def test_every_rule_of_the_model_has_a_mutant_of_the_code() -> None:
