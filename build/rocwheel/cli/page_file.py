@@ -16,6 +16,8 @@ def page_path(app: App, asked: Path | None) -> Path | None:
     path = app.path(asked)
     if asked is None or path is None:
         return None
+    if str(asked) == "-":
+        raise click.UsageError("--html -: a page is not printed; write a file, such as page.html")
     if path.is_dir():
         raise click.UsageError(f"--html {asked}: a folder; write a file in it")
     if path.exists() and not _begins_like_a_page(path):

@@ -164,7 +164,7 @@ class ZipArchive:
         try:
             status = os.fstat(self._fd)
             if not stat.S_ISREG(status.st_mode):
-                self.refuse("not a regular file")
+                self.refuse("not a regular file", hint="name a wheel that is a file")
             self.size = status.st_size
             self.stamp = Stamp.of(status)
             if stamp is not None and stamp != self.stamp:
@@ -189,8 +189,8 @@ class ZipArchive:
     def fileno(self) -> int:
         return self._fd
 
-    def refuse(self, problem: str) -> NoReturn:
-        raise WheelError(f"{self.path}: {brief(problem)}", hint="build or fetch the wheel again")
+    def refuse(self, problem: str, *, hint: str = "build or fetch the wheel again") -> NoReturn:
+        raise WheelError(f"{self.path}: {brief(problem)}", hint=hint)
 
     def _check_unchanged(self) -> None:
         try:

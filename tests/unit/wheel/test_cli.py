@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -229,6 +230,19 @@ def test_a_wheel_that_is_not_there_is_not_to_be_built_again(
         ]
 
 
+@pytest.mark.parametrize("name", ["inspect", "reversion", "diff"])
+def test_a_pipe_is_no_wheel_and_nothing_waits_for_it(
+    name: str, plugin: str, tmp_path: Path, capsys
+) -> None:
+    os.mkfifo("pipe-1.0-py3-none-any.whl")
+    more = ("--output", OUT, "--post-release=1") if name == "reversion" else ()
+    run(name, plugin, "pipe-1.0-py3-none-any.whl", *more, status=6)
+    assert capsys.readouterr().err.splitlines() == [
+        f"error: {tmp_path / 'pipe-1.0-py3-none-any.whl'}: not a regular file",
+        "hint:  name a wheel that is a file",
+    ]
+
+
 DRY = {
     "retag": ("--platform-tag", "manylinux_2_31_x86_64"),
     "reversion": ("--post-release", "1"),
@@ -367,7 +381,7 @@ def test_several_wheels_are_handled_at_once_and_told_in_order(
     assert len(met) >= 4
 
 
-@pytest.mark.parametrize("name", ["first", "second", "another.whl", "notes.txt", "folder", ""])
+@pytest.mark.parametrize("name", ["first", "second", "another.whl", "notes.txt", "folder", "", "-"])
 def test_a_page_of_differences_replaces_nothing_but_a_page(
     name: str, plugin: str, pjrt: str, tmp_path: Path, capsys
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import random
 import struct
 from contextlib import suppress
@@ -96,11 +97,14 @@ def test_limits_can_be_tightened(tmp_path: Path) -> None:
             archive.read(f"{GOOD.dist_info}/RECORD")
 
 
-def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "folder.whl").mkdir()
-    for path in (tmp_path / "folder.whl", tmp_path / "missing.whl"):
-        with pytest.raises(WheelError):
+def test_what_is_no_file_is_refused_and_a_wheel_asked_for(tmp_path: Path) -> None:
+    folder, missing, pipe = (tmp_path / f"{name}.whl" for name in ("folder", "missing", "pipe"))
+    folder.mkdir()
+    os.mkfifo(pipe)  # nobody writes to it
+    for path in (folder, missing, pipe):
+        with pytest.raises(WheelError) as caught:
             ZipArchive(path)
+        assert caught.value.hint.startswith("name a")
 
 
 def read_all(path: Path) -> None:
