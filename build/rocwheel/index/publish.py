@@ -19,7 +19,7 @@ from rocwheel.errors import ObjectMissingError, ObjectStaleError, RefusedError, 
 from rocwheel.index.page import Page, Root, links, mark
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import Headers, Info, pause
+from rocwheel.store import Headers, HugeError, Info, pause
 
 Shown: TypeAlias = "Page | Root"
 
@@ -161,6 +161,8 @@ def claimed(place: Place, project: str) -> int | None:
             data, _ = place.store.read(key)
         except ObjectMissingError:
             continue
+        except HugeError:
+            return -1
         found = mark(data)
         return -1 if found is None else found
     return None
@@ -181,10 +183,12 @@ def _look(place: Place, form: Form) -> _Seen:
         data, info = place.store.read(form.key)
     except ObjectMissingError:
         return _Seen(info=None, is_behind=True, ends=0.0)
+    except HugeError:  # which is no page of ours
+        data, info = b"", place.store.info(form.key)
     number = mark(data)
     is_behind = number is None or (number <= form.number and data != form.render(number))
     left = float(place.page_seconds)
-    if left and info.now:
+    if left and info and info.now:
         left = max(0.0, left + ROUND - (info.now - info.modified).total_seconds())
     ends = time.monotonic() + left if left else 0.0
     return _Seen(info=info, is_behind=is_behind, ends=ends, number=number or 0)

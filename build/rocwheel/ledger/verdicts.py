@@ -15,11 +15,11 @@ from typing import Final
 
 from rocwheel import files
 from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectMissingError
-from rocwheel.ledger.log import HugeError, small
+from rocwheel.ledger.log import small
 from rocwheel.ledger.state import IndexState, Standing
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import TEXT, Headers, Info
+from rocwheel.store import TEXT, Headers, HugeError, Info
 from rocwheel.verdict import State, Verdict
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for

@@ -28,7 +28,7 @@ from rocwheel.model import timestamp
 from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, retention, status, wheelset
-from rocwheel.store import Counter, advance
+from rocwheel.store import Counter, HugeError, advance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,6 +171,8 @@ def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[s
         except ObjectMissingError:
             problems.append(f"{where}: missing: {again}")
             continue
+        except HugeError:
+            data = b""
         number = mark(data)
         if number is None or (number <= form.number and data != form.render(number)):
             problems.append(f"{where}: not what the log says: {again}")
@@ -208,7 +210,7 @@ def _check_file(place: Place, entry: Entry, count: Counter | None) -> tuple[list
             required = wheelset.requires_python(inside, name=entry.filename)
             if required != entry.requires_python:
                 problems.append(f"{where}: Requires-Python is {required!r}, listed is another")
-    except (ObjectMissingError, WheelError) as exc:
+    except (ObjectMissingError, HugeError, WheelError) as exc:
         return [*problems, str(exc)], b""
     return problems, inside
 

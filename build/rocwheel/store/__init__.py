@@ -20,18 +20,23 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
-from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectStaleError
+from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectStaleError, StoreError
 
 Body: TypeAlias = "bytes | Path"
 Counter: TypeAlias = "Callable[[int], None]"  # called with bytes that passed since the last call
 
 TRIED: Final = "_ROCWHEEL_STORE"  # the variable that hands a store's URL and `tried` on
 BLOCK: Final = 1 << 20
+LIMIT: Final = 256 << 20  # bytes of an object that is read as a whole
 WHEEL: Final = "application/zip"
 TEXT: Final = "text/plain; charset=utf-8"
 HTML: Final = "text/html; charset=utf-8"
 JSON: Final = "application/json"
 SIMPLE_JSON: Final = "application/vnd.pypi.simple.v1+json"
+
+
+class HugeError(StoreError):
+    """An object that is larger than anything we read as a whole."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +125,7 @@ class Store(Protocol):
         ...
 
     def read(self, key: str, /) -> tuple[bytes, Info]:
-        """Content and info of a small object. Raises ObjectMissingError."""
+        """Content and info of a small object. Raises ObjectMissingError, HugeError."""
         ...
 
     def stream(self, key: str, sink: Callable[[bytes], object], /) -> Info:
@@ -206,6 +211,25 @@ def open_store(url: str, options: Options | None = None) -> Store:
 
         return S3Store(*address, options)
     raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")
+
+
+def whole(store: Store, key: str) -> tuple[bytes, Info]:
+    """An object of no more than LIMIT bytes. Raises ObjectMissingError, HugeError."""
+    blocks: list[bytes] = []
+    size = 0
+
+    def keep(block: bytes) -> None:
+        nonlocal size
+        size += len(block)
+        if size > LIMIT:
+            raise HugeError(
+                f"{store.locate(key)}: more than {LIMIT >> 20} MiB",
+                hint="nothing of ours is that large: it is left alone; remove it",
+            )
+        blocks.append(block)
+
+    info = store.stream(key, keep)
+    return b"".join(blocks), info
 
 
 def blocks_of(body: Body) -> Iterator[bytes]:

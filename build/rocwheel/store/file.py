@@ -30,6 +30,7 @@ from rocwheel.store import (
     differs,
     replaced,
     stale,
+    whole,
 )
 
 OURS: Final = ".rocwheel"
@@ -64,9 +65,7 @@ class FileStore:
             return None
 
     def read(self, key: str, /) -> tuple[bytes, Info]:
-        blocks: list[bytes] = []
-        info = self.stream(key, blocks.append)
-        return b"".join(blocks), info
+        return whole(self, key)
 
     def stream(self, key: str, sink: Callable[[bytes], object], /) -> Info:
         digest = hashlib.sha256()

@@ -32,6 +32,7 @@ from rocwheel.store import (
     pause,
     replaced,
     stale,
+    whole,
 )
 from rocwheel.store.bucket import BrokenError, Bucket, Contact, checksum
 from rocwheel.store.parts import Parts, honours_condition
@@ -73,9 +74,7 @@ class S3Store:
         return found[0] if found else None
 
     def read(self, key: str, /) -> tuple[bytes, Info]:
-        blocks: list[bytes] = []
-        info = self.stream(key, blocks.append)
-        return b"".join(blocks), info
+        return whole(self, key)
 
     def stream(self, key: str, sink: Callable[[bytes], object], /) -> Info:
         info, blocks = self._bucket.get(key)

@@ -10,6 +10,7 @@ import zipfile
 import pytest
 from support.wheelset import FAMILY, NOW, WHO, Shop, make_set, make_verdict, pass_gate, ran
 
+from rocwheel import store
 from rocwheel.cli import main
 from rocwheel.errors import PromotionError, RocwheelError, StoreError, WheelError
 from rocwheel.index.page import links
@@ -216,7 +217,7 @@ def test_a_manifest_that_was_overwritten_holds_up_its_set_alone(shop, tmp_path) 
 
 def test_a_huge_object_is_not_read_into_memory(shop, tmp_path, monkeypatch) -> None:
     manifest = staged(shop, tmp_path)
-    monkeypatch.setattr(log, "LIMIT", 100_000)
+    monkeypatch.setattr(store, "LIMIT", 100_000)
     huge = shop.store.root / shop.release.log(1)
     huge.parent.mkdir(parents=True)
     with huge.open("wb") as file:
@@ -225,6 +226,27 @@ def test_a_huge_object_is_not_read_into_memory(shop, tmp_path, monkeypatch) -> N
     assert [link.filename for link in links(page(shop, PLUGIN))]
     found = status.read(shop.staging, shop.release, FAMILY, shop.channel, now=NOW)
     assert found.sets[0].state == "released"
+
+
+def test_huge_pages_and_snapshots_are_not_read_into_memory_and_made_again(
+    shop, tmp_path, monkeypatch, capsys
+) -> None:
+    """With the rights of a stager one could end every command that came after."""
+    manifest = staged(shop, tmp_path)
+    place = shop.staging
+    monkeypatch.setattr(store, "LIMIT", 100_000)
+    page = place.views(PLUGIN, folder_keys=False)[0]
+    for key in (place.state, place.json(PLUGIN), page):
+        overwrite(shop, key, shop.store.read(key)[0] + bytes(200_000))
+        with pytest.raises(store.HugeError, match="more than"):
+            shop.store.read(key)
+    family = ("--family", FAMILY.name, "--store", shop.store.url)
+    assert main(["index", "check", "--staging", *family]) == 7
+    assert f"{page}: not what the log says" in capsys.readouterr().out
+    make_set(tmp_path / "other", jax="0.9.2", pythons=("3.12",))
+    assert main(["stage", str(tmp_path / "other"), *family]) == 0
+    assert main(["index", "check", "--staging", *family]) == 0
+    shop.promote(manifest)
 
 
 def page(shop, project: str) -> bytes:
