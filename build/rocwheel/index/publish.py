@@ -14,8 +14,14 @@ from itertools import groupby
 from typing import Final, TypeAlias
 
 from rocwheel.download import Client, DownloadError, Retry
-from rocwheel.entry import Entry, rank
-from rocwheel.errors import ObjectMissingError, ObjectStaleError, RefusedError, StoreError
+from rocwheel.entry import Entry, rank, version_of
+from rocwheel.errors import (
+    ConfigError,
+    ObjectMissingError,
+    ObjectStaleError,
+    RefusedError,
+    StoreError,
+)
 from rocwheel.index.page import Page, Root, links, mark
 from rocwheel.parallel import each
 from rocwheel.places import Place
@@ -150,11 +156,16 @@ def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: b
     return "not listed" if wanted - shown else ""
 
 
-def claimed(place: Place, project: str) -> int | None:
-    """The state a page shows that is stored under this project's name; None where none is.
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A page that is stored under a project's name, whoever put it there."""
 
-    -1 for a page that another tool, or a version before the log, made.
-    """
+    number: int  # of the state it shows; -1: another tool, or a version before the log, made it
+    is_empty: bool  # it lists no file of the project
+
+
+def claimed(place: Place, project: str) -> Claim | None:
+    """What a page says that is stored under this project's name; None where none is."""
     plain = place.views(project, folder_keys=False)[0]
     for key in (plain, place.json(project)):
         try:
@@ -162,10 +173,21 @@ def claimed(place: Place, project: str) -> int | None:
         except ObjectMissingError:
             continue
         except HugeError:
-            return -1
+            return Claim(number=-1, is_empty=True)
         found = mark(data)
-        return -1 if found is None else found
+        return Claim(
+            number=-1 if found is None else found,
+            is_empty=not any(_is_of(project, link.filename) for link in links(data)),
+        )
     return None
+
+
+def _is_of(project: str, filename: str) -> bool:
+    """Whether a file may be the project's: for all that is known, unless it is another's wheel."""
+    try:
+        return version_of(filename)[0] == project
+    except ConfigError:
+        return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,6 +201,7 @@ class _Seen:
 
 
 def _look(place: Place, form: Form) -> _Seen:
+    info: Info | None
     try:
         data, info = place.store.read(form.key)
     except ObjectMissingError:

@@ -238,8 +238,11 @@ def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
         return
     new = [project for project in touched(state, entry) if project not in state.projects]
     for project in (*new, *([""] if not state.number else [])):
-        number = claimed(place, project)
-        if number is None or 0 <= number <= state.number > 0:
+        claim = claimed(place, project)
+        if claim is None or (state.number and claim.is_empty):
+            continue  # nothing is there that could be lost
+        number = claim.number
+        if 0 <= number <= state.number > 0:
             continue  # of a log that was lost, and made again by an adoption of all it listed
         if number > state.number and log.read(place).number > state.number:
             continue  # somebody was faster, and the commit will say so

@@ -118,6 +118,43 @@ def test_a_page_that_shows_what_the_log_never_said_is_told_and_made_again(
     assert desk.run(*act) == 0
 
 
+@pytest.mark.parametrize(
+    ("page", "remedies"),
+    [
+        (b"", ()),
+        (b"hello", ()),
+        (b'<a href="../KNOWN">KNOWN</a>', ()),
+        (b'<meta name="rocwheel-log" content="9">', (("index", "repair", "--staging"),)),
+        (b'<a href="../HERE">HERE</a>', (("index", "adopt", "--staging"),)),
+    ],
+)
+def test_a_page_that_somebody_put_for_a_project_to_come_keeps_no_set_off(
+    desk, page: bytes, remedies
+) -> None:
+    """It was said to be another tool's, whose files to adopt; and there was none to adopt."""
+    manifest = make_set(desk.folder / "a", pythons=("3.12",))
+    desk.shop.stage(desk.folder / "a")
+    coming = make_set(desk.folder / "b", rocm="8.0.0", jax="0.9.2", pythons=("3.12",))
+    here = "jax_rocm8_plugin-0.1-cp312-cp312-manylinux_2_28_x86_64.whl"
+    names = {b"KNOWN": manifest.built[0].filename, b"HERE": here}
+    for word, name in names.items():
+        page = page.replace(word, name.encode())
+    folder = desk.shop.store.root / "v2-staging" / FAMILY.name
+    (folder / "jax-rocm8-plugin").mkdir()
+    (folder / "jax-rocm8-plugin/index.html").write_bytes(page)
+    if here.encode() in page:
+        old = make_set(desk.folder / "old", rocm="8.0.0", jax="0.1", suffix="", pythons=("3.12",))
+        name = next(wheel.filename for wheel in old.built if wheel.kind == "plugin")
+        (folder / here).write_bytes((desk.folder / "old" / name).read_bytes())
+    for remedy in remedies:
+        assert desk.run("stage", str(desk.folder / "b")) == 7
+        assert f"`{' '.join(remedy)}`" in desk.capsys.readouterr().err
+        assert desk.run(*remedy) == 0
+    assert desk.run("stage", str(desk.folder / "b")) == 0
+    assert desk.run("index", "check", "--staging") == 0
+    assert {wheel.project for wheel in coming.built} <= log.read(desk.shop.staging).projects
+
+
 @pytest.mark.parametrize("change", [{"number": 10**9}, {"number": 2}, {"head": "0" * 64}])
 def test_a_snapshot_of_another_log_is_not_believed(desk, change) -> None:
     """The next entry was put after a gap, and lost with the snapshot."""
