@@ -31,14 +31,14 @@ from rocwheel import dist, families, files, rocm, wheelhouse
 from rocwheel.console import Console, silent
 from rocwheel.container import Mount
 from rocwheel.dist import executor
-from rocwheel.errors import CommandError, HostError, WheelError
+from rocwheel.errors import CommandError, ConfigError, HostError, WheelError
 from rocwheel.gate.suite import suites
 from rocwheel.home import Home
 from rocwheel.host import debian, machine
 from rocwheel.index import channels
 from rocwheel.ledger.nights import NightPlan, Nights, WheelRecipe
 from rocwheel.manifest import Manifest
-from rocwheel.model import WheelKind, module_name
+from rocwheel.model import PythonVersion, WheelKind, module_name
 from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline.settings import Cost, NightSettings
 from rocwheel.pipeline.standing import CellStanding
@@ -97,6 +97,15 @@ def miniature(home: Home) -> Path:
             f"{folder}: not found", hint="restore it from the repository, or install rocwheel again"
         )
     return folder
+
+
+def accept(pythons: Sequence[PythonVersion]) -> None:
+    """Raise ConfigError for a free-threaded CPython: the workspace has no toolchain for one."""
+    if free_threaded := [str(version) for version in pythons if version.free_threaded]:
+        raise ConfigError(
+            f"CPython {', '.join(free_threaded)}: the demo builds for no free-threaded CPython",
+            hint="choose another: --python-versions; dist_wheels builds for those of a JAX release",
+        )
 
 
 def install_packages(*, runner: HostRunner, console: Console, root: bool) -> None:

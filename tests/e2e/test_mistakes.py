@@ -47,6 +47,7 @@ def run(*arguments, cwd, env=None):
             3,
             "did you mean 0.1",
         ),
+        (("demo", "--dry-run", "--python-versions=3.13-ft"), 3, "for no free-threaded CPython"),
         (("channels", "rights", "--role=runer", "--channel=dev"), 2, "runner"),
         (("gate", "--suite=smok", "--python=3.12", FAMILY), 3, "did you mean smoke?"),
         (("status", FAMILY, "--channel=nighly"), 3, "did you mean nightly?"),

@@ -254,6 +254,33 @@ def test_doctor_answers_when_installed(installed, tmp_path):
     )
 
 
+def test_a_checkout_and_an_installed_one_on_the_path_are_not_mixed(built, installed, tmp_path):
+    """Whichever starts, code, data and version are of the same one."""
+    _, _, tree = built
+    newer = tmp_path / "newer"
+    run("git", "clone", "--quiet", tree, newer, cwd=tmp_path)
+    suite = newer / "ci" / "suites" / "smoke.yaml"
+    suite.with_name("newer.yaml").write_text(
+        suite.read_text().replace("suite: smoke", "suite: newer")
+    )
+    git = ("git", "-C", newer, "-c", "user.name=x", "-c", "user.email=x@example.com")
+    run(*git, "add", "--all", cwd=tmp_path)
+    run(*git, "commit", "--quiet", "--message=newer", cwd=tmp_path)
+    python = installed.parent / "python"
+    ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
+    site = run(python, "-c", ask, cwd=tmp_path).stdout.strip()
+    of_the_checkout = (python, newer / "build" / "ci_build")
+    for program, env, home, has in (
+        (of_the_checkout, {"PYTHONPATH": site}, newer, True),
+        ((installed,), {"PYTHONPATH": f"{newer / 'build'}:{newer}"}, newer, True),
+        ((installed,), {}, tree, False),
+    ):
+        said = run(*program, "--version", cwd=newer, **env).stdout
+        assert said == f"rocwheel {__version__} ({commit_of(home)[:12]})\n"
+        suites = run(*program, "gate", "list", "--json", cwd=newer, **env).stdout
+        assert ("newer" in {suite["suite"] for suite in json.loads(suites)["suites"]}) == has
+
+
 def test_a_teams_own_data_takes_the_place_of_the_packaged_one(installed, tmp_path):
     ci = tmp_path / "team" / "data"
     shutil.copytree(ROOT / "ci", ci)

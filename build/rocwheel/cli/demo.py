@@ -51,6 +51,7 @@ def demo(app: App, options: DemoOptions) -> None:
     wheels: a gate needs the CPythons they were built with.
     """
     base = request_from(app, options, therock="")
+    job.accept(base.pythons)
     if options.dry_run:
         app.emit_plan(job.dry_run(base, runner=app.runner, console=app.console))
         return
