@@ -201,7 +201,7 @@ def explained(what: str, base: str, exc: CommandError) -> HostError:
         (("no space left",), f"{what}: the disk of the engine is full",
          "free some space: rocwheel image prune"),
         (("cannot connect to the docker daemon", "error reading from server", "during connect",
-          "code = unavailable", "closing transport"),
+          "code = unavailable", "closing transport", "\nunexpected eof"),
          f"{what}: the engine ended in mid-build",
          "start it again and run the same command: nothing was tagged"),
         (("network bridge not found", "could not resolve", "temporary failure resolving",

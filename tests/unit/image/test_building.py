@@ -18,6 +18,7 @@ from rocwheel.image.building import explained
         ("#9 ERROR: write /layer: no space left on device", "the disk of the engine is full"),
         ("error during connect: Post http://docker/build: EOF", "the engine ended in mid-build"),
         ("Cannot connect to the Docker daemon at unix:///x.sock.", "the engine ended in mid-build"),
+        ("#5 [2/2] RUN sleep 7777\nunexpected EOF", "the engine ended in mid-build"),
         ("rpc error: code = Unavailable desc = closing transport", "the engine ended in mid-build"),
         ("#7 0.3 Temporary failure resolving 'deb.debian.org'", "has no network"),
         ("something new", "was not built: something new"),
