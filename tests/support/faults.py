@@ -16,7 +16,6 @@ import pytest
 
 # What the proxy does to a request. `lost` carries it out and says nothing: the cruellest of all.
 KINDS = ("500", "503", "403", "cut", "lost", "timeout")
-TIMEOUT = 300  # seconds; longer than the clients of the tests wait
 CODES = {"500": "InternalError", "503": "SlowDown", "403": "AccessDenied",
          "409": "ConditionalRequestConflict", "skew": "RequestTimeTooSkewed"}  # fmt: skip
 
@@ -30,6 +29,7 @@ class Fault:
     sticky: bool = True
     only: str = ""  # a pattern: other requests do not count
     hit: str = ""  # "PUT /bucket/key" once it happened
+    seconds: float = 300  # of silence, for `timeout`: longer than the clients of the tests wait
 
     def matches(self, seen: list[str]) -> bool:
         """Whether the newest of these requests fails."""
@@ -92,7 +92,7 @@ class _Handler(BaseHTTPRequestHandler):
         kind = fault.kind if fault else ""
         if kind == "timeout":
             self.rfile.read(length)
-            select.select([self.connection], [], [], TIMEOUT)  # until the client gives up
+            select.select([self.connection], [], [], fault.seconds)  # until the client gives up
             self.close_connection = True
             return
         if kind == "cut" and length:

@@ -427,7 +427,7 @@ def test_sigterm_ends_a_promotion_in_two_lines_and_the_next_run_completes_it(
     argv = [sys.executable, "-c", "import sys; from rocwheel.cli import main; sys.exit(main())"]
     argv += ["promote", "--manifest", str(tmp_path / "wh"), "--family", FAMILY.name]
     argv += ["--store", shop.store.url, "--quiet"]
-    front.faults.arm(Fault(10, "timeout"))
+    front.faults.arm(Fault(10, "timeout", seconds=4))  # a signal waits for requests under way
     with subprocess.Popen(argv, env=env, stderr=subprocess.PIPE, text=True) as process:
         while not (front.faults.fault and front.faults.fault.hit):
             assert process.poll() is None, "it ended before the request that was to hang"
