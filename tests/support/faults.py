@@ -29,7 +29,7 @@ class Fault:
     sticky: bool = True
     only: str = ""  # a pattern: other requests do not count
     hit: str = ""  # "PUT /bucket/key" once it happened
-    seconds: float = 300  # of silence, for `timeout`: longer than the clients of the tests wait
+    seconds: float = 6  # of silence, for `timeout`: longer than hasty clients wait
 
     def matches(self, seen: list[str]) -> bool:
         """Whether the newest of these requests fails."""

@@ -166,7 +166,7 @@ def test_what_is_written_of_a_night_is_there_or_can_be_written_again(stage, kind
         act(stage.night(gate="pass"))
         for number in points(len(stage.faults.seen), 2, KINDS.index(kind)):
             night = stage.night(gate="pass")
-            stage.faults.arm(Fault(number, kind, sticky=True))
+            stage.faults.arm(Fault(number, kind, sticky=True, seconds=1.5))
             with suppress(RocwheelError):
                 act(night)
             stage.faults.arm(None)
