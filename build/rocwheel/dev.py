@@ -148,13 +148,17 @@ def preview_turn(loop: Loop, *, runner: HostRunner, console: Console) -> Iterato
 def preview_configure(
     request: dist.Request, *, rc_file: Path | None, runner: HostRunner, console: Console
 ) -> Iterator[str]:
-    """The rc file `configure` would write, and the commands it would print."""
+    """Lines that write the rc file `configure` would write, and the commands it would print."""
     planned_build = dist.plan(replace(request, allow_dirty=True))
     found = dist.preview(planned_build, runner=runner, console=console)
     planned = bazel.invocations(found.spec)
     path = rc_file or _default_rc(request, found.spec)
+    yield from dist.fetching(planned_build, found)
+    yield from (f"# {note}" for note in found.notes)
     yield f"# write {path}"
-    yield from (f"# {line}" for line in (*found.notes, *_rc_lines(planned)))
+    yield from dist.writing(path, _rc_lines(planned))
+    if found.spec.remote.header_file(cache_folders(request).output):
+        yield "# the headers of the remote cache are secret: only a real run writes their file"
     yield from _lines_by_hand(found.place, planned, path, request.environ)
 
 

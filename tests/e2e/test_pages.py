@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 
@@ -44,6 +45,21 @@ def execute(blocks, folder, env):
 @pytest.mark.parametrize("blocks", of("anywhere"))
 def test_blocks_for_any_machine(blocks, tmp_path, program):
     execute(blocks, tmp_path, {**os.environ, "PATH": f"{program}:{os.environ['PATH']}"})
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in pages.blocks() if block.marker.startswith("dry-run: ")], ids=str
+)
+def test_what_lacks_something_here_has_a_dry_run_that_ends_well(block, tmp_path, program):
+    assert all(line.startswith("rocwheel ") for line in block.commands)
+    dry = [line.replace("rocwheel ", "rocwheel --dry-run ", 1) for line in block.commands]
+    env = {
+        **os.environ,
+        "PATH": f"{program}:{os.environ['PATH']}",
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "ROCWHEEL_DIST_WHEELS_ALLOW_DIRTY": "true",  # rocwheel's own checkout may be changed
+    }
+    execute([replace(block, language="sh", text="\n".join(dry))], tmp_path, env)
 
 
 @pytest.mark.parametrize("blocks", of("demo"))

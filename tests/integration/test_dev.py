@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -176,6 +177,29 @@ def test_configure_leaves_nothing_in_the_checkout(desk):
     assert not inside.exists()
 
 
+def test_the_dry_run_of_configure_pasted_into_a_shell_does_what_the_real_run_does(desk):
+    """A ROCm that is not here yet comes too, and its place is in the file Bazel is started with."""
+    name = desk.folder / "therock-dist-linux-gfx94X-dcgpu-7.10.0"
+    tarball = shutil.make_archive(str(name), "gztar", desk.rocm)
+    rc_file = desk.folder / "by hand" / "it's.bazelrc"
+    words = (
+        "configure", f"--output={rc_file}", "--python-versions=3.12",
+        f"--therock-path={tarball}", *desk.sources[1:],
+    )  # fmt: skip
+    shown = desk.ci_build(*words, "--dry-run").stdout
+    assert not rc_file.exists()
+    lines = shown.splitlines()
+    by_hand = [line for line in lines if " build --config=" in line]
+    script = "\n".join(line for line in lines if line not in by_hand)
+    done = subprocess.run(["sh", "-e"], input=script, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    pasted = rc_file.read_text()
+    real = desk.ci_build(*words).stdout
+    assert rc_file.read_text() == pasted
+    assert by_hand == real.splitlines()
+    assert len(by_hand) == 2
+
+
 def test_a_dry_run_shows_every_command_and_does_nothing(desk):
     (desk.folder / "test_it.py").touch()
     before = sorted(desk.folder.rglob("*.bazelrc"))
@@ -187,5 +211,5 @@ def test_a_dry_run_shows_every_command_and_does_nothing(desk):
     assert shown.rstrip().endswith("-m pytest " + str(desk.folder / "test_it.py") + ")")
     shown = desk.ci_build("configure", "--dry-run", *desk.sources).stdout
     assert "# write " in shown
-    assert "# build:plugin_pjrt_cp310 " in shown
+    assert "\n  'build:plugin_pjrt_cp310 " in shown
     assert sorted(desk.folder.rglob("*.bazelrc")) == before

@@ -12,7 +12,7 @@ PAGES = (
     ROOT / "CONTRIBUTING.md",
     *sorted(p for p in ROOT.glob("docs/**/*.md") if p.name != "commands.md"),
 )
-# what a block may lack here; it is parsed, and never executed
+# what a block may lack here; it is parsed, and where it says so, its dry run is executed
 LACKS = frozenset({
     "bucket", "container", "everything", "gpu", "jax-build", "machines", "network", "remote-cache", "root", "wheels",
 })  # fmt: skip
@@ -25,7 +25,7 @@ class Block:
 
     page: Path
     line: int
-    marker: str  # `run: demo`, `needs: gpu`, `tried by tests/…`; "" for none
+    marker: str  # `run: demo`, `needs: gpu`, `dry-run: gpu`, `tried by tests/…`; "" for none
     language: str
     text: str
 

@@ -16,6 +16,7 @@ from rocwheel.dist.output import (
     lines,
     pasteable,
     table,
+    writing,
 )
 
 __all__ = [
@@ -35,4 +36,5 @@ __all__ = [
     "plan",
     "preview",
     "table",
+    "writing",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -132,6 +132,14 @@ def pasteable(command: Command, environ: Mapping[str, str]) -> str:
     ]
     line = " ".join(["env -i", *names, *map(_word, command.argv)])
     return f"(cd {_word(str(command.cwd))} && {line})" if command.cwd else line
+
+
+def writing(path: Path, lines: Sequence[str]) -> Iterator[str]:
+    """Lines of a shell that write a text file; what is not known yet is a variable, as above."""
+    yield f"mkdir -p {shlex.quote(str(path.parent))}"
+    yield "printf '%s\\n' \\"
+    yield from (f"  {_word(line)} \\" for line in lines)
+    yield f"  > {shlex.quote(str(path))}"
 
 
 def _word(word: str) -> str:
