@@ -214,7 +214,7 @@ def snapshot_is_the_head(patch) -> None:
 
 
 def any_snapshot(patch) -> None:
-    patch.setattr(log, "_is_of", lambda _place, _snapshot: True)
+    patch.setattr(log, "_has", lambda *_: True)
 
 
 def any_mark(patch) -> None:
