@@ -113,7 +113,7 @@ class Scene:
             keep = Retention(staging_days=1, release_days=1, keep_newest=0,
                              pinned=() if about == "staging" else kept)  # fmt: skip
             channel = replace(shop.channel, retention=keep)
-            planned = retention.plan(target, channel, who=late, is_staging=about == "staging")
+            planned = retention.plan(target, channel, who=late)
             retention.apply(planned, who=late)
         else:
             change = withdraw.plan(place, Action(action), who=who, set_id=manifest.sha256)

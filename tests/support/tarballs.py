@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import zstandard
 
+from rocwheel.rocm.rocm_root import Facts
 from rocwheel.source import load_layouts
 
 if TYPE_CHECKING:
@@ -20,6 +21,16 @@ if TYPE_CHECKING:
 
 NAME = "therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz"
 MTIME = 1_700_000_000
+# of a tree that nobody looks into
+FACTS = Facts(
+    root="",
+    info_version="7.10.0",
+    header_version="7.10.0",
+    clang="c",
+    bitcode="b",
+    targets=("gfx942",),
+    sonames=("libx.so",),
+)
 
 HEADER = """\
 #define ROCM_VERSION_MAJOR {}

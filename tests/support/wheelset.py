@@ -268,8 +268,7 @@ class Shop:
 
     def prune_plan(self, place, *, days: float, orphans: bool = False) -> retention.PrunePlan:
         who = replace(WHO, now=NOW + timedelta(days=days), reason="retention")
-        is_staging = place is self.staging
-        return retention.plan(place, self.channel, who=who, is_staging=is_staging, orphans=orphans)
+        return retention.plan(place, self.channel, who=who, orphans=orphans)
 
     def prune(self, *, days: float, orphans: bool = False) -> list[str]:
         """Prune both places; return the sets that went."""

@@ -345,10 +345,10 @@ def _is_over(app: App, book: Book) -> bool:
 
 def _plans(target: NightTarget, families: tuple[str, ...], who: Who) -> list[retention.PrunePlan]:
     return [
-        retention.plan(place, target.channel, who=who, is_staging=number == 0)
+        retention.plan(place, target.channel, who=who)
         for name in families
         for pair in target.channel.pairs(target.store, name)
-        for number, place in enumerate(pair)
+        for place in pair
     ]
 
 

@@ -149,10 +149,10 @@ def _sets(
         staging = channel.staging(store, name, major)
         release = channel.release(store, name, major)
         released, staged = log.read(release), IndexState()
-        old = retention.expired(release, released, channel, now=now, is_staging=False)
+        old = retention.expired(release, released, channel, now=now)
         if not (name in young and ids <= released.sets.keys()):
             staged = log.read(staging)
-            old |= retention.expired(staging, staged, channel, now=now, is_staging=True)
+            old |= retention.expired(staging, staged, channel, now=now)
         family = setting.families[name]
         rows = status.of((staging, staged), (release, released), family, channel, now=now).sets
         return {(name, row.set_id): _seen(row) for row in rows if row.set_id in ids}, old

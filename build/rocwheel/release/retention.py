@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, Final
 
 from rocwheel.entry import version_of
@@ -134,30 +135,25 @@ class PrunePlan:
         }
 
 
-def expired(
-    place: Place, state: IndexState, channel: Channel, *, now: datetime, is_staging: bool
-) -> bool:
+def expired(place: Place, state: IndexState, channel: Channel, *, now: datetime) -> bool:
     """Whether retention lets go of a set of this state."""
-    found = _prune(place, channel, Who(by="", now=now), is_staging=is_staging).expired(state)
-    return bool(found)
+    return bool(_prune(place, channel, Who(by="", now=now)).expired(state))
 
 
-def _prune(place: Place, channel: Channel, who: Who, *, is_staging: bool) -> Prune:
+def _prune(place: Place, channel: Channel, who: Who) -> Prune:
     keep = channel.retention
     return Prune(
         place=place,
         who=who,
-        days=keep.staging_days if is_staging else keep.release_days,
+        days=keep.staging_days if place.is_staging else keep.release_days,
         keep=keep,
-        keep_newest=0 if is_staging else keep.keep_newest,
+        keep_newest=0 if place.is_staging else keep.keep_newest,
     )
 
 
-def plan(
-    place: Place, channel: Channel, *, who: Who, is_staging: bool, orphans: bool = False
-) -> PrunePlan:
+def plan(place: Place, channel: Channel, *, who: Who, orphans: bool = False) -> PrunePlan:
     """Find what is expired at a place; with `orphans` also old wheels that no set holds."""
-    operation = _prune(place, channel, who, is_staging=is_staging)
+    operation = _prune(place, channel, who)
     spend = Spend(place=place, who=who, filenames=_unheld(place, who) if orphans else ())
     state = operations.read(operation)
     left = state.projects if state.spent > state.swept else ()
@@ -169,11 +165,10 @@ def plans(
     pairs: Iterable[tuple[Place, Place]], channel: Channel, *, who: Who, orphans: bool
 ) -> Iterator[PrunePlan]:
     """Plans for staging and release of each pair; each looks at its place when it is asked for."""
-    for staging, release in pairs:
-        for place in (staging, release):
-            found = plan(place, channel, who=who, is_staging=place is staging, orphans=orphans)
-            _check_clock(found)
-            yield found
+    for place in chain.from_iterable(pairs):
+        found = plan(place, channel, who=who, orphans=orphans)
+        _check_clock(found)
+        yield found
 
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:

@@ -7,25 +7,15 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from support.tarballs import FACTS
 
 from rocwheel import files
 from rocwheel.download import Fingerprint
 from rocwheel.files import Lock, try_locked
-from rocwheel.rocm.rocm_root import Facts
 from rocwheel.rocm.tree_cache import Cache, CachedTree, FetchedSource
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-FACTS = Facts(
-    root="",
-    info_version="7.10.0",
-    header_version="7.10.0",
-    clang="c",
-    bitcode="b",
-    targets=("gfx942",),
-    sonames=("libx.so",),
-)
 
 
 def never() -> None:

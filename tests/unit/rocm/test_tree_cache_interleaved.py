@@ -14,24 +14,15 @@ from types import SimpleNamespace
 
 import pytest
 from support.schedule import Conductor
+from support.tarballs import FACTS
 
 from rocwheel import files
 from rocwheel.rocm import tree_cache
-from rocwheel.rocm.rocm_root import Facts
 from rocwheel.rocm.tree_cache import Cache, CachedTree
 
 NAME = "a" * 64
 ONE_AND_A_USER, TWO = ("publish", "trim", "lease"), ("publish", "publish_too", "trim")
 WAITS = "wait"
-FACTS = Facts(
-    root="",
-    info_version="7.10.0",
-    header_version="7.10.0",
-    clang="c",
-    bitcode="b",
-    targets=("gfx942",),
-    sonames=("libx.so",),
-)
 
 
 class Together:
