@@ -205,7 +205,10 @@ def seaweedfs(folder: Path, *, anonymous: tuple[str, ...] = ("Read",)) -> Iterat
         "-s3.autoCreateBucket=false",
         f"-s3.config={folder / 'identities.json'}",
     ]
-    argv += ["-master.volumeSizeLimitMB=1024", "-volume.max=0", "-master.telemetry=false"]
+    # Fixed, or it takes no more volumes than the disk has room for when it looks: with 15 GB free,
+    # two buckets have them all and every put is an InternalError.
+    argv += ["-master.volumeSizeLimitMB=1024", "-volume.max=500", "-volume.minFreeSpace=64MiB"]
+    argv += ["-master.telemetry=false"]
     argv += ["-master.electionTimeout=1s", "-master.heartbeatInterval=100ms"]
     argv += ["-s3.port.iceberg=0", "-s3.port.lance=0"]
     ports = {name: free_port() for name in ("master", "volume", "filer", "s3")}
