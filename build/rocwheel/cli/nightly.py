@@ -33,7 +33,7 @@ from rocwheel.errors import CommandError, ConfigError
 from rocwheel.ledger.nights import Book, Ended, NightPlan, check_name
 from rocwheel.model import suggest
 from rocwheel.pipeline import cell as cells
-from rocwheel.pipeline import looking, planning, resolving, slurm, standing, summing
+from rocwheel.pipeline import images, looking, planning, resolving, slurm, standing, summing
 from rocwheel.pipeline import settings as settings_file
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, base_env
@@ -73,7 +73,7 @@ class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
 @option(
     "--matrix",
     "matrix_kind",
-    type=click.Choice(planning.MATRICES),
+    type=click.Choice(planning.KINDS),
     help="Print the cells of this kind of a night that is planned, for a GitHub matrix.",
 )
 def plan(app: App, options: NightPlanOptions) -> None:
@@ -138,6 +138,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
             tool=resolving.tool_of(app.home, app.runner),
         )
         recipes, absent = resolving.resolve(settings, families, world)
+    made_of = images.load(settings, app.home.ci, families)
     setting = looking.Setting(
         night=night,
         settings=settings,
@@ -148,6 +149,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         by=by,
         now=app.now(),
         own=(f"--families={app.path(options.families)}",) if own else (),
+        images=made_of,
     )
     names = target.nights.names()
     last = summing.known(target.nights.summary(names[-1]) if names else None)

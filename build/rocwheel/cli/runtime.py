@@ -198,6 +198,7 @@ class _Wanted:
             recipe=chosen,
             base=chosen.base(options.base),
             manifest=self.manifest,
+            family=self.family.name,
             python=PythonVersion.parse(options.python or ""),
             profile=options.profile,
             is_released=is_released,
@@ -289,6 +290,10 @@ def _make(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
             {"suite": item.suite, "state": item.state.value, "reason": item.reason}
             for item in verdicts
         ]
+        bad = (item for item in verdicts if item.state is not State.PASS)
+        document["reason"] = next(
+            (f"{item.suite}: {item.state.value} {item.reason}".rstrip() for item in bad), ""
+        )
     if options.push and not worst:
         found, sent = (
             (known, False)

@@ -53,7 +53,7 @@ class Cell(Value, frozen=True, kw_only=True):
     """One command of a night. Words of it may hold `{<cell>}`: the manifest that cell left."""
 
     name: str
-    kind: str  # build, image, stage, gate, merge, promote, page, notify, prune
+    kind: str  # build, stage, gate, merge, promote, image, page, notify, prune
     argv: tuple[str, ...]  # without the program
     after: tuple[str, ...] = ()  # cells that must have passed
     settled: tuple[str, ...] = ()  # cells that must have ended, whichever way

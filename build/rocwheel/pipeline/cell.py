@@ -178,7 +178,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         log=nights.keep_log(night, name, number, log) if log else "",
     )
     nights.end(night, number, ended)
-    if outcome.state is State.INFRA and cell.needs.gpus:
+    if outcome.state is State.INFRA and _tells_of_host(cell):
         quarantine(nights, night, worker)
     if signals:
         raise InterruptError(f"{name}: {signals.reason}", hint="run the night again")
@@ -403,6 +403,11 @@ def lost(
     )
 
 
+def _tells_of_host(cell: Cell) -> bool:
+    """Whether its `infra` speaks against the host's GPUs; an image's may be a registry's."""
+    return cell.needs.gpus > 0 and cell.kind in standing.TESTS
+
+
 def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
     """Give a host no more cells when its newest ends are all `infra`."""
     book = nights.book(night)
@@ -413,7 +418,7 @@ def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
             for item in items
             if item.ended
             and item.ended.host == worker.host
-            and book.plan.cell(item.ended.cell).needs.gpus
+            and _tells_of_host(book.plan.cell(item.ended.cell))
         ),
         key=lambda ended: ended.time,
     )[-book.plan.quarantine :]

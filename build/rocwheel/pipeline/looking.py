@@ -21,16 +21,20 @@ from rocwheel.ledger.nights import WheelRecipe
 from rocwheel.ledger.state import IndexState
 from rocwheel.model import moment
 from rocwheel.parallel import each
-from rocwheel.pipeline import artifacts, summing
+from rocwheel.pipeline import artifacts, images, summing
+from rocwheel.pipeline.images import NightImage
 from rocwheel.pipeline.settings import NightSettings
+from rocwheel.places import Place
 from rocwheel.release import retention, status
 from rocwheel.release.wheelset import rocm_major
 from rocwheel.report.night_page import NightSummary
+from rocwheel.runtime.image_recipe import ImagedSet
 from rocwheel.store import Store
 from rocwheel.verdict import State
 
+RELEASED: Final = "released"
 # A set that got so far is not tested or promoted again.
-DONE: Final = frozenset({"released", "rolled back", "pruned"})
+DONE: Final = frozenset({RELEASED, "rolled back", "pruned"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,7 @@ class SetSeen:
 
     state: str = ""  # "" when it was never staged; otherwise as `status` says
     cells: Mapping[tuple[str, str], tuple[State, str]] = field(default_factory=dict)
+    images: frozenset[tuple[str, str]] = frozenset()  # (name of the entry, CPython): recorded
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +70,7 @@ class Setting:
     by: str
     now: datetime
     own: tuple[str, ...] = ()  # the option that names families of one's own
+    images: tuple[NightImage, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,7 +161,13 @@ def _sets(
             old |= retention.expired(staging, staged, channel, now=now)
         family = setting.families[name]
         rows = status.of((staging, staged), (release, released), family, channel, now=now).sets
-        return {(name, row.set_id): _seen(row) for row in rows if row.set_id in ids}, old
+        found = {}
+        for row in rows:
+            if row.set_id in ids:
+                own = [r for r in recipes if _is_of(row, built.get(r.inputs))]
+                imaged = _imaged(setting, own, family, row, release)
+                found[name, row.set_id] = _seen(row, imaged)
+        return found, old
 
     found = each(of_family, wanted.items(), threads=4)
     return {key: seen for part, _ in found for key, seen in part.items()}, any(o for _, o in found)
@@ -173,9 +185,33 @@ def _young(setting: Setting, last: NightSummary | None) -> set[str]:
     }
 
 
-def _seen(row: status.SetStatus) -> SetSeen:
+def _seen(row: status.SetStatus, imaged: frozenset[tuple[str, str]]) -> SetSeen:
     cells = row.decision.cells if row.decision else ()
-    return SetSeen(state=row.state, cells={(c.suite, c.python): (c.state, c.why) for c in cells})
+    states = {(c.suite, c.python): (c.state, c.why) for c in cells}
+    return SetSeen(state=row.state, cells=states, images=imaged)
+
+
+def _is_of(row: status.SetStatus, built: _Built | None) -> bool:
+    return built is not None and built.sha256 == row.set_id
+
+
+def _imaged(
+    setting: Setting,
+    recipes: Sequence[WheelRecipe],
+    family: Family,
+    row: status.SetStatus,
+    release: Place,
+) -> frozenset[tuple[str, str]]:
+    """The runtime images that were made of a released set; nothing is asked where none are."""
+    if row.state != RELEASED:
+        return frozenset()
+    asked = [
+        (image, python)
+        for recipe in recipes
+        for image, python in images.wanted(setting.images, recipe, family.name)
+    ]
+    wheels = ImagedSet(set_id=row.set_id, jax=row.jax, rocm=row.rocm, family=family.name)
+    return images.recorded(release, wheels, asked)
 
 
 def _durations(

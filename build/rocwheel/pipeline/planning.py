@@ -20,16 +20,18 @@ from rocwheel.gate import provisioning
 from rocwheel.gate.suite import suites
 from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe
 from rocwheel.model import suggest, timestamp
-from rocwheel.pipeline.looking import DONE, SetSeen, Setting, StoreContents
-from rocwheel.pipeline.settings import overlaid
+from rocwheel.pipeline import images
+from rocwheel.pipeline.images import NightImage
+from rocwheel.pipeline.looking import DONE, RELEASED, SetSeen, Setting, StoreContents
+from rocwheel.pipeline.settings import Cost, overlaid
 from rocwheel.pipeline.standing import SILENT
+from rocwheel.runtime.image_recipe import ImagedSet
 from rocwheel.values import replace
 
 HALF_HOUR: Final = 1800
-KINDS: Final = ("build", "image", "stage", "gate", "merge", "promote", "page", "notify", "prune")
-OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote"})
+KINDS: Final = ("build", "stage", "gate", "merge", "promote", "image", "page", "notify", "prune")
+OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote", "image"})
 CLOSING: Final = frozenset({"page", "notify", "prune"})  # leave nothing that grows old
-MATRICES: Final = tuple(kind for kind in KINDS if kind != "image")  # those that a workflow has
 
 
 def plan(
@@ -76,6 +78,7 @@ class _Made:
     def __init__(self, setting: Setting, seen: StoreContents) -> None:
         self._setting, self._seen = setting, seen
         self._suites = {item.name: item for item in suites.load_all(setting.ci)}
+        self._pushed: dict[str, str] = {}  # where an image is pushed, as far as known -> its cell
         self.cells: list[Cell] = []
         self.absent: list[Absent] = []
 
@@ -126,7 +129,7 @@ class _Made:
                     recipe, family, python, suite,
                     level=level, stage=stage, words=(chosen, *words), seen=seen,
                 )  # fmt: skip
-        self._add(
+        promote = self._add(
             f"promote.{recipe.name}.{family.name}",
             "promote",
             ("promote", chosen, *words, "--reason=night {night}"),
@@ -138,6 +141,11 @@ class _Made:
             why=f"{seen.state} already" if seen.state in DONE else "not released yet",
             **tags,
         )
+        for image, python in images.wanted(self._setting.images, recipe, family.name):
+            self._image(
+                recipe, family, python, image,
+                after=(promote.name, stage.name), words=(chosen, *words), seen=seen,
+            )  # fmt: skip
 
     def _gate(
         self,
@@ -168,32 +176,20 @@ class _Made:
         target = self._setting.settings.shard_minutes * 60
         count = min(need.shards, max(1, math.ceil(took / target))) if took else need.shards
         count = 1 if kept else count
-        cost = self._setting.settings.gate
         limit = self._suites[suite].deadlines.shard + HALF_HOUR
-        # the manifest's own tarball is found by its digest where TheRock publishes them
-        rocm = () if recipe.rocm.startswith(provisioning.TARBALLS) else (f"--rocm={recipe.rocm}",)
+        rocm = _rocm(recipe)
         argv = ("gate", f"--suite={suite}", f"--python={python}", *words)
         tags = {"family": family.name, "python": python, "suite": suite, "wheels": recipe.name}
         names = [f"{stem}.{n}-of-{count}" if count > 1 else stem for n in range(1, count + 1)]
         for number, name in enumerate(names, 1):
-            runner = overlaid(
-                matrix.choose(runners, f"{self._setting.night}/{name}"), self._setting.settings
-            )
+            needs = self._needs(self._setting.settings.gate, name, runners, need.gpus)
             part = (f"--shard={number}/{count}",) if count > 1 else ()
             self._add(
                 name,
                 "gate",
-                (*argv, *rocm, *part, f"--runner={runner.label}", "--output={scratch}/results"),
+                (*argv, *rocm, *part, f"--runner={needs.label}", "--output={scratch}/results"),
                 after=(stage.name,),
-                needs=Needs(
-                    cpus=cost.cpus,
-                    memory_mib=cost.memory_mib,
-                    disk_mib=cost.disk_mib,
-                    gpus=need.gpus,
-                    label=runner.label,
-                    partition=runner.partition,
-                    gres=runner.gres if need.gpus else "",
-                ),
+                needs=needs,
                 seconds=max(60, took // count) if took else limit // 2,
                 limit=limit,
                 shard=f"{number}/{count}" if count > 1 else "",
@@ -228,6 +224,84 @@ class _Made:
             **tags,
         )  # fmt: skip
         return name
+
+    def _image(
+        self,
+        recipe: WheelRecipe,
+        family: Family,
+        python: str,
+        image: NightImage,
+        *,
+        after: tuple[str, ...],
+        words: tuple[str, ...],
+        seen: SetSeen,
+    ) -> None:
+        """The cell of one runtime image, or the reason why there is none."""
+        own, cost = image.settings, self._setting.settings.image
+        name = f"image.{recipe.name}.{family.name}.{python}.{own.name}"
+        suite, gpus = image.hardest(family)
+        runners = family.runners_for(suite) if suite else ()
+        tags = image.tags(family.name, python)
+        # what the set will be called is not known yet, but which of them are the same is
+        wheels = ImagedSet(
+            set_id=recipe.inputs, jax=recipe.jax, rocm=recipe.rocm_version, family=family.name
+        )
+        pushed = (
+            image.reference(wheels, python),
+            *(f"{image.repository}:{tag}" for tag in tags),
+        )
+        taken = next((self._pushed[item] for item in pushed if item in self._pushed), "")
+        if why := image.lacks(recipe, python):
+            pass
+        elif seen.state in DONE and seen.state != RELEASED:
+            why = f"{seen.state} already"
+        elif suite and not runners:
+            why = f"{family.name} has no runner for {suite}"
+        elif taken:
+            why = (
+                f"would have a tag of {taken}: say {{family}} or {{set}} in `tag` of the recipe "
+                "(ci/images.yaml), {family} or {python} in `tags`"
+            )
+        if why:
+            self.absent.append(Absent(name=name, why=why))
+            return
+        self._pushed |= dict.fromkeys(pushed, name)
+        is_there = (own.name, python) in seen.images
+        options = (
+            *((f"--base={own.base}",) if own.base else ()),
+            f"--profile={own.profile}",
+            f"--engine={own.executor}",
+        )
+        self._add(
+            name,
+            "image",
+            (
+                "runtime_images", *words, f"--python={python}", f"--recipe={own.recipe}", *options,
+                *_rocm(recipe), "--test", f"--push={own.push}", *(f"--tag={tag}" for tag in tags),
+                "--output={scratch}/results", "--reason=night {night}",
+            ),
+            after=after,
+            needs=self._needs(cost, name, runners, gpus),
+            seconds=HALF_HOUR,
+            limit=cost.hours * 3600,
+            kept="pushed" if is_there else "",
+            why="made of this set already" if is_there else "not made of this set yet",
+            family=family.name,
+            python=python,
+            wheels=recipe.name,
+        )  # fmt: skip
+
+    def _needs(
+        self, cost: Cost, name: str, runners: Sequence[matrix.RunnerPool], gpus: int
+    ) -> Needs:
+        """What a cell takes, on a runner of those that can run it; without any, everywhere."""
+        needs = Needs(cpus=cost.cpus, memory_mib=cost.memory_mib, disk_mib=cost.disk_mib, gpus=gpus)
+        if not runners:
+            return needs
+        chosen = matrix.choose(runners, f"{self._setting.night}/{name}")
+        runner = overlaid(chosen, self._setting.settings)
+        gres = runner.gres if gpus else ""
+        return replace(needs, label=runner.label, partition=runner.partition, gres=gres)
 
     def end(self) -> None:
         """The cells that come last."""
@@ -264,6 +338,11 @@ class _Made:
         return cell
 
 
+def _rocm(recipe: WheelRecipe) -> tuple[str, ...]:
+    """The option that names a set's ROCm: TheRock's own tarballs are found by their digest."""
+    return () if recipe.rocm.startswith(provisioning.TARBALLS) else (f"--rocm={recipe.rocm}",)
+
+
 def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:
     """The state that makes a gate superfluous ("" where none does), and what is known of it."""
     state, why = seen.cells.get((suite, python), (None, ""))
@@ -284,7 +363,7 @@ def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     values = {"night": plan.night}
     names = sorted({cell.family for cell in plan.cells if cell.family and not cell.kept})
     values["families"] = json.dumps(names)
-    for kind in MATRICES:
+    for kind in KINDS:
         own = kind in OF_A_FAMILY
         rows = github_matrix(plan, kind, family) if own == bool(family) else {"include": []}
         values[kind] = json.dumps(rows)

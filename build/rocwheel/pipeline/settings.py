@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -20,9 +20,14 @@ import amdgpu_family_matrix as matrix
 from rocwheel import located_yaml
 from rocwheel.located_yaml import Field
 from rocwheel.model import PythonVersion, suggest
+from rocwheel.runtime.image_recipe import PROFILES
 
 FILE: Final = "nightly.yaml"
 ENGINES: Final = ("docker", "podman")
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]*\Z")
+REGISTRY: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]*(:\d+)?(/[a-z0-9][a-z0-9._-]*)*\Z")
+TAG: Final = re.compile(r"(\w|\{(family|python)\})([\w.-]|\{(family|python)\}){0,99}\Z", re.ASCII)
+LISTS: Final = ("sets", "families", "pythons", "tags")
 NUMBERS: Final = ("shard_minutes", "attempts", "quarantine", "keep_nights", "shown_nights")
 EXAMPLE: Final = matrix.RunnerPool("any", partition="any")
 ONE: Final = {"labels": "label", "partitions": "partition", "gres": "gres"}  # a runner's field
@@ -71,6 +76,32 @@ class Cost:
     hours: int = 1
 
 
+IMAGE_COST: Final = Cost(cpus=8, memory_mib=32 << 10, disk_mib=120 << 10, hours=3)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageSettings:
+    """Runtime images of released sets: of which recipe, and where they are pushed."""
+
+    name: str  # cells carry it
+    recipe: str  # of ci/images.yaml
+    push: str  # a registry: host, or host/organisation
+    sets: tuple[str, ...] = ()  # names; () for all
+    families: tuple[str, ...] = ()  # names; () for those of a set
+    pythons: tuple[str, ...] = ()  # () for those of a set that the base has
+    base: str = ""  # of ci/images.yaml; "" for the recipe's first
+    profile: str = PROFILES[0]
+    executor: str = "docker"
+    tags: tuple[str, ...] = ()  # that move; {family} and {python} are filled in
+
+    def wants(self, wheels: str, family: str) -> bool:
+        """Whether images are made of a wheel set of that recipe, for that family."""
+        own = not self.sets or wheels in {
+            name for item in self.sets for name in (item, f"{item}-{family}")
+        }
+        return own and family in (self.families or (family,))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Notify:
     """Who is told when a night differs from the one before."""
@@ -89,6 +120,8 @@ class NightSettings:
     sets: tuple[SetSettings, ...]
     build: Cost
     gate: Cost
+    image: Cost = IMAGE_COST
+    images: tuple[ImageSettings, ...] = ()
     shard_minutes: int = 30
     attempts: int = 2
     quarantine: int = 3
@@ -113,15 +146,13 @@ def load(path: Path, pools: Path | None = None) -> NightSettings:
     fields = located_yaml.load(path).record(
         required=("sets",),
         optional=(
-            "trigger", "build", "gate", "notify", *NUMBERS,
+            "trigger", "build", "gate", "image", "images", "notify", *NUMBERS,
         ),
     )  # fmt: skip
 
     sets = tuple(_set(item) for item in fields["sets"].sequence())
     names = [item.name for item in sets]
-    for item, entry in zip(sets, fields["sets"].sequence(), strict=True):
-        if names.count(item.name) > 1:
-            entry.fail(f"{item.name!r} is there twice", hint="every set has a name of its own")
+    _refuse_twice(fields["sets"], names, "every set has a name of its own")
     trigger = (
         fields["trigger"].choice([t.value for t in matrix.Trigger])
         if "trigger" in fields
@@ -136,6 +167,8 @@ def load(path: Path, pools: Path | None = None) -> NightSettings:
         gate=_cost(
             fields.get("gate"), Cost(cpus=8, memory_mib=32 << 10, disk_mib=40 << 10, hours=5)
         ),
+        image=_cost(fields.get("image"), IMAGE_COST),
+        images=_images(fields.get("images"), names),
         **{name: _whole(fields[name], least=1) for name in NUMBERS if name in fields},
         notify=_notify(fields.get("notify"), path.parent),
         pools=_pools(pools) if pools else {},
@@ -149,10 +182,7 @@ def _set(entry: Field) -> SetSettings:
     )
     if ("jax" in fields) == ("source_dir" in fields):
         entry.fail("has not exactly one of jax and source_dir", hint="name a pin: jax: default")
-    name = fields["name"].string()
-    if not re.fullmatch(r"[a-z0-9][a-z0-9._-]*", name):
-        fields["name"].fail(f"{name!r} is not a name", hint="write for example jax-0.9.1")
-
+    name = _name(fields["name"])
     if "executor" in fields and "image" not in fields:
         fields["executor"].fail("belongs to image", hint="name the image to build in")
 
@@ -175,6 +205,59 @@ def _set(entry: Field) -> SetSettings:
         options=several("options"),
         image=fields["image"].string() if "image" in fields else "",
         executor=fields["executor"].choice(ENGINES) if "executor" in fields else "docker",
+    )
+
+
+def _name(entry: Field) -> str:
+    name = entry.string()
+    if not NAME.match(name):
+        entry.fail(f"{name!r} is not a name", hint="write for example jax-0.9.1")
+    return name
+
+
+def _refuse_twice(entries: Field, names: Sequence[str], hint: str) -> None:
+    for name, entry in zip(names, entries.sequence(), strict=True):
+        if names.count(name) > 1:
+            entry.fail(f"{name!r} is there twice", hint=hint)
+
+
+def _images(entries: Field | None, sets: Sequence[str]) -> tuple[ImageSettings, ...]:
+    if entries is None:
+        return ()
+    found = tuple(_image(item, sets) for item in entries.sequence())
+    _refuse_twice(entries, [item.name for item in found], "give one of them a `name`")
+    return found
+
+
+def _image(entry: Field, sets: Sequence[str]) -> ImageSettings:
+    fields = entry.record(
+        required=("recipe", "push"),
+        optional=(*LISTS, "name", "base", "profile", "executor"),
+    )
+    lists = {name: fields[name].strings() for name in LISTS if name in fields}
+    for name in lists.get("sets", ()):
+        if name not in sets:
+            fields["sets"].fail(f"{name!r}: no such set", hint=suggest(name, tuple(sets)))
+    for python in lists.get("pythons", ()):
+        PythonVersion.parse(python)
+    for tag in lists.get("tags", ()):
+        if not TAG.match(tag):
+            fields["tags"].fail(
+                f"{tag!r} is not a tag", hint="write for example nightly-{family}-py{python}"
+            )
+    push = fields["push"].string()
+    if not REGISTRY.match(push):
+        fields["push"].fail(
+            f"{push!r} is not a registry", hint="write a host, or host/organisation: ghcr.io/rocm"
+        )
+    return ImageSettings(
+        name=_name(fields.get("name", fields["recipe"])),
+        recipe=fields["recipe"].string(),
+        push=push,
+        base=fields["base"].string() if "base" in fields else "",
+        profile=fields["profile"].choice(PROFILES) if "profile" in fields else PROFILES[0],
+        executor=fields["executor"].choice(ENGINES) if "executor" in fields else "docker",
+        **lists,
     )
 
 

@@ -30,6 +30,10 @@ UPLOADS: Final = ("s3:ListBucketMultipartUploads",)
 STAGED: Final = "{staging}/{family}/*"
 RELEASED: Final = "{release}/{family}/*"
 VERDICTS: Final = f"{{staging}}/{{family}}/{OURS}/verdicts/*"
+IMAGES: Final = (
+    f"{{staging}}/{{family}}/{OURS}/images/*",
+    f"{{release}}/{{family}}/{OURS}/images/*",
+)
 WHEELS: Final = "{staging}/{family}/*.whl"
 METADATA: Final = "{staging}/{family}/*.whl.metadata"
 MANIFESTS: Final = f"{{staging}}/{{family}}/{OURS}/manifests/*"
@@ -91,6 +95,15 @@ ROLES: Final = {
             may=(
                 (READ, (STAGED, RELEASED, *NIGHT, BUILDS)),
                 (PUT, (VERDICTS, *_cells("gate.*", "merge.*"), HOSTS)),
+            ),
+        ),
+        Role(
+            name="imager",
+            about="`runtime_images`: puts records, verdicts and moving tags of images",
+            bucket=LIST,
+            may=(
+                (READ, (STAGED, RELEASED, PROBE, *NIGHT)),
+                (PUT, (*IMAGES, PROBE, *_cells("image.*"))),
             ),
         ),
         Role(

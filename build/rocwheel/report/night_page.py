@@ -146,8 +146,9 @@ def changes(here: NightSummary, before: NightSummary | None) -> dict[str, CellCh
 
 
 def _identity(cell: CellSummary) -> tuple[str, ...]:
-    kind = "gate" if cell.kind in TESTS else cell.kind
-    return kind, cell.wheels, cell.family, cell.python, cell.suite, cell.shard
+    if cell.kind not in TESTS:
+        return (cell.name,)
+    return cell.wheels, cell.family, cell.python, cell.suite, cell.shard
 
 
 def _change(state: str, old: str) -> CellChange:
@@ -321,6 +322,7 @@ class FamilyTable:
     suites: tuple[str, ...]
     rows: Mapping[tuple[str, str], CellRow]
     absent: tuple[tuple[str, str], ...]
+    images: tuple[CellSummary, ...]
 
     @property
     def worst(self) -> str:
@@ -346,6 +348,11 @@ def _groups(rows: Sequence[CellRow], newest: NightSummary | None) -> list[Family
                 suites=tuple(dict.fromkeys(row.suite for row in own)),
                 rows={(row.suite, row.python): row for row in own},
                 absent=gone,
+                images=tuple(
+                    cell
+                    for cell in (newest.cells if newest else ())
+                    if cell.kind == "image" and cell.family == family.family
+                ),
             )
         )
     return found

@@ -52,6 +52,16 @@ class RuntimeBase:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ImagedSet:
+    """What a tag may say of the wheel set in an image."""
+
+    set_id: str  # SHA-256 of the manifest
+    jax: str
+    rocm: str
+    family: str  # whose place the set is in
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunTimeFiles:
     """Files that nothing names in NEEDED: opened or executed at run time."""
 
@@ -78,11 +88,14 @@ class RuntimeRecipe:
         return _named(name, {item.name: item for item in self.bases}) if name else self.bases[0]
 
     def tag_of(
-        self, manifest: Manifest, python: PythonVersion, chosen: RuntimeBase, profile: str
+        self,
+        wheels: ImagedSet,
+        python: PythonVersion,
+        chosen: RuntimeBase,
+        profile: str,
     ) -> str:
         """The tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
-        text = self.tag.format(rocm=manifest.rocm.version, jax=manifest.jax_version, python=python)
-        parts = [text]
+        parts = [_tag(self.tag, wheels, str(python))]
         if chosen != self.bases[0]:
             parts.append(chosen.suffix)
         if profile != PROFILES[0]:
@@ -111,6 +124,13 @@ def load(path: Path, name: str) -> RuntimeRecipe:
     )
     bases = fields["bases"].mapping()
     budgets = entry["budgets"].record(required=PROFILES)
+    try:
+        _tag(entry["tag"].string(), ImagedSet(set_id="", jax="", rocm="", family=""), "")
+    except (ValueError, LookupError):
+        entry["tag"].fail(
+            f"{entry['tag'].string()!r}: names something else than a set has",
+            hint="a tag may say {rocm}, {jax}, {python}, {family} and {set}",
+        )
     chosen = tuple(
         _base(item.string(), _named(item.string(), bases)) for item in entry["bases"].sequence()
     )
@@ -126,6 +146,16 @@ def load(path: Path, name: str) -> RuntimeRecipe:
         bases=chosen,
         budgets={profile: budgets[profile].integer() * MEBI for profile in PROFILES},
         files=tuple(_extra(item) for item in fields["files"].sequence()),
+    )
+
+
+def _tag(scheme: str, wheels: ImagedSet, python: str) -> str:
+    return scheme.format(
+        rocm=wheels.rocm,
+        jax=wheels.jax,
+        python=python,
+        family=wheels.family,
+        set=wheels.set_id[:12],
     )
 
 

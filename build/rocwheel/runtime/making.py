@@ -28,7 +28,7 @@ from rocwheel.process import Command, HostRunner
 from rocwheel.rocm import RocmRoot
 from rocwheel.runtime import closure, layer, packages
 from rocwheel.runtime.closure import Closure
-from rocwheel.runtime.image_recipe import RuntimeBase, RuntimeRecipe
+from rocwheel.runtime.image_recipe import ImagedSet, RuntimeBase, RuntimeRecipe
 from rocwheel.runtime.packages import PackagePin, Where
 from rocwheel.values import canonical_json
 from rocwheel.wheel.inspect import WheelReport
@@ -49,6 +49,7 @@ class Subject:
     recipe: RuntimeRecipe
     base: RuntimeBase
     manifest: Manifest
+    family: str
     python: PythonVersion
     profile: str
     is_released: bool
@@ -60,7 +61,13 @@ class Subject:
 
     @property
     def tag(self) -> str:
-        return self.recipe.tag_of(self.manifest, self.python, self.base, self.profile)
+        wheels = ImagedSet(
+            set_id=self.manifest.sha256,
+            jax=self.manifest.jax_version,
+            rocm=self.manifest.rocm.version,
+            family=self.family,
+        )
+        return self.recipe.tag_of(wheels, self.python, self.base, self.profile)
 
     @property
     def reference(self) -> str:

@@ -137,11 +137,7 @@ def recorded(plan: ImagePlan, place: Place, to: Registry) -> ImageRecord | None:
     """The record of the image of these inputs there; None where there is none."""
     wanted = f"{to.repository(plan.subject.repository)}:{plan.subject.tag}"
     return next(
-        (
-            item
-            for item in record.records(place)
-            if item.inputs == plan.digest and item.reference == wanted
-        ),
+        (item for item in record.records(place, {wanted}) if item.inputs == plan.digest),
         None,
     )
 

@@ -8,7 +8,7 @@ digests; and beside them moves of a tag, under numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta
@@ -119,15 +119,18 @@ def put(place: Place, record: ImageRecord, sbom: bytes) -> None:
     place.store.create(key, record.to_bytes(), headers=place.record_headers)
 
 
-def records(place: Place) -> tuple[ImageRecord, ...]:
-    """All records, the oldest first."""
-    keys = [
-        item.key for item in place.store.keys(_root(place)) if item.key.endswith("/record.json")
-    ]
-    found = [
-        ImageRecord.from_bytes(place.store.read(key)[0], name=place.store.locate(key))
-        for key in keys
-    ]
+def records(place: Place, references: Collection[str] | None = None) -> tuple[ImageRecord, ...]:
+    """All records, the oldest first; with `references`, those of these alone, others unread."""
+    names = None if references is None else {_plain(name) for name in references}
+    found = []
+    for item in place.store.keys(_root(place)):
+        folder, _, file = item.key.rpartition("/")
+        if file != "record.json" or not (names is None or folder.rpartition("/")[2] in names):
+            continue
+        data = place.store.read(item.key)[0]
+        found.append(ImageRecord.from_bytes(data, name=place.store.locate(item.key)))
+    if references is not None:
+        found = [item for item in found if item.reference in references]
     return tuple(sorted(found, key=lambda item: (item.time, item.reference)))
 
 
@@ -174,12 +177,20 @@ def _plain(name: str) -> str:
 
 def moves(place: Place, repository: str, tag: str) -> tuple[TagMove, ...]:
     """Where a moving tag has pointed, the first move first."""
-    start = _moves_key(place, repository, tag)
-    found = [
-        TagMove.from_bytes(place.store.read(item.key)[0], name=place.store.locate(item.key))
-        for item in place.store.keys(start)
-    ]
-    return tuple(sorted(found, key=lambda item: item.number))
+    return tuple(_latest_first(place, repository, tag))[::-1]
+
+
+def came(place: Place, record: ImageRecord, tag: str) -> bool:
+    """Whether a moving tag pointed at an image once, wherever it does now."""
+    past = _latest_first(place, record.repository, tag)
+    return any(item.config == record.config for item in past)
+
+
+def _latest_first(place: Place, repository: str, tag: str) -> Iterator[TagMove]:
+    """The moves of a tag, each read when it is asked for."""
+    keys = sorted(item.key for item in place.store.keys(_moves_key(place, repository, tag)))
+    for key in reversed(keys):
+        yield TagMove.from_bytes(place.store.read(key)[0], name=place.store.locate(key))
 
 
 def moved_tags(place: Place) -> tuple[TagMove, ...]:

@@ -274,6 +274,31 @@ def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
     assert all(item.ended for items in book.attempts.values() for item in items)
 
 
+def test_an_image_that_no_engine_can_make_is_infra_and_leaves_the_release_as_it_is(world):
+    """What `runtime_images` says is played here; a real engine is in tests/e2e."""
+    image = "image.jax.gfx90a.3.12.jax"
+    settings = (world.folder / "nightly.yaml").read_text()
+    world.settings(settings + "images: [{recipe: jax, push: here.io}]\n")
+    world.script(image={"*": "no-engine"})
+    world.plan("one", check=True)
+    done = world.local("one")
+    assert done.code == 5
+    assert f"{image}: infra: docker: no such program" in done.err
+    assert released(world)
+    assert "docker: no such program" in page(world)
+    states = world.states("one")
+    assert {name for name, state in states.items() if state != "pass"} == {image}
+    book = Nights(open_store(world.store)).book("one", hosts=True)
+    assert len(book.attempts[image]) == book.plan.attempts, "as often as any cell that is infra"
+    assert not book.quarantined
+
+    world.script()
+    world.nightly("retry", "one", image, "--reason=engine installed", check=True)
+    assert world.local("one").code == 0
+    world.plan("two", check=True)
+    assert world.states("two")[image] == "kept: pushed"
+
+
 def test_killed_at_random_moments_no_attempt_is_lost_and_the_night_ends_green(world):
     """`NIGHT_KILLS=30 pytest tests/integration/pipeline/test_local.py -k killed` is all of them."""
     world.settings(quarantine=1000)

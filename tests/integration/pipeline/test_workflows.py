@@ -168,6 +168,41 @@ def test_a_whole_night_goes_through_the_workflow_to_an_index_and_a_page(walk):
     assert json.loads((world.folder / "told.json").read_text())["night"] == "one"
 
 
+def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_registry(walk):
+    world, run = walk
+    settings = (world.folder / "nightly.yaml").read_text()
+    world.settings(settings + "images: [{recipe: jax, push: here.io}]\n")
+    world.script(image={"*": "fail"})
+    asked = {"night": "one", "repeat": "", "channel": ""}
+    results = run.workflow("nightly.yml", asked)
+    assert (results["family"], results["page"]) == ("failure", "success")
+    jobs_ = list(dict.fromkeys(step.job for step in run.ran))
+    assert jobs_.index("promote") < jobs_.index("image") < jobs_.index("page")
+    store = Path(world.store.removeprefix("file://"))
+    assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
+    page = (store / "status" / "index.html").read_text()
+    assert "Released: JAX" in page
+    assert "image.jax.gfx90a.3.12.jax" in page
+    assert world.states("one")["image.jax.gfx90a.3.12.jax"] == "fail"
+    world.script()
+    later = Walk(run.cwd, run.env)
+    results = later.workflow("nightly.yml", {**asked, "night": "two"})
+    assert results["family"] == "success"
+    cells = [step.job for step in later.ran if "nightly cell" in step.line]
+    assert cells == ["image", "page", "page"], "what was left to do, and the message about it"
+    last = Walk(run.cwd, run.env)
+    results = last.workflow("nightly.yml", {**asked, "night": "three"})
+    assert results["family"] == "skipped"
+    assert world.states("three")["image.jax.gfx90a.3.12.jax"] == "kept: pushed"
+    logs_in = {
+        name
+        for file in FILES
+        for name, job in load(file.name)["jobs"].items()
+        if any("docker/login-action@" in step.get("uses", "") for step in job.get("steps", ()))
+    }
+    assert logs_in == {"image"}
+
+
 def test_jobs_whose_runner_never_came_hold_up_neither_promotion_nor_page_nor_message(walk):
     world, run = walk
     run.lost = ("gate.jax.gfx90a.3.12.e2e",)  # advisory

@@ -194,6 +194,7 @@ CELLS = {
     "builder": "build.jax",
     "stager": f"stage.jax.{FAMILY.name}",
     "runner": f"gate.jax.{FAMILY.name}.3.12.smoke",
+    "imager": f"image.jax.{FAMILY.name}.3.12.jax",
     "promoter": "page",
 }
 
@@ -241,7 +242,7 @@ def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
     root_key = f"{OURS}/nights/one"
     for role in ROLES:
         others = [f"{root_key}/cells/{name}/1.json" for r, name in CELLS.items() if r != role]
-        writes = {"stager", "runner", "promoter"} & {role}
+        writes = {"stager", "runner", "imager", "promoter"} & {role}
         others += [f"{root_key}/plan.json", f"{OURS}/builds/inputs/x"] if writes else []
         others += [f"{root_key}/orders/1.json", f"{OURS}/elsewhere"]
         others += [] if role == "runner" else [f"{OURS}/hosts/h/2.json"]
@@ -252,6 +253,20 @@ def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
                     f"{OURS}/builds/inputs/manifest.json", f"{OURS}/hosts/h/1.json"):  # fmt: skip
             if role != "promoter" or "/hosts/" in key:  # who prunes, last of ROLES
                 assert not world.may(role, "delete_object", key), f"{role}: {key}"
+
+
+def test_an_imager_puts_what_is_known_of_images_and_changes_no_index(world, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    world.shop("stager").stage(tmp_path / "wh")
+    for prefix in ("v2", "v2-staging"):
+        of_images = f"{prefix}/{FAMILY.name}/{OURS}/images/{'1' * 64}/sbom.json"
+        assert world.may("imager", "put_object", of_images, Body=b"x")
+        assert not world.may("imager", "delete_object", of_images)
+        assert not world.may("runner", "put_object", of_images, Body=b"x")
+        for key in ("jaxlib/index.html", manifest.built[0].filename, f"{OURS}/log/9.json",
+                    f"{OURS}/verdicts/x.json"):  # fmt: skip
+            where = f"{prefix}/{FAMILY.name}/{key}"
+            assert not world.may("imager", "put_object", where, Body=b"x"), where
 
 
 def test_only_the_promoter_prunes_nights(world, capsys) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,14 +10,19 @@ import pytest
 from support.wheelset import FAMILY, NOW, Shop, make_set, pass_gate
 
 from rocwheel.build_record import BUILD_RECORD
+from rocwheel.cli import main
 from rocwheel.console import silent
 from rocwheel.index.channels import Retention
 from rocwheel.ledger import log
 from rocwheel.ledger.nights import Book, NightPlan, WheelRecipe
 from rocwheel.ledger.state import Action
 from rocwheel.model import timestamp
-from rocwheel.pipeline import artifacts, looking, summing
+from rocwheel.pipeline import artifacts, images, looking, summing
 from rocwheel.pipeline import settings as settings_file
+from rocwheel.pipeline.settings import ImageSettings
+from rocwheel.runtime import record
+from rocwheel.runtime.image_recipe import ImagedSet
+from rocwheel.runtime.record import ImageRecord, TagMove
 from rocwheel.store.file import FileStore
 from rocwheel.values import replace
 
@@ -54,11 +60,11 @@ class Nightly:
             book, {FAMILY.name: FAMILY}, self.shop.channel, self.shop.store, now=now, before=before
         )
 
-    def look(self, last, *, now=TOMORROW) -> looking.StoreContents:
+    def look(self, last, *, now=TOMORROW, made_of=()) -> looking.StoreContents:
         setting = looking.Setting(
             night="two", settings=settings_file.load(ROOT / "ci" / "nightly.yaml"),
             families={FAMILY.name: FAMILY}, channel=self.shop.channel, target=(), ci=ROOT / "ci",
-            by="me", now=now,
+            by="me", now=now, images=made_of,
         )  # fmt: skip
         return looking.look(setting, [RECIPE], self.shop.store, last, full=False)
 
@@ -182,3 +188,92 @@ def test_a_released_set_that_retention_keeps_is_not_old(tmp_path):
     night = Nightly(tmp_path, retention=Retention(release_days=7, keep_newest=1))
     night.release()
     assert not night.look(night.sum_up(), now=NOW + timedelta(days=30)).old
+
+
+# --- runtime images ------------------------------------------------------------------------------
+
+
+def wanted_images(tags=()) -> tuple[images.NightImage, ...]:
+    entry = ImageSettings(name="jax", recipe="jax", push="here.io", tags=tags)
+    base = settings_file.load(ROOT / "ci" / "nightly.yaml")
+    settings = dataclasses.replace(base, images=(entry,))
+    return images.load(settings, ROOT / "ci", (FAMILY.name,))
+
+
+def pushed(night: Nightly, **changes) -> ImageRecord:
+    """The record that `runtime_images --push here.io` leaves of that set."""
+    made = ImageRecord(
+        reference="here.io/rocm/jax:rocm7.10.0-jax0.9.1-py3.12", digest=f"sha256:{'1' * 64}",
+        config=f"sha256:{'2' * 64}", inputs="3" * 64, manifest=night.manifest.sha256,
+        released=True, recipe="jax", profile="runtime", python="3.12", base="ubuntu",
+        base_config=f"sha256:{'4' * 64}", rocm="7.10.0", rocm_sha256="", layers={}, blobs=(),
+        packages={}, sbom="5" * 64, verdicts=(), time=timestamp(NOW), by="me", tool="",
+    )  # fmt: skip
+    made = replace(made, **changes)
+    record.put(night.shop.release, made, b"{}")
+    return made
+
+
+def images_of(night: Nightly, made_of) -> frozenset:
+    seen = night.look(night.sum_up(), made_of=made_of)
+    return seen.sets[FAMILY.name, night.manifest.sha256].images
+
+
+def test_an_image_is_there_once_its_record_names_that_very_set(night):
+    night.release()
+    assert not images_of(night, wanted_images())
+    other = "rocm7.10.0-jax0.9.1-py3.12"
+    pushed(night, manifest="f" * 64, config=f"sha256:{'6' * 64}")
+    pushed(night, reference=f"there.io/rocm/jax:{other}", config=f"sha256:{'7' * 64}")
+    assert not images_of(night, wanted_images()), "another set's, and another registry's"
+    pushed(night)
+    assert images_of(night, wanted_images()) == {("jax", "3.12")}
+
+
+def test_an_image_to_which_its_moving_tag_never_came_is_not_done_with(night):
+    night.release()
+    made, asked = pushed(night), wanted_images(tags=("nightly-{family}",))
+    assert not images_of(night, asked)
+    for number, config in enumerate((made.config, f"sha256:{'8' * 64}")):
+        record.add_move(
+            night.shop.release,
+            TagMove(
+                repository="here.io/rocm/jax", tag=f"nightly-{FAMILY.name}", number=number,
+                config=config, digest=made.digest, by="me", reason="", time=timestamp(NOW),
+            ),
+        )  # fmt: skip
+        assert images_of(night, asked) == {("jax", "3.12")}, "wherever the tag went since"
+
+
+def test_images_are_asked_for_only_of_a_released_set_and_read_only_by_their_name(night, asked):
+    last = night.sum_up()
+    asked.clear()
+    night.look(last, made_of=wanted_images())
+    assert not [key for key in asked if "/images/" in key]
+    night.release()
+    pushed(night, reference="here.io/rocm/jax:of-another-day", config=f"sha256:{'6' * 64}")
+    pushed(night)
+    last = night.sum_up()
+    asked.clear()
+    night.look(last, made_of=wanted_images())
+    folder = night.shop.release.key("_rocwheel/images/")
+    name = "here.io_rocm_jax_rocm7.10.0-jax0.9.1-py3.12"
+    assert list(dict.fromkeys(key for key in asked if key.startswith(folder))) == [
+        folder, f"{folder}{'2' * 64}/{name}/record.json",
+    ]  # fmt: skip
+
+
+def test_the_plan_looks_for_the_very_name_that_the_command_pushes_to(night, capsys):
+    night.release()
+    status = main(
+        ["runtime_images", "--store", night.shop.store.url, "--family", FAMILY.name, "--manifest",
+         night.manifest.sha256, "--python", "3.12", "--dry-run"]
+    )  # fmt: skip
+    said = capsys.readouterr()
+    assert status == 0, said.err
+    (image,) = wanted_images()
+    found = night.look(night.sum_up()).sets[FAMILY.name, night.manifest.sha256]
+    assert found.state == "released"
+    wheels = ImagedSet(set_id=night.manifest.sha256, jax="0.9.1", rocm="7.10.0", family=FAMILY.name)
+    reference = image.reference(wheels, "3.12").removeprefix("here.io/")
+    assert f"image: {reference}" in said.out.splitlines()

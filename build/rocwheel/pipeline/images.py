@@ -1,0 +1,99 @@
+"""The runtime images of a night: of which sets, what each is called, and which there are already.
+
+Recipes and tags are those of `runtime_images`. An image is there when its record is
+(`runtime.record`): that is written after the push, and no registry has to answer for a plan.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from amdgpu_family_matrix import Family
+from rocwheel.errors import ConfigError
+from rocwheel.ledger.nights import WheelRecipe
+from rocwheel.model import PythonVersion, suggest
+from rocwheel.pipeline.settings import ImageSettings, NightSettings
+from rocwheel.places import Place
+from rocwheel.runtime import image_recipe, record
+from rocwheel.runtime.image_recipe import ImagedSet, RuntimeBase, RuntimeRecipe
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightImage:
+    """An entry of `images` in the settings of a night, with its recipe and its base."""
+
+    settings: ImageSettings
+    recipe: RuntimeRecipe
+    base: RuntimeBase
+
+    @property
+    def repository(self) -> str:
+        return f"{self.settings.push}/{self.recipe.repository}"
+
+    def reference(self, wheels: ImagedSet, python: str) -> str:
+        """Where the image of a set is pushed: registry, repository and tag."""
+        version, profile = PythonVersion.parse(python), self.settings.profile
+        return f"{self.repository}:{self.recipe.tag_of(wheels, version, self.base, profile)}"
+
+    def tags(self, family: str, python: str) -> tuple[str, ...]:
+        """The tags that move to the image."""
+        return tuple(tag.format(family=family, python=python) for tag in self.settings.tags)
+
+    def hardest(self, family: Family) -> tuple[str, int]:
+        """The suite of the recipe that needs most GPUs there, and how many; "" without any."""
+        needs = [(family.need(suite).gpus, suite) for suite in self.recipe.suites]
+        gpus, suite = max(needs, default=(0, ""))
+        return suite, gpus
+
+    def lacks(self, wheels: WheelRecipe, python: str) -> str:
+        """Why there is no image of that set with this CPython; "" where there can be one."""
+        if python not in wheels.pythons:
+            return f"{wheels.name} has no CPython {python}"
+        return "" if python in self.base.pythons else f"{self.base.name} has no CPython {python}"
+
+
+def load(settings: NightSettings, ci: Path, families: Collection[str]) -> tuple[NightImage, ...]:
+    """Every entry with its recipe. Raises ConfigError for a name that nothing has."""
+    found = []
+    for entry in settings.images:
+        unknown = next((name for name in entry.families if name not in families), "")
+        if unknown:
+            raise ConfigError(
+                f"images: {entry.name}: {unknown!r}: unknown GPU family",
+                hint=suggest(unknown, tuple(families)),
+            )
+        recipe = image_recipe.load(ci / "images.yaml", entry.recipe)
+        base = recipe.base(entry.base)
+        for python in entry.pythons:
+            base.python(PythonVersion.parse(python))
+        found.append(NightImage(settings=entry, recipe=recipe, base=base))
+    return tuple(found)
+
+
+def wanted(
+    images: Iterable[NightImage], wheels: WheelRecipe, family: str
+) -> Iterator[tuple[NightImage, str]]:
+    """The images that are wanted of one set for one family, each with its CPython."""
+    for image in images:
+        if image.settings.wants(wheels.name, family):
+            for python in image.settings.pythons or wheels.pythons:
+                yield image, python
+
+
+def recorded(
+    place: Place, wheels: ImagedSet, asked: Iterable[tuple[NightImage, str]]
+) -> frozenset[tuple[str, str]]:
+    """Those of the asked images, by name and CPython, that were made of this very set.
+
+    One to which a moving tag never came is none of them: its cell moves the tag.
+    """
+    names = {image.reference(wheels, python): (image, python) for image, python in asked}
+    there = set()
+    for item in record.records(place, names) if names else ():
+        image, python = names[item.reference]
+        tags = image.tags(wheels.family, python)
+        if item.manifest == wheels.set_id and all(record.came(place, item, tag) for tag in tags):
+            there.add((image.settings.name, python))
+    return frozenset(there)
