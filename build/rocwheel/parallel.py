@@ -8,10 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from typing import TypeVar
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYetError  # the built-in one, from 3.11 on
+from contextlib import suppress
+from typing import Any, Final, TypeVar
 
+from rocwheel import ending
 from rocwheel.host import cgroup
+
+LOOK: Final = 0.5  # seconds
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -23,15 +28,17 @@ def each(
     """The results of `work` in the order of the items; `threads` is 0 for one per usable CPU.
 
     Raises the failure of the first item that failed. What has not started when something fails,
-    or on Ctrl-C, is not started any more.
+    or on Ctrl-C, is not started any more; on Ctrl-C what has is told to end (`rocwheel.ending`).
     """
     known = list(items)
     width = min(len(known), threads or cgroup.cpus())
     if width <= 1:
         return [work(item) for item in known]
-    stopped = threading.Event()
+    stopped, ended = threading.Event(), threading.Event()
+    outer = ending.heeded()
 
     def guarded(item: _Item) -> _Result:
+        ending.heed(*outer, ended)
         if stopped.is_set():
             raise CancelledError
         try:
@@ -43,9 +50,23 @@ def each(
     with ThreadPoolExecutor(width) as pool:
         try:
             futures = [pool.submit(guarded, item) for item in known]
-            for failure in filter(None, (future.exception() for future in futures)):
+            for failure in filter(None, map(_failure, futures)):
                 if not isinstance(failure, CancelledError):
                     raise failure
             return [future.result() for future in futures]
+        except KeyboardInterrupt:
+            ended.set()
+            raise
         finally:
             stopped.set()
+
+
+def _failure(future: Future[Any]) -> BaseException | None:
+    """What ended it, once it has ended.
+
+    A signal that comes between Python's last look for one and the wait for a lock wakes nobody:
+    so no wait is for ever.
+    """
+    while True:
+        with suppress(NotYetError):
+            return future.exception(timeout=LOOK)

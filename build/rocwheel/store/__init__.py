@@ -12,7 +12,6 @@ from __future__ import annotations
 import enum
 import random
 import re
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Final, Protocol, TypeAlias
 from urllib.parse import unquote, urlsplit
 
+from rocwheel import ending
 from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectStaleError, StoreError
 
 Body: TypeAlias = "bytes | Path"
@@ -243,8 +243,11 @@ def blocks_of(body: Body) -> Iterator[bytes]:
 
 
 def pause(failures: int) -> None:
-    """Wait before trying again: longer after each failure, and never as long as others do."""
-    time.sleep(random.uniform(0, min(20.0, 0.1 * 2**failures)))  # noqa: S311 (jitter)
+    """Wait before trying again: longer after each failure, and never as long as others do.
+
+    Raises CancelledError in a thread that is told to end.
+    """
+    ending.sleep(random.uniform(0, min(20.0, 0.1 * 2**failures)))  # noqa: S311 (jitter)
 
 
 def advance(count: Counter | None, size: int) -> None:

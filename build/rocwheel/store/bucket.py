@@ -1,7 +1,9 @@
 """Single requests to an S3 bucket: the client, what its failures mean, and nothing decided.
 
 Retries are botocore's standard mode: 5xx, throttling and connection errors, jittered and bounded,
-no other 4xx. One thing it does not do is done here: a 409 on a conditional write is tried again.
+no other 4xx. Two things it does not do are done here: a 409 on a conditional write is tried again,
+and a thread that was told to end (`rocwheel.ending`) begins no request, a retry included, so that
+an interrupted command waits for the requests under way and for nothing else.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from functools import cached_property
 from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
 from urllib.parse import quote
 
+from rocwheel import ending
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
 from rocwheel.store import BLOCK, TEXT, Body, Counter, Headers, Info, Options, advance, pause, stale
 
@@ -90,6 +93,8 @@ class Bucket:
             raise StoreError(
                 f"{self.url}: {exc}", hint="check the endpoint and the AWS configuration"
             ) from exc
+        client.meta.events.register_first("before-send.s3", _before_request)
+        client.meta.events.register_first("needs-retry.s3", _before_retry)
         return client
 
     @cached_property
@@ -389,6 +394,7 @@ class Window:
         return cast("IO[bytes]", self)
 
     def read(self, size: int | None = -1) -> bytes:
+        ending.check()
         left = self._size - self._position
         block = self._file.read(left if size is None or size < 0 else min(size, left))
         self._position += len(block)
@@ -404,6 +410,18 @@ class Window:
 
     def tell(self) -> int:
         return self._position
+
+
+def _before_request(**_: object) -> None:
+    ending.check()
+
+
+def _before_retry(
+    response: tuple[Any, object] | None = None, caught_exception: object = None, **_: object
+) -> None:
+    """What came is kept; nothing that failed is waited or asked for once more."""
+    if caught_exception or response is None or response[0].status_code >= BAD_REQUEST:
+        ending.check()
 
 
 def status(exc: ClientError) -> int:
@@ -427,6 +445,7 @@ def _blocks(body: Any, where: str) -> Iterator[bytes]:
 
     with body:
         while True:
+            ending.check()
             try:
                 block = body.read(BLOCK)
             except FlexibleChecksumError as exc:
