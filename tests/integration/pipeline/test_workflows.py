@@ -189,7 +189,7 @@ def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_regi
     results = later.workflow("nightly.yml", {**asked, "night": "two"})
     assert results["family"] == "success"
     cells = [step.job for step in later.ran if "nightly cell" in step.line]
-    assert cells == ["image", "page", "page"], "what was left to do, and the message about it"
+    assert cells == ["image", "page", "page", "page"], "then page, message and pruning"
     last = Walk(run.cwd, run.env)
     results = last.workflow("nightly.yml", {**asked, "night": "three"})
     assert results["family"] == "skipped"
