@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -23,10 +22,7 @@ from rocwheel.container import EngineKind
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import container_spec
 from rocwheel.errors import ConfigError, HostError, RocwheelError
-from rocwheel.image import building, contents, found, recipe, registry
-
-if TYPE_CHECKING:
-    pass
+from rocwheel.image import building, contents, found, recipe, registry, searching
 
 ENGINES = ("docker", "podman")
 
@@ -126,7 +122,9 @@ def build(app: App, options: ImageBuildOptions) -> None:
     Its tag is made from the digest of all inputs, so unchanged inputs build and push nothing, and
     no tag is ever overwritten.
     """
-    engine, base, inputs = _inputs(app, options)
+    chosen, engine, reference = _asked(app, options)
+    base = _base(app, options, engine, reference)
+    inputs = _inputs(app, options, chosen, base.config)
     made = _made(app, options, engine=engine, base=base, inputs=inputs)
     document = {
         "reference": inputs.reference,
@@ -191,7 +189,8 @@ def search(app: App, options: RecipeOptions) -> None:
     What is found must carry the digest of the inputs as they are now. Exit status 8 when nobody
     has it.
     """
-    engine, _, inputs = _inputs(app, options)
+    chosen, engine, reference = _asked(app, options)
+    inputs = _inputs(app, options, chosen, _base_config(app, options, engine, reference))
     there = building.existing(inputs, engine=engine, runner=app.runner)
     if there:
         reference, config, where = inputs.reference, there.config, engine.kind.value
@@ -290,10 +289,10 @@ def _remove_images(
             yield title
 
 
-def _inputs(
+def _asked(
     app: App, options: RecipeOptions
-) -> tuple[container.ContainerEngine, found.Found, recipe.ImageInputs]:
-    """The engine, the base it has, and the digest of everything."""
+) -> tuple[recipe.Recipe, container.ContainerEngine, str]:
+    """The recipe, the engine, and the reference of the base."""
     chosen = recipe.load(app.home.ci / "images.yaml").builder(options.recipe)
     engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     if not options.base and not chosen.base.digest:
@@ -301,13 +300,40 @@ def _inputs(
             f"{chosen.base.reference}: a tag where a digest must be",
             hint="write its digest into ci/images.yaml, or give --base NAME@sha256:…",
         )
-    base = found.obtain(
-        options.base or chosen.base.reference,
+    return chosen, engine, options.base or chosen.base.reference
+
+
+def _base(
+    app: App, options: RecipeOptions, engine: container.ContainerEngine, reference: str
+) -> found.Found:
+    """The base itself, pulled where the engine has it not."""
+    return found.obtain(
+        reference,
         engine=engine,
         locked=options.locked,
         runner=app.runner,
         console=app.console,
     )
+
+
+def _base_config(
+    app: App, options: RecipeOptions, engine: container.ContainerEngine, reference: str
+) -> str:
+    """What of the base goes into the digest of the inputs; one by digest is not pulled for it."""
+    if "@" not in reference:
+        return _base(app, options, engine, reference).config
+    config = searching.base_config(reference, engine=engine, environ=app.environ, runner=app.runner)
+    if config is None:
+        raise HostError(
+            f"{reference}: its registry has it no more", hint="choose another base: --base"
+        )
+    return config
+
+
+def _inputs(
+    app: App, options: RecipeOptions, chosen: recipe.Recipe, base: str
+) -> recipe.ImageInputs:
+    """The digest of everything; `base` is that of the base's configuration."""
     bazel = ""
     if chosen.bazel:
         table = releases.load_releases(app.home.ci / "bazel_binaries.yaml")
@@ -319,15 +345,14 @@ def _inputs(
         )
         held = trees.fetch(planned, console=app.console)
         rocm, version = held.sha256, str(held.version)
-    inputs = recipe.gather(
+    return recipe.gather(
         chosen,
         checkout=app.home.sources,
-        base=base.config,
+        base=base,
         bazel=bazel,
         rocm=rocm,
         rocm_version=version,
     )
-    return engine, base, inputs
 
 
 def _bazel(app: App, version: str, *, locked: bool) -> Path | None:

@@ -329,7 +329,9 @@ def _searched(
         images.registries,
         checkout=request.home.sources,
         bazel=digest,
+        engine=engine,
         environ=request.environ,
+        runner=runner,
         console=console,
     )
     if remote is None or not pull:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
@@ -67,7 +68,7 @@ def look(repository: str, tag: str, *, environ: Mapping[str, str]) -> RemoteImag
     """What a registry has under a tag or digest; None when nothing.
 
     An index of images, which engines push since they add attestations, stands for its image for
-    this architecture. `environ` gives proxies, certificates and where `docker login` keeps
+    this architecture. `environ` gives proxies, certificates and where a `login` keeps
     credentials. Raises StoreError when the registry does not answer as one, or its bytes are not
     those of its digests.
     """
@@ -222,7 +223,7 @@ def address(repository: str) -> tuple[str, str]:
 
 @final
 class _Repository:
-    """One repository of a registry and its API, asked with the credentials of `docker login`."""
+    """One repository of a registry and its API, asked with the credentials that an engine keeps."""
 
     def __init__(self, name: str, environ: Mapping[str, str]) -> None:
         self.name = name
@@ -293,19 +294,31 @@ class _Repository:
 
 
 def _credentials(host: str, environ: Mapping[str, str]) -> str:
-    """Base64 of user and password for a registry, as `docker login` keeps them; "" without."""
-    folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '/')}/.docker"
-    try:
-        auths = json.loads(Path(folder, "config.json").read_text("utf-8")).get("auths", {})
-    except (OSError, ValueError):
-        return ""
+    """Base64 of user and password for a registry, as a `login` of an engine keeps them; or ""."""
     names = (HUB_CREDENTIALS, *HUB) if host in HUB else (host, f"https://{host}")
-    text = next((auths[name].get("auth", "") for name in names if auths.get(name)), "")
-    try:
-        base64.b64decode(text, validate=True)
-    except ValueError:
-        return ""
-    return str(text)
+    for file in _login_files(environ):
+        try:
+            auths = json.loads(file.read_text("utf-8")).get("auths", {})
+            text = str(next(auths[name].get("auth", "") for name in names if auths.get(name)))
+            base64.b64decode(text, validate=True)
+        except (OSError, ValueError, StopIteration):
+            continue
+        if text:
+            return text
+    return ""
+
+
+def _login_files(environ: Mapping[str, str]) -> Iterator[Path]:
+    """Where Docker and Podman keep credentials: docker-login(1), containers-auth.json(5)."""
+    yield Path(environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '/')}/.docker", "config.json")
+    if named := environ.get("REGISTRY_AUTH_FILE"):
+        yield Path(named)
+    folder = environ.get("XDG_RUNTIME_DIR", "")
+    yield (
+        Path(folder, "containers/auth.json")
+        if folder
+        else Path(f"/run/containers/{os.getuid()}/auth.json")
+    )
 
 
 def point(repository: str, tag: str, digest: str, *, environ: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -34,23 +35,41 @@ def local(
     return max(found, key=lambda item: item.created, default=None)
 
 
+def base_config(
+    reference: str, *, engine: ContainerEngine, environ: Mapping[str, str], runner: Runner
+) -> str | None:
+    """The digest of a base's configuration, which inputs are made from; `reference` is by digest.
+
+    The engine is asked first; a registry tells it without sending the base. None when neither has
+    it. Raises StoreError when the registry does not answer.
+    """
+    there = inspect(reference, engine=engine, runner=runner)
+    if there:
+        return there.config
+    name, _, digest = reference.partition("@")
+    found = registry.look(re.sub(r":[^:/]*\Z", "", name), digest, environ=environ)
+    return found.config if found else None
+
+
 def remote(
     wanted: Recipe,
     registries: Sequence[str],
     *,
     checkout: Path,
     bazel: str,
+    engine: ContainerEngine,
     environ: Mapping[str, str],
+    runner: Runner,
     console: Console,
 ) -> registry.RemoteImage | None:
     """The image in the first registry that has it; None when the base has no digest to go by.
 
-    Raises StoreError when the base's registry does not answer, and as `registry.find`.
+    Raises as `base_config` and `registry.find`.
     """
     if not wanted.base.digest:
         return None
-    base = registry.look(wanted.base.name, wanted.base.digest, environ=environ)
+    base = base_config(wanted.base.reference, engine=engine, environ=environ, runner=runner)
     if base is None:
         return None
-    inputs = recipes.gather(wanted, checkout=checkout, base=base.config, bazel=bazel)
+    inputs = recipes.gather(wanted, checkout=checkout, base=base, bazel=bazel)
     return registry.find(inputs, registries, environ=environ, console=console)

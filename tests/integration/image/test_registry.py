@@ -25,7 +25,7 @@ from rocwheel import container
 from rocwheel.console import Console
 from rocwheel.container import EngineKind
 from rocwheel.errors import ConfigError, StoreError
-from rocwheel.image import found, recipe, registry
+from rocwheel.image import found, recipe, registry, searching
 from rocwheel.process import HostRunner
 
 pytestmark = [
@@ -214,7 +214,7 @@ def refusing():
 def tool(engine, tmp_path):
     """`image` as a user runs it, with a `ci/images.yaml` that a test changes."""
 
-    def run(*arguments, old, new):
+    def run(*arguments, old, new, base="rocwheel-test/small:base"):
         ci = tmp_path / "ci"
         shutil.rmtree(ci, ignore_errors=True)
         shutil.copytree(ROOT / "ci", ci)
@@ -223,7 +223,7 @@ def tool(engine, tmp_path):
         (ci / "images.yaml").write_text(text.replace(old, new))
         return subprocess.run(
             [sys.executable, ROOT / "build" / "ci_build", f"--ci-dir={ci}", "--json", "image",
-             *arguments, "--recipe=debian_12", "--base=rocwheel-test/small:base"],
+             *arguments, "--recipe=debian_12", f"--base={base}"],
             env={**os.environ, **engine.env, "XDG_CACHE_HOME": str(tmp_path / "cache")},
             capture_output=True, text=True, check=False, timeout=300,
         )  # fmt: skip
@@ -253,6 +253,64 @@ def test_a_registry_that_does_not_answer_is_told_and_the_next_one_is_asked(
     nobody = tool("search", old=old, new=f"  - {refusing}\n")
     assert nobody.returncode == StoreError.exit_code
     assert "the registry does not answer: connection refused" in nobody.stderr.lower()
+
+
+@pytest.fixture
+def orphan(engine, small, push, tmp_path):
+    """A base that the engine has by digest, and whose registry is gone."""
+    (tmp_path / "origin").mkdir()
+    with registries.serving(tmp_path / "origin") as origin:
+        base = small("none", text="origin")
+        remote, _ = push(base, f"{origin}/debian", "1")
+        engine("pull", remote.reference)
+    return base.config, recipe.Base(name=remote.repository, tag="1", digest=remote.digest)
+
+
+@pytest.fixture
+def search(asked, runner, console, address):
+    """What `--builder-image search` does after the engine had no image."""
+    return lambda wanted: searching.remote(
+        wanted, [address], checkout=ROOT, bazel="", engine=asked, environ=NOBODY,
+        runner=runner, console=console,
+    )  # fmt: skip
+
+
+def test_a_base_that_the_engine_has_is_not_asked_of_its_registry(
+    orphan, search, small, push, address
+):
+    config, base = orphan
+    wanted = recipe.load(ROOT / "ci" / "images.yaml").builder("debian_12")
+    wanted = replace(wanted, base=base)
+    inputs = recipe.gather(wanted, checkout=ROOT, base=config)
+    image = small(inputs.digest, text="based")
+    remote, _ = push(image, f"{address}/{wanted.repository}", inputs.tag)
+    assert search(wanted) == remote
+    with pytest.raises(StoreError, match="does not answer"):
+        search(replace(wanted, base=replace(base, digest=f"sha256:{'0' * 64}")))
+
+
+@pytest.fixture
+def remote_base(engine, small, push, address):
+    """The reference of a base that a registry has and the engine has not."""
+    there, _ = push(small("none", text="base"), f"{address}/debian", "1")
+    engine("rmi", f"{address}/debian:1", there.reference)
+    assert there.reference not in known(engine)
+    return there.reference
+
+
+def known(engine) -> list[str]:
+    return engine("images", "--digests", "--format", "{{.Repository}}@{{.Digest}}").split()
+
+
+def test_a_search_pulls_no_base(engine, made, remote_base, push, tool):
+    inputs, image = made
+    address = remote_base.partition("/")[0]
+    remote, _ = push(image, f"{address}/{inputs.recipe.repository}", inputs.tag)
+    base = remote_base.replace("@", ":1@")
+    done = tool("search", base=base, old="  - ghcr.io/rocm\n", new=f"  - {address}\n")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["reference"] == remote.reference
+    assert remote_base not in known(engine)
 
 
 def test_a_builder_image_above_its_budget_is_not_pushed(made, address, tool, engine):
