@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, Final
 
+from rocwheel.container.engine import ANSWER_SECONDS
 from rocwheel.container.leftovers import owner
 from rocwheel.container.spec import RUN, Spec
 from rocwheel.errors import CommandError, HostError, RocwheelError
@@ -34,13 +35,6 @@ CGROUPS: Final = (
 # What a shell and the engines say of a program that is not there:
 # https://docs.docker.com/engine/containers/run/#exit-status
 NOT_STARTED: Final = (126, 127)
-# What the client of an exec says when it was not the command that ended: the status of SIGKILL, the
-# one of a lost connection, and words.
-NOT_ITS_OWN: Final = (137, 255)
-IS_GONE: Final = (
-    "is not running", "no such container", "cannot connect to the docker daemon",
-    "error during connect",
-)  # fmt: skip
 # Puts our two pipes, which the engine knows as stdin and stdout, where the program looks for them.
 MOVE: Final = """
 import os, sys
@@ -169,7 +163,7 @@ class Container:
         """Raise HostError when it was not the command that failed."""
         if status == 0:
             return
-        if self._has_ended(status, said):
+        if self._has_ended():
             raise HostError(
                 f"{self.spec.engine.kind.value}: the container {self.spec.name} ended under us",
                 hint="did the engine stop, or memory run out? Run the same command again: it "
@@ -184,18 +178,27 @@ class Container:
                 hint="use an image that has it: see `image show`",
             )
 
-    def _has_ended(self, status: int, said: str) -> bool:
-        """Whether the container, or its engine, ended under a command that failed."""
-        if status in NOT_ITS_OWN or any(words in said.lower() for words in IS_GONE):
-            if self._first is None:
-                return not _runs(self.spec, self._runner)
-            with suppress(subprocess.TimeoutExpired):  # the client of an exec is told first
-                self._first.wait(END_SECONDS)
-        return not self.alive
+    def _has_ended(self) -> bool:
+        """Whether the container, or its engine, ended under a command that failed.
+
+        No status tells: clients of an `exec` give 137 or 255 then, as commands of their own accord
+        do. But no process starts in a container whose first one has ended, and that one ends before
+        what runs beside it: pid_namespaces(7).
+        """
+        if not self.alive:
+            return True
+        ask = self.spec.engine.command(
+            "exec", self.spec.name, "/bin/sh", "-c", ":", timeout=ANSWER_SECONDS
+        )
+        with suppress(RocwheelError):
+            return self._runner.run(ask, check=False).returncode != 0
+        return True
 
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
         inside = self.spec.execute(command, next(self._numbers), interactive=True, tty=tty)
-        return self._runner.interact(inside)
+        status = self._runner.interact(inside)
+        self._explain(command, status, "")
+        return status
 
 
 class GuestProcess:
@@ -249,7 +252,7 @@ def running(
     finally:
         os.close(write)
         if process is not None:
-            _finish(ours, process, runner)
+            _finish(ours, process, runner, clock)
         shutil.rmtree(ours.folder, ignore_errors=True)
 
 
@@ -314,16 +317,33 @@ def refusal(spec: Spec, said: str) -> HostError:
     return HostError(f"{kind}: the container does not start: {last}", hint=hint, detail=said)
 
 
-def _finish(spec: Spec, process: HostProcess, runner: HostRunner) -> None:
+def _finish(
+    spec: Spec, process: HostProcess, runner: HostRunner, clock: Callable[[], float]
+) -> None:
     """Wait for the end that closing the pipe brings; insist where it does not come."""
     try:
         process.wait(END_SECONDS)
     except subprocess.TimeoutExpired:
         process.signal(signal.SIGKILL)
         process.wait()
-    # The client may have gone before the container: killed, or its daemon's connection lost.
     with suppress(RocwheelError):
+        # The client may have gone before the container: killed, or its daemon's connection lost.
         runner.run(spec.engine.remove(spec.name), check=False)
+        if process.returncode < 0:
+            _remove_late(spec, runner, clock)
+
+
+def _remove_late(spec: Spec, runner: HostRunner, clock: Callable[[], float]) -> None:
+    """Remove a container that the engine may still be making, as its killed client asked.
+
+    Until it is made nothing can remove it; but its name is taken as soon as that begins. So a
+    container that has the name proves that no other one comes.
+    """
+    until = clock() + END_SECONDS
+    while "already in use" in runner.run(spec.take_name, check=False).output and clock() < until:
+        time.sleep(0.2)
+        runner.run(spec.engine.remove(spec.name), check=False)
+    runner.run(spec.engine.remove(spec.name), check=False)
 
 
 @contextmanager

@@ -151,6 +151,13 @@ class Spec:
         """The engine's `run`: with the caller's rights and no others, on a read-only root."""
         return self.engine.command("run", *self._options(), self.image, *self._first())
 
+    @property
+    def take_name(self) -> Command:
+        """The engine's `create` of a container that is never started, for its name alone."""
+        return self.engine.command(
+            "create", *self._names(), "--network=none", self.image, "/bin/sh", timeout=60
+        )
+
     def execute(
         self, command: Command, number: int, *, interactive: bool = False, tty: bool = False
     ) -> Command:
@@ -222,12 +229,7 @@ class Spec:
         if not self.writable_root:
             yield "--read-only"
         yield "--init"
-        yield f"--name={self.name}"
-        yield f"--label={LABEL}.run={self.run}"
-        yield f"--label={LABEL}.purpose={self.purpose}"
-        if self.owner:
-            yield f"--label={LABEL}.owner={self.owner}"
-        yield "--pull=never"
+        yield from self._names()
         yield f"--network={self.network}"
         if engine.kind is EngineKind.PODMAN and engine.rootless:
             yield "--userns=keep-id"
@@ -256,6 +258,15 @@ class Spec:
         yield from (f"--env={name}={value}" for name, value in sorted(env.items()))
         yield from (f"--mount={item.option}" for item in self.all_mounts)
         yield "--entrypoint=/bin/sh"
+
+    def _names(self) -> Iterator[str]:
+        """By which it is known as ours, from its first moment on; and that its image is here."""
+        yield f"--name={self.name}"
+        yield f"--label={LABEL}.run={self.run}"
+        yield f"--label={LABEL}.purpose={self.purpose}"
+        if self.owner:
+            yield f"--label={LABEL}.owner={self.owner}"
+        yield "--pull=never"
 
     def _first(self) -> tuple[str, ...]:
         token = f"{RUN}/token"

@@ -317,7 +317,8 @@ def test_a_kept_container_serves_the_next_turn_and_ends_when_it_was_idle(spec, a
                 engine.remove(name)
 
 
-def test_a_container_that_is_removed_under_us_is_one_error(spec, host, engine, tmp_path):
+@pytest.mark.parametrize("way", ["run", "interact"])
+def test_a_container_that_is_removed_under_us_is_one_error(way, spec, host, engine, tmp_path):
     (tmp_path / "data").chmod(0o777)
 
     def kill() -> None:
@@ -330,8 +331,16 @@ def test_a_container_that_is_removed_under_us_is_one_error(spec, host, engine, t
         killer = threading.Thread(target=kill)
         killer.start()
         with pytest.raises(HostError, match="ended under us"):
-            running.run(sh("touch /data/begun; sleep 900"))
+            getattr(running, way)(sh("touch /data/begun; sleep 900"))
         killer.join()
+
+
+def test_a_status_that_engines_give_too_may_be_the_commands_own(spec, host):
+    own = {"exit 255": 255, "kill -9 $$": 137, "exit 126": 126}
+    with container.running(spec, runner=host) as running:
+        for script, status in own.items():
+            assert running.interact(sh(script)) == status
+            assert running.run(sh(script), check=False).returncode == status
 
 
 def test_what_cannot_start_is_one_error_and_leaves_nothing(spec, host, engine, tmp_path):

@@ -129,6 +129,14 @@ def test_what_a_dry_run_shows_first_makes_all_that_is_mounted(spec, tmp_path):
     assert (tmp_path / "a b").is_dir()
 
 
+def test_what_only_takes_its_name_is_known_as_ours_too(spec):
+    """A leftover is found by its labels, whoever was killed when."""
+    ours = replace(spec, owner="1:2:boot:3")
+    marks = [word for word in ours.start.argv if word.startswith(("--name=", "--label="))]
+    assert marks == [word for word in ours.take_name.argv if word in marks]
+    assert len(marks) == 4
+
+
 def test_a_command_in_it_is_one_line_that_can_be_pasted(spec):
     command = Command(argv=("echo", "a b"), env={"X": "1"}, cwd=GuestPath(PurePosixPath("/w")))
     line = str(spec.execute(command, 7))
