@@ -147,33 +147,50 @@ def docker(
 
 
 @contextmanager
-def podman() -> Iterator[TestEngine]:
+def podman(home: Path | None = None, *, room: str = "") -> Iterator[TestEngine]:
     """Podman with storage and settings of its own: runc and cgroupfs work everywhere.
 
-    What it mounted for all of its containers goes with the last who uses the storage.
+    With `home` one that has nothing but what lies there. What it mounted for all of its containers
+    goes with the last who uses the storage. With `room` its storage is in memory, as large as that.
     """
-    home = folder() / "podman"
+    home = home or folder() / "podman"
     home.mkdir(parents=True, exist_ok=True)
-    with home.with_suffix(".lock").open("w") as lock, tempfile.TemporaryDirectory() as run:
+    with ExitStack() as stack:
+        lock = stack.enter_context(home.with_suffix(".lock").open("w"))
+        run = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         fcntl.flock(lock, fcntl.LOCK_SH)
-        (Path(run) / "containers.conf").write_text(
+        (run / "containers.conf").write_text(
             '[containers]\ndefault_ulimits = ["nofile=4096:4096", "nproc=4096:4096"]\n'
             '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
         )
-        (Path(run) / "storage.conf").write_text(
+        (run / "storage.conf").write_text(
             f'[storage]\ndriver = "overlay"\ngraphroot = "{home}"\nrunroot = "{run}/run"\n'
         )
-        yield TestEngine(
-            kind="podman",
-            env={
-                "CONTAINERS_CONF": f"{run}/containers.conf",
-                "CONTAINERS_STORAGE_CONF": f"{run}/storage.conf",
-            },
-        )
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            unmount = ["umount", "--lazy", f"{home}/overlay"]
-            subprocess.run(unmount, check=False, capture_output=True)
+        if room:
+            mount(home, room)
+        try:
+            yield TestEngine(
+                kind="podman",
+                env={
+                    "CONTAINERS_CONF": f"{run}/containers.conf",
+                    "CONTAINERS_STORAGE_CONF": f"{run}/storage.conf",
+                },
+            )
+        finally:
+            with suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                unmount(home / "overlay")
+                if room:
+                    unmount(home)
+
+
+def mount(folder: Path, room: str) -> None:
+    """A file system in memory; `size` is its room."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", folder], check=True)
+
+
+def unmount(folder: Path) -> None:
+    subprocess.run(["umount", "--lazy", folder], check=False, capture_output=True)
 
 
 ENGINES = {"docker": docker, "podman": podman}

@@ -1,4 +1,4 @@
-"""Engines in trouble: one that dies under a build, and one whose disk is full of half a layer."""
+"""Engines in trouble: they die under a build, lose a client, have a disk full of half a layer."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,12 +22,13 @@ from support import engines, registries
 
 from rocwheel import container
 from rocwheel.container import EngineKind, Spec, User
-from rocwheel.errors import HostError
+from rocwheel.errors import CommandError, HostError
 from rocwheel.image import found
+from rocwheel.image.building import explained
 from rocwheel.process import Command, HostRunner, base_env
 
 pytestmark = [
-    pytest.mark.needs("dockerd", "docker-registry"),
+    pytest.mark.needs("dockerd", "docker-registry", "podman"),
     pytest.mark.xdist_group("containers"),
 ]
 
@@ -63,7 +69,7 @@ def short():
 def asked(engine):
     runner = HostRunner({**base_env(os.environ), **engine.env})
     environ = {**os.environ, **engine.env}
-    return container.ask(EngineKind.DOCKER, environ=environ, runner=runner), runner
+    return container.ask(EngineKind(engine.kind), environ=environ, runner=runner), runner
 
 
 def seen(text: str) -> list[int]:
@@ -99,16 +105,19 @@ def test_an_engine_that_dies_is_one_error_and_its_next_start_leaves_nothing(root
         )
 
         def kill():
-            until(lambda: len(seen(mark)) > 1)  # its client here, itself in the container
+            until(lambda: len(seen(mark)) > 3)  # each: its client here, itself in the container
             os.kill(engine.daemon, signal.SIGKILL)
 
         killer = threading.Thread(target=kill)
-        with container.running(spec, runner=runner) as inside:
+        command = Command(argv=tuple(mark.split()))
+        with container.running(spec, runner=runner) as inside, ThreadPoolExecutor(1) as beside:
+            shell = beside.submit(inside.interact, command)
             killer.start()
-            with pytest.raises(HostError, match="ended under us") as told:
-                inside.run(Command(argv=tuple(mark.split())))
+            for way in (partial(inside.run, command), shell.result):
+                with pytest.raises(HostError, match="ended under us") as told:
+                    way()
+                assert "did the engine stop" in told.value.hint
             killer.join()
-    assert "did the engine stop" in told.value.hint
     assert not spec.folder.exists()
 
     until(lambda: not seen(f"{run}/exec/containerd/containerd.toml"))  # it ends with its daemon
@@ -123,7 +132,99 @@ def test_an_engine_that_dies_is_one_error_and_its_next_start_leaves_nothing(root
     subprocess.run(["umount", "--lazy", home], check=False, capture_output=True)
 
 
-def test_a_disk_full_of_half_a_layer_is_one_error_and_holds_nothing(root, short, tmp_path, console):
+class Slow:
+    """A socket before a daemon's: the first container is made only after one was to be removed.
+
+    Who asked for it is killed meanwhile. As with a daemon that has much to do: what its client asked
+    for comes after the client's end, and after whatever was done about that.
+    """
+
+    def __init__(self, socket_file: Path, daemon: Path, kill) -> None:
+        self.daemon, self.kill = daemon, kill
+        self.held, self.status = b"", 0  # the request, and what the daemon said to it
+        self.listening = socket.socket(socket.AF_UNIX)
+        self.listening.bind(str(socket_file))
+        self.listening.listen()
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self) -> None:
+        with suppress(OSError):  # closed: the test is over
+            while True:
+                client, _ = self.listening.accept()
+                upstream = socket.socket(socket.AF_UNIX)
+                upstream.connect(str(self.daemon))
+                removing = threading.Event()
+                for way in (self.ask, self.answer):
+                    threading.Thread(
+                        target=way, args=(client, upstream, removing), daemon=True
+                    ).start()
+
+    def ask(self, client, upstream, removing) -> None:
+        with suppress(OSError):
+            while data := client.recv(1 << 20):
+                verb = data.partition(b"\r\n")[0]
+                if verb.startswith(b"POST") and b"/containers/create" in verb and not self.held:
+                    self.held = whole(data, client)
+                    self.kill()
+                    return
+                if verb.startswith(b"DELETE"):
+                    removing.set()
+                upstream.sendall(data)
+            upstream.shutdown(socket.SHUT_WR)
+
+    def answer(self, client, upstream, removing) -> None:
+        with suppress(OSError):
+            while data := upstream.recv(1 << 20):
+                if removing.is_set() and self.held and not self.status:
+                    with socket.socket(socket.AF_UNIX) as late:
+                        late.connect(str(self.daemon))
+                        late.sendall(self.held)
+                        self.status = int(late.recv(1 << 16).split()[1])
+                client.sendall(data)
+            client.shutdown(socket.SHUT_WR)
+
+
+def whole(data: bytes, sender: socket.socket) -> bytes:
+    """A request of which this is the beginning."""
+    while b"\r\n\r\n" not in data:
+        data += sender.recv(1 << 16)
+    head, _, body = data.partition(b"\r\n\r\n")
+    length = int(re.search(rb"(?i)content-length: (\d+)", head)[1])
+    while len(body) < length:
+        body += sender.recv(1 << 16)
+    return head + b"\r\n\r\n" + body
+
+
+def test_what_a_killed_client_had_asked_for_is_not_left_behind(root, short, tmp_path):
+    with engines.docker(tmp_path / "docker", run=short) as engine:
+        engine.load(root, TINY)
+
+        def kill():
+            for pid in seen("--name=rocwheel-late"):
+                os.kill(pid, signal.SIGKILL)
+
+        slow = Slow(short / "slow", short / "docker.sock", kill)
+        ours, runner = asked(
+            replace(engine, env={**engine.env, "DOCKER_HOST": f"unix://{short}/slow"})
+        )
+        spec = Spec(
+            engine=ours, image=TINY, run="late", folder=short / "spec", user=User(uid=1, gid=1)
+        )
+        with (
+            pytest.raises(HostError, match="the container does not start"),
+            container.running(spec, runner=runner),
+        ):
+            pass
+        assert slow.status == 201  # it was made, after its client's end
+        assert not engine.containers()
+        slow.listening.close()
+
+
+@pytest.mark.parametrize("kind", ["docker", "podman"])
+def test_a_disk_full_of_half_a_layer_is_one_error_and_holds_nothing(
+    kind, root, short, tmp_path, console
+):
+    """By a pull and by a build."""
     large = tmp_path / "large"
     large.mkdir()
     (large / "file").write_bytes(os.urandom(LARGE_MB << 20))
@@ -135,7 +236,8 @@ def test_a_disk_full_of_half_a_layer_is_one_error_and_holds_nothing(root, short,
             engine.load(root, names["tiny"])
             for name in names.values():
                 engine("push", name)
-        with engines.docker(tmp_path / "small", room=f"{LARGE_MB * 2 // 3}m") as engine:
+        small = tmp_path / "small"
+        with engines.ENGINES[kind](small, room=f"{LARGE_MB * 2 // 3}m") as engine:
             ours, runner = asked(engine)
 
             def obtain(name):
@@ -146,3 +248,12 @@ def test_a_disk_full_of_half_a_layer_is_one_error_and_holds_nothing(root, short,
             assert told.value.hint.startswith("free some space where the engine keeps images")
             assert not engine("images", "--all", "--quiet")
             assert obtain(names["tiny"]).size > 0  # what did not fit takes no room
+
+            (large / "Dockerfile").write_text(f"FROM {names['tiny']}\nCOPY file /file\n")
+            before = engine("images", "--all", "--quiet")
+            command = ours.command("build", "--tag=rocwheel-test/large:1", str(large))
+            with pytest.raises(CommandError) as failed:
+                runner.run(replace(command, env={**command.env, "DOCKER_BUILDKIT": "1"}))
+            told = explained("rocwheel-test/large:1", names["tiny"], failed.value)
+            assert "the disk of the engine is full" in str(told)
+            assert engine("images", "--all", "--quiet") == before
