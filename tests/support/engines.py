@@ -206,7 +206,9 @@ def with_image(engine: TestEngine, name: str = BASE) -> TestEngine:
 def hand_over(name: str, giver: TestEngine, taker: TestEngine) -> None:
     """The same image in another engine, under the same digest."""
     env = {**os.environ, **giver.env}
-    with subprocess.Popen([giver.kind, "save", name], env=env, stdout=subprocess.PIPE) as saving:
+    whole = ("--format=oci-archive",) if giver.kind == "podman" else ()  # its other ones change it
+    save = [giver.kind, "save", *whole, name]
+    with subprocess.Popen(save, env=env, stdout=subprocess.PIPE) as saving:
         taker("load", stdin=saving.stdout)
     assert saving.returncode == 0
 
