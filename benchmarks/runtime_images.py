@@ -219,7 +219,7 @@ def told(
     ratio, most = statistics.median(ours / by_hand for ours, by_hand in pairs), MOST[what]
     ours, by_hand = (statistics.median(column) for column in zip(*pairs, strict=True))
     print(f"{what}: {ours:.2f} {unit}, by hand {by_hand:.2f} {unit}: {ratio:.2f} ({most})")
-    return ratio <= most
+    return bool(ratio <= most)
 
 
 def main() -> int:

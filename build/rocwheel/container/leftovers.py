@@ -39,16 +39,29 @@ def is_alive(mark: str) -> bool | None:
     """Whether the process that `owner` described still runs.
 
     None for one that cannot be seen from here: a job container that shares this machine's engine
-    counts its processes by itself.
+    counts its processes by itself, and other users' may be hidden (proc(5), `hidepid`).
     """
     pid, _, rest = mark.partition(":")
-    ours = owner().split(":")
-    if rest.split(":")[1:2] == ours[2:3] and rest.split(":")[2:] != ours[3:]:
+    where, here = rest.split(":")[1:], owner().split(":")[2:]
+    if not pid.isdigit() or where[:1] != here[:1]:  # no process outlives its boot
+        return False
+    if where != here:
         return None
     try:
-        return pid.isdigit() and owner(int(pid)) == mark
+        return owner(int(pid)) == mark
     except OSError:
+        return None if _exists(int(pid)) else False
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process, also where /proc does not show it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
         return False
+    except PermissionError:
+        pass
+    return True
 
 
 def ours(engine: ContainerEngine, *, runner: Runner) -> tuple[Mapping[str, Any], ...]:
