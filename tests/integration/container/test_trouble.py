@@ -142,22 +142,37 @@ class Slow:
     def __init__(self, socket_file: Path, daemon: Path, kill) -> None:
         self.daemon, self.kill = daemon, kill
         self.held, self.status = b"", 0  # the request, and what the daemon said to it
-        self.listening = socket.socket(socket.AF_UNIX)
-        self.listening.bind(str(socket_file))
-        self.listening.listen()
-        threading.Thread(target=self.accept, daemon=True).start()
+        self.sockets, self.threads = [socket.socket(socket.AF_UNIX)], []
+        self.sockets[0].bind(str(socket_file))
+        self.sockets[0].listen()
+        self.begin(self.accept)
+
+    def begin(self, target, *arguments) -> None:
+        self.threads.append(threading.Thread(target=target, args=arguments, daemon=True))
+        self.threads[-1].start()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        for item in [*self.sockets]:
+            with suppress(OSError):
+                item.shutdown(socket.SHUT_RDWR)
+        for thread in [*self.threads]:
+            thread.join(60)
+        for item in self.sockets:
+            item.close()
 
     def accept(self) -> None:
-        with suppress(OSError):  # closed: the test is over
+        with suppress(OSError):  # the test is over
             while True:
-                client, _ = self.listening.accept()
+                client, _ = self.sockets[0].accept()
                 upstream = socket.socket(socket.AF_UNIX)
+                self.sockets += [client, upstream]
                 upstream.connect(str(self.daemon))
                 removing = threading.Event()
-                for way in (self.ask, self.answer):
-                    threading.Thread(
-                        target=way, args=(client, upstream, removing), daemon=True
-                    ).start()
+                self.begin(self.ask, client, upstream, removing)
+                self.begin(self.answer, client, upstream, removing)
 
     def ask(self, client, upstream, removing) -> None:
         with suppress(OSError):
@@ -203,21 +218,19 @@ def test_what_a_killed_client_had_asked_for_is_not_left_behind(root, short, tmp_
             for pid in seen("--name=rocwheel-late"):
                 os.kill(pid, signal.SIGKILL)
 
-        slow = Slow(short / "slow", short / "docker.sock", kill)
-        ours, runner = asked(
-            replace(engine, env={**engine.env, "DOCKER_HOST": f"unix://{short}/slow"})
-        )
-        spec = Spec(
-            engine=ours, image=TINY, run="late", folder=short / "spec", user=User(uid=1, gid=1)
-        )
-        with (
-            pytest.raises(HostError, match="the container does not start"),
-            container.running(spec, runner=runner),
-        ):
-            pass
+        through = {**engine.env, "DOCKER_HOST": f"unix://{short}/slow"}
+        with Slow(short / "slow", short / "docker.sock", kill) as slow:
+            ours, runner = asked(replace(engine, env=through))
+            spec = Spec(
+                engine=ours, image=TINY, run="late", folder=short / "spec", user=User(uid=1, gid=1)
+            )
+            with (
+                pytest.raises(HostError, match="the container does not start"),
+                container.running(spec, runner=runner),
+            ):
+                pass
         assert slow.status == 201  # it was made, after its client's end
         assert not engine.containers()
-        slow.listening.close()
 
 
 @pytest.mark.parametrize("kind", ["docker", "podman"])
