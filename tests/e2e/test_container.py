@@ -299,6 +299,29 @@ def test_the_status_of_a_shells_command_is_its_own(inside):
     assert shell.returncode == 255, err[-3000:]
 
 
+def test_turns_of_dev_share_one_kept_container_and_its_server(inside):
+    if inside.engine.kind == "podman":
+        pytest.skip("the same image and the same code under Docker")
+    environment = inside.folder / "environment"
+    subprocess.run(["/usr/bin/python3", "-m", "venv", environment], check=True)
+    subprocess.run(["chown", "--recursive", f"{inside.uid}:{inside.uid}", environment], check=True)
+    turn = ("--json", "dev", *building(inside), f"--environment={environment}")
+
+    def kept() -> list[str]:
+        return [name for name in inside.engine.containers() if name.startswith("rocwheel-kept-")]
+
+    try:
+        finished(inside.start(*turn, "--keep-container=10m"))
+        (first,) = kept()
+        assert (
+            finished(inside.start(*turn, "--keep-container=10m"))["bazel"]["actions_executed"] == 0
+        )
+        assert kept() == [first]
+    finally:
+        for name in kept():
+            inside.engine.remove(name)
+
+
 def test_a_container_kept_as_an_image_gets_no_manifest(inside):
     name = f"rocwheel-test/kept-{inside.engine.kind}:1"
     shell = inside.start(

@@ -181,6 +181,11 @@ class BuildEnvironment:
             return self
         return replace(self, spec=replace(self.spec, mounts=(*self.spec.mounts, *mounts)))
 
+    @property
+    def not_kept(self) -> BuildEnvironment:
+        """The same in a container that ends with us: one for a question without all inputs."""
+        return replace(self, executor=replace(self.executor, keep_minutes=0))
+
     def so_far(self) -> BuildEnvironment:
         """The same without inputs that are not here yet: a dry run fetches none."""
         if self.spec is None:

@@ -51,7 +51,8 @@ def gather(
     request = planned.request
     place = place or executor.choose(request, runner=runner, console=console)
     known = planned.rocm.version or planned.rocm.origin is rocm.Origin.DIRECTORY
-    if known and planned.sources.is_fetched:
+    is_checked = bool(known and planned.sources.is_fetched)
+    if is_checked:
         preview(planned, runner=runner, console=console, place=place)
     with console.step("Sources", key="source"):
         tree = source.resolve(
@@ -70,10 +71,11 @@ def gather(
     for note in notes:
         console.info(note)
     spec = partial(specification, planned, tree, compiler=compiler, place=place)
-    if planned.rocm.version:  # what cannot work is refused before Bazel and ROCm are fetched
+    # what cannot work is refused before Bazel and ROCm are fetched
+    if planned.rocm.version and not is_checked:
         early = spec(version=planned.rocm.version, rocm_root=_ROOT, binary=_missing(tree))
         for warning in (
-            *_check(tree, early, place, runner=runner, request=request),
+            *_check(tree, early, place.not_kept, runner=runner, request=request),
             *checks.odd_options(early, home=request.environ.get("HOME", "")),
         ):
             console.warn(warning, once=True)
@@ -90,7 +92,7 @@ def gather(
     final = spec(version=root.version, rocm_root=place.path(root.root), binary=binary, place=place)
     for warning in checks.odd_options(final, home=request.environ.get("HOME", "")):
         console.warn(warning, once=True)
-    if not planned.rocm.version:
+    if not planned.rocm.version and not is_checked:
         for warning in _check(tree, final, place, runner=runner, request=request):
             console.warn(warning, once=True)
     return Inputs(planned=planned, tree=tree, tool=tool, root=root, spec=final, place=place)
