@@ -232,10 +232,16 @@ def tool(engine, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def made(small):
+def base(small):
+    """What `tool` starts from."""
+    return small("none", text="base")
+
+
+@pytest.fixture(scope="module")
+def made(small, base):
     """The inputs of a builder image on a base of its own, and an image that is made from them."""
     chosen = recipe.load(ROOT / "ci" / "images.yaml").builder("debian_12")
-    inputs = recipe.gather(chosen, checkout=ROOT, base=small("none", text="base").config)
+    inputs = recipe.gather(chosen, checkout=ROOT, base=base.config)
     return inputs, small(inputs.digest, text="made")
 
 
@@ -290,10 +296,10 @@ def test_a_base_that_the_engine_has_is_not_asked_of_its_registry(
 
 
 @pytest.fixture
-def remote_base(engine, small, push, address):
+def remote_base(engine, base, push, address):
     """The reference of a base that a registry has and the engine has not."""
-    there, _ = push(small("none", text="base"), f"{address}/debian", "1")
-    engine("rmi", f"{address}/debian:1", there.reference)
+    there, _ = push(base, f"{address}/debian", "1")
+    engine("rmi", f"{address}/debian:1")
     assert there.reference not in known(engine)
     return there.reference
 
