@@ -40,7 +40,8 @@ sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 
 from support import registries  # noqa: E402
 
-from rocwheel.runtime import image_recipe  # noqa: E402
+from rocwheel.model import PythonVersion  # noqa: E402
+from rocwheel.runtime import image_recipe, packages  # noqa: E402
 
 MOST = {"engine's build": 1.1, "whole": 1.5, "pushed": 1.05}
 RECIPE, PYTHON = "miniature", "3.11"
@@ -97,6 +98,7 @@ class Bench:
             "PATH": f"{shim.parent}:/usr/sbin:/usr/bin:/sbin:/bin:{os.environ['PATH']}",
         }  # fmt: skip
         shutil.copytree(ROOT / "ci", self.ci)
+        self.glibc = image_recipe.load(self.ci / "images.yaml", RECIPE).base("").glibc
         self.recipes = (self.ci / "images.yaml").read_text(encoding="utf-8")
 
     def call(self, *words: object) -> str:
@@ -166,12 +168,10 @@ class Bench:
         """The wheels of an image with this pip."""
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        where = packages.Where(python=PythonVersion.parse(PYTHON), glibc=self.glibc)
         self.call(
-            sys.executable, "-m", "pip", "download", "--quiet", "--only-binary=:all:",
-            f"--python-version={PYTHON}", "--platform=manylinux_2_36_x86_64",
-            "--platform=manylinux_2_28_x86_64", "--platform=manylinux_2_17_x86_64",
-            f"--dest={folder}", *(self.work / "wheelhouse" / "current").glob("*.whl"),
-            f"pip=={pin}",
+            sys.executable, "-m", "pip", "download", "--quiet", *where.options, f"--dest={folder}",
+            *(self.work / "wheelhouse" / "current").glob("*.whl"), f"pip=={pin}",
         )  # fmt: skip
 
     def pushed(self, name: str) -> int:
