@@ -6,6 +6,7 @@ the wheels. Both are recalled by the digest of their inputs, so unchanged inputs
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import tempfile
@@ -17,7 +18,7 @@ from typing import Final
 
 from rocwheel import files
 from rocwheel.console import Console
-from rocwheel.container import ContainerEngine
+from rocwheel.container import ContainerEngine, EngineKind
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.image.building import OCI, explained
@@ -292,18 +293,27 @@ _STEPS: Final = (
 
 def weigh(name: str, engine: ContainerEngine, runner: HostRunner) -> dict[str, int]:
     """What each layer weighs unpacked, as the engine counts it."""
-    asked = engine.command(
-        "history", "--no-trunc", "--human=false", "--format={{.Size}}\t{{.CreatedBy}}", name
-    )
     found = dict.fromkeys(LAYERS, 0)
     left = list(_STEPS)  # the engine tells the newest first
-    for line in runner.capture(asked).splitlines():
-        size, _, made_by = line.partition("\t")
+    for size, made_by in _history(name, engine, runner):
         kind = "base"
         if left and left[0][1].search(made_by):
             kind = left.pop(0)[0]
-        found[kind] += int(size) if size.isdigit() else 0
+        found[kind] += size
     return found
+
+
+def _history(name: str, engine: ContainerEngine, runner: HostRunner) -> Iterator[tuple[int, str]]:
+    """Size and command of each step; only Podman's JSON has bytes, only Docker's lines have."""
+    asked = ("history", "--no-trunc", "--human=false")
+    if engine.kind is EngineKind.PODMAN:
+        said = runner.capture(engine.command(*asked, "--format=json", name))
+        yield from ((int(item["size"]), str(item["CreatedBy"])) for item in json.loads(said))
+        return
+    said = runner.capture(engine.command(*asked, "--format={{.Size}}\t{{.CreatedBy}}", name))
+    for line in said.splitlines():
+        size, _, made_by = line.partition("\t")
+        yield int(size) if size.isdigit() else 0, made_by
 
 
 def refuse_heavy(plan: ImagePlan, made: MadeImage) -> None:
