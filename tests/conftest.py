@@ -58,8 +58,19 @@ settings.load_profile("project")
 # A shell that starts the tests in the background has them, and all they start, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Of tests with real servers and engines in them CI forgives so many in a run, as the gate does of a
+# suite: tried once more, told with what happened, never silently. Unit tests are forgiven nothing.
+FLAKY_BUDGET = 3
+REAL_PARTS = ("integration", "e2e")
 
 MISSING = " is missing: "
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if os.environ.get("CI") == "true":
+        for item in items:
+            if item.path.relative_to(config.rootpath / "tests").parts[0] in REAL_PARTS:
+                item.add_marker(pytest.mark.flaky(reruns=1))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -71,6 +82,28 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if os.environ.get("CI") == "true":
                 pytest.fail(reason)
             pytest.skip(reason)
+
+
+def reruns(config: pytest.Config) -> list[pytest.TestReport]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    return reporter.stats.get("rerun", []) if reporter else []
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if len(reruns(session.config)) > FLAKY_BUDGET and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Show what a test that was tried again had failed of, and how many are too many."""
+    forgiven = reruns(terminalreporter.config)
+    for report in forgiven:
+        terminalreporter.section(f"failed first: {report.nodeid}")
+        terminalreporter.write_line(report.longreprtext)
+    if len(forgiven) > FLAKY_BUDGET:
+        said = f"{len(forgiven)} tests were tried again: {FLAKY_BUDGET} in a run are forgiven"
+        terminalreporter.write_line(said, red=True)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
