@@ -38,6 +38,7 @@ class Row:
     name: str
     found: str
     remedy: str = ""  # empty where nothing is wrong
+    is_optional: bool = False  # what is wrong stops nothing that was asked for
 
 
 class Purpose(enum.Enum):
@@ -58,7 +59,7 @@ def _engines(environ: Mapping[str, str], runner: Runner) -> Iterator[Row]:
             engine = container.ask(kind, environ=environ, runner=runner)
             left = container.leftovers(engine, runner=runner)
         except RocwheelError as exc:
-            yield Row(name=kind.value, found=f"{exc}; {exc.hint}")
+            yield Row(name=kind.value, found=str(exc), remedy=exc.hint, is_optional=True)
             continue
         remedy = f"rocwheel image prune --engine {kind.value}" if left else ""
         names = f", left over: {' '.join(item.name for item in left)}" if left else ""
@@ -116,7 +117,7 @@ def _build(place: Machine) -> Iterator[Row]:
             yield Row(name=name, found=f"{pair.major}, {pair.cc}")
         except RocwheelError as exc:
             # one of the two is enough: gcc is needed by few layouts
-            yield Row(name=name, found=str(exc), remedy=exc.hint if name == "clang" else "")
+            yield Row(name=name, found=str(exc), remedy=exc.hint, is_optional=name == "gcc")
     yield from _engines(place.environ, place.runner)
     path = place.environ.get("PATH", "")
     for name, package in (("bazel", "bazel or bazelisk"), ("git", "git")):

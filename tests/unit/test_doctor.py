@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 from datetime import datetime, timezone
 from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from click.testing import CliRunner
 
 from rocwheel import doctor
+from rocwheel.cli import ci_build
+from rocwheel.cli.app import App
 from rocwheel.store.file import FileStore
 
 
@@ -103,3 +107,35 @@ def test_headers_matter_for_building_only(machine, tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.machine, "pythons", lambda *_args, **_kwargs: (bare,))
     assert rows(machine(), "build")["CPython 3.12"].remedy
     assert not rows(machine(), "gate")["CPython 3.12"].remedy
+
+
+def test_an_engine_that_does_not_answer_is_told_from_one_that_does(machine, tmp_path):
+    client = tmp_path / "bin" / "docker"
+    client.parent.mkdir()
+    client.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
+    client.chmod(0o755)
+    row = rows(machine({"PATH": f"{client.parent}:{os.environ['PATH']}"}), "build")["docker"]
+    assert "does not answer" in row.found
+    assert row.remedy
+    assert row.is_optional
+
+
+@pytest.mark.parametrize(("is_optional", "status"), [(True, 0), (False, 8)])
+def test_the_state_comes_first_and_what_to_do_has_a_line(
+    tmp_path, monkeypatch, is_optional, status
+):
+    found = (
+        doctor.Row(name="git", found="/usr/bin/git"),
+        doctor.Row(name="docker", found="x" * 200, remedy="start it", is_optional=is_optional),
+    )
+    monkeypatch.setattr(doctor, "examine", lambda *_: found)
+    done = CliRunner().invoke(ci_build, ["doctor"], obj=App({}, tmp_path), standalone_mode=False)
+    state = "optional" if is_optional else "bad"
+    assert [line.split() for line in done.stdout.splitlines()[1:]] == [
+        ["ok", "git", "/usr/bin/git"],
+        [state, "docker", "x" * 200],
+        ["to", "do:", "start", "it"],
+    ]
+    assert done.return_value == status
+    done = CliRunner().invoke(ci_build, ["doctor", "--json"], obj=App({}, tmp_path))
+    assert json.loads(done.stdout)["ok"] is is_optional

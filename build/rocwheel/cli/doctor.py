@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -67,7 +67,7 @@ def doctor(app: App, options: DoctorOptions) -> int:
 
     With --for dist_wheels and that command's options: for exactly that build. With --channel or
     --store: who we are there and whether we may write, which is tried. The exit status is 8 when
-    something that is needed is missing.
+    something that is needed is missing; what is `optional` stops only who asks for it.
     """
     if options.purpose != VERY_BUILD:
         rows = examination.examine(_place(app, options), examination.Purpose(options.purpose))
@@ -118,14 +118,26 @@ def _show(
     install: tuple[str, ...] = (),
 ) -> int:
     rows = tuple(rows)
-    bad = [row for row in rows if row.remedy]
-    table = [(row.name, row.found, row.remedy or "ok") for row in rows if row.name != NOTE]
+    bad = [row for row in rows if row.remedy and not _is_optional(row)]
+    table = [line for row in rows if row.name != NOTE for line in _lines(row)]
     notes = (f"note: {row.found}" for row in rows if row.name == NOTE)
     lines = [
-        *columns(("what", "found", "state"), table),
+        *columns(("state", "what", "found"), table),
         *notes,
         *(f"  {line}" for line in install),
     ]
     document = {"checks": [vars(row) for row in rows], "ok": not bad}
     app.emit({**document, **({"install": list(install)} if install else {})}, "\n".join(lines))
     return HostError.exit_code if bad else 0
+
+
+def _lines(row: examination.Row | readiness.BuildNeed) -> Iterator[tuple[str, str, str]]:
+    """What was found last, however long it is, and below it what to do."""
+    state = "ok" if not row.remedy else "optional" if _is_optional(row) else "bad"
+    yield state, row.name, row.found
+    if row.remedy:
+        yield "", "", f"to do: {row.remedy}"
+
+
+def _is_optional(row: examination.Row | readiness.BuildNeed) -> bool:
+    return isinstance(row, examination.Row) and row.is_optional

@@ -173,8 +173,8 @@ def test_the_newest_versions_are_shown_and_older_ones_open_on_a_click() -> None:
 def test_the_copyable_line_names_project_version_and_index() -> None:
     text = html_of(Page(project="jaxlib", files=(entry("0.9.1+rocm7.10.0"),))).decode()
     assert (
-        "pip install 'jaxlib==0.9.1+rocm7.10.0' "
-        "--extra-index-url https://example.org/v2/gfx90a/</code>"
+        "pip install --no-deps --index-url https://example.org/v2/gfx90a/ "
+        "'jaxlib==0.9.1+rocm7.10.0'</code>"
     ) in text
 
 
