@@ -766,12 +766,13 @@ def test_a_prune_by_a_clock_that_is_off_removes_nothing(
         for place in (shop.staging, shop.release):
             shop.store.delete(place.state)
     before = files_below(shop.store.root)
-    argv = ["prune", "--orphans", "--family", FAMILY.name, "--store", shop.store.url]
+    where = ("--family", FAMILY.name, "--store", shop.store.url)
+    argv = ["prune", "--orphans", *where]
     with monkeypatch.context() as patch:
         now = App.now
         patch.setattr(App, "now", lambda app: now(app) + timedelta(days=days))
-        for extra in ([], ["--dry-run"]):
-            assert main([*argv, *extra]) == 3
+        for line in (argv, [*argv, "--dry-run"], ["nightly", "prune", *where]):
+            assert main(line) == 3
             told = capsys.readouterr().err.splitlines()[-2:]
             assert "this machine's clock says" in told[0]
             assert told[1] == "hint:  set the clock: what is pruned is gone for ever"

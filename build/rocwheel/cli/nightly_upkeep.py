@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -28,7 +29,7 @@ from rocwheel.cli.nightly_options import (
 from rocwheel.cli.target import PersonOptions, StoreOptions
 from rocwheel.console import columns, count, duration
 from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.ledger.nights import Book, HostMark, Order
+from rocwheel.ledger.nights import INDEX, Book, HostMark, Order
 from rocwheel.model import moment, timestamp
 from rocwheel.pipeline import artifacts, notify, slurm, standing
 from rocwheel.pipeline import cell as cells
@@ -308,12 +309,14 @@ class NightPruneOptions(StoreOptions, DryRun):
 @option("--family", "families", multiple=True, metavar="NAME", help="Prune its places, too.")
 def prune(app: App, options: NightPruneOptions) -> None:
     """Remove nights, kept builds and wheel sets that retention no longer keeps."""
-    target = NightTarget(app, options)
+    target, who = NightTarget(app, options), PersonOptions(by="", reason="retention").who(app)
+    left = chain((INDEX,), (info.key for info in target.store.keys(artifacts.ROOT)))
+    retention.check_clock(target.store, left, now=who.now, where=target.store.url)
     old, going = _old_nights(app, target, options.keep)
     for name in going:
         app.console.info(f"{name}: is not over, stays")
-    who = PersonOptions(by="", reason="retention").who(app)
-    plans = _plans(target, options.families, who)
+    pairs = [pair for name in options.families for pair in target.channel.pairs(target.store, name)]
+    plans = list(retention.plans(pairs, target.channel, who=who, orphans=False))
     lines = [*(f"night {name}" for name in old), *(line for plan in plans for line in plan.lines())]
     if options.dry_run:
         app.emit_plan(lines)
@@ -341,15 +344,6 @@ def _is_over(app: App, book: Book) -> bool:
     found = standing.stand(book, app.now())
     me = {name for name, item in found.items() if item.cell.kind == "prune"}
     return all(item.settled for name, item in found.items() if name not in me)
-
-
-def _plans(target: NightTarget, families: tuple[str, ...], who: Who) -> list[retention.PrunePlan]:
-    return [
-        retention.plan(place, target.channel, who=who)
-        for name in families
-        for pair in target.channel.pairs(target.store, name)
-        for place in pair
-    ]
 
 
 def _prune(

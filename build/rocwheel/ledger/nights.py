@@ -29,6 +29,7 @@ from rocwheel.store import JSON, TEXT, Headers, Store
 from rocwheel.values import Value
 
 ROOT: Final = f"{OURS}/nights"
+INDEX: Final = f"{ROOT}/index.json"
 PROBE: Final = f"{ROOT}/_probe"  # no night's name; where all who run cells may write
 HOSTS: Final = f"{OURS}/hosts"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -380,7 +381,7 @@ class Nights:
             each(self.store.delete, keys, threads=self.store.connections)
             count += len(keys)
         self._swap(
-            f"{ROOT}/index.json",
+            INDEX,
             lambda old: Index(
                 nights=tuple(n for n in self._parsed(old).nights if n not in gone)
             ).to_bytes(),
@@ -403,12 +404,12 @@ class Nights:
         return key, self._once[key]
 
     def _parsed(self, data: bytes | None) -> Index:
-        where = self.store.locate(f"{ROOT}/index.json")
+        where = self.store.locate(INDEX)
         return Index.from_bytes(data, name=where) if data else Index()
 
     def _index(self) -> tuple[Index, None]:
         try:
-            data = self.store.read(f"{ROOT}/index.json")[0]
+            data = self.store.read(INDEX)[0]
         except ObjectMissingError:
             return Index(), None
         return self._parsed(data), None
@@ -418,7 +419,7 @@ class Nights:
             known = self._parsed(old).nights
             return Index(nights=known if night in known else (*known, night)).to_bytes()
 
-        self._swap(f"{ROOT}/index.json", change)
+        self._swap(INDEX, change)
 
     def _append(self, prefix: str, record: Value, suffix: str, *, known: int | None = None) -> int:
         """Create `<prefix><n><suffix>` under the next free number; return it.

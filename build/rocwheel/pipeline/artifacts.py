@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from rocwheel import files
 from rocwheel.build_record import BUILD_RECORD
@@ -17,10 +18,12 @@ from rocwheel.parallel import each
 from rocwheel.places import OURS
 from rocwheel.store import JSON, WHEEL, Headers, Store
 
+ROOT: Final = f"{OURS}/builds/"
+
 
 def key(inputs: str, name: str = "") -> str:
     """Where in the store a file of the build with these inputs lies."""
-    return f"{OURS}/builds/{inputs}/{name}"
+    return f"{ROOT}{inputs}/{name}"
 
 
 def find(store: Store, inputs: str) -> Manifest | None:
@@ -85,7 +88,7 @@ def bring(store: Store, inputs: str, folder: Path) -> Path:
 
 def forget(store: Store, before: datetime) -> int:
     """Delete builds whose manifest is older; the manifest first, so that none is half there."""
-    found = list(store.keys(f"{OURS}/builds/"))
+    found = list(store.keys(ROOT))
     old = {
         info.key.split("/")[2]
         for info in found

@@ -24,6 +24,7 @@ from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
 from rocwheel.release.operations import Operation, Who, short
+from rocwheel.store import Store
 from rocwheel.values import replace
 
 CLOCKS_DIFFER: Final = timedelta(hours=1)
@@ -167,8 +168,24 @@ def plans(
     """Plans for staging and release of each pair; each looks at its place when it is asked for."""
     for place in chain.from_iterable(pairs):
         found = plan(place, channel, who=who, orphans=orphans)
-        _check_clock(found)
+        told = (place.state, place.log(found.state.number))
+        check_clock(place.store, told, now=who.now, where=place.location)
         yield found
+
+
+def check_clock(store: Store, keys: Iterable[str], *, now: datetime, where: str) -> None:
+    """Refuse to call anything old by a clock that is far off the store's. Raises ConfigError.
+
+    The store tells its time with the first of these objects that is there. A plan of nothing is
+    checked as well: leftovers of uploads are found when it is applied.
+    """
+    info = next(filter(None, map(store.info, keys)), None)
+    if info and info.now and abs(now - info.now) > CLOCKS_DIFFER:
+        raise ConfigError(
+            f"{where}: this machine's clock says {now:%Y-%m-%d %H:%M}, the store's "
+            f"{info.now:%Y-%m-%d %H:%M}",
+            hint="set the clock: what is pruned is gone for ever",
+        )
 
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
@@ -216,21 +233,6 @@ def repair(place: Place) -> tuple[str, ...]:
     projects = in_order(state.projects, removing=False)
     state = operations.repair(place, state, projects, mends=True)
     return sweep(place, state, afresh=True)
-
-
-def _check_clock(plan: PrunePlan) -> None:
-    """Refuse to call anything old by a clock that is far off the store's. Raises ConfigError.
-
-    Leftovers of uploads are found when a plan is applied, so this holds for one of nothing as well.
-    """
-    place, who, number = plan.operation.place, plan.operation.who, plan.state.number
-    info = place.store.info(place.state) or place.store.info(place.log(number))
-    if info and info.now and abs(who.now - info.now) > CLOCKS_DIFFER:
-        raise ConfigError(
-            f"{place.location}: this machine's clock says {who.now:%Y-%m-%d %H:%M}, the store's "
-            f"{info.now:%Y-%m-%d %H:%M}",
-            hint="set the clock: what is pruned is gone for ever",
-        )
 
 
 def _unheld(place: Place, who: Who) -> tuple[str, ...]:

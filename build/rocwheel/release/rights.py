@@ -45,8 +45,7 @@ NIGHT_PROBE: Final = f"{nights.PROBE}*"
 HOSTS: Final = f"{nights.HOSTS}/*"
 BUILDS: Final = f"{OURS}/builds/*"
 PAGE: Final = "status/*"
-NIGHTS: Final = f"{nights.ROOT}/index.json"
-PLANS: Final = (NIGHTS, *(f"{nights.ROOT}/{name}" for name in ("clock.json", "*/plan.json")))
+PLANS: Final = (nights.INDEX, *(f"{nights.ROOT}/{name}" for name in ("clock.json", "*/plan.json")))
 SUMMARIES: Final = f"{nights.ROOT}/*/summary.json"
 
 
@@ -120,7 +119,7 @@ ROLES: Final = {
                         RELEASED,
                         PROBE,
                         PAGE,
-                        NIGHTS,
+                        nights.INDEX,
                         SUMMARIES,
                         *_cells("promote.*", "page/*", "notify*", "prune/*"),
                     ),

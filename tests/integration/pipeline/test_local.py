@@ -222,36 +222,53 @@ def test_an_edited_plan_or_one_of_another_version_is_refused(world):
     assert "edited" in edited.err
 
 
-def test_a_clock_a_day_off_is_refused_by_the_plan_and_the_machines_fault_in_a_cell(world):
+def ahead(world, *words, days):
+    """The command line on a machine whose clock is so many days ahead of the store's."""
     code = (
         "import sys; from datetime import timedelta; from rocwheel.cli import app, main\n"
-        "now = app.App.now; app.App.now = lambda self: now(self) + timedelta(days=1)\n"
+        f"now = app.App.now; app.App.now = lambda self: now(self) + timedelta(days={days})\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    words = [
-        "nightly",
-        "plan",
-        "--night=one",
-        f"--config={world.folder}/nightly.yaml",
-        *world.target,
-    ]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], env=world.environ(), cwd=world.folder,
-        capture_output=True, text=True, check=False,
+    return subprocess.run(
+        [sys.executable, "-c", code, "nightly", *words], env=world.environ(),
+        cwd=world.folder, capture_output=True, text=True, check=False,
     )  # fmt: skip
+
+
+def test_a_clock_a_day_off_is_refused_by_the_plan_and_the_machines_fault_in_a_cell(world):
+    settings = f"--config={world.folder}/nightly.yaml"
+    done = ahead(world, "plan", "--night=one", settings, *world.target, days=1)
     assert done.returncode == 3, done.stderr
     assert "clock is" in done.stderr
     assert not (world.folder / "store" / "_rocwheel" / "nights" / "one").exists()
     world.plan("one", check=True)
-    words = ["nightly", "cell", "one", "build.jax", f"--program={program()}", *world.target]
-    done = subprocess.run(
-        [sys.executable, "-c", code, *words], env=world.environ(), cwd=world.folder,
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    words = ("cell", "one", "build.jax", f"--program={program()}")
+    done = ahead(world, *words, *world.target, days=1)
     assert done.returncode == State.INFRA.exit_code, done.stderr
     assert "clock is" in done.stdout
     (attempt,) = Nights(open_store(world.store)).book("one").attempts["build.jax"]
     assert attempt.ended.state == "infra"
+
+
+@pytest.mark.parametrize("left", ["nights", "builds"])
+def test_nothing_of_a_night_is_pruned_by_a_clock_that_is_off(world, left):
+    (world.folder / "channels.yaml").write_text(
+        f"channels:\n  own:\n    store: {world.store}\n    retention: {{staging_days: 1}}\n"
+        '    prefixes:\n      "7": {staging: v2-staging, release: v2}\n'
+    )
+    kept = world.folder / "store" / "_rocwheel" / "builds" / ("1" * 64) / "manifest.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("built just now")
+    if left == "nights":
+        for night in ("one", "two"):
+            world.plan(night, check=True)
+    before = sorted((world.folder / "store").rglob("*"))
+    words = ("prune", "--keep=1", "--channel=own", "--channels-file=channels.yaml")
+    done = ahead(world, *words, days=4)  # by which a night that is not over is nobody's any more
+    assert done.returncode == 3, done.stdout
+    assert "this machine's clock says" in done.stderr
+    assert "hint:  set the clock: what is pruned is gone for ever" in done.stderr
+    assert sorted((world.folder / "store").rglob("*")) == before
 
 
 def test_ctrl_c_drains_twice_stops_and_the_night_continues(world):
