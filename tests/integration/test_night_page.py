@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.browser import browser
-from support.states import FIRST, summary
+from support.states import FIRST, summary, with_images
 
 from rocwheel.report import night_page
 
@@ -26,6 +26,7 @@ def written(folder: Path, *, age: timedelta = timedelta(hours=1)) -> str:
     """The page of thirty nights, the newest of which is so old by the clock of who reads it."""
     shift = datetime.now(tz=timezone.utc) - age - FIRST - timedelta(days=NIGHTS - 1)
     found = [summary(number, shift=shift) for number in range(NIGHTS)]
+    found[-1] = with_images(found[-1], runtime="pass", devel="fail")
     page = folder / "index.html"
     now = datetime.now(tz=timezone.utc)
     page.write_bytes(night_page.render(found, now=now, title="nightly wheels", root="../"))
@@ -53,6 +54,8 @@ def visible(window, selector: str) -> list[str]:
 
 def test_families_come_first_each_with_its_set_and_what_blocks(shown):
     picture(shown, "desktop")
+    shown.run("document.querySelector('#cells').scrollIntoView()")
+    picture(shown, "desktop-cells")
     cards = shown.texts(".families > li")
     assert len(cards) == 16
     assert all("Released: JAX 0.9.1" in card for card in cards)
@@ -104,6 +107,8 @@ def test_in_the_dark_text_and_states_can_be_told_from_the_paper(shown):
     feature = {"name": "prefers-color-scheme", "value": "dark"}
     shown.devtools("Emulation.setEmulatedMedia", features=[feature])
     picture(shown, "dark")
+    shown.run("document.querySelector('#cells').scrollIntoView()")
+    picture(shown, "dark-cells")
     dark = shown.run("return getComputedStyle(document.body).backgroundColor")
     shown.devtools("Emulation.setEmulatedMedia", features=[])
     assert light == "rgb(255, 255, 255)"
@@ -126,3 +131,4 @@ def test_without_scripts_every_cell_age_and_install_line_is_there(window, tmp_pa
     assert len(cells) >= len([cell for cell in newest.cells if cell.suite])
     assert window.texts("time.night")[0].endswith("Z")
     assert page.count("uv pip install") == 16
+    assert page.count("docker pull") == 1

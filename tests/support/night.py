@@ -262,9 +262,11 @@ def _image(words: list[str], plays: dict) -> int:
         rocm_sha256="", layers={}, blobs=(), packages={}, sbom="3" * 64, verdicts=(),
         time="2026-05-01T00:00:00Z", by="me", tool="",
     )  # fmt: skip
+    document = {"reference": made.reference, "reason": f"smoke: {state.value}"}
     if state is State.PASS:
         record.put(place, made, b"{}")
-    print(json.dumps({"reference": made.reference, "reason": f"smoke: {state.value}"}))
+        document["pull"] = f"{made.repository}@{made.digest}"
+    print(json.dumps(document))
     return state.exit_code
 
 

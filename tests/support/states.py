@@ -8,8 +8,10 @@ from zlib import crc32
 import amdgpu_family_matrix as matrix
 from rocwheel.model import timestamp
 from rocwheel.report.night_page import CellSummary, FamilySummary, NightSummary, WheelSize
+from rocwheel.values import replace
 from rocwheel.verdict import State
 
+DIGEST = f"sha256:{'1' * 64}"
 FIRST = datetime(2026, 1, 1, 3, tzinfo=timezone.utc)
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 STATES = (State.PASS,) * 9 + (State.FAIL, State.FLAKY, State.INFRA)
@@ -61,6 +63,22 @@ def summary(
         quarantined=(("node-7", "3 cells in a row ended infra"),),
         seconds=9000 + 60 * (number % 7),
     )  # fmt: skip
+
+
+def with_images(base: NightSummary, **states: str) -> NightSummary:
+    """The same night with images of its first family and one CPython, each of another entry."""
+    family = base.families[0].family
+    made = tuple(
+        CellSummary(
+            name=f"image.jax.{family}.3.12.{name}", kind="image", family=family, python="3.12",
+            wheels="jax", state=state, reason="" if state == "pass" else f"why {name}",
+            image=f"here.io:5000/rocm/jax:rocm7.10.0-jax0.9.1-py3.12-{name}@{DIGEST}"
+            if state == "pass" else "",
+            log="_rocwheel/log",
+        )
+        for name, state in states.items()
+    )  # fmt: skip
+    return replace(base, cells=(*base.cells, *made))
 
 
 def _family(name: str, number: int) -> FamilySummary:

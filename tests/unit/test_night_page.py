@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import msgspec
 import pytest
-from support.states import FIRST, summary
+from support.states import DIGEST, FIRST, summary, with_images
 
 from rocwheel.pipeline.summing import known, seconds
 from rocwheel.report import night_page
-from rocwheel.report.night_page import CellChange, CellSummary, NightSummary, changes
+from rocwheel.report.night_page import CellChange, NightSummary, changes
 
 
 def render(nights: int = 5, **kwargs) -> str:
@@ -77,19 +77,6 @@ def test_a_cell_is_compared_with_the_same_cell_of_the_night_before(before, here,
     assert {found[c.name] for c in base.cells if c.suite == "unit"} == {change}
 
 
-def with_images(base: NightSummary, **states: str) -> NightSummary:
-    """Two images of one family and CPython, of two entries of the settings."""
-    family = base.families[0].family
-    made = tuple(
-        CellSummary(
-            name=f"image.jax.{family}.3.12.{name}", kind="image", family=family, python="3.12",
-            wheels="jax", state=state, reason=f"why {name}", log="_rocwheel/log",
-        )
-        for name, state in states.items()
-    )  # fmt: skip
-    return msgspec.structs.replace(base, cells=(*base.cells, *made))
-
-
 def test_images_are_listed_with_their_family_and_change_each_by_itself():
     base = with_state(summary(0, families=2))
     before = with_images(base, runtime="pass", devel="fail")
@@ -99,6 +86,9 @@ def test_images_are_listed_with_their_family_and_change_each_by_itself():
     assert text.count("Runtime images") == 1
     assert first < text.index("Runtime images") < second
     assert "why runtime" in text
+    assert "<code>here.io:5000/rocm/jax:rocm7.10.0-jax0.9.1-py3.12-devel</code>" in text
+    assert text.count("docker pull") == 1
+    assert f"<pre>docker pull here.io:5000/rocm/jax@{DIGEST}</pre>" in text
     family = base.families[0].family
     found = changes(here, before)
     assert found[f"image.jax.{family}.3.12.runtime"] is CellChange.NEW

@@ -244,7 +244,6 @@ def _make(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
     if known and not options.test:
         app.console.info(f"unchanged inputs: {known.reference} is there, nothing was built")
         document: dict[str, Any] = {
-            "reference": known.reference,
             "inputs": plan.digest,
             "new": False,
             "config": known.config,
@@ -452,7 +451,11 @@ def _moved(
     """Point the moving tags, last of all; what a program is told of it."""
     who = options.who(app, reason="runtime image")
     moved = [tag for tag in options.tags if publishing.move(wanted.place, to, tag, found, who)]
-    return {"pull": f"{found.repository}@{found.digest}", "tags": moved}
+    return {
+        "reference": found.reference,
+        "pull": f"{found.repository}@{found.digest}",
+        "tags": moved,
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -506,7 +509,7 @@ def rollback(app: App, options: RollbackOptions) -> int:
     listed = {key for key, item in sets.items() if item.standing is Standing.LISTED}
     found = publishing.withdrawal(place, sha256, listed=listed)
     _withdraw(app, options, place, found)
-    images = [f"{item.reference}@{item.digest}" for item in found.images]
+    images = [item.pinned for item in found.images]
     document = {
         "moved": [f"{last.repository}:{last.tag}" for last, _ in found.moves],
         "stuck": [f"{last.repository}:{last.tag}" for last in found.stuck],

@@ -72,6 +72,7 @@ class Cell(Value, frozen=True, kw_only=True):
     commit: str = ""  # of which commit
     why: str = ""
     kept: str = ""  # the state it has already; "" when it is to be run
+    image: str = ""  # what it made already: NAME:TAG@sha256:…
 
 
 class Absent(Value, frozen=True, kw_only=True):
@@ -156,6 +157,7 @@ class Ended(Value, frozen=True, kw_only=True):
     time: str
     milliseconds: int
     manifest: str = ""  # SHA-256 of the set it built
+    image: str = ""  # that it pushed: NAME:TAG@sha256:…
     link: str = ""  # key of a page about it
     log: str = ""  # key
     written_by: str = ""  # who told, where the attempt itself could not

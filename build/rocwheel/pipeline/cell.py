@@ -174,6 +174,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         time=timestamp(worker.now()),
         milliseconds=round(1000 * (time.monotonic() - started)),
         manifest=outcome.manifest,
+        image=outcome.image,
         link=outcome.link,
         log=nights.keep_log(night, name, number, log) if log else "",
     )
@@ -233,6 +234,7 @@ class _Outcome:
     reason: str = ""
     exit_code: int = 0
     manifest: str = ""
+    image: str = ""
     link: str = ""
 
 
@@ -291,7 +293,10 @@ class _Attempt:
             manifest = artifacts.keep(store, cell.leave, Path(document["wheelhouse"]))
         if document.get("verdict"):
             link = _report_of(self.nights, str(document["verdict"]))
-        return _Outcome(state=state, reason=reason, exit_code=code, manifest=manifest, link=link)
+        return _Outcome(
+            state=state, reason=reason, exit_code=code, manifest=manifest, link=link,
+            image=_pushed(document),
+        )  # fmt: skip
 
     def _told(self) -> dict[str, str]:
         """What the command need not try again: what this store can do."""
@@ -313,6 +318,12 @@ class _Attempt:
         except ValueError:
             document = {}
         return code, document if isinstance(document, dict) else {}
+
+
+def _pushed(document: dict[str, Any]) -> str:
+    """The runtime image a command pushed, NAME:TAG@sha256:…; "" for none."""
+    _, _, digest = str(document.get("pull", "")).partition("@")
+    return f"{document['reference']}@{digest}" if digest else ""
 
 
 def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:

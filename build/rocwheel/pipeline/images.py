@@ -6,7 +6,7 @@ Recipes and tags are those of `runtime_images`. An image is there when its recor
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,16 +84,16 @@ def wanted(
 
 def recorded(
     place: Place, wheels: ImagedSet, asked: Iterable[tuple[NightImage, str]]
-) -> frozenset[tuple[str, str]]:
-    """Those of the asked images, by name and CPython, that were made of this very set.
+) -> Mapping[tuple[str, str], str]:
+    """Those of the asked images that were made of this very set: name and CPython -> reference.
 
     One to which a moving tag never came is none of them: its cell moves the tag.
     """
     names = {image.reference(wheels, python): (image, python) for image, python in asked}
-    there = set()
+    there = {}
     for item in record.records(place, names) if names else ():
         image, python = names[item.reference]
         tags = image.tags(wheels.family, python)
         if item.manifest == wheels.set_id and all(record.came(place, item, tag) for tag in tags):
-            there.add((image.settings.name, python))
-    return frozenset(there)
+            there[image.settings.name, python] = item.pinned
+    return there

@@ -43,7 +43,8 @@ class SetSeen:
 
     state: str = ""  # "" when it was never staged; otherwise as `status` says
     cells: Mapping[tuple[str, str], tuple[State, str]] = field(default_factory=dict)
-    images: frozenset[tuple[str, str]] = frozenset()  # (name of the entry, CPython): recorded
+    # of runtime images with a record: (name of the entry, CPython) -> NAME:TAG@sha256:…
+    images: Mapping[tuple[str, str], str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +186,7 @@ def _young(setting: Setting, last: NightSummary | None) -> set[str]:
     }
 
 
-def _seen(row: status.SetStatus, imaged: frozenset[tuple[str, str]]) -> SetSeen:
+def _seen(row: status.SetStatus, imaged: Mapping[tuple[str, str], str]) -> SetSeen:
     cells = row.decision.cells if row.decision else ()
     states = {(c.suite, c.python): (c.state, c.why) for c in cells}
     return SetSeen(state=row.state, cells=states, images=imaged)
@@ -201,10 +202,10 @@ def _imaged(
     family: Family,
     row: status.SetStatus,
     release: Place,
-) -> frozenset[tuple[str, str]]:
+) -> Mapping[tuple[str, str], str]:
     """The runtime images that were made of a released set; nothing is asked where none are."""
     if row.state != RELEASED:
-        return frozenset()
+        return {}
     asked = [
         (image, python)
         for recipe in recipes

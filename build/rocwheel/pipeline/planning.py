@@ -266,7 +266,7 @@ class _Made:
             self.absent.append(Absent(name=name, why=why))
             return
         self._pushed |= dict.fromkeys(pushed, name)
-        is_there = (own.name, python) in seen.images
+        there = seen.images.get((own.name, python), "")
         options = (
             *((f"--base={own.base}",) if own.base else ()),
             f"--profile={own.profile}",
@@ -284,8 +284,9 @@ class _Made:
             needs=self._needs(cost, name, runners, gpus),
             seconds=HALF_HOUR,
             limit=cost.hours * 3600,
-            kept="pushed" if is_there else "",
-            why="made of this set already" if is_there else "not made of this set yet",
+            kept="pushed" if there else "",
+            image=there,
+            why="made of this set already" if there else "not made of this set yet",
             family=family.name,
             python=python,
             wheels=recipe.name,

@@ -99,6 +99,7 @@ def _cell(item: CellStanding) -> CellSummary:
         state=state,
         kept=kept,
         reason=item.reason,
+        image=cell.image if kept else last.image if last else "",
         link=last.link if last else "",
         log=last.log if last else "",
         host=last.host if last else "",

@@ -52,6 +52,7 @@ class CellSummary(Value, frozen=True, kw_only=True):
     state: str  # one of `State`, or "waiting", "running"
     kept: bool = False
     reason: str = ""
+    image: str = ""  # a runtime image that there is: NAME:TAG@sha256:…
     link: str = ""  # key
     log: str = ""  # key
     host: str = ""
@@ -63,6 +64,12 @@ class CellSummary(Value, frozen=True, kw_only=True):
     @property
     def label(self) -> str:
         return f"{self.suite} {self.shard}".strip() if self.suite else self.name
+
+    @property
+    def pull(self) -> str:
+        """What brings its image, and never one that was pushed later."""
+        name, _, digest = self.image.partition("@")
+        return f"docker pull {name.rpartition(':')[0]}@{digest}"
 
 
 class WheelSize(Value, frozen=True, kw_only=True):

@@ -76,6 +76,11 @@ class ImageRecord(Value, frozen=True, kw_only=True):
         return self.reference.rpartition(":")[0]
 
     @property
+    def pinned(self) -> str:
+        """Reference and digest: what was pushed under that name, and nothing that came later."""
+        return f"{self.reference}@{self.digest}"
+
+    @property
     def base_name(self) -> str:
         """The base without its digest, which each of its releases has anew."""
         return self.base.partition("@")[0]

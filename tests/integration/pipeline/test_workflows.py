@@ -182,9 +182,11 @@ def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_regi
     assert jobs_.index("promote") < jobs_.index("image") < jobs_.index("page")
     store = Path(world.store.removeprefix("file://"))
     assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
-    page = (store / "status" / "index.html").read_text()
+    file = store / "status" / "index.html"
+    page = file.read_text()
     assert "Released: JAX" in page
     assert "image.jax.gfx90a.3.12.jax" in page
+    assert "docker pull" not in page
     assert world.states("one")["image.jax.gfx90a.3.12.jax"] == "fail"
     world.script()
     later = Walk(run.cwd, run.env)
@@ -192,10 +194,15 @@ def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_regi
     assert results["family"] == "success"
     cells = [step.job for step in later.ran if "nightly cell" in step.line]
     assert cells == ["image", "page", "page", "page"], "then page, message and pruning"
+    pull = f"docker pull here.io/rocm/jax@sha256:{'1' * 64}"
+    assert pull in file.read_text()
     last = Walk(run.cwd, run.env)
     results = last.workflow("nightly.yml", {**asked, "night": "three"})
     assert results["family"] == "skipped"
     assert world.states("three")["image.jax.gfx90a.3.12.jax"] == "kept: pushed"
+    page = file.read_text()
+    assert "Night <b>three</b>" in page
+    assert pull in page, "that it was made earlier is no reason to hide it"
     logs_in = {
         name
         for file in FILES

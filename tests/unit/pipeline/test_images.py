@@ -177,9 +177,10 @@ def test_two_images_that_would_have_one_tag_are_one_and_the_plan_says_how_to_tel
 
 
 def test_an_image_of_that_set_that_was_pushed_is_not_made_again(planned):
-    seen = known("released", images=frozenset({("jax", "3.12")}))
+    seen = known("released", images={("jax", "3.12"): "here.io/rocm/jax:one@sha256:1"})
     cell = planned(ONE, **seen).cell(NAME)
     assert (cell.kept, cell.why) == ("pushed", "made of this set already")
+    assert cell.image == "here.io/rocm/jax:one@sha256:1"
     cell = planned(ONE, **known("released")).cell(NAME)
     assert not cell.kept
     assert f"--manifest={MANIFEST}" in cell.argv
