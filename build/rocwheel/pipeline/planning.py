@@ -251,18 +251,16 @@ class _Made:
             *(f"{image.repository}:{tag}" for tag in tags),
         )
         taken = next((self._pushed[item] for item in pushed if item in self._pushed), "")
-        if why := image.lacks(recipe, python):
-            pass
-        elif seen.state in DONE and seen.state != RELEASED:
-            why = f"{seen.state} already"
-        elif suite and not runners:
-            why = f"{family.name} has no runner for {suite}"
-        elif taken:
-            why = (
-                f"would have a tag of {taken}: say {{family}} or {{set}} in `tag` of the recipe "
-                "(ci/images.yaml), {family} or {python} in `tags`"
-            )
-        if why:
+        reasons = (
+            image.lacks(recipe, python),
+            f"{seen.state} already" if seen.state in DONE and seen.state != RELEASED else "",
+            f"{family.name} has no runner for {suite}" if suite and not runners else "",
+            f"would have a tag of {taken}: say {{family}} or {{set}} in `tag` of the recipe "
+            "(ci/images.yaml), {family} or {python} in `tags`"
+            if taken
+            else "",
+        )
+        if why := next(filter(None, reasons), ""):
             self.absent.append(Absent(name=name, why=why))
             return
         self._pushed |= dict.fromkeys(pushed, name)

@@ -243,7 +243,6 @@ def render(
         made=timestamp(now),
         max_age_hours=max_age_hours,
         newest=newest,
-        families=newest.families if newest else (),
         groups=_groups(rows, newest),
         counts=Counter(row.state for row in rows),
         changed=sorted(
