@@ -321,35 +321,39 @@ def test_killed_at_random_moments_no_attempt_is_lost_and_the_night_ends_green(wo
     world.settings(quarantine=1000)
     world.plan("one", check=True)
     chance = random.Random(os.environ.get("NIGHT_SEED", "1"))
-    for _ in range(KILLS):
-        process = world.start("nightly", "run", "one", f"--program={program()}", *world.target)
-        with suppress(subprocess.TimeoutExpired):
+    nights, kills = ["one"], 0
+    while kills < KILLS:
+        process = world.start("nightly", "run", nights[-1], f"--program={program()}", *world.target)
+        try:
             process.wait(chance.uniform(1.0, 14.0))
-        with suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            kills += 1
+        else:  # it is over, and there is nothing to kill in it any more
+            nights.append(f"again-{len(nights)}")
+            world.nightly("plan", "--from=one", f"--night={nights[-1]}", check=True)
         process.communicate()
-        book = Nights(open_store(world.store)).book("one")
-        seen = {name: len(items) for name, items in book.attempts.items()}
-        assert all(
-            [item.number for item in items] == list(range(1, len(items) + 1))
-            for items in book.attempts.values()
-        ), seen
+        seen = {name: [a.number for a in items] for name, items in attempts(world, nights[-1])}
+        assert all(numbers == [*range(1, len(numbers) + 1)] for numbers in seen.values()), seen
     assert not alive(world), "what a killed engine left tells its end by itself"
-    book = Nights(open_store(world.store)).book("one")
-    for cell in book.plan.cells:
-        if book.attempts.get(cell.name) and not settled_pass(world, cell.name):
-            world.nightly("retry", "one", cell.name, "--reason=killed", check=True)
-    done = world.local("one")
+    for name, items in attempts(world, nights[-1]):
+        if items and not settled_pass(world, nights[-1], name):
+            world.nightly("retry", nights[-1], name, "--reason=killed", check=True)
+    done = world.local(nights[-1])
     assert done.code == 0, done.err
     assert released(world)
-    book = Nights(open_store(world.store)).book("one")
-    assert all(item.ended for items in book.attempts.values() for item in items), "none forgotten"
+    for night in nights:
+        assert all(a.ended for _, items in attempts(world, night) for a in items), "none forgotten"
     assert not alive(world)
 
 
-def settled_pass(world: World, name: str) -> bool:
-    book = Nights(open_store(world.store)).book("one")
-    found = standing.stand(book, datetime.now(tz=timezone.utc))[name]
+def attempts(world: World, night: str):
+    return Nights(open_store(world.store)).book(night).attempts.items()
+
+
+def settled_pass(world: World, night: str, cell: str) -> bool:
+    book = Nights(open_store(world.store)).book(night)
+    found = standing.stand(book, datetime.now(tz=timezone.utc))[cell]
     return found.passed
 
 
