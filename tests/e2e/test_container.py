@@ -310,12 +310,13 @@ def test_turns_of_dev_share_one_kept_container_and_its_server(inside):
     def kept() -> list[str]:
         return [name for name in inside.engine.containers() if name.startswith("rocwheel-kept-")]
 
+    turn = (*turn, "--keep-container=10m")
     try:
-        finished(inside.start(*turn, "--keep-container=10m"))
+        finished(inside.start(*turn, "--dry-run"))
+        assert kept() == []
+        finished(inside.start(*turn))
         (first,) = kept()
-        assert (
-            finished(inside.start(*turn, "--keep-container=10m"))["bazel"]["actions_executed"] == 0
-        )
+        assert finished(inside.start(*turn))["bazel"]["actions_executed"] == 0
         assert kept() == [first]
     finally:
         for name in kept():

@@ -182,16 +182,19 @@ class BuildEnvironment:
         return replace(self, spec=replace(self.spec, mounts=(*self.spec.mounts, *mounts)))
 
     @property
-    def not_kept(self) -> BuildEnvironment:
-        """The same in a container that ends with us: one for a question without all inputs."""
-        return replace(self, executor=replace(self.executor, keep_minutes=0))
+    def once(self) -> BuildEnvironment:
+        """The same in a container that only answers: neither it nor an image of it stays."""
+        return replace(self, executor=replace(self.executor, keep_minutes=0, commit=""))
 
+    @property
     def so_far(self) -> BuildEnvironment:
-        """The same without inputs that are not here yet: a dry run fetches none."""
+        """The same before the build, with the inputs that are here; kept if it will be the same."""
         if self.spec is None:
             return self
         mounts = tuple(item for item in self.spec.mounts if item.writable or item.host.exists())
-        return replace(self, spec=replace(self.spec, mounts=mounts))
+        if mounts == self.spec.mounts:
+            return replace(self, executor=replace(self.executor, commit=""))
+        return replace(self.once, spec=replace(self.spec, mounts=mounts))
 
     @contextmanager
     def running(self, runner: HostRunner) -> Iterator[Runner]:
@@ -416,8 +419,7 @@ def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) 
         env = {**place.spec.env, "LD_LIBRARY_PATH": ":".join(shared)}
         place = replace(place, spec=replace(place.spec, env=env))
     found = []
-    once = replace(place.executor, keep_minutes=0, commit="")  # this one only answers
-    with replace(place, executor=once).running(runner) as inside:
+    with place.once.running(runner) as inside:
         for prefix, guest in prefixes.items():
             answer = machine.ask(GuestPath(guest / "bin" / "python3"), runner=inside)
             if answer is None:

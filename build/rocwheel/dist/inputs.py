@@ -75,7 +75,7 @@ def gather(
     if planned.rocm.version and not is_checked:
         early = spec(version=planned.rocm.version, rocm_root=_ROOT, binary=_missing(tree))
         for warning in (
-            *_check(tree, early, place.not_kept, runner=runner, request=request),
+            *_check(tree, early, place.once, runner=runner, request=request),
             *checks.odd_options(early, home=request.environ.get("HOME", "")),
         ):
             console.warn(warning, once=True)
@@ -146,10 +146,12 @@ def preview(
 ) -> Preview:
     """What `gather` would give, fetching nothing; engine and image are asked.
 
-    It refuses what `gather` refuses, as far as that can be told by now, and warns alike.
+    It refuses what `gather` refuses, as far as that can be told by now, and warns alike. Without a
+    `place` from one who goes on there, no container is kept for it.
     """
     console = console or silent()
     request, notes = planned.request, []
+    goes_on = place is not None
     place = place or executor.choose(request, runner=runner, console=silent(), pull=False)
     tree = source.preview(
         planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner
@@ -180,9 +182,10 @@ def preview(
         compiler=compiler,
         place=place,
     )
+    asked = place.so_far if goes_on else place.so_far.once
     warnings = (
         *tree.warnings,
-        *_check(tree, spec, place.so_far(), runner=runner, request=request),
+        *_check(tree, spec, asked, runner=runner, request=request),
         *checks.odd_options(spec, home=request.environ.get("HOME", "")),
     )
     for warning in warnings:
