@@ -265,11 +265,13 @@ def prune(app: App, options: ImagePruneOptions) -> None:
     left = container.leftovers(engine, runner=app.runner)
     old = image.superseded(engine, runner=app.runner) if options.images else ()
     folders = container.folders(app.cache / "containers")
-    names = [*(item.name for item in left), *map(str, folders)]
+    bases = building.left_names(engine, runner=app.runner)
+    names = [*(item.name for item in left), *map(str, folders), *bases]
     if not options.dry_run:
         container.remove(engine, left, runner=app.runner)
         for folder in folders:
             files.remove(folder)
+        building.forget(bases, engine=engine, runner=app.runner)
     names += _remove_images(app, engine, old, dry_run=options.dry_run)
     app.emit({"removed": names, "dry_run": options.dry_run}, "\n".join(names) or "nothing to do")
 

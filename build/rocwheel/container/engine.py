@@ -30,6 +30,12 @@ CLIENT_ENV: Final = {
     ),
 }  # fmt: skip
 ANSWER_SECONDS: Final = 60.0
+# What clients say once their daemon does not answer, or has ended under them.
+NO_DAEMON: Final = (
+    "cannot connect to the docker daemon", "failed to connect to the docker api",
+    "cannot connect to podman", "during connect", "error reading from server",
+    "code = unavailable", "closing transport", "\nunexpected eof",
+)  # fmt: skip
 ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 INSTALL: Final = {
     "docker": "install it (Debian and Ubuntu: docker.io), or use --executor=host",
@@ -184,7 +190,7 @@ def _unusable(kind: EngineKind, said: str) -> HostError:
             if kind is EngineKind.DOCKER
             else "check the permissions of its storage, or use --executor=host",
         )
-    if "cannot connect" in lowered or "is the docker daemon running" in lowered:
+    if any(words in lowered for words in NO_DAEMON):
         return HostError(
             f"{program}: its daemon does not answer: {last}",
             hint="start it (systemctl start docker), set DOCKER_HOST, or use --executor=host",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,14 +13,17 @@ from typing import Final
 
 from rocwheel.console import Console, size
 from rocwheel.container import ContainerEngine
+from rocwheel.container.engine import NO_DAEMON
+from rocwheel.container.leftovers import is_alive, owner
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.image.recipe import DOCKERFILE, SCRIPT, ImageInputs, tool_files
-from rocwheel.process import Command, HostRunner
+from rocwheel.process import Command, HostRunner, Runner
 
 PLATFORMS: Final = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 OCI: Final = "org.opencontainers.image"
+BASES: Final = "localhost/rocwheel-base"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,17 +81,14 @@ def build(
     with (
         console.step(f"Image {inputs.reference}", key="image"),
         _context(inputs, ingredients, runner=runner, console=console) as context,
+        named(ingredients.base, engine=engine, runner=runner) as base,
     ):
-        base = f"localhost/rocwheel-base:{ingredients.base.config[7:23]}"
-        runner.run(engine.command("tag", ingredients.base.identity, base))
         command = command_line(inputs, ingredients, engine=engine, base=base, context=context)
         console.detail(str(command))
         try:
             runner.run(command, on_line=console.detail)
         except CommandError as exc:
             raise explained(inputs.reference, ingredients.base.reference, exc) from exc
-        finally:
-            runner.run(engine.command("rmi", "--no-prune", base), check=False)
     made = existing(inputs, engine=engine, runner=runner)
     if made is None:
         raise HostError(f"{inputs.reference}: built, and not there", hint="ask the engine: images")
@@ -153,6 +153,35 @@ def command_line(
 
 
 @contextmanager
+def named(base: Found, *, engine: ContainerEngine, runner: HostRunner) -> Iterator[str]:
+    """A base's name while something is made on it: no build of an engine starts from an id.
+
+    It says which process needs it, so others at work on the same base keep theirs.
+    """
+    name = f"{BASES}:{base.config[7:19]}.{owner().replace(':', '.')}"
+    runner.run(engine.command("tag", base.identity, name))
+    try:
+        yield name
+    finally:
+        forget((name,), engine=engine, runner=runner)
+
+
+def left_names(engine: ContainerEngine, *, runner: Runner) -> tuple[str, ...]:
+    """Names that `named` gave for processes that are gone."""
+    names = runner.capture(engine.command("images", "--format={{.Repository}}:{{.Tag}}")).split()
+    ours = (name for name in names if name.startswith(f"{BASES}:"))
+    return tuple(
+        name for name in ours if is_alive(name.partition(".")[2].replace(".", ":")) is False
+    )
+
+
+def forget(names: Iterable[str], *, engine: ContainerEngine, runner: Runner) -> None:
+    """Take names from images."""
+    for name in names:
+        runner.run(engine.command("rmi", "--no-prune", name), check=False)
+
+
+@contextmanager
 def _context(
     inputs: ImageInputs, ingredients: Ingredients, *, runner: HostRunner, console: Console
 ) -> Iterator[Path]:
@@ -200,9 +229,7 @@ def explained(what: str, base: str, exc: CommandError) -> HostError:
          "use a base with apt-get or dnf"),
         (("no space left",), f"{what}: the disk of the engine is full",
          "free some space: rocwheel image prune"),
-        (("cannot connect to the docker daemon", "error reading from server", "during connect",
-          "code = unavailable", "closing transport", "\nunexpected eof"),
-         f"{what}: the engine ended in mid-build",
+        (NO_DAEMON, f"{what}: the engine ended in mid-build",
          "start it again and run the same command: nothing was tagged"),
         (("network bridge not found", "could not resolve", "temporary failure resolving",
           "cannot download", "unable to connect"),

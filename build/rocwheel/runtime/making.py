@@ -21,7 +21,7 @@ from rocwheel.console import Console
 from rocwheel.container import ContainerEngine, EngineKind
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.image.building import OCI, explained
+from rocwheel.image.building import OCI, explained, named
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
@@ -164,11 +164,10 @@ def existing(plan: ImagePlan, *, engine: ContainerEngine, runner: HostRunner) ->
 
 
 def commands(
-    plan: ImagePlan, context: Path, *, engine: ContainerEngine, network: str
+    plan: ImagePlan, context: Path, *, base: str, engine: ContainerEngine, network: str
 ) -> Iterator[Command]:
-    """The engine's two `build`s."""
+    """The engine's two `build`s; `base` is a name that the base has."""
     chosen, subject = plan.subject.base, plan.subject
-    base = _base_name(plan)
     yield _build(
         engine, context, network, target="rocm", tag=plan.rocm_image,
         arguments={"BASE": base, "PACKAGES": " ".join(chosen.packages)},
@@ -185,10 +184,6 @@ def commands(
         },
         labels=_labels(plan),
     )  # fmt: skip
-
-
-def _base_name(plan: ImagePlan) -> str:
-    return f"localhost/rocwheel-base:{plan.base.config[7:23]}"
 
 
 def _labels(plan: ImagePlan) -> dict[str, str]:
@@ -250,18 +245,15 @@ def build(
     with (
         console.step(f"Image {plan.subject.reference}", key="image"),
         _context(plan, with_rocm=has_rocm is None, runner=runner) as context,
+        named(plan.base, engine=engine, runner=runner) as base,
     ):
-        base = _base_name(plan)
-        runner.run(engine.command("tag", plan.base.identity, base))
-        first, second = commands(plan, context, engine=engine, network=network)
+        first, second = commands(plan, context, base=base, engine=engine, network=network)
         try:
             for command in (second,) if has_rocm else (first, second):
                 console.detail(str(command))
                 runner.run(command, on_line=console.detail)
         except CommandError as exc:
             raise explained(plan.subject.reference, plan.base.reference, exc) from exc
-        finally:
-            runner.run(engine.command("rmi", "--no-prune", base), check=False)
     made = existing(plan, engine=engine, runner=runner)
     if made is None:
         raise HostError(f"{plan.image}: built, and not there", hint="ask the engine: images")

@@ -74,6 +74,7 @@ def test_an_engine_that_cannot_be_used_says_why(document, problem, engine):
     ("said", "problem"),
     [
         ("Cannot connect to the Docker daemon. Is the docker daemon running?", "does not answer"),
+        ("failed to connect to the docker API at unix:///x; check if", "does not answer"),
         ("Got permission denied while trying to connect to the socket", "may not use it"),
         ("Error: crun: unknown cgroup version: cgroup: not supported", "control groups"),
         ("something else", "does not work"),
