@@ -61,7 +61,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Of tests with real servers and engines in them CI forgives so many in a run, as the gate does of a
 # suite: tried once more, told with what happened, never silently. Unit tests are forgiven nothing.
 FLAKY_BUDGET = 3
-REAL_PARTS = ("integration", "e2e")
+REAL_PARTS = {"integration", "e2e"}
 
 MISSING = " is missing: "
 
@@ -69,7 +69,7 @@ MISSING = " is missing: "
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if os.environ.get("CI") == "true":
         for item in items:
-            if item.path.relative_to(config.rootpath / "tests").parts[0] in REAL_PARTS:
+            if REAL_PARTS.intersection(item.path.relative_to(config.rootpath).parts):
                 item.add_marker(pytest.mark.flaky(reruns=1))
 
 
