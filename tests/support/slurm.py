@@ -67,6 +67,11 @@ class Cluster:
         process.send_signal(number)
         process.wait(60)
 
+    def forget(self) -> None:
+        """Have the controller, which is not running, know nothing of any job."""
+        shutil.rmtree(self.folder / "state")
+        (self.folder / "state").mkdir()
+
     def ready(self) -> None:
         """Wait until every node may run jobs."""
         deadline = time.monotonic() + START_SECONDS

@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -92,11 +92,13 @@ class SlurmEngine:
         collect(self.nights, self.night, self.worker, runner=self.runner)
         book = self.nights.book(self.night)
         found = standing.stand(book, self.worker.now())
-        groups = self._groups(found)
+        # A job that is over, or that a killed controller had not saved, is nothing to wait for:
+        # Slurm refuses a number that it does not know, and may give it to another job.
+        jobs = queued(self.nights, self.night, self.runner)
+        groups = self._groups(found, jobs)
         self._check(groups)
         self.logs.mkdir(parents=True, exist_ok=True)
         made = submissions(self.nights, self.night, self.runner, recorded=True)
-        jobs = {cell: item.job for item in made for cell in item.cells if item.job}
         new = []
         for group in groups:
             one = self._submit(group, self._token(group, book, made), jobs, book)
@@ -106,14 +108,13 @@ class SlurmEngine:
 
     def lines(self, book: Book, found: Mapping[str, CellStanding]) -> Iterator[str]:
         """What would be submitted."""
-        for group in self._groups(found):
+        for group in self._groups(found, queued(self.nights, self.night, self.runner)):
             token = self._token(group, book)
             yield shlex.join(self._argv(token, group, {}, book))
             yield from (f"  {number}: {cell.name}" for number, cell in enumerate(group))
 
-    def _groups(self, found: Mapping[str, CellStanding]) -> list[list[Cell]]:
+    def _groups(self, found: Mapping[str, CellStanding], live: Collection[str]) -> list[list[Cell]]:
         """Open cells that need the same and wait for the same, in the order of the plan."""
-        live = queued(self.nights, self.night, self.runner)
         groups: dict[tuple[object, ...], list[Cell]] = {}
         for item in found.values():
             cell = item.cell
@@ -301,13 +302,16 @@ def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
 
 
 def _tasks(runner: Runner, tokens: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """`<job>_<index>` -> (state, reason), of everything Slurm still knows by these names."""
+    """`<token>_<index>` -> (state, reason), of everything Slurm still knows by these names.
+
+    Not by their numbers: a controller that lost its state begins to count again.
+    """
     found: dict[str, tuple[str, str]] = {}
     if not tokens:
         return found
     argv = (
         "squeue", "--noheader", "--array", f"--name={','.join(tokens)}", "--states=all",
-        "--format=%F_%K|%T|%r",
+        "--format=%j_%K|%T|%r",
     )  # fmt: skip
     for line in _ask(runner, argv).splitlines():
         task, _, rest = line.strip().partition("|")
@@ -316,15 +320,15 @@ def _tasks(runner: Runner, tokens: Sequence[str]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def queued(nights: Nights, night: str, runner: Runner) -> set[str]:
-    """Cells that Slurm has in its queue or runs."""
+def queued(nights: Nights, night: str, runner: Runner) -> dict[str, str]:
+    """Cells that Slurm has in its queue or runs, each with the number of its job."""
     made = submissions(nights, night, runner)
     tasks = _tasks(runner, [item.token for item in made])
     return {
-        cell
+        cell: item.job
         for item in made
         for number, cell in enumerate(item.cells)
-        if tasks.get(f"{item.job}_{number}", ("", ""))[0] in PENDING
+        if tasks.get(f"{item.token}_{number}", ("", ""))[0] in PENDING
     }
 
 
@@ -337,7 +341,7 @@ def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, str] | None
     found = {}
     for item in made:
         for number, cell in enumerate(item.cells):
-            state, reason = tasks.get(f"{item.job}_{number}", ("", ""))
+            state, reason = tasks.get(f"{item.token}_{number}", ("", ""))
             if state == "PENDING":
                 found[cell] = f"Slurm {item.job}_{number}: {reason}"
     return found
@@ -406,7 +410,7 @@ def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> in
     for item in made:
         for number, name in enumerate(item.cells):
             task = f"{item.job}_{number}"
-            state, why = tasks.get(task, ("", ""))
+            state, why = tasks.get(f"{item.token}_{number}", ("", ""))
             if state in PENDING or task == worker.job:
                 continue
             told += _tell(

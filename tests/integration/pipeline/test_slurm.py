@@ -180,6 +180,28 @@ def test_the_controller_may_be_restarted_in_mid_night(world, cluster):
     assert set(world.states("one").values()) == {"pass"}
 
 
+@all_faults
+def test_a_controller_that_lost_all_it_knew_gets_what_is_left_of_the_night_again(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:60"})
+    submit(world, check=True)
+    begun(world, SMOKE)
+    cluster.kill("slurmctld")
+    cluster.forget()
+    cluster.start("slurmctld")
+    cluster.ready()
+    cluster.idle()
+    world.script()
+    submit(world, check=True)
+    cluster.idle()
+    submit(world, check=True)  # a page that was told of less is made again
+    cluster.idle()
+    assert set(world.states("one").values()) == {"pass"}
+    attempts = book(world).attempts
+    assert [a.ended.state for a in attempts[SMOKE]] == ["infra", "pass"]
+    assert all(a.ended for items in attempts.values() for a in items), "no attempt is forgotten"
+
+
 def test_what_the_cluster_has_not_is_said_before_anything_is_submitted(world, cluster):
     world.settings(families="gfx1151")
     world.plan("one", check=True)
