@@ -67,6 +67,16 @@ class Cluster:
         process.send_signal(number)
         process.wait(60)
 
+    def saved(self, job: str) -> None:
+        """Wait until the controller has saved what it knows: change a job, see the file change."""
+        file = self.folder / "state" / "job_state"
+        before = file.stat().st_mtime_ns if file.exists() else 0
+        self.ask("scontrol", "update", f"jobid={job}", "comment=seen")
+        deadline = time.monotonic() + START_SECONDS
+        while not file.exists() or file.stat().st_mtime_ns == before:
+            assert time.monotonic() < deadline, self.logs()
+            time.sleep(0.2)
+
     def forget(self) -> None:
         """Have the controller, which is not running, know nothing of any job."""
         shutil.rmtree(self.folder / "state")
