@@ -363,13 +363,12 @@ def _own_image(request: Request) -> str:
     named = request.executor.image
     if re.fullmatch(r"sha256:[0-9a-f]{64}", named):
         return named
-    repository, at, digest = named.partition("@")
-    if not at:
+    if "@" not in named:
         raise ConfigError(
             "this is a builder image, and nobody says which",
             hint="add --builder-image sha256:… (its configuration) or NAME@sha256:…",
         )
-    remote = registry.look(repository, digest, environ=request.environ)
+    remote = registry.look(*registry.parts(named), environ=request.environ)
     inputs = OWN_INPUTS.read_text(encoding="ascii").strip()
     if remote is None or remote.labels.get(INPUTS) != inputs:
         raise ConfigError(

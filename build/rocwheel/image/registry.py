@@ -211,6 +211,15 @@ def pull(
     return found
 
 
+def parts(reference: str) -> tuple[str, str]:
+    """Repository, and digest or else tag, of a reference; `latest` where it says neither."""
+    name, at, digest = reference.partition("@")
+    repository, colon, tag = name.rpartition(":")
+    if not colon or "/" in tag:  # it is the port of a registry
+        repository, tag = name, "latest"
+    return repository, digest if at else tag
+
+
 def address(repository: str) -> tuple[str, str]:
     """The host of a repository as it is called, and the URL that its parts are below."""
     host, _, name = repository.partition("/")

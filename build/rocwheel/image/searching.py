@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -46,8 +45,7 @@ def base_config(
     there = inspect(reference, engine=engine, runner=runner)
     if there:
         return there.config
-    name, _, digest = reference.partition("@")
-    found = registry.look(re.sub(r":[^:/]*\Z", "", name), digest, environ=environ)
+    found = registry.look(*registry.parts(reference), environ=environ)
     return found.config if found else None
 
 

@@ -262,10 +262,7 @@ def one_image(name: str, world: World) -> str:
     """An image by digest: as given, or what its tag is at its registry now."""
     if not name or "@sha256:" in name:
         return name
-    repository, colon, tag = name.rpartition(":")
-    if not colon or "/" in tag:
-        repository, tag = name, "latest"
-    found = registry.look(repository, tag, environ=world.environ)
+    found = registry.look(*registry.parts(name), environ=world.environ)
     if found is None:
         raise SourceError(f"{name}: the registry has no such image", hint="correct `image`")
     return found.reference

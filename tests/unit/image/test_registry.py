@@ -29,6 +29,23 @@ def test_a_name_without_a_registry_is_asked_of_docker_hub(repository, url):
     assert registry.address(repository)[1] == url
 
 
+@pytest.mark.parametrize(
+    ("reference", "parts"),
+    [
+        ("rocm/jax", ("rocm/jax", "latest")),
+        ("rocm/jax:1.2", ("rocm/jax", "1.2")),
+        ("localhost:5000/jax", ("localhost:5000/jax", "latest")),
+        ("localhost:5000/jax:1.2", ("localhost:5000/jax", "1.2")),
+        ("localhost:5000/jax@sha256:ab", ("localhost:5000/jax", "sha256:ab")),
+        ("localhost:5000/jax:1.2@sha256:ab", ("localhost:5000/jax", "sha256:ab")),
+    ],
+)
+def test_a_reference_is_asked_for_by_digest_and_its_tag_is_no_part_of_the_repository(
+    reference, parts
+):
+    assert registry.parts(reference) == parts
+
+
 @pytest.fixture
 def private():
     """A registry that lets one user in, and has nothing; its address and what it was sent."""
