@@ -8,16 +8,16 @@ build rules of this JAX version look for. What is missing is told all at once.
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Final
 
 from rocwheel import bazel, rocm, source
 from rocwheel.errors import ConfigError, HostError, RocmError, SourceError
+from rocwheel.host.machine import Programs
 from rocwheel.model import suggest
-from rocwheel.process import Command, Runner
+from rocwheel.process import Command
 
 COMPILER: Final = "CLANG_COMPILER_PATH"  # what XLA's rocm_configure.bzl compiles host code with
 # Debian's and Fedora's package for a program that is missed.
@@ -138,8 +138,7 @@ def check_toolchain(
     spec: bazel.BuildSpec,
     planned: tuple[bazel.BazelInvocation, ...],
     *,
-    environ: Mapping[str, str],
-    runner: Runner,
+    programs: Programs,
 ) -> Iterator[str]:
     """Look for the compiler and the linker the ROCm wheels will really get; yields warnings.
 
@@ -148,7 +147,7 @@ def check_toolchain(
     rc = _rc_files(tree, source.joined(spec.startup_options))
     if rc is None:
         if spec.compiler.cc:
-            _check_linker(tree.version_class.linker, str(spec.compiler.cc), runner=runner)
+            _check_linker(tree.version_class.linker, str(spec.compiler.cc), programs)
         elif not tree.version_class.own_clang:
             yield (
                 f"--compiler hermetic: JAX {tree.jax_version} compiles its ROCm wheels with the "
@@ -168,14 +167,14 @@ def check_toolchain(
                 f"--compiler hermetic: JAX {tree.jax_version} compiles its ROCm wheels with this "
                 f"machine's {compiler} all the same"
             )
-        if compiler and not _is_there(compiler, environ, runner):
+        if compiler and not programs.has(compiler):
             raise HostError(
                 f"{compiler}: not found; JAX {tree.jax_version} compiles its ROCm wheels with it",
                 hint="apt-get install clang-18, or --compiler clang for the machine's own",
             )
         if compiler:
             for linker in _linkers(tree, options):
-                _check_linker(linker, compiler, runner=runner)
+                _check_linker(linker, compiler, programs)
         return  # the other invocations differ in the CPython alone
 
 
@@ -190,16 +189,17 @@ def _linkers(tree: source.SourceTree, options: tuple[str, ...]) -> set[str]:
     return {tree.version_class.linker, *asked}
 
 
-def _check_linker(linker: str, compiler: str, *, runner: Runner) -> None:
+def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
     """Ask the compiler itself where it would find the linker.
 
     clang looks on its path too and prints a bare name only for what is nowhere; gcc leaves the path
     to collect2, which searches it when it links.
     """
     name = f"ld.{linker}"
-    said = runner.capture(Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)).strip()
+    asked = Command(argv=(compiler, f"-print-prog-name={name}"), timeout=60)
+    said = programs.answer(asked).strip()
     is_clang = "clang" in Path(compiler).name
-    on_path = not is_clang and _is_there(said, {"PATH": "/usr/bin:/bin"}, runner)
+    on_path = not is_clang and programs.has(said, path="/usr/bin:/bin")
     if not Path(said).is_absolute() and not on_path:
         debian, fedora = PACKAGES[name]
         raise HostError(
@@ -219,13 +219,13 @@ def check_rocm(tree: source.SourceTree, root: Path, *, name: str) -> None:
         )
 
 
-def check_programs(tree: source.SourceTree, *, environ: Mapping[str, str], runner: Runner) -> None:
+def check_programs(tree: source.SourceTree, programs: Programs) -> None:
     """Programs that JAX's build rules run. Raises HostError with the list of missing ones."""
     needed = tree.version_class.needs.programs
-    programs = [name for name in needed if not _is_there(name, environ, runner)]
-    if programs:
+    missing = [name for name in needed if not programs.has(name)]
+    if missing:
         raise HostError(
-            f"{', '.join(programs)}: not found; JAX's build rules run it",
+            f"{', '.join(missing)}: not found; JAX's build rules run it",
             hint=f"apt-get install {PACKAGES['readelf'][0]}",
         )
 
@@ -241,11 +241,3 @@ def odd_options(spec: bazel.BuildSpec, *, home: str) -> Iterator[str]:
             f"{root}: lies in a home folder, so nobody else shares what the remote cache keeps; "
             "give all who share it one --rocm-dir"
         )
-
-
-def _is_there(program: str, environ: Mapping[str, str], runner: Runner) -> bool:
-    """Whether a program can be started where `runner` runs commands."""
-    if not runner.isolated:
-        return shutil.which(program, path=environ.get("PATH", "")) is not None
-    ask = Command(argv=("/bin/sh", "-c", 'command -v "$0" > /dev/null', program), timeout=60)
-    return runner.run(ask, check=False).returncode == 0

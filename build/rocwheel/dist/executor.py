@@ -24,7 +24,7 @@ from rocwheel.container import EngineKind, Limits, Mount, Spec, User
 from rocwheel.dist.build_request import Executor, Request
 from rocwheel.errors import ConfigError, HostError, RocwheelError
 from rocwheel.host import machine
-from rocwheel.host.machine import Interpreter
+from rocwheel.host.machine import HostPrograms, Interpreter, Programs
 from rocwheel.image import (
     Found,
     ImageFacts,
@@ -181,20 +181,17 @@ class BuildEnvironment:
             return self
         return replace(self, spec=replace(self.spec, mounts=(*self.spec.mounts, *mounts)))
 
-    @property
-    def once(self) -> BuildEnvironment:
-        """The same in a container that only answers: neither it nor an image of it stays."""
-        return replace(self, executor=replace(self.executor, keep_minutes=0, commit=""))
-
-    @property
-    def so_far(self) -> BuildEnvironment:
-        """The same before the build, with the inputs that are here; kept if it will be the same."""
-        if self.spec is None:
-            return self
-        mounts = tuple(item for item in self.spec.mounts if item.writable or item.host.exists())
-        if mounts == self.spec.mounts:
-            return replace(self, executor=replace(self.executor, commit=""))
-        return replace(self.once, spec=replace(self.spec, mounts=mounts))
+    @contextmanager
+    def programs(self, request: Request, runner: HostRunner) -> Iterator[Programs]:
+        """What can be started there; the container of a build is neither needed nor kept for it."""
+        if self.spec is None or self.image is None:
+            yield HostPrograms(environ=request.environ, runner=runner)
+            return
+        bare = replace(self.spec, mounts=())
+        with contents.programs(
+            bare, self.image.config, cache=request.cache, runner=runner
+        ) as found:
+            yield found
 
     @contextmanager
     def running(self, runner: HostRunner) -> Iterator[Runner]:
@@ -418,7 +415,8 @@ def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) 
         env = {**place.spec.env, "LD_LIBRARY_PATH": ":".join(shared)}
         place = replace(place, spec=replace(place.spec, env=env))
     found = []
-    with place.once.running(runner) as inside:
+    once = replace(place, executor=replace(place.executor, keep_minutes=0, commit=""))
+    with once.running(runner) as inside:  # neither it nor an image of it stays
         for prefix, guest in prefixes.items():
             answer = machine.ask(GuestPath(guest / "bin" / "python3"), runner=inside)
             if answer is None:

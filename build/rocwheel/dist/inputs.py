@@ -62,7 +62,7 @@ def gather(
             runner=runner,
             console=console,
         )
-        tool = home.tool(request.home, partial(source.identify, runner=runner))
+        tool = _own(request, runner)
         _refuse_dirty(request, tree, tool)
         tree.accept(request.pythons)
     executor.check(place, request, bazel_version=tree.bazel)
@@ -75,7 +75,7 @@ def gather(
     if planned.rocm.version and not is_checked:
         early = spec(version=planned.rocm.version, rocm_root=_ROOT, binary=_missing(tree))
         for warning in (
-            *_check(tree, early, place.once, runner=runner, request=request),
+            *_check(tree, early, place, runner=runner, request=request),
             *checks.odd_options(early, home=request.environ.get("HOME", "")),
         ):
             console.warn(warning, once=True)
@@ -110,11 +110,9 @@ def _check(
     checks.check_own_options(tree, spec)
     invocations = bazel.invocations(spec)
     checks.check_options(tree, invocations)
-    with place.running(runner) as inside:
-        checks.check_programs(tree, environ=request.environ, runner=inside)
-        return tuple(
-            checks.check_toolchain(tree, spec, invocations, environ=request.environ, runner=inside)
-        )
+    with place.programs(request, runner) as programs:
+        checks.check_programs(tree, programs)
+        return tuple(checks.check_toolchain(tree, spec, invocations, programs=programs))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,17 +144,15 @@ def preview(
 ) -> Preview:
     """What `gather` would give, fetching nothing; engine and image are asked.
 
-    It refuses what `gather` refuses, as far as that can be told by now, and warns alike. Without a
-    `place` from one who goes on there, no container is kept for it.
+    It refuses what `gather` refuses, as far as that can be told by now, and warns alike.
     """
     console = console or silent()
     request, notes = planned.request, []
-    goes_on = place is not None
     place = place or executor.choose(request, runner=runner, console=silent(), pull=False)
     tree = source.preview(
         planned.sources, layouts=planned.layouts, pins=planned.pins, runner=runner
     )
-    _refuse_dirty(request, tree, home.tool(request.home, partial(source.identify, runner=runner)))
+    _refuse_dirty(request, tree, _own(request, runner))
     tree.accept(request.pythons)
     executor.check(place, request, bazel_version=tree.bazel)
     version, root = _expected_rocm(planned)
@@ -182,10 +178,9 @@ def preview(
         compiler=compiler,
         place=place,
     )
-    asked = place.so_far if goes_on else place.so_far.once
     warnings = (
         *tree.warnings,
-        *_check(tree, spec, asked, runner=runner, request=request),
+        *_check(tree, spec, place, runner=runner, request=request),
         *checks.odd_options(spec, home=request.environ.get("HOME", "")),
     )
     for warning in warnings:
@@ -210,6 +205,13 @@ def _expected_rocm(planned: Plan) -> tuple[RocmVersion, Path]:
             hint="add --rocm-version, which a dry run cannot read from the tree",
         )
     return planned.rocm.version, planned.rocm.cached or ROCM_LATER
+
+
+def _own(request: Request, runner: Runner) -> Source:
+    """Which rocwheel this is; nothing is looked at where nothing asks: a developer's turn."""
+    if request.allow_dirty and not request.executor.traceable:
+        return Source(repository="", commit="")
+    return home.tool(request.home, partial(source.identify, runner=runner))
 
 
 def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> None:

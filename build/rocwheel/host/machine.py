@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from rocwheel.errors import HostError, RocwheelError
 from rocwheel.model import CPYTHONS, PythonVersion
@@ -27,6 +27,35 @@ print(json.dumps({
     "headers": os.path.isfile(os.path.join(sysconfig.get_path("include"), "Python.h")),
 }))
 """  # noqa: E501
+
+
+class Programs(Protocol):
+    """The programs of the place where builds run: whether they are there, what they answer."""
+
+    def has(self, name: str, /, *, path: str = "") -> bool:
+        """Whether a program can be started; `path` is searched on this machine, not the caller's.
+
+        Raises CommandError and HostError where it cannot be told.
+        """
+        ...
+
+    def answer(self, command: Command, /) -> str:
+        """What a program prints about itself. Raises CommandError when it fails."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPrograms:
+    """The programs of this machine."""
+
+    environ: Mapping[str, str]
+    runner: Runner
+
+    def has(self, name: str, /, *, path: str = "") -> bool:
+        return shutil.which(name, path=path or self.environ.get("PATH", "")) is not None
+
+    def answer(self, command: Command, /) -> str:
+        return self.runner.capture(command)
 
 
 @dataclass(frozen=True, kw_only=True)

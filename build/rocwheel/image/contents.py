@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -13,7 +15,7 @@ from rocwheel.files import write
 from rocwheel.host.machine import ASK, CompilerPair, Interpreter, interpreter, preferred
 from rocwheel.model import PythonVersion
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
-from rocwheel.values import Value
+from rocwheel.values import Value, canonical_json, decoded
 
 TOOL: Final = "/opt/rocwheel"  # where a builder image has rocwheel itself
 TOOL_PYTHON: Final = f"{TOOL}/venv/bin/python"
@@ -139,7 +141,7 @@ def ask(spec: container.Spec, key: str, *, cache: Path, runner: HostRunner) -> I
 
     Raises HostError when the image does not start or has no shell.
     """
-    file = cache / "images" / f"{key.removeprefix('sha256:')}.facts.json"
+    file = _file(cache, key, "facts")
     if file.is_file():
         try:
             return ImageFacts.from_bytes(file.read_bytes(), name=str(file))
@@ -150,6 +152,59 @@ def ask(spec: container.Spec, key: str, *, cache: Path, runner: HostRunner) -> I
     file.parent.mkdir(parents=True, exist_ok=True)
     write(file, facts.to_bytes())
     return facts
+
+
+def _file(cache: Path, key: str, what: str) -> Path:
+    return cache / "images" / f"{key.removeprefix('sha256:')}.{what}.json"
+
+
+class ImagePrograms:
+    """The programs of an image, each asked once per digest, in a container that `enter` starts.
+
+    Only what a program answered is kept: that one is missing ends a build, and is asked again.
+    """
+
+    def __init__(self, file: Path, enter: Callable[[], Runner]) -> None:
+        self._file, self._enter = file, enter
+
+    def has(self, name: str, /, *, path: str = "") -> bool:  # noqa: ARG002 - the image's own counts
+        asked = Command(argv=("/bin/sh", "-c", 'command -v "$0"', name), timeout=60)
+        if str(asked) in self._read():
+            return True
+        done = self._enter().run(asked, check=False)
+        if done.returncode == 0:
+            self._keep(asked, done.output)
+        return done.returncode == 0
+
+    def answer(self, command: Command, /) -> str:
+        if (known := self._read().get(str(command))) is not None:
+            return known
+        said = self._enter().capture(command)
+        self._keep(command, said)
+        return said
+
+    def _keep(self, command: Command, said: str) -> None:
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        write(self._file, canonical_json({**self._read(), str(command): said}))
+
+    def _read(self) -> dict[str, str]:
+        try:
+            return decoded(self._file.read_bytes(), dict[str, str], name=str(self._file))
+        except (OSError, ConfigError):  # nothing yet, or of another version of rocwheel
+            return {}
+
+
+@contextmanager
+def programs(
+    spec: container.Spec, key: str, *, cache: Path, runner: HostRunner
+) -> Iterator[ImagePrograms]:
+    """The programs of the image of `spec`; a container starts once something new is asked.
+
+    `key` is the image's config digest. Raises, when asked, what starting a container raises.
+    """
+    with ExitStack() as stack:
+        enter = lru_cache(lambda: stack.enter_context(container.running(spec, runner=runner)))
+        yield ImagePrograms(_file(cache, key, "answers"), enter)
 
 
 def examine(runner: Runner) -> ImageFacts:

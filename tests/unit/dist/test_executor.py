@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rocwheel.container import ContainerEngine, EngineKind, Mount
+from rocwheel.container import ContainerEngine, EngineKind
 from rocwheel.dist.build_request import Executor
-from rocwheel.dist.executor import ROCM, BuildEnvironment, container_spec
+from rocwheel.dist.executor import BuildEnvironment, container_spec
 from rocwheel.errors import ConfigError
 from rocwheel.image import Found
 
@@ -48,18 +48,3 @@ def test_a_dry_run_of_a_turn_shows_the_container_that_is_kept(tmp_path):
     assert "--detach" in start.argv
     name = next(word for word in start.argv if word.startswith("--name=rocwheel-kept-"))
     assert name.removeprefix("--name=") in place.command(start, 1).argv
-
-
-def test_a_container_that_lacks_an_input_is_not_the_one_that_is_kept(tmp_path):
-    """With the input it will be another one, and nobody would ask for this one again.
-
-    Nor is an image kept of either: the build has not been.
-    """
-    executor = Executor(kind="docker", image="x:1", keep_minutes=30, commit="y:1")
-    place = BuildEnvironment(executor=executor, spec=spec(tmp_path, executor), image=IMAGE)
-    rocm = Mount(host=tmp_path / "rocm", guest=ROCM)
-    complete = place.with_mounts(rocm)
-    assert complete.so_far.entered == place.spec
-    rocm.host.mkdir()
-    assert complete.so_far.entered == complete.entered != complete.spec
-    assert complete.so_far.executor.commit == ""
