@@ -4,9 +4,10 @@
     python benchmarks/runtime_images.py --base-image IMAGE [--engine docker] [--pairs 3]
 
 On the miniature: a first image is made and pushed to a registry on this machine by either, then one
-with another wheel. Medians of pairs in turn, each with a wheel that nobody has installed; that it
-was downloaded once is not measured. By hand means a Dockerfile whose layers that change least come
-first and which mounts the wheels, `pip download`, `build`, and `run` with `pip check`.
+with another wheel. Medians of pairs in turn, each on a base of this run, so that the engine has
+kept nothing of an earlier one; that the wheel was downloaded once is not measured. By hand means a
+Dockerfile whose layers that change least come first and which mounts the wheels, `pip download`,
+`build`, and `run` with `pip check`.
 
 - What the engine does in its `build`: at most 1.1 times what it does by hand. It is the same: to
   install the same wheels on layers that it has, and to keep one layer.
@@ -24,6 +25,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import shutil
 import statistics
 import subprocess
@@ -83,7 +85,8 @@ class Bench:
     """A released set of the miniature, an engine, a registry."""
 
     def __init__(self, asked: argparse.Namespace, work: Path, registry: str) -> None:
-        self.engine, self.base, self.registry = asked.engine, asked.base_image, registry
+        self.engine, self.registry = asked.engine, registry
+        self.base = f"rocwheel-bench:{secrets.token_hex(6)}"
         self.work, self.ci, self.context = work, work / "ci", work / "by-hand"
         self.log = work / "engine.log"
         shim = work / "bin" / self.engine
@@ -184,8 +187,12 @@ class Bench:
     def stored(self) -> int:
         return sum(file.stat().st_size for file in self.work.glob("registry/**/blobs/**/data"))
 
-    def prepare(self) -> None:
+    def prepare(self, given: str) -> None:
         """A released set, and the first image of either, pushed: not measured."""
+        made = f"FROM {given}\nRUN echo {self.base} > /etc/rocwheel-bench\n"
+        (self.work / "base").mkdir()
+        (self.work / "base" / "Dockerfile").write_text(made, encoding="utf-8")
+        self.call(self.engine, "build", f"--tag={self.base}", self.work / "base")
         self.tool("demo", f"--python-versions={PYTHON}")
         first = self.ours(PINS[0])
         container = self.call(self.engine, "create", first.name).strip()
@@ -234,8 +241,11 @@ def main() -> int:
     work.mkdir(parents=True, exist_ok=True)
     with registries.serving(work) as registry:
         bench = Bench(asked, work, registry)
-        bench.prepare()
-        found = measure(bench, asked.pairs)
+        bench.prepare(asked.base_image)
+        try:
+            found = measure(bench, asked.pairs)
+        finally:
+            bench.call(bench.engine, "rmi", "--no-prune", bench.base)
     layers = found["ours"][-1].document["layers"]
     print(
         "layers, unpacked:",

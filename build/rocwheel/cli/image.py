@@ -21,7 +21,7 @@ from rocwheel.console import columns, size
 from rocwheel.container import EngineKind
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import container_spec
-from rocwheel.errors import ConfigError, HostError, RocwheelError
+from rocwheel.errors import ConfigError, HostError
 from rocwheel.image import building, contents, found, recipe, registry, searching
 
 ENGINES = ("docker", "podman")
@@ -373,11 +373,7 @@ def _bazel(app: App, version: str, *, locked: bool) -> Path | None:
 
 
 def _labels(app: App) -> dict[str, str]:
-    try:
-        commit = source.identify(app.home.root, runner=app.runner).commit
-    except RocwheelError:
-        commit = ""
     return {
-        "org.opencontainers.image.revision": commit,
+        "org.opencontainers.image.revision": source.head(app.home.root, runner=app.runner),
         "org.opencontainers.image.created": app.now().isoformat(timespec="seconds"),
     }

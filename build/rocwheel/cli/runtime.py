@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from rocwheel import container, files, home, rocm, source
+from rocwheel import container, files, parallel, rocm, source
 from rocwheel.cli.app import App
 from rocwheel.cli.command import (
     DryRun,
@@ -316,21 +316,17 @@ def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
     with app.console.step("Wheels and their dependencies", key="wheels"):
         folder = app.cache / "runtime" / manifest.sha256
         local = packages.fetch(wanted.place, manifest, folder)
-        reports = tuple(inspect(path) for path in local)
+        reports = tuple(parallel.each(inspect, local))
         fits = {
             item.filename for item in manifest.built if item.python in ("", str(subject.python))
         }
         mine = {path: sha256 for path, sha256 in local.items() if path.name in fits}
         where = packages.Where(python=subject.python, glibc=subject.base.glibc)
-        pins = packages.resolve(
-            mine,
-            (
-                *packages.upstream(manifest, subject.python),
-                *subject.recipe.packages_beside(manifest),
-            ),
-            where,
-            runner=app.runner,
+        beside = (
+            *packages.upstream(manifest, subject.python),
+            *subject.recipe.packages_beside(manifest),
         )
+        pins = packages.resolve(mine, beside, where, runner=app.runner)
         packages.compare(pins, manifest, subject.python)
     return ImagePlan(
         subject=subject,
@@ -344,7 +340,7 @@ def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
             wanted.python, app.cache / "runtime", env=app.environ, console=app.console
         ),
         docker=wanted.docker,
-        tool=home.tool(app.home, lambda root: source.identify(root, runner=app.runner)).commit,
+        tool=source.head(app.home.sources, runner=app.runner),
     )
 
 

@@ -326,6 +326,8 @@ def _finish(
     except subprocess.TimeoutExpired:
         process.signal(signal.SIGKILL)
         process.wait()
+    if process.returncode == 0:
+        return  # a client that ends well has waited for the container to be removed
     with suppress(RocwheelError):
         # The client may have gone before the container: killed, or its daemon's connection lost.
         runner.run(spec.engine.remove(spec.name), check=False)

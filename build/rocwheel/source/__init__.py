@@ -2,7 +2,7 @@
 
 from rocwheel.source.bazelrc import RcFiles, joined, variables
 from rocwheel.source.bazelrc import read as read_rc
-from rocwheel.source.git import identify, public
+from rocwheel.source.git import head, identify, public
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.layouts import load as load_layouts
 from rocwheel.source.pins import Pin, Pins
@@ -28,6 +28,7 @@ __all__ = [
     "SourceRequest",
     "SourceTree",
     "has_target",
+    "head",
     "identify",
     "joined",
     "load_layouts",

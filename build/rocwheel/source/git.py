@@ -102,6 +102,16 @@ def _names(ref: str) -> tuple[str, ...]:
     return f"refs/heads/{ref}", f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", ref
 
 
+def head(root: Path, *, runner: Runner) -> str:
+    """The commit that is checked out at `root`; "" for a folder that is no checkout, or empty."""
+    if not (root / ".git").exists():
+        return ""
+    try:
+        return runner.capture(_git(root, "rev-parse", "--verify", "HEAD")).strip()
+    except CommandError:  # no commit yet
+        return ""
+
+
 def identify(root: Path, *, runner: Runner) -> Source:
     """Identify the files below `root`: their commit, or a digest.
 
@@ -109,11 +119,8 @@ def identify(root: Path, *, runner: Runner) -> Source:
     digest too. Any other folder is identified by its digest alone. The configuration of the user
     and of the checkout decides nothing: what is compared is the commit's tree with the files.
     """
-    if not (root / ".git").exists():
-        return Source(repository="", commit="", digest=digest(root, _walk(root)))
-    try:
-        commit = runner.capture(_git(root, "rev-parse", "--verify", "HEAD")).strip()
-    except CommandError:  # no commit yet
+    commit = head(root, runner=runner)
+    if not commit:
         return Source(repository="", commit="", digest=digest(root, _walk(root)))
     with tempfile.TemporaryDirectory(prefix="rocwheel-git-") as name:
         bare = _Bare(root=root, folder=Path(name), runner=runner)
