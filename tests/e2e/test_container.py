@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -100,6 +100,23 @@ class Inside(World):
                     found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
         return found
 
+    @contextmanager
+    def watched(self):
+        """A PATH whose client of the engine notes what it is asked to do; what it noted."""
+        folder = Path(tempfile.mkdtemp(prefix="watched-", dir=self.folder))
+        path, log = f"{SYSTEM}:{os.environ['PATH']}", folder / "log"
+        client = folder / self.engine.kind
+        program = shutil.which(self.engine.kind, path=path)
+        client.write_text(f'#!/bin/sh\necho "$1" >> "{log}"\nexec "{program}" "$@"\n')
+        log.touch()
+        for item in (client, log, folder):
+            item.chmod(0o755)
+            os.chown(item, self.uid, self.uid)
+        noted: list[str] = []
+        yield f"{folder}:{path}", noted
+        noted += log.read_text().split()
+        shutil.rmtree(folder)
+
     def kill_clients(self) -> None:
         """Kill the clients of the engine that this world's command waits for."""
         for process in Path("/proc").iterdir():
@@ -179,6 +196,13 @@ def test_a_fresh_container_without_change_runs_no_action(inside):
     again = finished(inside.demo())
     assert again["bazel"]["actions_executed"] == again["bazel"]["cache_hits"] == 0
     assert again["new"] is False
+
+
+def test_what_an_image_has_is_not_asked_by_a_container_of_its_own(inside, mounted):
+    """Its compilers and programs were told before; only mounted CPythons are asked each time."""
+    with inside.watched() as (path, noted):
+        finished(inside.demo(PATH=path))
+    assert noted.count("run") == 1 + bool(mounted), noted
 
 
 def test_a_wiped_output_base_comes_from_the_disk_cache(inside):
@@ -317,7 +341,10 @@ def test_turns_of_dev_share_one_kept_container_and_its_server(inside):
         assert kept() == []
         finished(inside.start(*turn))
         (first,) = kept()
-        assert finished(inside.start(*turn))["bazel"]["actions_executed"] == 0
+        with inside.watched() as (path, noted):
+            again = finished(inside.start(*turn, PATH=path))
+        assert again["bazel"]["actions_executed"] == 0
+        assert "run" not in noted
         assert kept() == [first]
     finally:
         for name in kept():

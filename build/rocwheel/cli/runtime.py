@@ -33,7 +33,7 @@ from rocwheel.container import ContainerEngine, EngineKind
 from rocwheel.errors import ConfigError, PromotionError
 from rocwheel.gate.provisioning import TARBALLS
 from rocwheel.gate.suite import suites
-from rocwheel.image import found
+from rocwheel.image import contents, found
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Standing
 from rocwheel.manifest import Manifest
@@ -262,11 +262,10 @@ def _make(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
     )
     if not made.is_new:
         app.console.info(f"unchanged inputs: {plan.image} is there, nothing was built")
-    with trial.opened(
-        made.image, engine=engine, folder=app.cache / "containers", runner=app.runner
-    ) as inside:
-        trial.refuse_missing(plan, inside)
-        system = sbom.packages(inside)
+    spec = trial.inside(made.image, (), engine=engine, folder=app.cache / "containers")
+    with contents.programs(spec, made.image.config, cache=app.cache, runner=app.runner) as programs:
+        trial.refuse_missing(plan, programs)
+        system = sbom.packages(programs)
     weights = ", ".join(f"{name} {size(amount)}" for name, amount in made.layers.items())
     app.console.info(f"   {size(sum(made.layers.values()))}: {weights}")
     making.refuse_heavy(plan, made)

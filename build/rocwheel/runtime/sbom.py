@@ -19,7 +19,8 @@ from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
 
 from rocwheel import files
-from rocwheel.process import Command, Runner
+from rocwheel.host.machine import Programs
+from rocwheel.process import Command
 from rocwheel.runtime.making import ImagePlan
 
 # As `name version architecture`, from whichever package manager the base has.
@@ -31,9 +32,9 @@ ASK: Final = (
 )
 
 
-def packages(inside: Runner) -> tuple[str, ...]:
+def packages(programs: Programs) -> tuple[str, ...]:
     """The packages of an image, as lines; the last one names the distribution."""
-    said = inside.capture(Command(argv=("/bin/sh", "-c", ASK), timeout=120))
+    said = programs.answer(Command(argv=("/bin/sh", "-c", ASK), timeout=120))
     return tuple(line.strip() for line in said.splitlines() if line.strip())
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path, PurePosixPath
@@ -17,7 +16,7 @@ from typing import Final
 
 from amdgpu_family_matrix import Family
 from rocwheel import container
-from rocwheel.container import Container, ContainerEngine, Mount, Spec
+from rocwheel.container import ContainerEngine, Mount, Spec
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import caller, limits
 from rocwheel.errors import CommandError, HostError
@@ -26,6 +25,7 @@ from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.judge import judge
 from rocwheel.home import Home
+from rocwheel.host.machine import Programs
 from rocwheel.image.found import Found
 from rocwheel.image.recipe import tool_files
 from rocwheel.manifest import MANIFEST
@@ -88,25 +88,15 @@ def inside(
     )
 
 
-@contextmanager
-def opened(
-    image: Found, *, engine: ContainerEngine, folder: Path, runner: HostRunner
-) -> Iterator[Container]:
-    """A running container of an image, with nothing mounted."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with container.running(inside(image, (), engine=engine, folder=folder), runner=runner) as it:
-        yield it
-
-
-def missing(plan: ImagePlan, it: Container) -> Mapping[str, str]:
+def missing(plan: ImagePlan, programs: Programs) -> Mapping[str, str]:
     """Libraries that something in the image needs and the image has not."""
     asked = Command(argv=("/bin/sh", "-c", "PATH=$PATH:/sbin:/usr/sbin ldconfig -p"), timeout=60)
-    return closure.missing(plan.closure, it.capture(asked))
+    return closure.missing(plan.closure, programs.answer(asked))
 
 
-def refuse_missing(plan: ImagePlan, it: Container) -> None:
+def refuse_missing(plan: ImagePlan, programs: Programs) -> None:
     """Raise HostError with the names of libraries that nobody brings."""
-    lacks = missing(plan, it)
+    lacks = missing(plan, programs)
     if lacks:
         listed = ", ".join(f"{name} (for {who})" for name, who in lacks.items())
         raise HostError(
