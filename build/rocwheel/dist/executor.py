@@ -183,13 +183,17 @@ class BuildEnvironment:
 
     @contextmanager
     def programs(self, request: Request, runner: HostRunner) -> Iterator[Programs]:
-        """What can be started there; the container of a build is neither needed nor kept for it."""
+        """What can be started there, with the inputs that are here so far.
+
+        The container of a build is neither needed nor kept for it.
+        """
         if self.spec is None or self.image is None:
             yield HostPrograms(environ=request.environ, runner=runner)
             return
-        bare = replace(self.spec, mounts=())
+        here = tuple(item for item in self.spec.mounts if item.host.exists())
+        so_far = replace(self.spec, mounts=here)
         with contents.programs(
-            bare, self.image.config, cache=request.cache, runner=runner
+            so_far, self.image.config, cache=request.cache, runner=runner
         ) as found:
             yield found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
@@ -161,11 +161,14 @@ def _file(cache: Path, key: str, what: str) -> Path:
 class ImagePrograms:
     """The programs of an image, each asked once per digest, in a container that `enter` starts.
 
-    Only what a program answered is kept: that one is missing ends a build, and is asked again.
+    Only what a program answered is kept: that one is missing ends a build, and is asked again. So
+    is what lies below a folder that is `mounted`: it is none of the image's.
     """
 
-    def __init__(self, file: Path, enter: Callable[[], Runner]) -> None:
-        self._file, self._enter = file, enter
+    def __init__(
+        self, file: Path, enter: Callable[[], Runner], *, mounted: Sequence[GuestPath] = ()
+    ) -> None:
+        self._file, self._enter, self._mounted = file, enter, mounted
 
     def has(self, name: str, /, *, path: str = "") -> bool:  # noqa: ARG002 - the image's own counts
         asked = Command(argv=("/bin/sh", "-c", 'command -v "$0"', name), timeout=60)
@@ -184,6 +187,9 @@ class ImagePrograms:
         return said
 
     def _keep(self, command: Command, said: str) -> None:
+        words = map(PurePosixPath, command.argv)
+        if any(word.is_relative_to(place) for word in words for place in self._mounted):
+            return
         self._file.parent.mkdir(parents=True, exist_ok=True)
         write(self._file, canonical_json({**self._read(), str(command): said}))
 
@@ -204,7 +210,8 @@ def programs(
     """
     with ExitStack() as stack:
         enter = lru_cache(lambda: stack.enter_context(container.running(spec, runner=runner)))
-        yield ImagePrograms(_file(cache, key, "answers"), enter)
+        mounted = [mount.guest for mount in spec.mounts]
+        yield ImagePrograms(_file(cache, key, "answers"), enter, mounted=mounted)
 
 
 def examine(runner: Runner) -> ImageFacts:

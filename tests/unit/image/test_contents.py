@@ -71,3 +71,16 @@ def test_answers_of_another_version_are_asked_for_again(image, text):
     assert image.programs.has("clang")
     assert image.programs.has("clang")
     assert image.started == 1
+
+
+def test_what_lies_in_a_mounted_folder_is_none_of_the_image(image):
+    """The same image is given another ROCm, whose clang a build may be told to use."""
+    image.add("clang", "echo 19")
+    there = f"{image.path}/clang"
+    for answer in ("19\n", "20\n"):
+        programs = ImagePrograms(image.file, image.start, mounted=[image.path])
+        assert programs.has(there)
+        assert programs.answer(Command(argv=(there,))) == answer
+        image.add("clang", "echo 20")
+    (image.path / "clang").unlink()
+    assert not ImagePrograms(image.file, image.start, mounted=[image.path]).has(there)
