@@ -383,12 +383,17 @@ def _wheels(
 
 
 def _project(target: WheelTarget, read: BuildEvents) -> Path:
-    """The folder of an editable target: the one that pip can install."""
+    """The folder of an editable target: the one that pip can install.
+
+    It is looked for among what Bazel made: above that may lie a project of anybody, such as the
+    sources (which the execution root links) or the one that the cache is in.
+    """
     places = {
         place
         for file in read.files(target.label)
         for place in (file, *file.parents)
-        if any((place / marker).is_file() for marker in ("pyproject.toml", "setup.py"))
+        if "bazel-out" in place.parts
+        and any((place / marker).is_file() for marker in ("pyproject.toml", "setup.py"))
     }
     top = sorted(place for place in places if not places & set(place.parents))
     if len(top) != 1:
