@@ -263,7 +263,7 @@ def _make(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
     if not made.is_new:
         app.console.info(f"unchanged inputs: {plan.image} is there, nothing was built")
     with trial.opened(
-        made.image, engine=engine, folder=app.cache / "containers", runner=app.runner
+        made.image, engine=engine, folder=app.cache / container.PLACE, runner=app.runner
     ) as inside:
         trial.refuse_missing(plan, inside)
         system = sbom.packages(inside)
