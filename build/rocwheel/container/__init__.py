@@ -6,7 +6,7 @@ found.
 """
 
 from rocwheel.container.engine import ContainerEngine, EngineKind, ask
-from rocwheel.container.folders import PLACE, claimed
+from rocwheel.container.folders import PLACE, claimed, scratch
 from rocwheel.container.leftovers import Leftover, leftovers, remove
 from rocwheel.container.running import Container, kept, running
 from rocwheel.container.spec import DeviceNode, Limits, Mount, Spec, User, devices
@@ -29,4 +29,5 @@ __all__ = [
     "leftovers",
     "remove",
     "running",
+    "scratch",
 ]

@@ -5,9 +5,10 @@ They lie beside each other in the cache, which several users' processes and mach
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -44,6 +45,11 @@ def claimed(folder: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # the next one tries again
             _remove(folder)
+
+
+def scratch(place: Path, what: str) -> AbstractContextManager[Path]:
+    """A new folder of this process for what something is made from. Raises as `claimed`."""
+    return claimed(place / f"{what}-{secrets.token_hex(6)}")
 
 
 def abandoned(place: Path) -> tuple[Path, ...]:

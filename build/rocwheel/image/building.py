@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from rocwheel.console import Console, size
-from rocwheel.container import ContainerEngine, claimed
+from rocwheel.container import ContainerEngine, scratch
 from rocwheel.container.engine import NO_DAEMON
 from rocwheel.container.leftovers import base_name, untag
 from rocwheel.container.spec import LABEL
@@ -172,7 +171,7 @@ def _context(
 ) -> Iterator[Path]:
     """A folder with everything the Dockerfile reads."""
     checkout = ingredients.checkout
-    with claimed(ingredients.scratch / f"context-{secrets.token_hex(6)}") as context:
+    with scratch(ingredients.scratch, "context") as context:
         for file in (DOCKERFILE, SCRIPT):
             shutil.copy(checkout / "docker" / file, context / file)
         shutil.copy(checkout / "build" / "requirements.lock", context / "requirements.lock")
