@@ -50,14 +50,14 @@ class Purpose(enum.Enum):
     ALL = "all"
 
 
-def _engines(environ: Mapping[str, str], runner: Runner) -> Iterator[Row]:
-    """Container engines, which no build on the host needs, and what is left in them."""
+def _engines(place: Machine) -> Iterator[Row]:
+    """Container engines, which no build on the host needs, and what `image prune` would remove."""
     for kind in container.EngineKind:
-        if shutil.which(kind.value, path=environ.get("PATH", "")) is None:
+        if shutil.which(kind.value, path=place.environ.get("PATH", "")) is None:
             continue
         try:
-            engine = container.ask(kind, environ=environ, runner=runner)
-            left = container.leftovers(engine, runner=runner)
+            engine = container.ask(kind, environ=place.environ, runner=place.runner)
+            left = container.leftovers(engine, cache=place.cache, runner=place.runner)
         except RocwheelError as exc:
             yield Row(name=kind.value, found=str(exc), remedy=exc.hint, is_optional=True)
             continue
@@ -118,7 +118,7 @@ def _build(place: Machine) -> Iterator[Row]:
         except RocwheelError as exc:
             # one of the two is enough: gcc is needed by few layouts
             yield Row(name=name, found=str(exc), remedy=exc.hint, is_optional=name == "gcc")
-    yield from _engines(place.environ, place.runner)
+    yield from _engines(place)
     path = place.environ.get("PATH", "")
     for name, package in (("bazel", "bazel or bazelisk"), ("git", "git")):
         where = shutil.which(name, path=path) or (

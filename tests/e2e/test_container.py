@@ -262,6 +262,8 @@ def test_nothing_is_left_at_any_moment(how, inside):
 
 def test_after_all_that_the_next_run_finishes_the_work(inside):
     assert finished(inside.demo())["new"] is False
+    folders = {item.name for item in (inside.cache / "containers").iterdir()}
+    assert folders <= {"kept.lock"}  # what the killed ones left is cleared away
 
 
 def building(world) -> list[str]:

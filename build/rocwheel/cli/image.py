@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from rocwheel import container, files, image, source
+from rocwheel import container, image, source
 from rocwheel import rocm as trees
 from rocwheel.bazel import releases
 from rocwheel.bazel.releases import Downloads
@@ -151,6 +151,7 @@ def _made(
         return building.Made(image=there, inputs=inputs, is_new=False)
     ingredients = building.Ingredients(
         checkout=app.home.sources,
+        scratch=app.cache / container.PLACE,
         base=base,
         bazel=_bazel(app, inputs.recipe.bazel, locked=options.locked),
         rocm=options.with_rocm,
@@ -262,17 +263,17 @@ def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]
 def prune(app: App, options: ImagePruneOptions) -> None:
     """Remove what runs that were cut short left behind; never anything of others."""
     engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
-    left = container.leftovers(engine, runner=app.runner)
-    old = image.superseded(engine, runner=app.runner) if options.images else ()
-    folders = container.folders(app.cache / "containers")
-    bases = building.left_names(engine, runner=app.runner)
-    names = [*(item.name for item in left), *map(str, folders), *bases]
-    if not options.dry_run:
-        container.remove(engine, left, runner=app.runner)
-        for folder in folders:
-            files.remove(folder)
-        building.forget(bases, engine=engine, runner=app.runner)
-    names += _remove_images(app, engine, old, dry_run=options.dry_run)
+    left = container.leftovers(engine, cache=app.cache, runner=app.runner)
+    if left and not options.dry_run:
+        container.remove(engine, left, cache=app.cache, runner=app.runner)
+        there = container.leftovers(engine, cache=app.cache, runner=app.runner)
+        for item in there:
+            app.console.warn(f"{item.name}: stays: it could not be removed")
+        left = tuple(item for item in left if item not in there)
+    names = [item.name for item in left]
+    if options.images:
+        old = image.superseded(engine, runner=app.runner, passing=names)
+        names += _remove_images(app, engine, old, dry_run=options.dry_run)
     app.emit({"removed": names, "dry_run": options.dry_run}, "\n".join(names) or "nothing to do")
 
 

@@ -27,7 +27,7 @@ from rocwheel.cli.nightly_options import (
 )
 from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
 from rocwheel.console import columns, count
-from rocwheel.container.leftovers import owner
+from rocwheel.container.owner import owner
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
 from rocwheel.ledger.nights import Book, Ended, NightPlan, check_name

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import click
@@ -259,10 +258,11 @@ def _make(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
         runner=app.runner,
         console=app.console,
         network=options.build_network,
+        place=app.cache / container.PLACE,
     )
     if not made.is_new:
         app.console.info(f"unchanged inputs: {plan.image} is there, nothing was built")
-    spec = trial.inside(made.image, (), engine=engine, folder=app.cache / "containers")
+    spec = trial.inside(made.image, (), engine=engine, folder=app.cache / container.PLACE)
     with contents.programs(spec, made.image.config, cache=app.cache, runner=app.runner) as programs:
         trial.refuse_missing(plan, programs)
         system = sbom.packages(programs)
@@ -369,10 +369,9 @@ def _test(
 ) -> record.ImageVerdict:
     suite = suites.load(app.home.ci, name)
     with (
-        TemporaryDirectory(prefix="rocwheel-trial-") as folder,
+        container.scratch(app.cache / container.PLACE, "trial") as folder,
         app.console.step(f"Suite {name} in the image", key="test"),
     ):
-        Path(folder).chmod(0o755)
         asked = trial.Trial(
             plan=plan,
             image=made.image,
@@ -383,7 +382,7 @@ def _test(
             jax_tests=None if suite.source.folder else _jax(app, options, wanted.manifest),
             slots=app.cwd / options.slots,
             masks={name: app.environ[name] for name in trial.MASKS if name in app.environ},
-            folder=Path(folder),
+            folder=folder,
             output=app.cwd / options.output / name,
         )
         verdict = trial.run(

@@ -1,15 +1,18 @@
 """Containers: an engine (Docker or Podman) and a running container in which commands run.
 
 A running container is a `rocwheel.process.Runner`. It ends with the process that started it,
-however that ends, and every object made here has labels by which leftovers are found.
+however that ends, and everything made here says which process it belongs to, so that leftovers are
+found.
 """
 
 from rocwheel.container.engine import ContainerEngine, EngineKind, ask
-from rocwheel.container.leftovers import Leftover, folders, leftovers, remove
+from rocwheel.container.folders import PLACE, claimed, scratch
+from rocwheel.container.leftovers import Leftover, leftovers, remove
 from rocwheel.container.running import Container, kept, running
 from rocwheel.container.spec import DeviceNode, Limits, Mount, Spec, User, devices
 
 __all__ = [
+    "PLACE",
     "Container",
     "ContainerEngine",
     "DeviceNode",
@@ -20,10 +23,11 @@ __all__ = [
     "Spec",
     "User",
     "ask",
+    "claimed",
     "devices",
-    "folders",
     "kept",
     "leftovers",
     "remove",
     "running",
+    "scratch",
 ]

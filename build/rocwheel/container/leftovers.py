@@ -1,119 +1,132 @@
-"""What runs that were cut short left in an engine: containers whose owner is gone."""
+"""What runs that were cut short left: containers, names of images, folders whose owner is gone.
+
+`leftovers` is all of it, for who tells it and for who removes it.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from rocwheel.container.engine import ContainerEngine
+from rocwheel.container import folders
+from rocwheel.container.engine import ContainerEngine, EngineKind
+from rocwheel.container.owner import is_alive, owner
 from rocwheel.container.spec import LABEL
-from rocwheel.errors import CommandError
+from rocwheel.errors import CommandError, RocwheelError
 from rocwheel.process import Runner
+
+BASES: Final = "localhost/rocwheel-base"
+_OWNED: Final = r"([0-9]+\.[0-9]+\.[0-9a-f-]+\.[0-9]+\.[0-9a-f]+)"
+_NAME: Final = re.compile(rf"{BASES}-{_OWNED}:[0-9a-f]+")
+# How Podman calls what a Dockerfile's steps run in: after the image it starts from.
+_STEPS: Final = re.compile(rf"{BASES.rpartition('/')[2]}-{_OWNED}-working-container(-[0-9]+)?")
+ENDED: Final = frozenset({"exited", "stopped", "dead"})
 
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """A container of ours whose process is gone."""
+    """Something of ours whose process is gone: a container, a name of an image, a folder."""
 
-    identity: str
-    name: str
-    state: str
-    purpose: str
-
-
-def owner(pid: int | None = None) -> str:
-    """This process, told from every other of any time: its id, start, boot and id namespace."""
-    pid = os.getpid() if pid is None else pid
-    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
-    started = stat.rpartition(")")[2].split()[19]
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return f"{pid}:{started}:{boot}:{Path('/proc/self/ns/pid').stat().st_ino}"
+    kind: str
+    identity: str  # by which it is removed
+    name: str  # by which people know it
 
 
-def is_alive(mark: str) -> bool | None:
-    """Whether the process that `owner` described still runs.
+def leftovers(engine: ContainerEngine, *, cache: Path, runner: Runner) -> tuple[Leftover, ...]:
+    """Everything that nobody waits for, with an engine and in the cache.
 
-    None for one that cannot be seen from here: a job container that shares this machine's engine
-    counts its processes by itself, and other users' may be hidden (proc(5), `hidepid`).
+    What belongs to somebody who cannot be seen from here is none, unless it has ended.
     """
-    pid, _, rest = mark.partition(":")
-    where, here = rest.split(":")[1:], owner().split(":")[2:]
-    if not pid.isdigit() or where[:1] != here[:1]:  # no process outlives its boot
-        return False
-    if where != here:
-        return None
-    try:
-        return owner(int(pid)) == mark
-    except OSError:
-        return None if _exists(int(pid)) else False
+    return (
+        *_containers(engine, runner),
+        *_steps(engine, runner),
+        *(
+            Leftover(kind="name", identity=name, name=name)
+            for name in _names(engine, runner)
+            if (match := _NAME.fullmatch(name)) and _is_gone(match[1])
+        ),
+        *(
+            Leftover(kind="folder", identity=str(path), name=str(path))
+            for path in folders.abandoned(cache / folders.PLACE)
+        ),
+    )
 
 
-def _exists(pid: int) -> bool:
-    """Whether there is such a process, also where /proc does not show it."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
-
-
-def ours(engine: ContainerEngine, *, runner: Runner) -> tuple[Mapping[str, Any], ...]:
-    """Every container with our label, as the engine describes it."""
-    listed = runner.capture(
-        engine.command("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}.run")
-    ).split()
-    found: list[Mapping[str, Any]] = []
-    for identity in listed:
-        try:  # one at a time: one that goes away meanwhile is no reason to know nothing
-            found += json.loads(runner.capture(engine.command("inspect", identity)))
-        except CommandError:
-            continue
-    return tuple(found)
-
-
-def leftovers(engine: ContainerEngine, *, runner: Runner) -> tuple[Leftover, ...]:
-    """Containers of ours that nobody waits for. A kept one that still runs is none.
-
-    Neither is one that runs for somebody who cannot be seen from here: it ends with them.
-    """
-    found = []
-    for item in ours(engine, runner=runner):
-        labels = item.get("Config", {}).get("Labels") or {}
-        state = item.get("State", {}).get("Status", "")
-        mark = labels.get(f"{LABEL}.owner", "")
-        kept = labels.get(f"{LABEL}.purpose") == "kept" and state == "running"
-        alive = is_alive(mark)
-        if kept or alive or (alive is None and state in {"created", "running"}):
-            continue
-        found.append(
-            Leftover(
-                identity=item["Id"],
-                name=item.get("Name", "").lstrip("/"),
-                state=state,
-                purpose=labels.get(f"{LABEL}.purpose", ""),
-            )
-        )
-    return tuple(found)
-
-
-def folders(root: Path) -> tuple[Path, ...]:
-    """Folders of runs below `root` whose process is gone: what a container was told lies there."""
-    found = []
-    for mark in sorted(root.glob("*/owner")):
-        with suppress(OSError):
-            if is_alive(mark.read_text(encoding="utf-8").strip()) is False:
-                found.append(mark.parent)
-    return tuple(found)
-
-
-def remove(engine: ContainerEngine, found: Sequence[Leftover], *, runner: Runner) -> None:
+def remove(
+    engine: ContainerEngine, found: Sequence[Leftover], *, cache: Path, runner: Runner
+) -> None:
     """Remove leftovers, and nothing else."""
     for item in found:
-        runner.run(engine.remove(item.identity), check=False)
+        if item.kind == "container":
+            runner.run(engine.remove(item.identity), check=False)
+        elif item.kind == "name":
+            untag(engine, item.identity, runner=runner)
+    folders.clear(cache / folders.PLACE)
+
+
+def base_name(config: str) -> str:
+    """A name for an image of this configuration that says which process needs it."""
+    digest = config.partition(":")[2] or config
+    return f"{BASES}-{owner().replace(':', '.')}:{digest[:12]}"
+
+
+def untag(engine: ContainerEngine, name: str, *, runner: Runner) -> None:
+    """Take a name from an image, and never the image, which may have no other.
+
+    Docker removes an image with its last name. So there the name goes to an empty image first:
+    https://docs.docker.com/build/building/base-images/#create-a-minimal-base-image-using-scratch
+    """
+    if engine.kind is EngineKind.PODMAN:
+        runner.run(engine.command("untag", name, name), check=False)
+        return
+    with suppress(RocwheelError):  # then the name stays, and is found
+        empty = runner.capture(engine.command("import", "/dev/null", name)).strip()
+        runner.run(engine.command("rmi", empty), check=False)
+
+
+def _containers(engine: ContainerEngine, runner: Runner) -> Iterator[Leftover]:
+    """Those with our label, but for one that is kept and runs."""
+    for item in _ours(engine, runner):
+        labels = item.get("Config", {}).get("Labels") or {}
+        state = item.get("State", {}).get("Status", "")
+        kept = labels.get(f"{LABEL}.purpose") == "kept" and state == "running"
+        alive = is_alive(labels.get(f"{LABEL}.owner", ""))
+        if not kept and (alive is False or (alive is None and state in ENDED)):
+            name = item.get("Name", "").lstrip("/")
+            yield Leftover(kind="container", identity=item["Id"], name=name)
+
+
+def _ours(engine: ContainerEngine, runner: Runner) -> Iterator[Mapping[str, Any]]:
+    """Every container with our label, as the engine describes it."""
+    for identity in runner.capture(
+        engine.command("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}.run")
+    ).split():
+        # one at a time: one that goes away meanwhile is no reason to know nothing
+        with suppress(CommandError):
+            yield from json.loads(runner.capture(engine.command("inspect", identity)))
+
+
+def _steps(engine: ContainerEngine, runner: Runner) -> Iterator[Leftover]:
+    """Where a killed `podman build` ran its steps; Docker's daemon clears that away itself."""
+    if engine.kind is not EngineKind.PODMAN:
+        return
+    asked = ("ps", "--all", "--external", "--no-trunc", "--format={{.ID}} {{.Names}}")
+    for line in runner.capture(engine.command(*asked)).splitlines():
+        identity, _, name = line.partition(" ")
+        if (match := _STEPS.fullmatch(name)) and _is_gone(match[1]):
+            yield Leftover(kind="container", identity=identity, name=name)
+
+
+def _names(engine: ContainerEngine, runner: Runner) -> tuple[str, ...]:
+    """Of all images."""
+    asked = engine.command("images", "--format={{.Repository}}:{{.Tag}}")
+    return tuple(runner.capture(asked).split())
+
+
+def _is_gone(mark: str) -> bool:
+    return is_alive(mark.replace(".", ":")) is False

@@ -6,7 +6,6 @@ import fcntl
 import itertools
 import os
 import select
-import shutil
 import signal
 import subprocess
 import threading
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from rocwheel.container.engine import ANSWER_SECONDS
-from rocwheel.container.leftovers import owner
+from rocwheel.container.folders import LOCK, claimed, clear
+from rocwheel.container.owner import owner
 from rocwheel.container.spec import RUN, Spec
 from rocwheel.errors import CommandError, HostError, RocwheelError
 from rocwheel.files import locked, write
@@ -234,6 +234,12 @@ def running(
     Raises HostError when it does not start, or sees other folders than ours.
     """
     ours = replace(spec, owner=owner())
+    with claimed(ours.folder), _running(ours, runner, clock) as inside:
+        yield inside
+
+
+@contextmanager
+def _running(ours: Spec, runner: HostRunner, clock: Callable[[], float]) -> Iterator[Container]:
     _write(ours)
     read, write = os.pipe()
     process: HostProcess | None = None
@@ -253,7 +259,6 @@ def running(
         os.close(write)
         if process is not None:
             _finish(ours, process, runner, clock)
-        shutil.rmtree(ours.folder, ignore_errors=True)
 
 
 def _write(spec: Spec) -> None:
@@ -356,11 +361,12 @@ def kept(
 
     Raises what `running` raises.
     """
-    with locked(spec.folder.with_suffix(".lock")):
+    clear(spec.folder.parent)
+    with locked(spec.folder.with_name(LOCK)):
         _write(spec)  # before the look: it may be about to end
         if not _runs(spec, runner):
             runner.run(spec.engine.remove(spec.name), check=False)
-            done = runner.run(spec.start, check=False)
+            done = runner.run(replace(spec, owner=owner()).start, check=False)
             if done.returncode:
                 raise refusal(spec, done.output)
             _compare_kept(spec, runner)

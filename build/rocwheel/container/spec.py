@@ -141,10 +141,9 @@ class Spec:
     @property
     def files(self) -> Mapping[str, str]:
         """Names and contents of the files that must lie in `folder` before the start."""
-        owner = {"owner": f"{self.owner}\n"} if self.owner else {}
         alive = {"alive": f"{self.keep_minutes}\n"} if self.keep_minutes else {}
         own = {"token": f"{self.run}\n", "passwd": self.user.passwd, "group": self.user.group}
-        return own | owner | alive
+        return own | alive
 
     @property
     def start(self) -> Command:

@@ -463,7 +463,7 @@ def container_spec(
         engine=engine,
         image=found.identity,
         run=run,
-        folder=cache / "containers" / run,
+        folder=cache / container.PLACE / run,
         mounts=tuple(mounts),
         user=caller(),
         env=env,

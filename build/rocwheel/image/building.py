@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import shutil
 import sys
-import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from rocwheel.console import Console, size
-from rocwheel.container import ContainerEngine
+from rocwheel.container import ContainerEngine, scratch
 from rocwheel.container.engine import NO_DAEMON
-from rocwheel.container.leftovers import is_alive, owner
+from rocwheel.container.leftovers import base_name, untag
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.image.recipe import DOCKERFILE, SCRIPT, ImageInputs, tool_files
-from rocwheel.process import Command, HostRunner, Runner
+from rocwheel.process import Command, HostRunner
 
 PLATFORMS: Final = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
 OCI: Final = "org.opencontainers.image"
-BASES: Final = "localhost/rocwheel-base"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +38,7 @@ class Ingredients:
     """What goes into the context besides the checkout's files."""
 
     checkout: Path
+    scratch: Path  # where the context is made
     base: Found
     bazel: Path | None = None  # a checked binary
     rocm: Path | None = None  # a tree to bake in
@@ -158,27 +157,12 @@ def named(base: Found, *, engine: ContainerEngine, runner: HostRunner) -> Iterat
 
     It says which process needs it, so others at work on the same base keep theirs.
     """
-    name = f"{BASES}:{base.config[7:19]}.{owner().replace(':', '.')}"
-    runner.run(engine.command("tag", base.identity, name))
+    name = base_name(base.config)
     try:
+        runner.run(engine.command("tag", base.identity, name))
         yield name
     finally:
-        forget((name,), engine=engine, runner=runner)
-
-
-def left_names(engine: ContainerEngine, *, runner: Runner) -> tuple[str, ...]:
-    """Names that `named` gave for processes that are gone."""
-    names = runner.capture(engine.command("images", "--format={{.Repository}}:{{.Tag}}")).split()
-    ours = (name for name in names if name.startswith(f"{BASES}:"))
-    return tuple(
-        name for name in ours if is_alive(name.partition(".")[2].replace(".", ":")) is False
-    )
-
-
-def forget(names: Iterable[str], *, engine: ContainerEngine, runner: Runner) -> None:
-    """Take names from images."""
-    for name in names:
-        runner.run(engine.command("rmi", "--no-prune", name), check=False)
+        untag(engine, name, runner=runner)
 
 
 @contextmanager
@@ -187,8 +171,7 @@ def _context(
 ) -> Iterator[Path]:
     """A folder with everything the Dockerfile reads."""
     checkout = ingredients.checkout
-    with tempfile.TemporaryDirectory(prefix="rocwheel-image-") as name:
-        context = Path(name)
+    with scratch(ingredients.scratch, "context") as context:
         for file in (DOCKERFILE, SCRIPT):
             shutil.copy(checkout / "docker" / file, context / file)
         shutil.copy(checkout / "build" / "requirements.lock", context / "requirements.lock")

@@ -6,7 +6,7 @@ import json
 import re
 import tarfile
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import IO, Any, Final
@@ -201,8 +201,19 @@ def _not_pulled(reference: str, said: str) -> HostError:
     return HostError(f"{reference}: cannot be pulled: {last}", hint=hint)
 
 
-def superseded(engine: ContainerEngine, *, runner: Runner) -> tuple[Found, ...]:
-    """Builder images of ours that a newer one of the same recipe, base and ROCm replaces."""
+def _is_own(name: str, item: Found) -> bool:
+    """Whether a name is the one that an image of ours was given for its inputs."""
+    return name.endswith(item.labels[INPUTS][:16])
+
+
+def superseded(
+    engine: ContainerEngine, *, runner: Runner, passing: Collection[str] = ()
+) -> tuple[Found, ...]:
+    """Builder images of ours that a newer one of the same recipe, base and ROCm replaces.
+
+    None that has a name which is not from its inputs: somebody gave it, or makes something on that
+    image now. Names that go away are `passing`.
+    """
     listed = runner.capture(
         engine.command("images", "--quiet", "--no-trunc", f"--filter=label={BUILDER}")
     ).split()
@@ -220,4 +231,6 @@ def superseded(engine: ContainerEngine, *, runner: Runner) -> tuple[Found, ...]:
             older += [known] if known else []
         else:
             older.append(item)
-    return tuple(older)
+    return tuple(
+        item for item in older if all(_is_own(name, item) for name in {*item.names} - {*passing})
+    )

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from rocwheel.console import columns, count, duration
-from rocwheel.container.leftovers import is_alive
+from rocwheel.container.owner import is_alive
 from rocwheel.errors import HostError, InterruptError, StoreError
 from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order
 from rocwheel.pipeline import standing

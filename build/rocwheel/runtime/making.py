@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Final
 
 from rocwheel import files
 from rocwheel.console import Console
-from rocwheel.container import ContainerEngine, EngineKind
+from rocwheel.container import ContainerEngine, EngineKind, scratch
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.image.building import OCI, explained, named
@@ -231,9 +230,15 @@ def _build(
 
 
 def build(
-    plan: ImagePlan, *, engine: ContainerEngine, runner: HostRunner, console: Console, network: str
+    plan: ImagePlan,
+    *,
+    engine: ContainerEngine,
+    runner: HostRunner,
+    console: Console,
+    network: str,
+    place: Path,
 ) -> MadeImage:
-    """Make the image, unless the engine has it.
+    """Make the image, unless the engine has it; its context below `place`.
 
     Raises HostError for what an engine says of a build that failed. Nothing is tagged unless all
     of it succeeded.
@@ -244,7 +249,7 @@ def build(
     has_rocm = inspect(plan.rocm_image, engine=engine, runner=runner)
     with (
         console.step(f"Image {plan.subject.reference}", key="image"),
-        _context(plan, with_rocm=has_rocm is None, runner=runner) as context,
+        _context(plan, place, with_rocm=has_rocm is None, runner=runner) as context,
         named(plan.base, engine=engine, runner=runner) as base,
     ):
         first, second = commands(plan, context, base=base, engine=engine, network=network)
@@ -261,10 +266,11 @@ def build(
 
 
 @contextmanager
-def _context(plan: ImagePlan, *, with_rocm: bool, runner: HostRunner) -> Iterator[Path]:
+def _context(
+    plan: ImagePlan, place: Path, *, with_rocm: bool, runner: HostRunner
+) -> Iterator[Path]:
     """A folder with everything the Dockerfile reads."""
-    with tempfile.TemporaryDirectory(prefix="rocwheel-runtime-") as name:
-        context = Path(name)
+    with scratch(place, "context") as context:
         for file in (DOCKERFILE, SCRIPT):
             shutil.copy(plan.docker / file, context / file)
         (context / "python").mkdir()

@@ -19,7 +19,6 @@ from support.engines import BASE
 from rocwheel import container
 from rocwheel.container import EngineKind, Limits, Mount, Spec, User
 from rocwheel.errors import CommandError, HostError
-from rocwheel.image import building, inspect
 from rocwheel.process import Command, GuestPath, HostRunner, base_env
 
 pytestmark = [
@@ -274,73 +273,6 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def test_leftovers_of_a_power_cut_are_found_and_only_they(spec, asked, host, engine):
-    dead = replace(spec, owner="1:1:of-another-boot", folder=spec.folder)
-    dead.folder.mkdir()
-    for name, text in dead.files.items():
-        (dead.folder / name).write_text(text)
-    argv = [word for word in dead.start.argv[2:] if word != "--rm"]
-    engine("create", *(word for word in argv if not word.startswith("--pull")))
-    stranger = f"stranger-{spec.run}"
-    engine("create", "--name", stranger, BASE, "true")
-    try:
-        with container.running(
-            replace(spec, run=f"{spec.run}-b", folder=spec.folder.parent / "b"), runner=host
-        ) as alive:
-            found = container.leftovers(asked, runner=host)
-            assert [item.name for item in found] == [dead.name]
-            container.remove(asked, found, runner=host)
-            assert sorted(engine.containers()) == sorted([stranger, alive.spec.name])
-            assert container.leftovers(asked, runner=host) == ()
-    finally:
-        engine.remove(stranger)
-
-
-KILLED_BUILD = """
-import os, signal, sys
-from rocwheel import container
-from rocwheel.image import building, inspect
-from rocwheel.process import HostRunner, base_env
-runner = HostRunner(base_env(os.environ))
-engine = container.ask(container.EngineKind(sys.argv[1]), environ=os.environ, runner=runner)
-base = inspect(sys.argv[2], engine=engine, runner=runner)
-with building.named(base, engine=engine, runner=runner) as name:
-    print(name, flush=True)
-    os.kill(os.getpid(), signal.SIGKILL)
-"""
-
-
-def test_a_name_that_a_killed_build_gave_its_base_is_pruned_and_no_other(
-    asked, host, engine, tmp_path
-):
-    env = {**os.environ, **engine.env, "XDG_CACHE_HOME": str(tmp_path)}
-    path = {"PYTHONPATH": str(ROOT / "build")}
-    dead = subprocess.run(
-        [sys.executable, "-c", KILLED_BUILD, engine.kind, BASE],
-        env={**env, **path}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert dead.returncode == -signal.SIGKILL, dead.stderr
-    left = dead.stdout.strip()
-    base = inspect(BASE, engine=asked, runner=host)
-
-    def names() -> list[str]:
-        return engine("images", "--format", "{{.Repository}}:{{.Tag}}").split()
-
-    with building.named(base, engine=asked, runner=host) as used:
-        assert {left, used} <= {*names()}
-        prune = [sys.executable, str(ROOT / "build" / "ci_build"), "--json", "image", "prune"]
-        done = subprocess.run(
-            [*prune, f"--engine={engine.kind}"], env=env, capture_output=True, text=True, check=True
-        )
-        removed = json.loads(done.stdout)["removed"]
-        assert left in removed
-        assert used not in removed
-        assert left not in names()
-        assert used in names()
-    assert used not in names()
-    assert inspect(BASE, engine=asked, runner=host).identity == base.identity
-
-
 def test_a_kept_container_serves_the_next_turn_and_ends_when_it_was_idle(spec, asked, host, engine):
     """What was started in it goes on; the clock is turned, not waited for."""
     first, second = spec.kept(30), spec.kept(60)
@@ -348,7 +280,7 @@ def test_a_kept_container_serves_the_next_turn_and_ends_when_it_was_idle(spec, a
         with container.kept(first, runner=host) as one:
             one.run(sh("nohup sleep 900 > /tmp/out 2>&1 & echo $! > /tmp/server"))
         assert engine.containers().count(first.name) == 1
-        assert container.leftovers(asked, runner=host) == ()
+        assert container.leftovers(asked, cache=spec.folder.parent, runner=host) == ()
         with container.kept(second, runner=host) as two:
             assert two.capture(sh('kill -0 "$(cat /tmp/server)" && echo there')) == "there\n"
         assert (second.folder / "alive").read_text() == "60\n"

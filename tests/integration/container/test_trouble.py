@@ -126,8 +126,8 @@ def test_an_engine_that_dies_is_one_error_and_its_next_start_leaves_nothing(root
     with engines.docker(home, run=run) as engine:
         until(lambda: not seen(mark))
         ours, runner = asked(engine)
-        left = container.leftovers(ours, runner=runner)
-        container.remove(ours, left, runner=runner)
+        left = container.leftovers(ours, cache=tmp_path, runner=runner)
+        container.remove(ours, left, cache=tmp_path, runner=runner)
         assert not engine.containers()
     subprocess.run(["umount", "--lazy", home], check=False, capture_output=True)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from support.night import World
 
-from rocwheel.container.leftovers import owner
+from rocwheel.container.owner import owner
 from rocwheel.ledger.nights import Begun, Nights
 from rocwheel.model import timestamp
 from rocwheel.pipeline import standing

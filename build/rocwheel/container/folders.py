@@ -1,0 +1,109 @@
+"""Folders that containers and images are made from: each goes with the process that made it.
+
+They lie beside each other in the cache, which several users' processes and machines may share.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from rocwheel import files
+from rocwheel.container.owner import is_alive, owner
+from rocwheel.errors import HostError
+
+PLACE: Final = "containers"  # in the cache
+LOCK: Final = "kept.lock"  # held by who begins to use a folder that nobody claims, or removes it
+CLAIM: Final = ".owner"
+DAY: Final = 86400.0
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[Path]:
+    """A folder of this process, gone when the block ends; what dead ones left beside it goes, too.
+
+    A link beside it names the process: it is there before the folder and goes after it, so who is
+    killed at any moment leaves nothing without a name. Raises HostError.
+    """
+    claim = _claim(folder)
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        clear(folder.parent)
+        claim.symlink_to(owner())
+    except OSError as exc:
+        raise _refused(folder, exc) from exc
+    try:
+        try:
+            folder.mkdir(mode=0o755, exist_ok=True)
+        except OSError as exc:
+            raise _refused(folder, exc) from exc
+        yield folder
+    finally:
+        with suppress(OSError):  # the next one tries again
+            _remove(folder)
+
+
+def scratch(place: Path, what: str) -> AbstractContextManager[Path]:
+    """A new folder of this process for what something is made from. Raises as `claimed`."""
+    return claimed(place / f"{what}-{secrets.token_hex(6)}")
+
+
+def abandoned(place: Path) -> tuple[Path, ...]:
+    """Folders that nobody uses any more: whose process is gone, or that none claims.
+
+    The latter are those of kept containers, and what a dry run's lines made: a day after the last
+    use, or after the end of a kept one's time.
+    """
+    try:
+        entries = files.entries(place)
+    except OSError:  # of another user: nothing there is ours
+        return ()
+    names = {item.name.removesuffix(CLAIM) for item in entries if item.name.endswith(CLAIM)}
+    names |= {item.name for item in entries if item.is_dir()}
+    return tuple(folder for folder in (place / name for name in sorted(names)) if _idle(folder))
+
+
+def clear(place: Path) -> None:
+    """Remove what `abandoned` finds, and nothing that is used again meanwhile."""
+    for folder in abandoned(place):
+        with suppress(OSError):
+            lock = files.try_locked(place / LOCK)
+            if lock is None:
+                return
+            with lock:
+                if _idle(folder):
+                    _remove(folder)
+
+
+def _claim(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}{CLAIM}")
+
+
+def _idle(folder: Path) -> bool:
+    claim = _claim(folder)
+    try:
+        return is_alive(str(claim.readlink())) is False
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    alive = folder / "alive"
+    used = files.status(alive) or files.status(folder)
+    minutes = 0
+    with suppress(OSError, ValueError):
+        minutes = int(alive.read_text(encoding="ascii"))
+    return used is not None and time.time() - used.st_mtime > minutes * 60 + DAY
+
+
+def _remove(folder: Path) -> None:
+    files.remove(folder)
+    _claim(folder).unlink(missing_ok=True)
+
+
+def _refused(folder: Path, exc: OSError) -> HostError:
+    where = exc.filename or folder
+    return HostError(f"{where}: {exc.strerror}", hint="choose another --cache-dir")

@@ -1,0 +1,62 @@
+"""Which process something belongs to, written so that others can tell whether it still runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from rocwheel import files
+
+FIELDS: Final = 5
+
+
+def owner(pid: int | None = None) -> str:
+    """This process, told from every other of any time: id, start, boot, id namespace, machine."""
+    pid = os.getpid() if pid is None else pid
+    stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
+    started = stat.rpartition(")")[2].split()[19]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{pid}:{started}:{boot}:{Path('/proc/self/ns/pid').stat().st_ino}:{_machine()}"
+
+
+def _machine() -> str:
+    """This machine, the same after it was started anew; its name alone is not always its own."""
+    try:
+        identity = Path("/etc/machine-id").read_bytes()  # machine-id(5); containers have none
+    except OSError:
+        identity = b""
+    return files.sha256(os.uname().nodename.encode() + b"\0" + identity)[:12]
+
+
+def is_alive(mark: str) -> bool | None:
+    """Whether the process that `owner` described still runs.
+
+    None for one that cannot be seen from here: a job container that shares this machine's engine
+    counts its processes by itself, another machine may share a folder or lend its engine, and other
+    users' processes may be hidden (proc(5), `hidepid`).
+    """
+    fields = mark.split(":")
+    if len(fields) != FIELDS or not fields[0].isdigit():
+        return None
+    pid, _, boot, space, machine = fields
+    _, _, boot_here, space_here, here = owner().split(":")
+    if boot != boot_here:  # no process outlives its machine's boot
+        return False if machine == here else None
+    if space != space_here:
+        return None
+    try:
+        return owner(int(pid)) == mark
+    except OSError:
+        return None if _exists(int(pid)) else False
+
+
+def _exists(pid: int) -> bool:
+    """Whether there is such a process, also where /proc does not show it."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
