@@ -114,6 +114,16 @@ def test_every_state_is_explained_to_who_sees_it_for_the_first_time():
         assert gate_page.MEANINGS[state] in text
 
 
+def test_a_shard_that_passed_does_not_say_that_enough_tests_ran():
+    """What a suite must run is asked of its shards together."""
+    passed = Fault(state=State.PASS, message="")
+    whole = gate_page.render(rich(), passed, {}).decode()
+    shard = gate_page.render(replace(rich(), shard="2/4"), passed, {}).decode()
+    assert "enough tests ran" in whole
+    assert "enough tests ran" not in shard
+    assert "asked of all shards" in shard
+
+
 def test_of_many_failures_the_first_are_shown_with_their_reasons_and_the_rest_counted():
     bad = next(test for test in rich().tests if "test_bad" in test.test)
     many = replace(rich(), tests=tuple(replace(bad, test=f"a.py::t{n}") for n in range(500)))

@@ -377,6 +377,7 @@ def _plan_run(
         backend=facts.backend,
         modules=str(environment.python.parents[1]) if with_jax else "",
         alone=tests.alone,
+        process_memory=devices.host_memory(len(setup.lanes)),
         hidden=lambda file: _hidden(file, tests.root, estimates),
         estimates=estimates or Estimates(sizes=tests.sizes),
     )

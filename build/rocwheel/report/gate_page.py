@@ -36,6 +36,7 @@ MEANINGS: Final = {
     State.INFRA: "the machine is not well; this says nothing about the wheels",
     State.NOT_RUN: "the run was cut short, or a shard is missing",
 }
+SHARD_PASSED: Final = "none of its tests went wrong; how many must run is asked of all shards"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,13 @@ def colour(state: State) -> str:
     return "warn" if state in look else "bad"
 
 
+def meaning(results: Results, found: Fault) -> str:
+    """What a state says, to somebody who sees it for the first time."""
+    if found.state is State.PASS and results.shard:
+        return SHARD_PASSED
+    return MEANINGS[found.state]
+
+
 def render(
     results: Results, found: Fault, libraries: Mapping[str, str], last: LastRun | None = None
 ) -> bytes:
@@ -119,7 +127,7 @@ def render(
         to_do=TO_DO[found.state],
         against=trail.summary(results, last) if results.tests else "",
         mended=trail.mended(results, last),
-        meaning=MEANINGS[found.state],
+        meaning=meaning(results, found),
         elsewhere=elsewhere(results),
         number=len(results.failures),
         failures=[trails.of(test) for test in results.failures[:SHOWN]],

@@ -449,6 +449,65 @@ def test_a_file_that_must_be_alone_has_a_process_of_its_own(root):
     assert process["test_b.py::test_x"] not in others
 
 
+class Looker(Watcher):
+    """Lets a test wait until the engine has looked at its process, which it does each second.
+
+    A suite asks for that by a file `waits`, and waits for a file `seen`.
+    """
+
+    TURNS = 3
+
+    def __init__(self, root):
+        self._root, self._turns, self._leapt = root, 0, 0.0
+
+    def clock(self):
+        return time.monotonic() + self._leapt
+
+    def progress(self, snapshot):
+        del snapshot
+        waits = self._root / "waits"
+        if not waits.exists():
+            return
+        self._turns += 1
+        self._leapt += 2 * loop.TRIM_SECONDS
+        if self._turns > self.TURNS:
+            waits.unlink()
+            self._turns = 0
+            (self._root / "seen").touch()
+
+
+# a test that lasts until the engine has looked at its process
+LOOKED_AT = """
+    import pathlib, pytest, time
+    root = pathlib.Path(__file__).parent
+    def test_x():
+        (root / "waits").touch()
+        while not (root / "seen").exists(): time.sleep(0.01)
+        (root / "seen").unlink()
+    @pytest.mark.parametrize("number", range(9))
+    def test_y(number): pass  # the first are sent with it
+"""
+
+
+@pytest.mark.parametrize("limit", [1, 1 << 50])
+def test_a_process_that_holds_too_much_memory_is_sent_no_other_test(root, limit):
+    """Not of its file, nor of another: what a process compiled it keeps, and suites are long."""
+    looker = Looker(root)
+    run = gate.run(
+        root, {"test_a.py": LOOKED_AT, "test_b.py": LOOKED_AT}, watcher=looker,
+        world=gate.machine(clock=looker.clock), process_memory=limit,
+    )  # fmt: skip
+    assert run.verdict.state is State.PASS, run.verdict
+    process = {t.test: t.attempts[0].process for t in run.results.tests}
+    first = {process[f"test_{name}.py::test_x"] for name in "ab"}
+    assert len(first) == (2 if limit == 1 else 1)
+    same = process["test_a.py::test_x"] == process["test_a.py::test_y[8]"]
+    assert same is (limit > 1)
+    said = ["too much memory" in item.ended for item in run.results.processes]
+    assert any(said) is (limit == 1)
+    assert not said[-1], "the last had nothing left to do"
+
+
 def test_modules_that_the_installed_package_lacks_come_from_a_folder_asked_last(root):
     installed = root.parent / "installed/package"
     extra = root.parent / "modules/package"

@@ -14,6 +14,7 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from rocwheel import files
@@ -24,7 +25,6 @@ from rocwheel.process import Command
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Callable, Collection, Iterator, Mapping
-    from pathlib import Path
     from typing import IO
 
     from rocwheel.gate.engine.protocol import Event
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 WORKER: Final = "gate/engine/worker/__main__.py"
 SUPERVISOR: Final = "gate/engine/supervisor.py"
 DUMP_SIGNAL: Final = 62  # as in the worker
+PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 OUTPUT_HEAD, OUTPUT_TAIL = 16 << 10, 48 << 10  # bytes kept of what one test printed
 LOG_LIMIT: Final = 64 << 20  # bytes a process's log may take on disk
 LOG_HEAD, LOG_TAIL = 1 << 20, 8 << 20  # kept of a longer one
@@ -254,6 +255,13 @@ class Child:
         self._log.trim()
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGCONT)
+
+    def memory(self) -> int:
+        """Return how many bytes of memory the worker holds, proc(5); 0 where nobody says."""
+        try:
+            return int(Path(f"/proc/{self._worker}/statm").read_bytes().split()[1]) * PAGE
+        except (OSError, IndexError):  # it has not started, or has ended
+            return 0
 
     def close(self) -> None:
         if self._lifeline is not None:

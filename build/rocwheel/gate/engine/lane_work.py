@@ -72,6 +72,7 @@ class LaneWork:
     stacks: str = ""  # what it has written of them by now
     grew: float = 0.0  # when that became more
     broken: bool = False  # because it broke the protocol
+    full: bool = False  # it holds more memory than a process may that goes on
 
     def new_process(self, child: Child, number: int, now: float) -> None:
         """Begin again with a new process."""
@@ -81,8 +82,13 @@ class LaneWork:
         self.sent, self.ran, self.streak = deque(), Counter(), []
         self.batch = self.offset = self.late = 0
         self.began, self.last, self.before = now, "", ""
-        self.was, self.cause, self.broken = LaneMode.FREE, "", False
+        self.was, self.cause, self.broken, self.full = LaneMode.FREE, "", False, False
         self.mode, self.since = LaneMode.STARTING, now
+
+    @property
+    def spent(self) -> bool:
+        """Whether another process is to begin what comes next; each runs one test at least."""
+        return self.full and bool(self.ran) and self.rerun is None
 
     @property
     def busy(self) -> bool:

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 TICK: Final = 0.05  # seconds between looks at deadlines
 DUMP_SECONDS: Final = 5.0  # for a stuck process to write its stacks, or not to
 DUMPED_SECONDS: Final = 0.5  # without another word: it has written them
-END_SECONDS: Final = 60.0  # for a worker to tear down and exit
+END_SECONDS: Final = 300.0  # for a worker to tear down and exit: compiled code by the gigabyte
 START_SECONDS: Final = 120.0  # for an interpreter with pytest to come up
 START_ATTEMPTS: Final = 2
-TRIM_SECONDS: Final = 1.0  # between looks at the size of logs
+TRIM_SECONDS: Final = 1.0  # between looks at the size of logs and processes
 
 
 class Engine:
@@ -92,9 +92,7 @@ class Engine:
             self._look(work)
         if now - self._trimmed > TRIM_SECONDS:
             self._trimmed = now
-            for work in self._works:
-                if work.child:
-                    work.child.tend()
+            self._tend()
         if self._findings.seconds > self._plan.deadline:
             self._close_down(f"the deadline of {self._plan.deadline:g} s passed")
         now = self._system.clock()  # a lane may have begun something since the last reading
@@ -106,6 +104,14 @@ class Engine:
                 lanes=tuple((work.lane.name, work.doing, work.waited(now)) for work in self._works),
             )
         )
+
+    def _tend(self) -> None:
+        """Look at what processes write and hold."""
+        for work in self._works:
+            if work.child:
+                work.child.tend()
+                if work.mode is not LaneMode.ENDING:  # what it ends for is still to be told
+                    work.full = 0 < self._plan.process_memory < work.child.memory()
 
     def _over(self) -> bool:
         if self._stop:
@@ -364,7 +370,8 @@ class Engine:
         killed = work.mode in (LaneMode.DUMPING, LaneMode.KILLING)
         mode = work.was if killed else work.mode
         self._blame(work, mode, status, killed=killed)
-        self._close(work, f"killed: {work.cause}" if killed else describe(status))
+        full = ", replaced: it held too much memory" if work.spent and work.step else ""
+        self._close(work, f"killed: {work.cause}" if killed else f"{describe(status)}{full}")
         self._enter(work, LaneMode.FREE)
         work.suspect = work.suspect or killed or status < 0
 

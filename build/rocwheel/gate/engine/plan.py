@@ -47,6 +47,7 @@ class RunPlan:
     backend: str = ""  # that JAX must have used, where a worker used JAX
     modules: str = ""  # folder that watched modules must have come from
     alone: frozenset[str] = frozenset()  # files that need a process of their own
+    process_memory: int = 0  # bytes; a process that holds more is sent no other test; 0 for any
     hidden: Callable[[str], tuple[str, ...]] = lambda _file: ()  # tests of a file, unimported
     estimates: Estimates = field(default_factory=Estimates)
     wanted: Callable[[str], bool] = lambda _test: True  # whether a test is looked at at all

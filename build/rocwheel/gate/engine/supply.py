@@ -43,7 +43,7 @@ class Supply:
     def ahead(self, work: LaneWork) -> list[Step]:
         """Take the tests to send a running worker before it asks, of the file it is at."""
         scheduler, lane = self.scheduler, work.lane.name
-        if work.rerun or work.step or not scheduler.more(lane):
+        if work.rerun or work.step or work.full or not scheduler.more(lane):
             return []
         most = AHEAD_TESTS if scheduler.knows(lane) else AHEAD_UNKNOWN
         seconds = sum(scheduler.estimate(item.file, item.test or "") for item in work.sent)
@@ -75,6 +75,8 @@ class Supply:
         step = work.step
         if step is None:
             return not (work.rerun or self._outcomes.waiting or self.scheduler.empty)
+        if work.spent:
+            return False
         # some files must be alone in their process
         alone, seen = self._plan.alone, work.process.collected
         if step.file in seen or not seen or work.rerun:
