@@ -13,7 +13,10 @@ from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 from rocwheel.host import cgroup
 
-HOST_MEMORY: Final = 6 << 30  # bytes of the host for a process
+HOST_MEMORY: Final = 6 << 30  # bytes of the host for a process that shares a GPU
+# A process that has loaded ROCm and JAX holds some GiB before its first test; other gates may have
+# the other GPUs of the machine.
+MOST_MEMORY: Final = 32 << 30
 MOST_JOBS: Final = 16  # processes on one GPU
 
 
@@ -90,7 +93,7 @@ def host_memory(lanes: int) -> int:
 
     JAX keeps what it compiled: on the CPU some hundred tests of gradients leave 3.6 GB.
     """
-    return min(HOST_MEMORY, cgroup.memory() // lanes // 2)
+    return min(MOST_MEMORY, cgroup.memory() // lanes // 2)
 
 
 def lanes(
