@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from support import engines
+
+from rocwheel import container
+from rocwheel.container import EngineKind
+from rocwheel.process import HostRunner, base_env
 
 
 @pytest.fixture(scope="session", params=["docker", "podman"])
@@ -15,3 +21,13 @@ def engine(request):
     else:
         with engines.docker() as running:
             yield engines.with_image(running)
+
+
+@pytest.fixture
+def host(engine):
+    return HostRunner({**base_env(os.environ), **engine.env})
+
+
+@pytest.fixture
+def asked(engine, host):
+    return container.ask(EngineKind(engine.kind), environ={**os.environ, **engine.env}, runner=host)

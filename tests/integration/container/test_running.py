@@ -17,9 +17,9 @@ import pytest
 from support.engines import BASE
 
 from rocwheel import container
-from rocwheel.container import EngineKind, Limits, Mount, Spec, User
+from rocwheel.container import Limits, Mount, Spec, User
 from rocwheel.errors import CommandError, HostError
-from rocwheel.process import Command, GuestPath, HostRunner, base_env
+from rocwheel.process import Command, GuestPath
 
 pytestmark = [
     pytest.mark.needs("dockerd", "podman", "mmdebstrap"),
@@ -28,16 +28,6 @@ pytestmark = [
 
 ROOT = Path(__file__).parents[3]
 ORDINARY = User(uid=1234, gid=1234, groups=(1234, 2345), name="somebody")
-
-
-@pytest.fixture
-def host(engine):
-    return HostRunner({**base_env(os.environ), **engine.env})
-
-
-@pytest.fixture
-def asked(engine, host):
-    return container.ask(EngineKind(engine.kind), environ={**os.environ, **engine.env}, runner=host)
 
 
 @pytest.fixture
