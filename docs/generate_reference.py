@@ -102,7 +102,7 @@ def render() -> str:
         lines += [f"{'#' * min(len(path) + 1, 4)} `{' '.join(path)}`", ""]
         text = (command.help or "").replace("\b", "").strip()
         lines += [line.strip() for line in text.splitlines()] + [""]
-        if isinstance(command, click.Group):
+        if isinstance(command, click.Group) and not command.invoke_without_command:
             continue
         lines += ["| option | meaning | environment |", "| --- | --- | --- |"]
         lines += [*option_rows(command, ctx), ""]

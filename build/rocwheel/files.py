@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -103,6 +104,21 @@ def sha256(source: Path | bytes | Iterable[bytes]) -> str:
         for block in source:
             digest.update(block)
     return digest.hexdigest()
+
+
+def read(path: Path, *, most: int) -> bytes:
+    """The bytes of a regular file of at most `most` bytes.
+
+    Raises OSError; also for anything that is none, which could be read without end or not at all.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(errno.EFBIG, f"is larger than {most >> 20} MiB", str(path))
+    return data
 
 
 def write(path: Path, data: bytes, *, mode: int | None = None) -> None:

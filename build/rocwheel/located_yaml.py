@@ -12,14 +12,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import yaml
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 
+from rocwheel import files
 from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, is_commit, is_sha256, suggest
+
+MOST: Final = 16 << 20  # bytes of a file that people write
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,12 +185,12 @@ def parse(text: str, *, name: str) -> Field:
     return Field(node=node, key="")
 
 
-def load(path: Path) -> Field:
-    """Read a YAML file. Raises ConfigError when it is missing, unreadable or not YAML."""
+def load(path: Path, *, name: str = "") -> Field:
+    """Read a YAML file, called `name`. Raises ConfigError when it cannot be read or is not YAML."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = files.read(path, most=MOST).decode("utf-8")
     except OSError as exc:
         raise ConfigError(f"{path}: {exc.strerror}", hint="check the path") from exc
     except UnicodeDecodeError as exc:
         raise ConfigError(f"{path}: {exc}", hint="check the path") from exc
-    return parse(text, name=str(path))
+    return parse(text, name=name or str(path))

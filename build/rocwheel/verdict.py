@@ -82,7 +82,7 @@ class Counts(Value, frozen=True, kw_only=True):
 class Demand(Value, frozen=True, kw_only=True):
     """What a suite demands of its results."""
 
-    must_run: Count  # tests that passed
+    must_run: Count  # tests that passed, at once or when tried again
     may_skip: Count = 0
     may_xfail: Count = 0
     may_deselect: Count = 0  # left out by a marker expression or a conftest
@@ -96,9 +96,9 @@ class Demand(Value, frozen=True, kw_only=True):
         """Say where the counts of a whole suite, or of a shard, fall short of it."""
         if counts.collected == 0:
             yield State.NOTHING_RAN, "no test was collected"
-        elif counts.passed < self.must_run:
+        elif counts.passed + counts.flaky < self.must_run:
             message = (
-                f"tests that passed: {counts.passed}, must: {self.must_run}; "
+                f"tests that passed: {counts.passed + counts.flaky}, must: {self.must_run}; "
                 f"skipped: {counts.skipped}, expected to fail: {counts.xfailed}"
             )
             yield State.TOO_FEW_RAN, message

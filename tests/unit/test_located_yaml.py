@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import date
 
 import pytest
@@ -140,3 +141,10 @@ def test_a_key_that_is_no_text_is_located(text):
     error = failure(lambda: read(parse(text, name="f.yaml")))
     assert str(error).startswith("f.yaml:")
     assert "a key is not text" in str(error)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_regular_file_is_refused_and_never_read(tmp_path, make):
+    make(tmp_path / "odd.yaml")
+    with pytest.raises(ConfigError, match=r"odd\.yaml: is no regular file"):
+        load(tmp_path / "odd.yaml")

@@ -503,6 +503,8 @@ def finish(
         key, verdict = storing.put(place, verdict, reports, output / storing.LOGS)
         app.console.info(f"stored {place.store.locate(key)}")
     unwritten = _write(output, {}, verdict) or unwritten
+    for reason in verdict.ran.unofficial if verdict else ():
+        app.console.info(f"no promotion takes this verdict: {reason}")
     if whole and results.tests:
         ended = app.now().strftime("%Y-%m-%d %H:%M")
         run = LastRun.of(results, found.state, ended=ended)

@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from rocwheel import files
 from rocwheel.console import Console
@@ -92,7 +93,7 @@ class PreparedEnvironment:
 
         Its inode and times tell (`ctime` cannot be set back). Nobody uses the environment again.
         """
-        now = _states(self._folder)
+        now = states(self._folder)
         for name in sorted({*now, *self._states}):
             if now.get(name) != self._states.get(name):
                 files.remove(self._folder / MARK)
@@ -108,6 +109,7 @@ def prepared(
 
     Raises InfraError, WrongWheelsError.
     """
+    _check(asked.wheels)
     key = asked.key
     folder, locks = (host.cache / FOLDER).resolve(), host.cache / LOCKS
     folder.mkdir(parents=True, exist_ok=True)
@@ -122,6 +124,26 @@ def prepared(
             os.utime(lease.descriptor)
         console.info(f"   {found[1].how}")
         yield found[1]
+
+
+def _check(wheels: WheelsUnderTest) -> None:
+    """Raise InfraError for a wheel of this machine that is not what its set names.
+
+    pip would, but installs nothing where an environment is kept.
+    """
+    for wheel in wheels.wheels:
+        if not wheel.url.startswith("file:"):
+            continue
+        path = Path(unquote(urlsplit(wheel.url).path))
+        try:
+            there = files.sha256(path)
+        except OSError as exc:
+            raise InfraError(f"{path}: {exc.strerror}", hint="get the wheel set again") from exc
+        if there != wheel.sha256:
+            raise InfraError(
+                f"{path}: its SHA-256 is {there}, its set says {wheel.sha256}",
+                hint="get the wheel set again",
+            )
 
 
 def _alone(path: Path, host: Host, console: Console, *, left: Callable[[], float]) -> files.Lock:
@@ -158,7 +180,7 @@ def _find(
             made = _Made.from_bytes((kept / MARK).read_bytes(), name=MARK)
         except (OSError, ConfigError):
             continue
-        states = _states(kept)
+        seen = states(kept)
         problem = difference(made.files, _digests(kept)) or environment.outdated(
             asked.plan(kept), runner=host.runner, log=log, left=left
         )
@@ -169,7 +191,7 @@ def _find(
             f"kept, as it was made {made.made}: {len(made.files):,} files and what pip would "
             f"install verified in {host.clock() - started:.1f} s"
         )
-        return kept, _prepared(asked.plan(kept), made, how, kept, states)
+        return kept, _prepared(asked.plan(kept), made, how, kept, seen)
     return None
 
 
@@ -199,13 +221,13 @@ def _make(
             packages=fresh.packages,
             files=_digests(target),
         )
-        states = _states(target)
+        seen = states(target)
         files.write(target / MARK, made.to_bytes())
     except BaseException:
         files.remove(target)
         raise
     how = f"made in {made.milliseconds / 1000:.1f} s: {len(fresh.packages)} packages"
-    return target, _prepared(planned, made, how, target, states)
+    return target, _prepared(planned, made, how, target, seen)
 
 
 def _prepared(
@@ -263,7 +285,7 @@ def _content(entry: os.DirEntry[str]) -> str:
     return files.sha256(Path(entry.path))
 
 
-def _states(folder: Path) -> dict[str, tuple[int, ...]]:
+def states(folder: Path) -> dict[str, tuple[int, ...]]:
     """Every file of a folder by what changes when somebody writes to it."""
     start = len(str(folder)) + 1
     found: dict[str, tuple[int, ...]] = {}

@@ -10,7 +10,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -167,8 +167,10 @@ def _results(
     with console.step(
         f"{count(len(tests.files), 'file')} on {count(len(setup.lanes), 'lane')}", key="run"
     ):
+        before = environment_cache.states(tests.root)
         results = _run(plan, request, host, watcher, setup)
-    return _with_change(results, prepared.changed() if prepared else "")
+    results = _with_change(results, "the tests", _rewritten(tests.root, before))
+    return _with_change(results, "the environment", prepared.changed() if prepared else "")
 
 
 # --- before the tests ----------------------------------------------------------------------------
@@ -275,11 +277,20 @@ def _ingredients(
     )
 
 
-def _with_change(results: Results, changed: str) -> Results:
-    """Add a fault where a file of the environment was changed, by whomever."""
+def _rewritten(root: Path, before: Mapping[str, tuple[int, ...]]) -> str:
+    """The first file of the tests that is not what it was: what ran is not what was named.
+
+    What tests write beside them is none of these.
+    """
+    now = environment_cache.states(root)
+    return next((name for name, state in sorted(before.items()) if now.get(name) != state), "")
+
+
+def _with_change(results: Results, what: str, changed: str) -> Results:
+    """Add a fault where a file was changed, by whomever."""
     if not changed:
         return results
-    message = f"a file of the environment changed while tests ran: {changed}"
+    message = f"a file of {what} changed while tests ran: {changed}"
     return replace(results, faults=(*results.faults, Fault(state=State.INFRA, message=message)))
 
 

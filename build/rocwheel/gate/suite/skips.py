@@ -57,8 +57,9 @@ class Skip:
     @cached_property
     def _expression(self) -> re.Pattern[str]:
         base, bracket, parameters = self.pattern.partition("[")
-        text = "::".join(_part(part, "[^:]*") for part in base.split("::"))
-        text += _part(bracket + parameters, ".*") if bracket else r"(?:\[.*)?"
+        parts = enumerate(base.split("::"))
+        text = "::".join(_part(part, "[^:]*", f"part{number}") for number, part in parts)
+        text += _part(bracket + parameters, ".*", "rest") if bracket else r"(?:\[.*)?"
         return re.compile(text, re.DOTALL)
 
     def identity(self) -> list[str]:
@@ -93,11 +94,7 @@ def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
     entries = [
         entry
         for path in sorted((ci / FOLDER).glob("*.yaml"))
-        for entry in _read(
-            located_yaml.parse(
-                path.read_text(encoding="utf-8"), name=str(path.relative_to(ci.parent))
-            )
-        )
+        for entry in _read(located_yaml.load(path, name=str(path.relative_to(ci.parent))))
     ]
     for entry in entries:
         if entry.expires < today:
@@ -191,5 +188,13 @@ def _pattern(entry: Field) -> str:
     return text
 
 
-def _part(text: str, wildcard: str) -> str:
-    return wildcard.join(re.escape(piece) for piece in text.split("*"))
+def _part(text: str, wildcard: str, name: str) -> str:
+    """The expression of one part. Nothing is tried again for another place of an earlier piece.
+
+    The first place where a piece fits is as good as any: many `*` take no longer than a few.
+    """
+    first, *rest = (re.escape(piece) for piece in text.split("*"))
+    if not rest:
+        return first
+    once = (f"(?=(?P<{name}_{n}>{wildcard}?{it}))(?P={name}_{n})" for n, it in enumerate(rest[:-1]))
+    return f"{first}{''.join(once)}{wildcard}{rest[-1]}"

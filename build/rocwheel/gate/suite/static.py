@@ -26,6 +26,9 @@ CONFIGURES: Final = re.compile(
     rb"^[ \t]*(?:\w+\.)*(?:request_cpu_devices|set_host_platform_device_count)\(", re.MULTILINE
 )
 RECORDED: Final = "ci/jax_tests.json"
+MOST: Final = 16 << 20  # bytes of a test file
+# What Python raises for text that is no program, or one that is nested too deep for it.
+UNPARSED: Final = (SyntaxError, ValueError, RecursionError, MemoryError)
 SLACK: Final = 0.05  # of a suite's tests: figures are round, and hold for several releases
 BESIDE: Final = re.compile(r"(docs|examples|benchmarks|images|build)(/.*)?")  # of JAX's checkout
 
@@ -59,13 +62,13 @@ def tests_of(file: str, text: str) -> tuple[str, ...]:
     """Node ids of the tests that a file defines, without those that it generates."""
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError):
+    except UNPARSED:
         return ()
     return tuple(f"{file}::{name}" for name in _tests(tree.body, ""))
 
 
 def listing(data: bytes, wheel: Collection[str], checkout: Collection[str]) -> FileNeeds:
-    """List what a file needs; `wheel` and `checkout` are paths of modules. Raises SyntaxError."""
+    """List what a file needs; `wheel` and `checkout` are paths of modules. Raises `UNPARSED`."""
     tree = ast.parse(data)
     imports: dict[str, None] = {}
     strings: dict[str, None] = {}
@@ -192,21 +195,26 @@ def compare(
 
 def read(checkout: Path, wheel: Path) -> dict[str, FileNeeds]:
     """List the test files of a checkout of JAX beside its wheel. Raises SourceError."""
+    hint = "name a checkout of JAX and the wheel made of it"
+    if not wheel.is_file():
+        raise SourceError(f"{wheel}: no such file", hint=hint)
     try:
         with zipfile.ZipFile(wheel) as archive:
             installed = frozenset(archive.namelist())
-        modules = frozenset(
-            str(path.relative_to(checkout)) for path in checkout.glob("jax/**/*.py")
-        )
-        files = sorted(checkout.glob("tests/**/*_test.py"))
-        return {
-            str(path.relative_to(checkout)): listing(path.read_bytes(), installed, modules)
-            for path in files
-        }
-    except (OSError, zipfile.BadZipFile, SyntaxError) as exc:
-        raise SourceError(
-            f"{checkout}: {exc}", hint="name a checkout of JAX and the wheel made of it"
-        ) from exc
+    except (OSError, zipfile.BadZipFile) as exc:
+        raise SourceError(f"{wheel}: {exc}", hint=hint) from exc
+    modules = frozenset(str(path.relative_to(checkout)) for path in checkout.glob("jax/**/*.py"))
+    found = {}
+    for path in sorted(checkout.glob("tests/**/*_test.py")):
+        try:
+            needs = listing(disk.read(path, most=MOST), installed, modules)
+        except OSError as exc:
+            raise SourceError(f"{path}: {exc.strerror}", hint=hint) from exc
+        except UNPARSED as exc:
+            said = str(exc) or type(exc).__name__
+            raise SourceError(f"{path}: not read as Python: {said}", hint=hint) from exc
+        found[str(path.relative_to(checkout))] = needs
+    return found
 
 
 def _matching(names: Iterable[str], patterns: Sequence[str]) -> tuple[str, ...]:

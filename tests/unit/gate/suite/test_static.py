@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import zipfile
 from pathlib import Path
 
@@ -108,6 +109,41 @@ def test_a_file_is_listed_with_what_the_wheel_lacks(tmp_path):
     )  # fmt: skip
     with pytest.raises(SourceError):
         static.read(tmp_path, tmp_path / "none.whl")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (os.mkfifo, "is no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
+        (lambda path: os.truncate(path, 3 << 30), "is larger than 16 MiB"),
+        (lambda path: path.write_text("def f(:"), "not read as Python: invalid syntax"),
+        (lambda path: path.write_bytes(b"\0"), "not read as Python"),
+        (lambda path: path.write_text("x = " + "-" * 90_000 + "1"), "not read as Python"),
+        (lambda path: path.write_text("x = " + "1+" * 60_000 + "1"), "not read as Python"),
+    ],
+)
+def test_a_checkout_with_something_odd_is_refused_by_the_files_name(tmp_path, make, said):
+    (tmp_path / "tests").mkdir()
+    file = tmp_path / "tests/odd_test.py"
+    if "larger" in said:
+        file.touch()
+    make(file)
+    with zipfile.ZipFile(tmp_path / "jax.whl", "w"):
+        pass
+    with pytest.raises(SourceError, match=rf"odd_test\.py: .*{said}"):
+        static.read(tmp_path, tmp_path / "jax.whl")
+
+
+def test_a_wheel_that_is_none_is_refused_by_its_name(tmp_path):
+    wheel = tmp_path / "jax.whl"
+    os.mkfifo(wheel)
+    with pytest.raises(SourceError, match=r"jax\.whl: no such file"):
+        static.read(tmp_path, wheel)
+    wheel.unlink()
+    wheel.write_text("no archive")
+    with pytest.raises(SourceError, match=r"jax\.whl: File is not a zip file"):
+        static.read(tmp_path, wheel)
 
 
 def test_the_command_compares_what_is_recorded(capsys):

@@ -240,6 +240,13 @@ def test_a_pattern_meets_what_it_says_and_nothing_longer(tmp_path, pattern, test
     assert skip.meets(test) is meets
 
 
+def test_a_pattern_of_many_stars_is_looked_for_in_one_pass(tmp_path):
+    """Tried at every place of every star, this one would take longer than any run."""
+    (skip,) = listed(tmp_path, entry("test_a.py::test_x*" + "a*" * 30 + "b"))
+    assert not skip.meets("test_a.py::test_x" + "a" * 3000)
+    assert skip.meets("test_a.py::test_x" + "a" * 3000 + "b[1]")
+
+
 def test_an_expired_entry_is_an_error_that_names_owner_and_place(tmp_path):
     with pytest.raises(ConfigError, match=r"ci/skips/unit\.yaml:2: .*expired on 2026-05-31") as e:
         listed(tmp_path, entry(expires="2026-05-31"))

@@ -176,3 +176,12 @@ def test_lanes_that_share_a_gpu_are_one_device():
 def test_results_that_are_not_ours_are_refused(data):
     with pytest.raises(ConfigError, match=r"r\.json"):
         Results.from_bytes(data, name="r.json")
+
+
+def test_a_test_that_passed_when_tried_again_has_run():
+    """How many may need that is the flaky budget, and its own state; that they ran is not in doubt."""
+    tests = (*having(PASSED), *flaky(1, "gpu0", "gpu0"))
+    results, demand = replace(EMPTY, tests=tests), replace(DEMAND, must_run=2)
+    assert judge(results, demand).state is State.FLAKY
+    assert judge(results, replace(demand, flaky_budget=1)).state is State.PASS
+    assert judge(results, replace(demand, must_run=3)).state is State.TOO_FEW_RAN
