@@ -449,6 +449,31 @@ def test_a_file_that_must_be_alone_has_a_process_of_its_own(root):
     assert process["test_b.py::test_x"] not in others
 
 
+def test_a_failure_that_quotes_a_whole_log_is_told_in_a_line_and_kept_whole(root):
+    """The page, the log of the run and annotations show the line."""
+    code = "def test_x(): raise AssertionError('wrong in ' + 2000 * 'word ' + 'end')\n"
+    run = gate.run(root, {"test_a.py": code})
+    attempt = run["test_a.py::test_x"].attempts[0]
+    assert "wrong in word" in attempt.message
+    assert len(attempt.message) <= 400
+    assert "word end" in attempt.detail
+
+
+def test_what_reads_absls_flags_does_not_depend_on_the_files_before_it(root):
+    """A file of JAX's that parses none can be the first of its process; absl is a fake here."""
+    flags = """
+        class Flags:
+            parsed = False
+            def is_parsed(self): return self.parsed
+            def mark_as_parsed(self): self.parsed = True
+        FLAGS = Flags()
+    """
+    code = "from absl import flags\ndef test_x(): assert flags.FLAGS.parsed\n"
+    files = {"absl/__init__.py": "", "absl/flags.py": flags, "test_a.py": code, "test_b.py": code}
+    run = gate.run(root, files, env={"PYTHONPATH": f"{gate.PATH}:{root}"})
+    assert set(run.outcomes().values()) == {"passed"}
+
+
 class Looker(Watcher):
     """Lets a test wait until the engine has looked at its process, which it does each second.
 

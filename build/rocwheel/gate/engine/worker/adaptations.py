@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -55,6 +57,18 @@ class Extra:
             self.used.append(name)
             return spec
         return None
+
+
+def have_flags_parsed() -> None:
+    """Let tests read absl's flags, whichever file their process began with.
+
+    A file that is run by itself parses them in `absltest.main`. Under pytest the first file does
+    that asks JAX to (`jax.config.parse_flags_with_absl`), for all files that come after it.
+    """
+    flags: Any = getattr(sys.modules.get("absl.flags"), "FLAGS", None)
+    with suppress(AttributeError):  # there is none, or what has that name is another's
+        if not flags.is_parsed():
+            flags.mark_as_parsed()
 
 
 def support_subtests() -> None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 TEXT_LIMIT = 64 << 10  # characters of one traceback
+MESSAGE_LIMIT = 400  # characters of the line that stands for it
 FAILED_STATUS, UNKNOWN = "failed", "pytest reported no outcome"
 SKIPS = (pytest.skip.Exception, unittest.SkipTest)
 
@@ -29,7 +30,7 @@ def outcome_of(  # noqa: PLR0911 - one for each way to end
         crash = getattr(failed[0].longrepr, "reprcrash", None)
         line = crash.message if crash else text.strip().splitlines()[-1] if text.strip() else ""
         where = "" if failed[0].when == "call" else f"in {failed[0].when}: "
-        return "failed", (where + line).splitlines()[0] if line else where + "no message", text
+        return "failed", _short(where + (line or "no message")), text
     # a skipped subtest does not make its test a skipped one
     whole = [report for report in reports if not hasattr(report, "context")]
     for report in whole:
@@ -49,6 +50,12 @@ def outcome_of(  # noqa: PLR0911 - one for each way to end
         return "failed", UNKNOWN, ""
     unexpected = [str(report.wasxfail) for report in whole if hasattr(report, "wasxfail")]
     return "passed", f"expected to fail: {unexpected[0]}" if unexpected else "", ""
+
+
+def _short(text: str) -> str:
+    """The first line of a text, or its beginning: an assertion may quote what a program printed."""
+    line = text.splitlines()[0]
+    return line if len(line) <= MESSAGE_LIMIT else f"{line[: MESSAGE_LIMIT - 1]}…"
 
 
 def _rewritten(report: pytest.TestReport, raised: BaseException | None, item: pytest.Item) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .adaptations import Extra, QuietReporter, support_subtests
+from .adaptations import Extra, QuietReporter, have_flags_parsed, support_subtests
 from .channel import CommandReader, EventWriter
 from .cleanup import Leftovers, Stacks
 from .library_watch import LibraryWatch
@@ -200,6 +200,7 @@ class Session:
         except (SystemExit, KeyboardInterrupt, pytest.exit.Exception) as exc:
             error = f"{type(exc).__name__} while the file was imported: {exc}"
         self._no_child()
+        have_flags_parsed()
         failures = [report for report in self._collect_reports if report.failed]
         if failures and not error:
             error = "\n".join(error_text(report) for report in failures)
