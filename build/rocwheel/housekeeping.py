@@ -27,6 +27,7 @@ KINDS: Final = {
     "sources": 2,
     "environments": 1,
     "bazel": 1,
+    "bazel-in-containers": 1,
     "bazel-binaries": 1,
     "bazel-disk": 0,
     "bazel-repositories": 0,

@@ -338,6 +338,7 @@ def _finish(
         runner.run(spec.engine.remove(spec.name), check=False)
         if process.returncode < 0:
             _remove_late(spec, runner, clock)
+            _end_monitor(spec.name, clock)
 
 
 def _remove_late(spec: Spec, runner: HostRunner, clock: Callable[[], float]) -> None:
@@ -351,6 +352,33 @@ def _remove_late(spec: Spec, runner: HostRunner, clock: Callable[[], float]) -> 
         time.sleep(0.2)
         runner.run(spec.engine.remove(spec.name), check=False)
     runner.run(spec.engine.remove(spec.name), check=False)
+
+
+def _end_monitor(name: str, clock: Callable[[], float]) -> None:
+    """End what a killed client of Podman had begun and not yet noted: a monitor and its child.
+
+    Podman does not know that container any more, and `conmon` waits for it to be started:
+    https://github.com/containers/conmon
+    """
+    until = clock() + END_SECONDS
+    while (found := _monitors(name)) and clock() < until:
+        for pid in found:
+            with suppress(OSError):
+                children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii")
+                for child in children.split():
+                    os.kill(int(child), signal.SIGKILL)
+        time.sleep(0.1)
+
+
+def _monitors(name: str) -> list[int]:
+    """The processes of Podman's monitor for a container of this name."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            if Path(os.fsdecode(words[0])).name == "conmon" and os.fsencode(name) in words:
+                found.append(int(process.name))
+    return found
 
 
 @contextmanager

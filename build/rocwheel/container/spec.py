@@ -111,10 +111,16 @@ class Spec:
         return f"rocwheel-{self.run}"
 
     def kept(self, minutes: int) -> Spec:
-        """The same as a container that outlives us; all that it was asked for finds it again."""
+        """The same as a container that outlives us; all that it was asked for finds it again.
+
+        Also that its folders are the same ones: a container goes on seeing a folder that was
+        replaced by another of its name, or a link's former target.
+        """
         asked = replace(self, run="kept", folder=self.folder.parent, owner="", purpose="kept",
                         keep_minutes=1)  # fmt: skip
-        key = files.sha256("\0".join(asked.start.argv).encode())[:12]
+        there = [files.status(item.host) for item in self.mounts]
+        which = [f"{about.st_dev} {about.st_ino}" if about else "" for about in there]
+        key = files.sha256("\0".join([*asked.start.argv, *which]).encode())[:12]
         name = f"kept-{key}"
         return replace(asked, run=name, folder=self.folder.with_name(name), keep_minutes=minutes)
 

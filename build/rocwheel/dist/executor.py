@@ -204,7 +204,7 @@ class BuildEnvironment:
             yield runner
             return
         for mount in self.entered.mounts:
-            if mount.writable:
+            if mount.writable:  # before it is asked which container has them
                 mount.host.mkdir(parents=True, exist_ok=True)
         open_it = container.kept if self.executor.keep_minutes else container.running
         with open_it(self.entered, runner=runner) as inside:

@@ -32,9 +32,9 @@ def python(lock: Path, *, environ: Mapping[str, str]) -> Path:
     target = home / "rocwheel" / "environments" / key[:16]
     marker = target / ".complete"
     executable = target / "bin" / "python"
-    if marker.exists() and executable.exists():
-        return executable
     try:
+        if marker.exists() and executable.exists():
+            return executable
         with files.locked(target.parent / f"{key[:16]}.lock"):
             if not marker.exists():
                 _make(target, lock, HostRunner(_plain(environ)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -149,9 +149,14 @@ def ask(spec: container.Spec, key: str, *, cache: Path, runner: HostRunner) -> I
             file.unlink(missing_ok=True)
     with container.running(spec, runner=runner) as inside:
         facts = examine(inside)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write(file, facts.to_bytes())
+    _remember(file, facts.to_bytes())
     return facts
+
+
+def _remember(file: Path, data: bytes) -> None:
+    with suppress(OSError):  # then it is asked again
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write(file, data)
 
 
 def _file(cache: Path, key: str, what: str) -> Path:
@@ -190,8 +195,7 @@ class ImagePrograms:
         words = map(PurePosixPath, command.argv)
         if any(word.is_relative_to(place) for word in words for place in self._mounted):
             return
-        self._file.parent.mkdir(parents=True, exist_ok=True)
-        write(self._file, canonical_json({**self._read(), str(command): said}))
+        _remember(self._file, canonical_json({**self._read(), str(command): said}))
 
     def _read(self) -> dict[str, str]:
         try:

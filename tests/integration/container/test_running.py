@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from support.engines import BASE
 
 from rocwheel import container
 from rocwheel.container import Limits, Mount, Spec, User
+from rocwheel.container.running import _end_monitor, _monitors
 from rocwheel.errors import CommandError, HostError
 from rocwheel.process import Command, GuestPath
 
@@ -283,6 +285,48 @@ def test_a_kept_container_serves_the_next_turn_and_ends_when_it_was_idle(spec, a
         for name in engine.containers():
             if name.startswith("rocwheel-kept-"):
                 engine.remove(name)
+
+
+def test_a_kept_container_is_not_the_one_of_a_folder_that_was_replaced(
+    spec, host, engine, tmp_path
+):
+    """It goes on seeing the old one, also where a link leads elsewhere now."""
+    link = tmp_path / "data"
+    link.rename(tmp_path / "old")
+    (tmp_path / "new").mkdir()
+    seen = []
+    try:
+        for name in ("old", "new", "old"):
+            link.unlink(missing_ok=True)
+            link.symlink_to(name)
+            (tmp_path / name / "which").write_text(name)
+            with container.kept(spec.kept(30), runner=host) as inside:
+                seen.append(inside.capture(sh("cat /data/which")))
+        assert seen == ["old", "new", "old"]
+        shutil.rmtree(tmp_path / "old")
+        (tmp_path / "old").mkdir()
+        (tmp_path / "old/which").write_text("made again")
+        with container.kept(spec.kept(30), runner=host) as inside:
+            assert inside.capture(sh("cat /data/which")) == "made again"
+    finally:
+        for name in engine.containers():
+            if name.startswith("rocwheel-kept-"):
+                engine.remove(name)
+
+
+def test_what_a_killed_client_of_podman_had_begun_is_ended(spec, engine):
+    """Its monitor waits for a start that nobody asks for any more, and Podman may not know of it."""
+    if engine.kind != "podman":
+        pytest.skip("Docker's daemon has no such monitor")
+    engine("create", f"--name={spec.name}", "--network=none", spec.image, "sleep", "900")
+    try:
+        engine("init", spec.name)
+        assert len(_monitors(spec.name)) == 1
+        assert _monitors(spec.name[:-1]) == []
+        _end_monitor(spec.name, time.monotonic)
+        assert _monitors(spec.name) == []
+    finally:
+        engine.remove(spec.name)
 
 
 @pytest.mark.parametrize("way", ["run", "interact"])
