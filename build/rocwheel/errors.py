@@ -115,3 +115,7 @@ class InterruptError(RocwheelError):
 
     exit_code = 130
     kind = "interrupted"
+
+
+class Terminated(KeyboardInterrupt):  # noqa: N818 - a signal's doing, like its parent
+    """SIGTERM or SIGHUP, which only this process got; of a Ctrl-C a terminal tells its children."""

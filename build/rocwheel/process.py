@@ -21,7 +21,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, Final, NewType, Protocol
 
 from rocwheel import watch
-from rocwheel.errors import CommandError, HostError
+from rocwheel.errors import CommandError, HostError, Terminated
 from rocwheel.watch import Pump
 
 # A path as commands see it where they run. A plain `Path` is one of this machine: mypy lets
@@ -156,7 +156,8 @@ class Runner(Protocol):
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
         """Run a command with our own standard streams and return its status.
 
-        Ctrl-C is the command's business. `tty` says whether they are a terminal.
+        Ctrl-C is the command's business; SIGTERM and SIGHUP end it and us. `tty` says whether they
+        are a terminal.
         """
         ...
 
@@ -270,6 +271,13 @@ class HostRunner:
         while True:
             try:
                 return process.wait()
+            except Terminated:  # which the command has not heard of
+                process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE_SECONDS[0])
+                process.kill()
+                process.wait()
+                raise
             except KeyboardInterrupt:
                 continue
 

@@ -319,6 +319,20 @@ def test_shell_is_the_container_of_a_build(inside):
     assert any(word.endswith(".bazelrc") for word in rest)
 
 
+def test_a_terminated_shell_ends_with_what_runs_in_it(inside):
+    """A closed terminal, a cancelled job: only we are told, and the command must end with us."""
+    words = ("--python-versions=3.11", "--", "sh", "-c", "echo there; sleep 900")
+    shell = inside.start("shell", *building(inside), *words)
+    assert shell.stdout.readline() == "there\n"
+    shell.send_signal(signal.SIGTERM)
+    _, err = shell.communicate(timeout=300)
+    assert shell.returncode == 130, err[-3000:]
+    until = time.monotonic() + 240
+    while left := inside.left():
+        assert time.monotonic() < until, left
+        time.sleep(0.2)
+
+
 def test_the_status_of_a_shells_command_is_its_own(inside):
     shell = inside.start(
         "shell", *building(inside), "--python-versions=3.11", "--", "sh", "-c", "exit 255"

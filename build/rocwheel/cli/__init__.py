@@ -23,7 +23,7 @@ from rocwheel.cli.command import (
     common_options,
     params_of,
 )
-from rocwheel.errors import HostError, InterruptError, RocwheelError
+from rocwheel.errors import HostError, InterruptError, RocwheelError, Terminated
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -413,5 +413,5 @@ def _host_error(exc: OSError) -> HostError:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Make SIGTERM and SIGHUP end a run exactly as Ctrl-C does."""
-    raise KeyboardInterrupt
+    """Make SIGTERM and SIGHUP end a run as Ctrl-C does, which a command of ours hears, too."""
+    raise Terminated

@@ -195,8 +195,13 @@ class Container:
         return True
 
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
-        inside = self.spec.execute(command, next(self._numbers), interactive=True, tty=tty)
-        status = self._runner.interact(inside)
+        number = next(self._numbers)
+        inside = self.spec.execute(command, number, interactive=True, tty=tty)
+        try:
+            status = self._runner.interact(inside)
+        except BaseException:
+            self._end(number)
+            raise
         self._explain(command, status, "")
         return status
 

@@ -49,7 +49,10 @@ def without_secrets(url: str) -> str:
         parts = urlsplit(url)
     except ValueError:  # `http://[bad`: show nothing of what may hold a password
         return url.rpartition("@")[2].partition("?")[0]
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    host = parts.netloc.rpartition("@")[2]
+    if url[len(parts.scheme) :].startswith("://"):  # urlunsplit makes unix:///a to unix:/a
+        return f"{parts.scheme}://{host}{parts.path}"
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def has_password(url: str) -> bool:

@@ -142,6 +142,7 @@ def test_a_password_and_a_signature_are_shown_nowhere(tmp_path: Path) -> None:
     assert "secret" not in str(planned) + str(planned.document())
     assert planned.shown == f"https://host:8443/{NAME}"
     assert without_secrets("https://a:b@[::1]:1/x?y") == "https://[::1]:1/x"
+    assert without_secrets("unix:///run/docker.sock") == "unix:///run/docker.sock"
 
 
 @pytest.mark.parametrize(
