@@ -117,5 +117,5 @@ class InterruptError(RocwheelError):
     kind = "interrupted"
 
 
-class Terminated(KeyboardInterrupt):  # noqa: N818 - a signal's doing, like its parent
+class Terminated(KeyboardInterrupt):
     """SIGTERM or SIGHUP, which only this process got; of a Ctrl-C a terminal tells its children."""
