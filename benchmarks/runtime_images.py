@@ -192,7 +192,7 @@ class Bench:
         made = f"FROM {given}\nRUN echo {self.base} > /etc/rocwheel-bench\n"
         (self.work / "base").mkdir()
         (self.work / "base" / "Dockerfile").write_text(made, encoding="utf-8")
-        self.call(self.engine, "build", f"--tag={self.base}", self.work / "base")
+        self.call(self.engine, "build", "--network=none", f"--tag={self.base}", self.work / "base")
         self.tool("demo", f"--python-versions={PYTHON}")
         first = self.ours(PINS[0])
         container = self.call(self.engine, "create", first.name).strip()
