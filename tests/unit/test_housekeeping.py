@@ -62,6 +62,17 @@ def test_down_to_a_size_the_longest_unused_go_first(cache):
     assert names(chosen) == ["old", "aaaa"]
 
 
+@pytest.mark.parametrize("place", ["bazel", "bazel-in-containers"])
+def test_output_bases_of_the_host_and_of_containers_are_things_like_others(cache, place):
+    """They are the largest things that a build leaves."""
+    put(cache, f"{place}/0123456789abcdef/execroot", mib=4, days=60)
+    found = housekeeping.look(cache)
+    assert "0123456789abcdef" in names(found)
+    chosen = housekeeping.choose(found, now=time.time() + 90 * DAY, older=80 * DAY, most=None)
+    assert "0123456789abcdef" in names(housekeeping.remove(cache, chosen))
+    assert not (cache / place / "0123456789abcdef").exists()
+
+
 def test_a_tree_under_a_lease_stays(cache):
     with files.locked(cache / "rocm" / "locks" / "aaaa.lock", shared=True):
         chosen = housekeeping.choose(housekeeping.look(cache), now=time.time(), older=0, most=None)

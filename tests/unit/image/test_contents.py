@@ -84,3 +84,11 @@ def test_what_lies_in_a_mounted_folder_is_none_of_the_image(image):
         image.add("clang", "echo 20")
     (image.path / "clang").unlink()
     assert not ImagePrograms(image.file, image.start, mounted=[image.path]).has(there)
+
+
+def test_answers_that_cannot_be_kept_are_given_all_the_same(image):
+    image.add("clang", "echo 19")
+    image.file.parent.write_text("a file where the cache should be")
+    for _ in range(2):
+        assert image.programs.answer(Command(argv=("clang",))) == "19\n"
+        assert image.programs.has("clang")
