@@ -12,7 +12,7 @@ import re
 import resource
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -181,21 +181,16 @@ class BuildEnvironment:
             return self
         return replace(self, spec=replace(self.spec, mounts=(*self.spec.mounts, *mounts)))
 
-    @contextmanager
-    def programs(self, request: Request, runner: HostRunner) -> Iterator[Programs]:
+    def programs(self, request: Request, runner: HostRunner) -> AbstractContextManager[Programs]:
         """What can be started there, with the inputs that are here so far.
 
         The container of a build is neither needed nor kept for it.
         """
         if self.spec is None or self.image is None:
-            yield HostPrograms(environ=request.environ, runner=runner)
-            return
+            return nullcontext(HostPrograms(environ=request.environ, runner=runner))
         here = tuple(item for item in self.spec.mounts if item.host.exists())
         so_far = replace(self.spec, mounts=here)
-        with contents.programs(
-            so_far, self.image.config, cache=request.cache, runner=runner
-        ) as found:
-            yield found
+        return contents.programs(so_far, self.image.config, cache=request.cache, runner=runner)
 
     @contextmanager
     def running(self, runner: HostRunner) -> Iterator[Runner]:

@@ -314,10 +314,9 @@ def test_a_kept_container_is_not_the_one_of_a_folder_that_was_replaced(
                 engine.remove(name)
 
 
+@pytest.mark.parametrize("engine", ["podman"], indirect=True)  # Docker has no such monitor
 def test_what_a_killed_client_of_podman_had_begun_is_ended(spec, engine):
     """Its monitor waits for a start that nobody asks for any more, and Podman may not know of it."""
-    if engine.kind != "podman":
-        pytest.skip("Docker's daemon has no such monitor")
     engine("create", f"--name={spec.name}", "--network=none", spec.image, "sleep", "900")
     try:
         engine("init", spec.name)
