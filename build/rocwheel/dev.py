@@ -240,7 +240,8 @@ def _default_rc(request: dist.Request, spec: bazel.BuildSpec) -> Path:
 
 
 def _plan(loop: Loop, python: PythonVersion) -> dist.Plan:
-    return dist.plan(replace(loop.request, pythons=(python,), allow_dirty=True))
+    request = replace(loop.request, pythons=(python,), allow_dirty=True, is_snapshot=True)
+    return dist.plan(request)
 
 
 def _spec(loop: Loop, python: PythonVersion, spec: bazel.BuildSpec) -> bazel.BuildSpec:

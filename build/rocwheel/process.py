@@ -175,6 +175,9 @@ class Runner(Protocol):
 class HostProcess(subprocess.Popen[bytes]):
     """A command started on this machine."""
 
+    def wait(self, timeout: float | None = None) -> int:
+        return super().wait() if timeout is None else watch.end_of(self, timeout)
+
     def signal(self, number: int, /) -> None:
         with suppress(ProcessLookupError):
             os.killpg(self.pid, number)

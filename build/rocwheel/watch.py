@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import select
 import subprocess
 import threading
 import time
@@ -101,11 +102,11 @@ def wait(
     subprocess.TimeoutExpired after `timeout` seconds, StuckError after too long a rest.
     """
     end = None if timeout is None else time.monotonic() + timeout
-    used, since, told = _cpu_ticks(process.pid), time.monotonic(), False
+    used, since, told = -1, time.monotonic(), False
     while True:
         left = POLL_SECONDS if end is None else min(POLL_SECONDS, max(0.0, end - time.monotonic()))
         with suppress(subprocess.TimeoutExpired):
-            return process.wait(min(left, quiet_seconds))
+            return end_of(process, min(left, quiet_seconds))
         now = time.monotonic()
         if end is not None and now >= end:
             raise subprocess.TimeoutExpired(process.args, timeout or 0.0)
@@ -117,6 +118,25 @@ def wait(
         elif now - since >= quiet_seconds and not told:
             told = True
             quiet(now - since)
+
+
+def end_of(process: subprocess.Popen[bytes], timeout: float) -> int:
+    """As `Popen.wait`, which sees an end up to 50 ms late where it is given a timeout.
+
+    Raises subprocess.TimeoutExpired after `timeout` seconds.
+    """
+    try:
+        end = os.pidfd_open(process.pid)  # pidfd_open(2)
+    except OSError:  # Linux before 5.3, no descriptor is left, or somebody has waited for it
+        return subprocess.Popen.wait(process, timeout)
+    try:
+        poll = select.poll()
+        poll.register(end, select.POLLIN)
+        if process.returncode is None and not poll.poll(timeout * 1000):
+            raise subprocess.TimeoutExpired(process.args, timeout)
+    finally:
+        os.close(end)
+    return subprocess.Popen.wait(process)
 
 
 def _cpu_ticks(group: int) -> int:

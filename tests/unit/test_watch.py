@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import subprocess
 import sys
 import time
@@ -120,3 +121,18 @@ def test_processes_that_end_while_they_are_counted_do_no_harm(started):
     while time.monotonic() < end:
         for child in children:
             assert watch._cpu_ticks(child.pid) >= 0
+
+
+def _no_nap(_seconds):
+    raise AssertionError("looked again after a while, instead of being woken")
+
+
+@pytest.mark.parametrize("told_by", ["the kernel", "nobody"])
+def test_the_end_of_a_child_is_seen_when_it_comes(started, monkeypatch, told_by):
+    if told_by == "the kernel":
+        monkeypatch.setattr(time, "sleep", _no_nap)
+    else:  # Linux before 5.3
+        monkeypatch.setattr(os, "pidfd_open", lambda _: os.close(-1))
+    with pytest.raises(subprocess.TimeoutExpired):
+        watch.end_of(started("import time; time.sleep(600)"), 0.01)
+    assert watch.end_of(started("raise SystemExit(3)"), 60) == 3

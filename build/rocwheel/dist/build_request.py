@@ -84,6 +84,7 @@ class Request:
     rocm_cache: Path | None = None  # None: in `cache`, with all else
     cache_budget: int | None = None  # bytes
     allow_dirty: bool = False
+    is_snapshot: bool = False  # nothing names the commits of its sources: a developer's turn
     home: Home  # rocwheel's own data
     cwd: Path
     environ: Mapping[str, str] = field(default_factory=dict)
@@ -148,6 +149,7 @@ def plan(request: Request) -> Plan:
                 xla_dir=request.xla_source_dir,
                 xla_repository=request.xla_repository,
                 xla_ref=request.xla_ref,
+                is_snapshot=request.is_snapshot,
             ),
             pins=pins,
             cache=request.cache,

@@ -23,7 +23,7 @@ from rocwheel.manifest import Source
 from rocwheel.model import CPYTHONS, PythonVersion, WheelKind, is_commit
 from rocwheel.process import Command, Runner
 from rocwheel.source import bazelrc, patches
-from rocwheel.source.git import Checkout, ask_ref, checkout, identify, resolve_ref
+from rocwheel.source.git import Checkout, ask_ref, checkout, head, identify, resolve_ref
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.pins import Pin, Pins, UpstreamWheel
 from rocwheel.source_layout import Assignment, Layout, VersionClass
@@ -41,6 +41,7 @@ class SourceRequest:
     xla_dir: Path | None = None
     xla_repository: str = ""
     xla_ref: str = ""
+    is_snapshot: bool = False  # a developer's turn: no version or manifest names folders of theirs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,7 +238,7 @@ def resolve(
         jax_version=str(version),
         pythons=_pythons(root, layout),
         bazel=_bazel(workspace),
-        jax=identify(root, runner=runner),
+        jax=_identified(planned, root, pin, runner),
         xla=xla,
         xla_dir=override.folder if override else None,
         xla_patches=override.applied if override else (),
@@ -312,6 +313,18 @@ def _take(wanted: Checkout, runner: Runner, console: Console) -> None:
             f"{wanted.folder}: was changed after it was fetched",
             hint="remove the folder; it is fetched again",
         )
+
+
+def _identified(planned: SourcePlan, folder: Path, pin: Pin | None, runner: Runner) -> Source:
+    """What lies in a folder, compared file by file, which takes as long as there are files.
+
+    Of a developer's turn only the pinned commit itself counts: its jaxlib may be the released one.
+    """
+    if planned.request.is_snapshot:
+        released = pin.commit if pin and pin.jaxlib_origin == "upstream" else ""
+        if not released or head(folder, runner=runner) != released:
+            return Source(repository="", commit="")
+    return identify(folder, runner=runner)
 
 
 def _layout(root: Path, layouts: Layouts) -> Layout:
@@ -498,7 +511,7 @@ def _xla(
                 hint="name the top of a checkout of openxla/xla",
             )
         override = patches.compared(request.xla_dir, wanted_patches, runner=runner)
-        return identify(request.xla_dir, runner=runner), override
+        return _identified(planned, request.xla_dir, None, runner), override
     if request.xla_ref:
         repository = request.xla_repository or layout.xla.repository
         commit = resolve_ref(repository, request.xla_ref, runner=runner)

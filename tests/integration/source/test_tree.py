@@ -114,6 +114,27 @@ def test_a_tag_that_moved_is_not_taken_for_the_pinned_commit(bench):
             bench.resolve(pins=replace(bench.pins, pins=(pin,)))
 
 
+def test_a_developers_turn_compares_no_files_but_at_a_commit_whose_jaxlib_is_released(bench):
+    here = bench.jax
+    ran = []
+
+    class Noting(HostRunner):
+        def capture(self, command, /):
+            ran.append(command.argv)
+            return super().capture(command)
+
+    noting = replace(bench, runner=Noting(base_env(os.environ)))
+    turn = {"jax_dir": here, "xla_dir": bench.xla, "is_snapshot": True}
+    (here / "README.md").write_text("not committed")
+    tree = noting.resolve(**turn)
+    assert (tree.jaxlib_origin, tree.dirty) == ("built", ())
+    assert not any({"status", "ls-files"} & {*argv} for argv in ran), ran
+    git(here, "checkout", "--force", bench.first)
+    assert noting.resolve(**turn).jaxlib_origin == "upstream"
+    (here / "README.md").write_text("not committed")
+    assert noting.resolve(**turn).jaxlib_origin == "built"
+
+
 def test_a_commit_that_is_gone_is_named(bench):
     gone = replace(bench.pins.default, commit="f" * 40, ref="")
     pins = replace(bench.pins, pins=(gone,))
