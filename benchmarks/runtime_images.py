@@ -3,11 +3,12 @@
 
     python benchmarks/runtime_images.py --base-image IMAGE [--engine docker] [--pairs 3]
 
-On the miniature: a first image is made and pushed to a registry on this machine by either, then one
-with another wheel. Medians of pairs in turn, each on a base of this run, so that the engine has
-kept nothing of an earlier one; that the wheel was downloaded once is not measured. By hand means a
-Dockerfile whose layers that change least come first and which mounts the wheels, `pip download`,
-`build`, and `run` with `pip check`.
+On the miniature, with what every image of JAX has beside its wheels (numpy, scipy, ...): a first
+image is made and pushed to a registry on this machine by either, then one with another wheel.
+Medians of pairs in turn, each on a base of this run, so that the engine has kept nothing of an
+earlier one; that a wheel was downloaded once is not measured. By hand means a Dockerfile whose
+layers that change least come first and which mounts the wheels, `pip download`, `build`, and `run`
+with `pip check`.
 
 - What the engine does in its `build`: at most 1.1 times what it does by hand. It is the same: to
   install the same wheels on layers that it has, and to keep one layer.
@@ -47,7 +48,8 @@ from rocwheel.runtime import image_recipe, packages  # noqa: E402
 
 MOST = {"engine's build": 1.1, "whole": 1.5, "pushed": 1.05}
 RECIPE, PYTHON = "miniature", "3.11"
-PINNED = "pip==25.3"
+PINNED = '["pip==25.3"]'
+BESIDE = ("numpy==2.3.4", "scipy==1.16.3", "ml-dtypes==0.5.3", "opt-einsum==3.4.0")
 PINS = ("25.3", "25.2", "25.1.1", "25.0.1", "24.3.1", "24.2")  # each image has another pip
 DOCKERFILE = f"""\
 FROM {{base}}
@@ -121,7 +123,7 @@ class Bench:
 
     def ours(self, pin: str) -> Made:
         """The image with this pip, as `runtime_images` makes it."""
-        text = self.recipes.replace(PINNED, f"pip=={pin}")
+        text = self.recipes.replace(PINNED, json.dumps([f"pip=={pin}", *BESIDE]))
         text = text.replace('jax{jax}-py{python}"', f'jax{{jax}}-py{{python}}-pip{pin}"')
         (self.ci / "images.yaml").write_text(text, encoding="utf-8")
         (tarball,) = (self.work / "cache/rocwheel/demo").glob("*/therock-dist-*.tar.gz")
@@ -174,7 +176,7 @@ class Bench:
         where = packages.Where(python=PythonVersion.parse(PYTHON), glibc=self.glibc)
         self.call(
             sys.executable, "-m", "pip", "download", "--quiet", *where.options, f"--dest={folder}",
-            *(self.work / "wheelhouse" / "current").glob("*.whl"), f"pip=={pin}",
+            *(self.work / "wheelhouse" / "current").glob("*.whl"), f"pip=={pin}", *BESIDE,
         )  # fmt: skip
 
     def pushed(self, name: str) -> int:

@@ -86,8 +86,10 @@ python() {
 wheels() {
     found=$(echo "$1"/pip-*.whl)
     PYTHONPATH="$found" /opt/venv/bin/python -m pip install --quiet --disable-pip-version-check \
-        --ignore-installed --no-index --no-deps --no-cache-dir --require-hashes \
+        --ignore-installed --no-index --no-deps --no-cache-dir --no-compile --require-hashes \
         --requirement "$1/requirements.txt"
+    # pip compiles with one CPU; as with pip, a file that is no Python of this version is left
+    /opt/venv/bin/python -m compileall -qq -j 0 /opt/venv/lib || true
     /opt/venv/bin/python -m pip check --disable-pip-version-check
 }
 

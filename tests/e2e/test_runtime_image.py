@@ -39,7 +39,8 @@ pytestmark = [
 ENGINE = os.environ.get("ROCWHEEL_RUNTIME_ENGINE", "docker")
 REPOSITORY = "rocwheel/miniature"
 IMPORTS = (
-    "import importlib, jaxlib; assert jaxlib.dot([1.0], [2.0]) == 2.0;"
+    "import importlib, os, jaxlib; assert jaxlib.dot([1.0], [2.0]) == 2.0;"
+    "assert os.path.exists(jaxlib.__cached__), 'compiled again by every user who may not write';"
     "e = importlib.import_module('jax_rocm7_plugin.rocm_plugin_extension');"
     "print(e.runtime_version() > 0, e.device_count())"
 )

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -247,10 +247,14 @@ def build(
     if there:
         return MadeImage(image=there, is_new=False, layers=weigh(plan.image, engine, runner))
     has_rocm = inspect(plan.rocm_image, engine=engine, runner=runner)
+    # what is not started from needs no name; a stage that is not made has to have some image
+    base_of = (
+        nullcontext(plan.rocm_image) if has_rocm else named(plan.base, engine=engine, runner=runner)
+    )
     with (
         console.step(f"Image {plan.subject.reference}", key="image"),
         _context(plan, place, with_rocm=has_rocm is None, runner=runner) as context,
-        named(plan.base, engine=engine, runner=runner) as base,
+        base_of as base,
     ):
         first, second = commands(plan, context, base=base, engine=engine, network=network)
         try:
