@@ -19,7 +19,7 @@ from support import tarballs
 from support.gate import host as this_machine
 from support.report import FOUND, rich
 from support.topology import Gpu, machine, mi300x
-from support.wheelset import FAMILY, Shop, make_set, make_verdict
+from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
 
 from rocwheel import rocm
 from rocwheel.cli import main
@@ -34,7 +34,7 @@ from rocwheel.gate.suite import history
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.suite.skips import load
 from rocwheel.gate.suite.suites import Deadlines, Suite, SuiteSource
-from rocwheel.gate.verdict import storing
+from rocwheel.gate.verdict import run_record, storing
 from rocwheel.gate.verdict.judge import with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
 from rocwheel.home import Home
@@ -44,7 +44,7 @@ from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render
 from rocwheel.results import Attempt, Outcome, Results
 from rocwheel.values import replace
-from rocwheel.verdict import Demand, RocmProvided, State
+from rocwheel.verdict import Counts, Demand, Ran, RocmProvided, State, Verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate run")]
 
@@ -693,7 +693,16 @@ def shard(number):
     return replace(
         results, shard=f"{number}/2", tests=tests, collect_errors=(), faults=(),
         files=(f"test_{number}.py",), suite_files=("test_1.py", "test_2.py"),
+        environment={**results.environment, "family": FAMILY.name},
     )  # fmt: skip
+
+
+def verdict_of(results, manifest, **changes):
+    """The verdict that a runner would have drawn from results of the smoke suite."""
+    demand = replace(SUITES["smoke"].demand_for(manifest.jax_version), must_run=0)
+    drawn = run_record.drawn(results, room.judge(results, demand), demand)
+    what = ran("smoke", manifest, collected=run_record.collected(results))
+    return make_verdict(manifest, **{**drawn, "ran": what, **changes})
 
 
 def test_shards_become_one_result_and_a_missing_one_is_not_run(at, capsys):
@@ -721,7 +730,7 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
         f"--store={(at / 'store').as_uri()}", f"--family={FAMILY.name}",
     ]  # fmt: skip
     for number, state in ((1, State.NOT_RUN), (2, State.PASS)):
-        verdict = make_verdict(manifest, shard=f"{number}/2")
+        verdict = verdict_of(shard(number), manifest)
         storing.put(shop.staging, verdict, render(shard(number), FOUND, {}))
         assert main([*merging, "--dry-run"]) == 0
         assert len(whole(shop, sha256)) == number - 1, "nothing was stored"
@@ -730,8 +739,8 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
         assert state in whole(shop, sha256)
     assert whole(shop, sha256)[State.PASS].counts.passed == 300
 
-    failed = make_verdict(manifest, shard="1/2", state=State.FAIL, host="other")
     bad = replace(shard(1), tests=(failing(shard(1).tests[0]), *shard(1).tests[1:]))
+    failed = verdict_of(bad, manifest, host="other")
     storing.put(shop.staging, failed, render(bad, FOUND, {}))
     capsys.readouterr()
     assert main([*merging, "--output=/proc/nowhere"]) == State.FLAKY.exit_code
@@ -739,6 +748,52 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
     assert "/proc/nowhere: the reports could not be written" in capsys.readouterr().err
     assert main(merging) == State.FLAKY.exit_code, "another run of a shard hides no failure"
     assert "shard 1/2 was run again after fail" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"state": State.INFRA, "reason": "no disk"}, "state, reason of its verdict is not what"),
+        ({"counts": Counts(passed=151)}, "counts of its verdict"),
+        ({"shard": "2/2"}, "shard of its verdict"),
+        ({"also": (State.FLAKY,)}, "also of its verdict"),
+        ({"first_failure": "test_1.py::0"}, "first_failure of its verdict"),
+        ({"family": "gfx1201"}, "family of its verdict"),
+        ({"ran": Ran()}, "ran.collected of its verdict"),
+        (None, "results of a manifest's wheels without their verdict"),
+    ],
+)
+def test_a_shard_whose_verdict_is_not_that_of_its_results_is_refused(at, capsys, changes, named):
+    manifest = make_set(at / "wh")
+    for number, name in ((1, "one"), (2, "two")):
+        results = shard(number)
+        about = {**results.environment, "manifest": manifest.sha256}
+        results = replace(results, environment=about)
+        storing.write(at / name, render(results, FOUND, {}), verdict_of(results, manifest))
+    merging = ["gate", "merge", "--shards=2", "one", "two"]
+    assert main(merging) == 0
+    capsys.readouterr()
+    file = at / "one/verdict.json"
+    verdict = Verdict.from_bytes(file.read_bytes(), name="v")
+    if changes is None:
+        file.unlink()
+    else:
+        file.write_bytes(replace(verdict, **changes).to_bytes())
+    assert main(merging) == 3
+    assert f"shard 1/2 of smoke: {named}" in capsys.readouterr().err
+
+
+def test_numbers_that_no_run_leaves_are_refused_where_they_are_read(at, capsys):
+    for number, name in ((1, "one"), (2, "two")):
+        (at / name).mkdir()
+        (at / name / "results.json").write_bytes(shard(number).to_bytes())
+    file = at / "one/results.json"
+    longer = file.read_text().replace('"duration_ms": 1,', f'"duration_ms": {"9" * 400},', 1)
+    file.write_text(longer)
+    assert main(["gate", "merge", "--shards=2", "one", "two"]) == 3
+    said = capsys.readouterr().err
+    assert "one/results.json: tests[0].attempts[0].duration_ms: " in said
+    assert "Traceback" not in said
 
 
 def whole(shop, sha256):
