@@ -296,6 +296,7 @@ def requests(app: App, options: GateOptions, *, choice: Choice) -> tuple[Asked, 
         )
         if options.failed_of:
             request = request.for_failures_of(storing.results_in(app.cwd / options.failed_of))
+        gate_runs.check(request, host)
         asked.append(Asked(request=request, host=host, place=place))
     return tuple(asked)
 

@@ -92,25 +92,33 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
     yield f"run the tests with {planned.python}, at most {request.run_seconds:g} s"
 
 
+def check(request: GateRequest, host: Host) -> None:
+    """Look for the tests of a suite, where they are here already. Raises ConfigError."""
+    if _checkout(request, host) is None:
+        _find(request, None)
+
+
 def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) -> GateResult:
     """Test a wheel set with a suite. Raises ConfigError alone, for what was asked wrongly."""
-    started = host.now()
+    started, until = host.now(), host.clock() + request.seconds
     setup = run_record.Setup(provided=RocmProvided(origin="none"), tool=_tool(request, host))
     error: RocwheelError | None = None
     with ExitStack() as stack:
         try:
-            results = _results(request, host, setup, stack, console=console, watcher=watcher)
+            results = _results(
+                request, host, setup, stack, console=console, watcher=watcher, until=until
+            )
         except ConfigError:
             raise
-        except SetupError as exc:
-            error, results = exc, run_record.empty(request, exc.state, str(exc))
         except RocwheelError as exc:
-            error, results = exc, run_record.empty(request, State.INFRA, str(exc))
+            error = exc if host.clock() < until else _too_late(request, exc)
         except OSError as exc:
             error = InfraError(str(exc), hint="check disk space and permissions of this machine")
-            results = run_record.empty(request, State.INFRA, str(exc))
         except KeyboardInterrupt:
             results = run_record.empty(request, State.NOT_RUN, CUT_SHORT)
+    if error:
+        state = error.state if isinstance(error, SetupError) else State.INFRA
+        results = run_record.empty(request, state, str(error))
     results = replace(results, environment=run_record.about(request, host, setup))
     found = judge(results, request.demand)
     verdict = run_record.verdict(request, host, setup, results, found)
@@ -127,9 +135,8 @@ def _results(
     *,
     console: Console,
     watcher: Watcher,
+    until: float,
 ) -> Results:
-    until = host.clock() + request.seconds
-
     def left() -> float:
         return max(1.0, until - host.clock())
 
@@ -171,6 +178,15 @@ def _results(
         results = _run(plan, request, host, watcher, setup)
     results = _with_change(results, "the tests", _rewritten(tests.root, before))
     return _with_change(results, "the environment", prepared.changed() if prepared else "")
+
+
+def _too_late(request: GateRequest, exc: RocwheelError) -> RocwheelError:
+    """What went wrong once the deadline of everything had passed, which is likely why."""
+    return InfraError(
+        f"the deadline of {request.seconds:g} s passed before the first test: {exc}",
+        hint="allow more, --deadline" if request.deadline else exc.hint,
+        detail=exc.detail,
+    )
 
 
 # --- before the tests ----------------------------------------------------------------------------

@@ -410,6 +410,48 @@ def test_tests_of_jax_need_a_commit_or_a_checkout(request_, host, console):
         gate(replace(request_, suite=suite, manifest=None), host, console)
 
 
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"paths": ("no_such_*.py",)}, "no_such_*.py: meets no file"),
+        ({"folder": "suites/nowhere"}, "suites/nowhere: no such folder"),
+        ({"exclude": ("old_*.py",)}, "`exclude` old_*.py: meets no file"),
+        (None, "--shard 9/9 would have none"),
+    ],
+)
+def test_mistakes_in_data_are_no_word_on_the_machine(request_, host, console, changes, named):
+    if changes is None:
+        wrong = replace(request_, shard=Shard(number=9, count=9))
+    else:
+        suite = replace(SUITE, source=replace(SUITE.source, **changes))
+        wrong = replace(request_, suite=suite)
+    for asks in (lambda: room.check(wrong, host), lambda: gate(wrong, host, console)):
+        with pytest.raises(ConfigError) as refused:
+            asks()
+        assert named in str(refused.value)
+        assert refused.value.hint
+
+
+def test_a_requirement_that_no_version_meets_is_no_word_on_the_machine(request_, host, console):
+    suite = replace(SUITE, requirements=("pytest == 0.0.99",))
+    with pytest.raises(ConfigError, match=r"^pytest==0\.0\.99: pip finds other versions only"):
+        gate(replace(request_, suite=suite), host, console)
+    nameless = replace(SUITE, requirements=("pytest==8.4.2", "rocwheel-no-such-package==1"))
+    gated = gate(replace(request_, suite=nameless), host, console)
+    assert gated.found.state is State.INFRA, "an index that does not answer says the same"
+
+
+def test_no_suite_begins_where_one_asks_for_what_cannot_be(at, interpreter, capsys):
+    make_set(at / "wh", pythons=(str(interpreter.version),))
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--wheels", "wh"]
+    words = ["gate", *common, "--suite", "miniature", "--suite", "smoke", "--shard", "99/99"]
+    assert main(words) == 3
+    said = capsys.readouterr().err
+    assert "--shard 99/99 would have none" in said
+    assert "hint:  cut the suite into " in said
+    assert not (at / "gate-results").exists()
+
+
 def test_a_signal_while_the_environment_is_made_is_not_run(request_, host, console):
     def interrupted(command, /, **_options):
         raise KeyboardInterrupt
@@ -448,7 +490,9 @@ def test_deadlines_nest_up_to_the_whole_gate(request_, host, console):
     started = time.monotonic()
     gated = gate(replace(request_, deadline=0.1), host, console)
     assert gated.found.state is State.INFRA, "no environment within a second"
+    assert gated.found.message.startswith("the deadline of 0.1 s passed before the first test: ")
     assert "no end after 1 s" in gated.found.message
+    assert "--deadline" in gated.error.hint
     assert time.monotonic() - started < 600, "not the half hour of an environment"
 
 
@@ -534,11 +578,11 @@ def test_several_suites_are_one_command_each_with_its_own_reports(
 ):
     make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
     common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--wheels", "wh"]
-    words = ["gate", *common, "--suite", "smoke", "--suite", "unit", "--jax-tests", "wh"]
+    words = ["gate", *common, "--suite", "smoke", "--suite", "e2e"]
     assert main([*words, "--output", "out", "--json"]) == State.NO_RUNNER.exit_code
     told = json.loads(capsys.readouterr().out)["gates"]
     assert [(item["suite"], item["state"]) for item in told] == [
-        ("smoke", "no-runner"), ("unit", "no-runner"),
+        ("smoke", "no-runner"), ("e2e", "no-runner"),
     ]  # fmt: skip
     for item in told:
         results = storing.results_in(at / "out" / item["suite"])
