@@ -107,7 +107,8 @@ def merge(app: App, options: GateMergeOptions) -> int:
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
-    return gate_run.tell(app, [gate_run.finish(app, merged, place, output)])
+    with storing.alone(output):
+        return gate_run.tell(app, [gate_run.finish(app, merged, place, output)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +221,7 @@ def verify(app: App, options: GateOptions) -> int:
         return 0
     if options.dry_run:
         return gate_run.dry_run(app, (asked,))
-    with gate_run.interruptible(asked):
+    with storing.alone(asked.request.output), gate_run.interruptible(asked):
         gated = gate_run.run(app, asked)
     found = skips.SkipAudit.of(gated.results)
     app.emit(found.document(), "\n".join(found.lines()))

@@ -7,7 +7,7 @@ import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -403,6 +403,13 @@ def dry_run(app: App, several: Sequence[Asked]) -> int:
 
 def run_each(app: App, several: Sequence[Asked]) -> Iterator[Told]:
     """Gate one after the other, until somebody ends it; store what each has found."""
+    with ExitStack() as held:
+        for asked in several:
+            held.enter_context(storing.alone(asked.request.output))
+        yield from _each(app, several)
+
+
+def _each(app: App, several: Sequence[Asked]) -> Iterator[Told]:
     for number, asked in enumerate(several, 1):
         with interruptible(asked):
             gated = run(app, asked)

@@ -7,11 +7,11 @@ Whatever ends it, there is a verdict that says so: a machine without the family'
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State, Verdict
 
 WORK: Final = "gate/work"  # in the cache
+_OWN: Final = "tmp"  # begins the name of each folder there
 WATCHED: Final = ("jax", "jaxlib")
 
 
@@ -248,9 +249,24 @@ def _tool(request: GateRequest, host: Host) -> str:
 
 
 def _work(request: GateRequest, host: Host, stack: ExitStack) -> Path:
-    """A folder of this run alone, locked while it lasts: cleaning the cache leaves it."""
-    work = Path(tempfile.mkdtemp(dir=_folder(host.cache / WORK))).resolve()
-    stack.enter_context(files.locked(host.cache / environment_cache.LOCKS / f"{work.name}.lock"))
+    """A folder of this run alone, locked while it lasts: cleaning the cache leaves it.
+
+    What killed runs left goes first. Who begins and who removes take turns, so that nobody takes
+    the lock of a run that begins for that of one which has ended.
+    """
+    locks = host.cache / environment_cache.LOCKS
+    with files.locked(locks / "work.lock"):
+        for left in locks.glob(f"{_OWN}*.lock"):
+            with suppress(OSError):  # a process of the killed run may still end: the next run tries
+                if lock := files.try_locked(left):
+                    with lock:
+                        files.remove(host.cache / WORK / left.stem)
+                        left.unlink()
+        name = f"{_OWN}{secrets.token_hex(6)}"
+        own = locks / f"{name}.lock"
+        stack.enter_context(files.locked(own))
+    stack.callback(own.unlink, missing_ok=True)
+    work = _folder(host.cache / WORK / name).resolve()
     if not request.keep:
         stack.callback(shutil.rmtree, work, ignore_errors=True)
     return work

@@ -21,7 +21,7 @@ from support.report import FOUND, rich
 from support.topology import Gpu, machine, mi300x
 from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
 
-from rocwheel import rocm
+from rocwheel import files, rocm
 from rocwheel.cli import main
 from rocwheel.errors import ConfigError
 from rocwheel.gate import environment
@@ -432,6 +432,21 @@ def test_mistakes_in_data_are_no_word_on_the_machine(request_, host, console, ch
         assert refused.value.hint
 
 
+def test_what_killed_runs_left_goes_with_the_next_run_and_what_lives_stays(request_, host, console):
+    work, locks = host.cache / "gate/work", host.cache / "gate/locks"
+    for name in ("tmpdead/tests", "tmplive/tests"):
+        (work / name).mkdir(parents=True)
+    locks.mkdir()
+    for name in ("tmpdead", "tmpgone", "0f" * 12):
+        (locks / f"{name}.lock").touch()
+    wrong = replace(request_, shard=Shard(number=9, count=9))  # ends once it has its own folder
+    with files.locked(locks / "tmplive.lock"), pytest.raises(ConfigError):
+        gate(wrong, host, console)
+    assert [path.name for path in work.iterdir()] == ["tmplive"]
+    kept = {f"{'0f' * 12}.lock", "tmplive.lock", "work.lock"}
+    assert {path.name for path in locks.iterdir()} == kept, "its own lock went with its folder"
+
+
 def test_a_requirement_that_no_version_meets_is_no_word_on_the_machine(request_, host, console):
     suite = replace(SUITE, requirements=("pytest == 0.0.99",))
     with pytest.raises(ConfigError, match=r"^pytest==0\.0\.99: pip finds other versions only"):
@@ -562,8 +577,27 @@ def test_reports_of_an_earlier_run_do_not_survive_the_start_of_another(at, inter
     status = main(["gate", "--wheels", "wh", "--output", "out", *common])
     assert status == State.NO_RUNNER.exit_code
     assert {path.name for path in (at / "out").iterdir()} == {
-        "junit.xml", "report.html", "results.json"
+        ".lock", "junit.xml", "report.html", "results.json"
     }  # fmt: skip
+
+
+def test_a_folder_that_another_gate_writes_to_is_left_as_it_is(at, interpreter, capsys):
+    make_set(at / "wh", pythons=(str(interpreter.version),))
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--wheels", "wh"]
+    gates = ["gate", "--suite", "e2e", "--suite", "smoke", *common, "--output=out"]
+    merging = ["gate", "merge", "--shards=2", "one", "two", "--output=out/smoke"]
+    for number, name in ((1, "one"), (2, "two")):
+        (at / name).mkdir()
+        (at / name / "results.json").write_bytes(shard(number).to_bytes())
+    with storing.alone(at / "out/smoke"):
+        (at / "out/smoke/report.html").write_text("of the other")
+        for words in (gates, merging):
+            assert main(words) == 3
+            assert f"{at}/out/smoke: another gate writes there now" in capsys.readouterr().err
+    assert (at / "out/smoke/report.html").read_text() == "of the other"
+    assert not (at / "out/e2e/report.html").exists(), "nothing begins where one folder is not free"
+    assert main(gates) == State.NO_RUNNER.exit_code
+    assert "no-runner" in (at / "out/smoke/report.html").read_text()
 
 
 def test_a_gate_without_a_passing_machine_never_exits_zero(at, tmp_path, interpreter, capsys):
