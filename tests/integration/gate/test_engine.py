@@ -806,6 +806,27 @@ def test_the_deadline_of_the_run_lists_what_did_not_run(root):
     assert set(left.values()) == {"the deadline of 200 s passed"}
 
 
+def test_the_deadline_of_the_run_finds_a_process_that_does_not_end_by_its_stacks(root, monkeypatch):
+    monkeypatch.setattr(loop, "END_SECONDS", float("inf"))
+    code = f"""
+    import pytest, time
+    @pytest.fixture(scope="session", autouse=True)
+    def slow_to_end():
+        yield
+        {HANGS_NOW}
+        time.sleep(1000)
+    def test_ok(): pass
+    """
+    run = gate.run_hanging(root, {"test_a.py": code}, deadline=200.0)
+    assert run.verdict.state is State.TIMEOUT
+    first, second = (fault.message for fault in run.results.faults)
+    assert first == "the deadline of 200 s passed during the end of process 1 on gpu0"
+    assert second.endswith("the deadline of 200 s passed while it ended; its stacks: 001-gpu0.stacks")
+    stacks = (root.parent / f"{root.name}-logs/001-gpu0.stacks").read_text()
+    assert "in slow_to_end" in stacks
+    assert run.outcomes() == {"test_a.py::test_ok": "passed"}
+
+
 # nobody waits for a process that was given up
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_lane_whose_process_cannot_be_killed_is_lost_and_quarantined(root):

@@ -362,6 +362,9 @@ class Engine:
             if work.mode in (LaneMode.RUNNING, LaneMode.COLLECTING):
                 named.append(work.doing)
                 self._dump(work, f"{reason} while it ran")
+            elif work.mode is LaneMode.ENDING:
+                named.append(f"the end of {work.title}")
+                self._dump(work, f"{reason} while it ended")
         during = f" during {', '.join(named)}" if named else ""
         self._findings.fault(State.TIMEOUT, f"{reason}{during}")
 
@@ -395,6 +398,8 @@ class Engine:
         elif work.broken and work.last:
             self._findings.amend(work, Outcome.CRASHED, how)
         elif mode is LaneMode.ENDING or not killed:
+            if killed and work.process.stack():
+                how = f"{how}; its stacks: {work.process.stacks.name}"
             self._findings.check_exit(work, how, status, killed=killed)
         self._findings.close_streak(work)
         if work.rerun and mode is not LaneMode.STARTING:
