@@ -295,10 +295,22 @@ def requests(app: App, options: GateOptions, *, choice: Choice) -> tuple[Asked, 
             folders=tuple(app.cwd / folder for folder in options.folders),
         )
         if options.failed_of:
-            request = request.for_failures_of(storing.results_in(app.cwd / options.failed_of))
+            earlier = storing.results_in(app.cwd / options.failed_of)
+            request = request.for_failures_of(earlier)
+            _compare_tests(app, request, earlier)
         gate_runs.check(request, host)
         asked.append(Asked(request=request, host=host, place=place))
     return tuple(asked)
+
+
+def _compare_tests(app: App, request: GateRequest, earlier: Results) -> None:
+    """Say where tests that are to run again are others by now. JAX's own are those of a commit."""
+    now, before = request.known.tests if request.known else "", earlier.environment.get("tests")
+    if before and now and before != now:
+        app.console.warn(
+            f"the files of {request.suite.name} have changed since: what passes now may be another "
+            "test than the one that failed"
+        )
 
 
 def _weights(

@@ -86,6 +86,7 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
     planned = _plan_install(
         request, interpreter, host.cache / environment_cache.FOLDER / "<new>", ()
     )
+    yield "unless a kept environment is what these would make, files and packages, make one:"
     for path, text in planned.files:
         yield f"write {path}:"
         yield from (f"  {line}" for line in text.splitlines())

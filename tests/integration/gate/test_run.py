@@ -104,6 +104,8 @@ def checkout(tmp_path):
         (folder / name).write_text(text)
     skips = tmp_path / "checkout" / "ci" / "skips"
     skips.mkdir(parents=True)
+    (skips.parent / "suites").mkdir()
+    (skips.parent / "suites/own.yaml").touch()  # SUITE
     (skips / "own.yaml").write_text(
         'skips:\n  - {test: "test_a.py::test_listed", suites: [own], reason: known, '
         'issue: "https://example.org/1", owner: somebody, expires: "2999-01-01"}\n'
@@ -490,6 +492,7 @@ def test_a_dry_run_shows_devices_files_and_commands_and_makes_nothing(request_, 
     before = sorted(tmp_path.rglob("*"))
     text = "\n".join(room.lines(request_, host))
     assert "--require-hashes" in text
+    assert "unless a kept environment is what these would make" in text
     assert "2 files below" in text
     for wheel in request_.wheels.wheels:
         assert wheel.sha256 in text
@@ -684,7 +687,12 @@ def test_rerun_asks_for_what_failed_with_the_same_packages_and_devices(at, tmp_p
     kept = Results.from_bytes(
         (tmp_path / "gate-results/rerun/failed-of.json").read_bytes(), name="r"
     )
+    assert "have changed since" not in said.err
+    about["tests"] = "0" * 64
+    (tmp_path / "before/results.json").write_bytes(replace(results, environment=about).to_bytes())
     capsys.readouterr()
+    assert main(["gate", "rerun", "before"]) == State.NO_RUNNER.exit_code
+    assert "the files of smoke have changed since" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "gate-results")
     assert main(["gate", "rerun", "before", "--dry-run"]) == 0
     assert not (tmp_path / "gate-results").exists()

@@ -61,6 +61,7 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
         "runner": host.label,
         "environment": setup.prepared,
         "packages": "\n".join(packages),
+        "tests": setup.tests,
         "tool": setup.tool,
     }
 
