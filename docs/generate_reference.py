@@ -78,14 +78,18 @@ def option_rows(command: click.Command, ctx: click.Context) -> Iterator[str]:
             continue
         names = ", ".join(f"`{name}`" for name in (*param.opts, *param.secondary_opts))
         help_text = (param.help or "").replace("|", "\\|")
+        if param.required:
+            help_text += " Required."
         default = param.default
+        if param.show_default and isinstance(default, (float, Path)):
+            default = f"{default:g}" if isinstance(default, float) else str(default)
         if isinstance(default, (str, int)) and not isinstance(default, bool) and not param.is_flag:
             help_text += f" Default: `{default}`."
         elif isinstance(default, tuple) and default:
             help_text += f" Default: `{default[0]}`."
         variable = f"`{ctx.auto_envvar_prefix}_{(param.name or '').upper()}`"
         hidden = not param.expose_value and param.name in {"json", "debug", "verbosity"}
-        yield f"| {names} | {help_text} | {'' if hidden else variable} |"
+        yield f"| {names} | {help_text.strip()} | {'' if hidden else variable} |"
 
 
 def render() -> str:

@@ -7,12 +7,14 @@ that the file is canonical JSON as every other record.
 from __future__ import annotations
 
 import enum
+import shlex
 from collections.abc import Mapping
 from typing import Final, Literal
 
 import msgspec
 
-from rocwheel.values import Value
+from rocwheel.errors import ConfigError
+from rocwheel.values import Count, Value
 from rocwheel.verdict import Counts, Device, State
 
 SCHEMA: Final = 1
@@ -44,9 +46,9 @@ class Attempt(Value, frozen=True, kw_only=True):
 
     outcome: Outcome
     lane: str
-    process: int
-    start_ms: int
-    duration_ms: int
+    process: Count
+    start_ms: Count
+    duration_ms: Count
     message: str = ""  # one line
     detail: str = ""  # traceback, or the stacks of all threads
     output: str = ""  # what the test printed; of much, both ends
@@ -64,8 +66,13 @@ class TestResult(Value, frozen=True, kw_only=True):
     reason: str = ""  # of a skip, an expected failure, a test that did not run, a poisoning
     libraries: tuple[str, ...] = ()  # ROCm libraries the test is tagged with
     evidence: tuple[str, ...] = ()  # those of them seen in its process, or in a trace
-    line: int = 0  # in its file, from 1; 0 when unknown
-    victims: int = 0  # tests that failed in its process, because of it, and pass alone
+    line: Count = 0  # in its file, from 1; 0 when unknown
+    victims: Count = 0  # tests that failed in its process, because of it, and pass alone
+
+    def __post_init__(self) -> None:
+        """Refuse a failure without an attempt that failed. Raises ConfigError."""
+        if self.outcome.bad and not self.attempts:
+            raise _contradiction(f"{self.test}: {self.outcome.value} without an attempt")
 
     @property
     def file(self) -> str:
@@ -101,10 +108,10 @@ class LaneRecord(Value, frozen=True, kw_only=True):
 class ProcessRecord(Value, frozen=True, kw_only=True):
     """One worker process, from its start to its end."""
 
-    number: int
+    number: Count
     lane: str
-    start_ms: int
-    end_ms: int
+    start_ms: Count
+    end_ms: Count
     ended: str  # "exit status 0", "signal 11", "killed: …"
     log: str = ""  # what it printed: a path from the folder of logs
     left: tuple[str, ...] = ()  # processes that it left behind and that were ended
@@ -133,10 +140,21 @@ class Results(Value, frozen=True, kw_only=True):
     lanes: tuple[LaneRecord, ...] = ()
     processes: tuple[ProcessRecord, ...] = ()
     faults: tuple[Fault, ...] = ()
-    skips: Mapping[str, int] = msgspec.field(default_factory=dict)  # by entry, `file:line`
+    skips: Mapping[str, Count] = msgspec.field(default_factory=dict)  # by entry, `file:line`
     environment: Mapping[str, str] = msgspec.field(default_factory=dict)
-    duration_ms: int = 0
+    duration_ms: Count = 0
     schema: Literal[1] = SCHEMA
+
+    def __post_init__(self) -> None:
+        """Refuse what no run leaves, since reports and verdicts rely on it. Raises ConfigError."""
+        if len({test.test for test in self.tests}) < len(self.tests):
+            raise _contradiction("a test is there twice")
+        if any(fault.state is State.PASS for fault in self.faults):
+            raise _contradiction("a fault that is a pass")
+        try:
+            shlex.split(self.environment.get("command", ""))
+        except ValueError as exc:
+            raise _contradiction(f"environment.command: {exc}") from exc
 
     @property
     def cut_short(self) -> bool:
@@ -165,6 +183,10 @@ class Results(Value, frozen=True, kw_only=True):
         """Tests with a bad outcome, in the order in which they first went wrong."""
         bad = [test for test in self.tests if test.outcome.bad]
         return tuple(sorted(bad, key=lambda test: min(a.start_ms for a in test.attempts)))
+
+
+def _contradiction(what: str) -> ConfigError:
+    return ConfigError(what, hint="use the file as rocwheel wrote it")
 
 
 class LastRun(Value, frozen=True, kw_only=True):

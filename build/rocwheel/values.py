@@ -26,7 +26,8 @@ Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
 Commit = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{40}\Z")]
 Sha256OrNone = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
 WheelFile = Annotated[str, msgspec.Meta(pattern=r"\A[^/]+\.whl\Z")]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+MOST = 2**53 - 1  # that every reader of JSON takes for the same number, RFC 8259 section 6
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 NonEmpty = Annotated[str, msgspec.Meta(min_length=1)]
 
 _T = TypeVar("_T")
@@ -121,22 +122,25 @@ def _refused(exc: msgspec.ValidationError, name: str) -> ConfigError:
 def canonical_json(document: object) -> bytes:
     """Sorted keys, UTF-8, two blanks of indent, one final newline. Raises TypeError on floats.
 
-    Raises ValueError for text that UTF-8 cannot spell (lone surrogates).
+    Raises ValueError for text that UTF-8 cannot spell (lone surrogates), and for numbers that other
+    readers of JSON take for another one.
     """
-    _refuse_floats(document)
+    _refuse_numbers(document)
     text = json.dumps(document, sort_keys=True, ensure_ascii=False, indent=2)
     return (text + "\n").encode()
 
 
-def _refuse_floats(value: Any) -> None:
+def _refuse_numbers(value: Any) -> None:
     if isinstance(value, float):
         raise TypeError(f"{value}: no floats in canonical JSON")
+    if isinstance(value, int) and abs(value) > MOST:
+        raise ValueError(f"a number of {value.bit_length()} bits, more than 53")
     if isinstance(value, dict):
         for item in value.values():
-            _refuse_floats(item)
+            _refuse_numbers(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            _refuse_floats(item)
+            _refuse_numbers(item)
 
 
 def _missing(document: Any, whole: Any, path: str = "") -> str:

@@ -83,3 +83,14 @@ def test_text_that_utf8_cannot_spell_is_no_record() -> None:
 
     with pytest.raises(ValueError, match="surrogates"):
         Note(text="\udc80").to_bytes()
+
+
+@pytest.mark.parametrize("number", [2**53, -(2**53), 10**400])
+def test_numbers_that_readers_of_json_take_for_others_are_no_record(number: int) -> None:
+    class Note(Value, frozen=True, kw_only=True):
+        number: int
+
+    with pytest.raises(ValueError, match="more than 53"):
+        Note(number=number).to_bytes()
+    with pytest.raises(ConfigError, match=r"^n: not canonical JSON: a number of \d+ bits"):
+        Note.from_bytes(b'{\n  "number": ' + str(number).encode() + b"\n}\n", name="n")

@@ -31,7 +31,7 @@ from rocwheel.gate.suite import skips, suites
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.merge import merge as merge_shards
 from rocwheel.results import Results
-from rocwheel.verdict import Demand
+from rocwheel.verdict import KnownSuite
 
 _PATH = click.Path(path_type=Path)
 
@@ -99,15 +99,16 @@ def merge(app: App, options: GateMergeOptions) -> int:
     else:
         place, found = gate_run.stored_shards(app, options, options.shards)
 
-    def demanded(results: Results) -> Demand:
-        suite = suites.load(app.home.ci, results.suite)
-        return suite.demand_for(results.environment.get("jax", ""))
+    def known(name: str) -> KnownSuite:
+        suite = suites.load(app.home.ci, name)
+        return suites.known(app.home, suite, skips.load(app.home.ci, today=app.now().date()))
 
-    merged = merge_shards(found, options.shards, demanded)
+    merged = merge_shards(found, options.shards, known)
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
-    return gate_run.tell(app, [gate_run.finish(app, merged, place, output)])
+    with storing.alone(output):
+        return gate_run.tell(app, [gate_run.finish(app, merged, place, output)])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,7 +221,7 @@ def verify(app: App, options: GateOptions) -> int:
         return 0
     if options.dry_run:
         return gate_run.dry_run(app, (asked,))
-    with gate_run.interruptible(asked):
+    with storing.alone(asked.request.output), gate_run.interruptible(asked):
         gated = gate_run.run(app, asked)
     found = skips.SkipAudit.of(gated.results)
     app.emit(found.document(), "\n".join(found.lines()))

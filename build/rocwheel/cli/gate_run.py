@@ -7,7 +7,7 @@ import shlex
 import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -295,9 +295,22 @@ def requests(app: App, options: GateOptions, *, choice: Choice) -> tuple[Asked, 
             folders=tuple(app.cwd / folder for folder in options.folders),
         )
         if options.failed_of:
-            request = request.for_failures_of(storing.results_in(app.cwd / options.failed_of))
+            earlier = storing.results_in(app.cwd / options.failed_of)
+            request = request.for_failures_of(earlier)
+            _compare_tests(app, request, earlier)
+        gate_runs.check(request, host)
         asked.append(Asked(request=request, host=host, place=place))
     return tuple(asked)
+
+
+def _compare_tests(app: App, request: GateRequest, earlier: Results) -> None:
+    """Say where tests that are to run again are others by now. JAX's own are those of a commit."""
+    now, before = request.known.tests if request.known else "", earlier.environment.get("tests")
+    if before and now and before != now:
+        app.console.warn(
+            f"the files of {request.suite.name} have changed since: what passes now may be another "
+            "test than the one that failed"
+        )
 
 
 def _weights(
@@ -402,6 +415,13 @@ def dry_run(app: App, several: Sequence[Asked]) -> int:
 
 def run_each(app: App, several: Sequence[Asked]) -> Iterator[Told]:
     """Gate one after the other, until somebody ends it; store what each has found."""
+    with ExitStack() as held:
+        for asked in several:
+            held.enter_context(storing.alone(asked.request.output))
+        yield from _each(app, several)
+
+
+def _each(app: App, several: Sequence[Asked]) -> Iterator[Told]:
     for number, asked in enumerate(several, 1):
         with interruptible(asked):
             gated = run(app, asked)

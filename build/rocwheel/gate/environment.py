@@ -8,11 +8,13 @@ that no LD_LIBRARY_PATH hides a wrong one.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from packaging.requirements import Requirement
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
@@ -28,6 +30,8 @@ from rocwheel.values import replace
 
 QUIET: Final = {"PYTHONDONTWRITEBYTECODE": "1"}  # what looks at an environment changes nothing
 PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--no-input")
+# what pip says where nothing meets a requirement; "none" also where an index does not answer
+_UNMET: Final = re.compile(r"satisfies the requirement (.+) \(from versions: (?!none\))")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,6 +124,7 @@ class InstallPlan:
     files: tuple[tuple[Path, str], ...]
     commands: tuple[tuple[str, Command], ...]  # each with what it does
     requirements: tuple[str, ...]  # beside the wheels, and what all is held to
+    asked: tuple[str, ...]  # of them, those of suites and options, as pip spells them
     current: Command  # prints what pip would install today over it, as JSON
 
 
@@ -164,6 +169,7 @@ def plan(
             ("pip check", Command(argv=(*pip, "check"), env=QUIET)),
         ),
         requirements=(*jax, *requirements, *pins),
+        asked=tuple(str(Requirement(line)) for line in requirements),
         current=Command(
             argv=(
                 *pip, *binary, "--dry-run", "--upgrade", "--upgrade-strategy=eager",
@@ -194,7 +200,8 @@ def make(
 ) -> Environment:
     """Apply a plan and say what takes how long; `left` says how many seconds there still are.
 
-    Raises InfraError, or WrongWheelsError where requirements contradict.
+    Raises InfraError, ConfigError for a requirement that nothing meets, WrongWheelsError where
+    requirements contradict.
     """
     for path, text in planned.files:
         path.write_text(text, encoding="utf-8")
@@ -204,6 +211,12 @@ def make(
             with console.step(what):
                 runner.run(replace(command, timeout=left()), log=log)
         except CommandError as exc:
+            if unmet := _unmet(exc.detail, planned):
+                raise ConfigError(
+                    f"{unmet}: pip finds other versions only, for this CPython",
+                    hint="mend `requirements` in the suite's file, --with, or pip's index",
+                    detail=exc.detail,
+                ) from exc
             raise InfraError(
                 f"the environment could not be made: {exc}", hint=exc.hint, detail=exc.detail
             ) from exc
@@ -227,6 +240,15 @@ def make(
     return Environment(
         python=planned.python, site=site, packages=tuple(sorted(listed.split(), key=str.lower))
     )
+
+
+def _unmet(said: str, planned: InstallPlan) -> str:
+    """The requirement of a suite, or of --with, that no version meets that pip knows of.
+
+    "" for anything else. JAX itself is none: a release may come to an index later.
+    """
+    found = _UNMET.search(said)
+    return found[1] if found and found[1] in planned.asked else ""
 
 
 def outdated(planned: InstallPlan, *, runner: Runner, log: Path, left: Callable[[], float]) -> str:

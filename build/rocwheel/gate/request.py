@@ -145,9 +145,10 @@ class GateRequest:
     def demand(self) -> Demand:
         """What the results are held against; how many tests must run is asked of whole suites."""
         demand = self.suite.demand_for(self.wheels.jax_version)
-        if not self.whole:  # one that passes is enough of those that were named
-            return replace(demand, must_run=1)
-        return replace(demand, must_run=0) if self.shard.count > 1 else demand
+        if self.shard.count > 1:
+            return replace(demand, must_run=0)
+        # one that passes is enough of those that were named
+        return demand if self.whole else replace(demand, must_run=1)
 
     @property
     def cell(self) -> str:

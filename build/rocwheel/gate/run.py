@@ -7,11 +7,11 @@ Whatever ends it, there is a verdict that says so: a machine without the family'
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -48,6 +48,7 @@ from rocwheel.values import replace
 from rocwheel.verdict import RocmProvided, State, Verdict
 
 WORK: Final = "gate/work"  # in the cache
+_OWN: Final = "tmp"  # begins the name of each folder there
 WATCHED: Final = ("jax", "jaxlib")
 
 
@@ -85,6 +86,7 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
     planned = _plan_install(
         request, interpreter, host.cache / environment_cache.FOLDER / "<new>", ()
     )
+    yield "unless a kept environment is what these would make, files and packages, make one:"
     for path, text in planned.files:
         yield f"write {path}:"
         yield from (f"  {line}" for line in text.splitlines())
@@ -92,25 +94,33 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
     yield f"run the tests with {planned.python}, at most {request.run_seconds:g} s"
 
 
+def check(request: GateRequest, host: Host) -> None:
+    """Look for the tests of a suite, where they are here already. Raises ConfigError."""
+    if _checkout(request, host) is None:
+        _find(request, None)
+
+
 def run(request: GateRequest, host: Host, console: Console, watcher: Watcher) -> GateResult:
     """Test a wheel set with a suite. Raises ConfigError alone, for what was asked wrongly."""
-    started = host.now()
+    started, until = host.now(), host.clock() + request.seconds
     setup = run_record.Setup(provided=RocmProvided(origin="none"), tool=_tool(request, host))
     error: RocwheelError | None = None
     with ExitStack() as stack:
         try:
-            results = _results(request, host, setup, stack, console=console, watcher=watcher)
+            results = _results(
+                request, host, setup, stack, console=console, watcher=watcher, until=until
+            )
         except ConfigError:
             raise
-        except SetupError as exc:
-            error, results = exc, run_record.empty(request, exc.state, str(exc))
         except RocwheelError as exc:
-            error, results = exc, run_record.empty(request, State.INFRA, str(exc))
+            error = exc if host.clock() < until else _too_late(request, exc)
         except OSError as exc:
             error = InfraError(str(exc), hint="check disk space and permissions of this machine")
-            results = run_record.empty(request, State.INFRA, str(exc))
         except KeyboardInterrupt:
             results = run_record.empty(request, State.NOT_RUN, CUT_SHORT)
+    if error:
+        state = error.state if isinstance(error, SetupError) else State.INFRA
+        results = run_record.empty(request, state, str(error))
     results = replace(results, environment=run_record.about(request, host, setup))
     found = judge(results, request.demand)
     verdict = run_record.verdict(request, host, setup, results, found)
@@ -127,9 +137,8 @@ def _results(
     *,
     console: Console,
     watcher: Watcher,
+    until: float,
 ) -> Results:
-    until = host.clock() + request.seconds
-
     def left() -> float:
         return max(1.0, until - host.clock())
 
@@ -171,6 +180,15 @@ def _results(
         results = _run(plan, request, host, watcher, setup)
     results = _with_change(results, "the tests", _rewritten(tests.root, before))
     return _with_change(results, "the environment", prepared.changed() if prepared else "")
+
+
+def _too_late(request: GateRequest, exc: RocwheelError) -> RocwheelError:
+    """What went wrong once the deadline of everything had passed, which is likely why."""
+    return InfraError(
+        f"the deadline of {request.seconds:g} s passed before the first test: {exc}",
+        hint="allow more, --deadline" if request.deadline else exc.hint,
+        detail=exc.detail,
+    )
 
 
 # --- before the tests ----------------------------------------------------------------------------
@@ -232,9 +250,24 @@ def _tool(request: GateRequest, host: Host) -> str:
 
 
 def _work(request: GateRequest, host: Host, stack: ExitStack) -> Path:
-    """A folder of this run alone, locked while it lasts: cleaning the cache leaves it."""
-    work = Path(tempfile.mkdtemp(dir=_folder(host.cache / WORK))).resolve()
-    stack.enter_context(files.locked(host.cache / environment_cache.LOCKS / f"{work.name}.lock"))
+    """A folder of this run alone, locked while it lasts: cleaning the cache leaves it.
+
+    What killed runs left goes first. Who begins and who removes take turns, so that nobody takes
+    the lock of a run that begins for that of one which has ended.
+    """
+    locks = host.cache / environment_cache.LOCKS
+    with files.locked(locks / "work.lock"):
+        for left in locks.glob(f"{_OWN}*.lock"):
+            with suppress(OSError):  # a process of the killed run may still end: the next run tries
+                if lock := files.try_locked(left):
+                    with lock:
+                        files.remove(host.cache / WORK / left.stem)
+                        left.unlink()
+        name = f"{_OWN}{secrets.token_hex(6)}"
+        own = locks / f"{name}.lock"
+        stack.enter_context(files.locked(own))
+    stack.callback(own.unlink, missing_ok=True)
+    work = _folder(host.cache / WORK / name).resolve()
     if not request.keep:
         stack.callback(shutil.rmtree, work, ignore_errors=True)
     return work

@@ -785,6 +785,42 @@ def test_a_forked_child_that_lives_on_keeps_nothing_waiting(root):
     assert run.seconds < 500, "nobody waited for it"
 
 
+HELP = "raise ImportError('no numpy\\n\\nSee https://example.org/help for more.\\n')"
+CHAINED = f"try:\n    import no_such\nexcept ImportError as exc:\n    {HELP} from exc"
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (HELP, "ImportError: no numpy"),
+        (CHAINED, "ImportError: no numpy"),
+        ("def f(:", "SyntaxError: "),
+        ("raise SystemExit('no\\nGPU')", "SystemExit while the file was imported: no"),
+        ("import pytest; pytest.fail('one\\ntwo', pytrace=False)", "one"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_is_said_once_and_by_what_went_wrong(root, code, said):
+    run = gate.run(root, {"test_a.py": f"{code}\n", "test_b.py": TWO})
+    (error,) = run.results.collect_errors
+    assert error.message.startswith(said)
+    assert run.results.faults == (), "what pytest counts as failed is that file"
+    assert run.outcomes() == {"test_b.py::test_one": "passed", "test_b.py::test_two": "passed"}
+
+
+def test_what_somebody_is_to_read_has_blanks_where_lines_ended(root):
+    fixture = """
+    import pytest
+    @pytest.fixture(scope="session", autouse=True)
+    def own():
+        yield
+        raise ValueError("one\\n  two")
+    def test_x(): pass
+    """
+    run = gate.run(root, {"test_a.py": fixture})
+    (fault,) = run.results.faults
+    assert fault.message.endswith("ValueError: one two")
+
+
 def test_the_deadline_of_the_run_lists_what_did_not_run(root):
     slow = f"def test_slow(): {HANGS_NOW}; time.sleep(1000)\n"
     run = gate.run_hanging(
@@ -804,6 +840,29 @@ def test_the_deadline_of_the_run_lists_what_did_not_run(root):
     left = {t.test: t.reason for t in run.results.tests if t.outcome is Outcome.NOT_RUN}
     assert set(left) == {"test_a.py::test_never", "test_b.py"}
     assert set(left.values()) == {"the deadline of 200 s passed"}
+
+
+def test_the_deadline_of_the_run_finds_a_process_that_does_not_end_by_its_stacks(root, monkeypatch):
+    monkeypatch.setattr(loop, "END_SECONDS", float("inf"))
+    code = f"""
+    import pytest, time
+    @pytest.fixture(scope="session", autouse=True)
+    def slow_to_end():
+        yield
+        {HANGS_NOW}
+        time.sleep(1000)
+    def test_ok(): pass
+    """
+    run = gate.run_hanging(root, {"test_a.py": code}, deadline=200.0)
+    assert run.verdict.state is State.TIMEOUT
+    first, second = (fault.message for fault in run.results.faults)
+    assert first == "the deadline of 200 s passed during the end of process 1 on gpu0"
+    assert second.endswith(
+        "the deadline of 200 s passed while it ended; its stacks: 001-gpu0.stacks"
+    )
+    stacks = (root.parent / f"{root.name}-logs/001-gpu0.stacks").read_text()
+    assert "in slow_to_end" in stacks
+    assert run.outcomes() == {"test_a.py::test_ok": "passed"}
 
 
 # nobody waits for a process that was given up

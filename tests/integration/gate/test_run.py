@@ -19,9 +19,9 @@ from support import tarballs
 from support.gate import host as this_machine
 from support.report import FOUND, rich
 from support.topology import Gpu, machine, mi300x
-from support.wheelset import FAMILY, Shop, make_set, make_verdict
+from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
 
-from rocwheel import rocm
+from rocwheel import files, rocm
 from rocwheel.cli import main
 from rocwheel.errors import ConfigError
 from rocwheel.gate import environment
@@ -34,7 +34,7 @@ from rocwheel.gate.suite import history
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.suite.skips import load
 from rocwheel.gate.suite.suites import Deadlines, Suite, SuiteSource
-from rocwheel.gate.verdict import storing
+from rocwheel.gate.verdict import run_record, storing
 from rocwheel.gate.verdict.judge import with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
 from rocwheel.home import Home
@@ -44,7 +44,7 @@ from rocwheel.process import HostRunner, base_env
 from rocwheel.report import render
 from rocwheel.results import Attempt, Outcome, Results
 from rocwheel.values import replace
-from rocwheel.verdict import Demand, RocmProvided, State
+from rocwheel.verdict import Counts, Demand, Ran, RocmProvided, State, Verdict
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("gate run")]
 
@@ -104,6 +104,8 @@ def checkout(tmp_path):
         (folder / name).write_text(text)
     skips = tmp_path / "checkout" / "ci" / "skips"
     skips.mkdir(parents=True)
+    (skips.parent / "suites").mkdir()
+    (skips.parent / "suites/own.yaml").touch()  # SUITE
     (skips / "own.yaml").write_text(
         'skips:\n  - {test: "test_a.py::test_listed", suites: [own], reason: known, '
         'issue: "https://example.org/1", owner: somebody, expires: "2999-01-01"}\n'
@@ -410,6 +412,63 @@ def test_tests_of_jax_need_a_commit_or_a_checkout(request_, host, console):
         gate(replace(request_, suite=suite, manifest=None), host, console)
 
 
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"paths": ("no_such_*.py",)}, "no_such_*.py: meets no file"),
+        ({"folder": "suites/nowhere"}, "suites/nowhere: no such folder"),
+        ({"exclude": ("old_*.py",)}, "`exclude` old_*.py: meets no file"),
+        (None, "--shard 9/9 would have none"),
+    ],
+)
+def test_mistakes_in_data_are_no_word_on_the_machine(request_, host, console, changes, named):
+    if changes is None:
+        wrong = replace(request_, shard=Shard(number=9, count=9))
+    else:
+        suite = replace(SUITE, source=replace(SUITE.source, **changes))
+        wrong = replace(request_, suite=suite)
+    for asks in (lambda: room.check(wrong, host), lambda: gate(wrong, host, console)):
+        with pytest.raises(ConfigError) as refused:
+            asks()
+        assert named in str(refused.value)
+        assert refused.value.hint
+
+
+def test_what_killed_runs_left_goes_with_the_next_run_and_what_lives_stays(request_, host, console):
+    work, locks = host.cache / "gate/work", host.cache / "gate/locks"
+    for name in ("tmpdead/tests", "tmplive/tests"):
+        (work / name).mkdir(parents=True)
+    locks.mkdir()
+    for name in ("tmpdead", "tmpgone", "0f" * 12):
+        (locks / f"{name}.lock").touch()
+    wrong = replace(request_, shard=Shard(number=9, count=9))  # ends once it has its own folder
+    with files.locked(locks / "tmplive.lock"), pytest.raises(ConfigError):
+        gate(wrong, host, console)
+    assert [path.name for path in work.iterdir()] == ["tmplive"]
+    kept = {f"{'0f' * 12}.lock", "tmplive.lock", "work.lock"}
+    assert {path.name for path in locks.iterdir()} == kept, "its own lock went with its folder"
+
+
+def test_a_requirement_that_no_version_meets_is_no_word_on_the_machine(request_, host, console):
+    suite = replace(SUITE, requirements=("pytest == 0.0.99",))
+    with pytest.raises(ConfigError, match=r"^pytest==0\.0\.99: pip finds other versions only"):
+        gate(replace(request_, suite=suite), host, console)
+    nameless = replace(SUITE, requirements=("pytest==8.4.2", "rocwheel-no-such-package==1"))
+    gated = gate(replace(request_, suite=nameless), host, console)
+    assert gated.found.state is State.INFRA, "an index that does not answer says the same"
+
+
+def test_no_suite_begins_where_one_asks_for_what_cannot_be(at, interpreter, capsys):
+    make_set(at / "wh", pythons=(str(interpreter.version),))
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--wheels", "wh"]
+    words = ["gate", *common, "--suite", "miniature", "--suite", "smoke", "--shard", "99/99"]
+    assert main(words) == 3
+    said = capsys.readouterr().err
+    assert "--shard 99/99 would have none" in said
+    assert "hint:  cut the suite into " in said
+    assert not (at / "gate-results").exists()
+
+
 def test_a_signal_while_the_environment_is_made_is_not_run(request_, host, console):
     def interrupted(command, /, **_options):
         raise KeyboardInterrupt
@@ -433,6 +492,7 @@ def test_a_dry_run_shows_devices_files_and_commands_and_makes_nothing(request_, 
     before = sorted(tmp_path.rglob("*"))
     text = "\n".join(room.lines(request_, host))
     assert "--require-hashes" in text
+    assert "unless a kept environment is what these would make" in text
     assert "2 files below" in text
     for wheel in request_.wheels.wheels:
         assert wheel.sha256 in text
@@ -448,7 +508,9 @@ def test_deadlines_nest_up_to_the_whole_gate(request_, host, console):
     started = time.monotonic()
     gated = gate(replace(request_, deadline=0.1), host, console)
     assert gated.found.state is State.INFRA, "no environment within a second"
+    assert gated.found.message.startswith("the deadline of 0.1 s passed before the first test: ")
     assert "no end after 1 s" in gated.found.message
+    assert "--deadline" in gated.error.hint
     assert time.monotonic() - started < 600, "not the half hour of an environment"
 
 
@@ -518,8 +580,27 @@ def test_reports_of_an_earlier_run_do_not_survive_the_start_of_another(at, inter
     status = main(["gate", "--wheels", "wh", "--output", "out", *common])
     assert status == State.NO_RUNNER.exit_code
     assert {path.name for path in (at / "out").iterdir()} == {
-        "junit.xml", "report.html", "results.json"
+        ".lock", "junit.xml", "report.html", "results.json"
     }  # fmt: skip
+
+
+def test_a_folder_that_another_gate_writes_to_is_left_as_it_is(at, interpreter, capsys):
+    make_set(at / "wh", pythons=(str(interpreter.version),))
+    common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--wheels", "wh"]
+    gates = ["gate", "--suite", "e2e", "--suite", "smoke", *common, "--output=out"]
+    merging = ["gate", "merge", "--shards=2", "one", "two", "--output=out/smoke"]
+    for number, name in ((1, "one"), (2, "two")):
+        (at / name).mkdir()
+        (at / name / "results.json").write_bytes(shard(number).to_bytes())
+    with storing.alone(at / "out/smoke"):
+        (at / "out/smoke/report.html").write_text("of the other")
+        for words in (gates, merging):
+            assert main(words) == 3
+            assert f"{at}/out/smoke: another gate writes there now" in capsys.readouterr().err
+    assert (at / "out/smoke/report.html").read_text() == "of the other"
+    assert not (at / "out/e2e/report.html").exists(), "nothing begins where one folder is not free"
+    assert main(gates) == State.NO_RUNNER.exit_code
+    assert "no-runner" in (at / "out/smoke/report.html").read_text()
 
 
 def test_a_gate_without_a_passing_machine_never_exits_zero(at, tmp_path, interpreter, capsys):
@@ -534,11 +615,11 @@ def test_several_suites_are_one_command_each_with_its_own_reports(
 ):
     make_set(tmp_path / "wh", pythons=(str(interpreter.version),))
     common = ["--family", FAMILY.name, "--python", str(interpreter.version), "--wheels", "wh"]
-    words = ["gate", *common, "--suite", "smoke", "--suite", "unit", "--jax-tests", "wh"]
+    words = ["gate", *common, "--suite", "smoke", "--suite", "e2e"]
     assert main([*words, "--output", "out", "--json"]) == State.NO_RUNNER.exit_code
     told = json.loads(capsys.readouterr().out)["gates"]
     assert [(item["suite"], item["state"]) for item in told] == [
-        ("smoke", "no-runner"), ("unit", "no-runner"),
+        ("smoke", "no-runner"), ("e2e", "no-runner"),
     ]  # fmt: skip
     for item in told:
         results = storing.results_in(at / "out" / item["suite"])
@@ -606,7 +687,12 @@ def test_rerun_asks_for_what_failed_with_the_same_packages_and_devices(at, tmp_p
     kept = Results.from_bytes(
         (tmp_path / "gate-results/rerun/failed-of.json").read_bytes(), name="r"
     )
+    assert "have changed since" not in said.err
+    about["tests"] = "0" * 64
+    (tmp_path / "before/results.json").write_bytes(replace(results, environment=about).to_bytes())
     capsys.readouterr()
+    assert main(["gate", "rerun", "before"]) == State.NO_RUNNER.exit_code
+    assert "the files of smoke have changed since" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "gate-results")
     assert main(["gate", "rerun", "before", "--dry-run"]) == 0
     assert not (tmp_path / "gate-results").exists()
@@ -693,7 +779,16 @@ def shard(number):
     return replace(
         results, shard=f"{number}/2", tests=tests, collect_errors=(), faults=(),
         files=(f"test_{number}.py",), suite_files=("test_1.py", "test_2.py"),
+        environment={**results.environment, "family": FAMILY.name},
     )  # fmt: skip
+
+
+def verdict_of(results, manifest, **changes):
+    """The verdict that a runner would have drawn from results of the smoke suite."""
+    demand = replace(SUITES["smoke"].demand_for(manifest.jax_version), must_run=0)
+    drawn = run_record.drawn(results, room.judge(results, demand), demand)
+    what = ran("smoke", manifest, collected=run_record.collected(results))
+    return make_verdict(manifest, **{**drawn, "ran": what, **changes})
 
 
 def test_shards_become_one_result_and_a_missing_one_is_not_run(at, capsys):
@@ -721,7 +816,7 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
         f"--store={(at / 'store').as_uri()}", f"--family={FAMILY.name}",
     ]  # fmt: skip
     for number, state in ((1, State.NOT_RUN), (2, State.PASS)):
-        verdict = make_verdict(manifest, shard=f"{number}/2")
+        verdict = verdict_of(shard(number), manifest)
         storing.put(shop.staging, verdict, render(shard(number), FOUND, {}))
         assert main([*merging, "--dry-run"]) == 0
         assert len(whole(shop, sha256)) == number - 1, "nothing was stored"
@@ -730,8 +825,8 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
         assert state in whole(shop, sha256)
     assert whole(shop, sha256)[State.PASS].counts.passed == 300
 
-    failed = make_verdict(manifest, shard="1/2", state=State.FAIL, host="other")
     bad = replace(shard(1), tests=(failing(shard(1).tests[0]), *shard(1).tests[1:]))
+    failed = verdict_of(bad, manifest, host="other")
     storing.put(shop.staging, failed, render(bad, FOUND, {}))
     capsys.readouterr()
     assert main([*merging, "--output=/proc/nowhere"]) == State.FLAKY.exit_code
@@ -739,6 +834,52 @@ def test_stored_shards_become_a_verdict_in_the_store(at, console, capsys):
     assert "/proc/nowhere: the reports could not be written" in capsys.readouterr().err
     assert main(merging) == State.FLAKY.exit_code, "another run of a shard hides no failure"
     assert "shard 1/2 was run again after fail" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"state": State.INFRA, "reason": "no disk"}, "state, reason of its verdict is not what"),
+        ({"counts": Counts(passed=151)}, "counts of its verdict"),
+        ({"shard": "2/2"}, "shard of its verdict"),
+        ({"also": (State.FLAKY,)}, "also of its verdict"),
+        ({"first_failure": "test_1.py::0"}, "first_failure of its verdict"),
+        ({"family": "gfx1201"}, "family of its verdict"),
+        ({"ran": Ran()}, "ran.collected of its verdict"),
+        (None, "results of a manifest's wheels without their verdict"),
+    ],
+)
+def test_a_shard_whose_verdict_is_not_that_of_its_results_is_refused(at, capsys, changes, named):
+    manifest = make_set(at / "wh")
+    for number, name in ((1, "one"), (2, "two")):
+        results = shard(number)
+        about = {**results.environment, "manifest": manifest.sha256}
+        results = replace(results, environment=about)
+        storing.write(at / name, render(results, FOUND, {}), verdict_of(results, manifest))
+    merging = ["gate", "merge", "--shards=2", "one", "two"]
+    assert main(merging) == 0
+    capsys.readouterr()
+    file = at / "one/verdict.json"
+    verdict = Verdict.from_bytes(file.read_bytes(), name="v")
+    if changes is None:
+        file.unlink()
+    else:
+        file.write_bytes(replace(verdict, **changes).to_bytes())
+    assert main(merging) == 3
+    assert f"shard 1/2 of smoke: {named}" in capsys.readouterr().err
+
+
+def test_numbers_that_no_run_leaves_are_refused_where_they_are_read(at, capsys):
+    for number, name in ((1, "one"), (2, "two")):
+        (at / name).mkdir()
+        (at / name / "results.json").write_bytes(shard(number).to_bytes())
+    file = at / "one/results.json"
+    longer = file.read_text().replace('"duration_ms": 1,', f'"duration_ms": {"9" * 400},', 1)
+    file.write_text(longer)
+    assert main(["gate", "merge", "--shards=2", "one", "two"]) == 3
+    said = capsys.readouterr().err
+    assert "one/results.json: tests[0].attempts[0].duration_ms: " in said
+    assert "Traceback" not in said
 
 
 def whole(shop, sha256):

@@ -12,6 +12,7 @@ it begins one. Where nothing was begun, a process's end is that of the test befo
 
 from __future__ import annotations
 
+import re
 import selectors
 import signal
 import subprocess
@@ -40,6 +41,7 @@ DUMPED_SECONDS: Final = 0.5  # without another word: it has written them
 END_SECONDS: Final = 300.0  # for a worker to tear down and exit: compiled code by the gigabyte
 START_SECONDS: Final = 120.0  # for an interpreter with pytest to come up
 START_ATTEMPTS: Final = 2
+_SHOWN: Final = re.compile(r"(?:^E   .*\n?)+", re.MULTILINE)  # how pytest shows an exception
 TRIM_SECONDS: Final = 1.0  # between looks at the size of logs and processes
 
 
@@ -255,7 +257,7 @@ class Engine:
         else:
             # the file was collected before: what differs now is not to be trusted
             message = event.error or f"{step.test} was not collected again"
-            self._findings.collect_error(step.file, _first(message), event.error)
+            self._findings.collect_error(step.file, _said(message), event.error)
             if work.rerun is None:
                 self._scheduler.drop_file(work.lane.name)
             work.left = []
@@ -264,7 +266,7 @@ class Engine:
         """Enter a file's tests, and skip those that are not to run."""
         file, plan = event.file, self._plan
         if event.error:
-            self._findings.collect_error(file, _last(event.error), event.error)
+            self._findings.collect_error(file, _said(event.error), event.error)
             self._scheduler.drop_file(work.lane.name)
             return
         if taken := [test for test in event.tests if test in self._outcomes]:
@@ -362,6 +364,9 @@ class Engine:
             if work.mode in (LaneMode.RUNNING, LaneMode.COLLECTING):
                 named.append(work.doing)
                 self._dump(work, f"{reason} while it ran")
+            elif work.mode is LaneMode.ENDING:
+                named.append(f"the end of {work.title}")
+                self._dump(work, f"{reason} while it ended")
         during = f" during {', '.join(named)}" if named else ""
         self._findings.fault(State.TIMEOUT, f"{reason}{during}")
 
@@ -395,6 +400,8 @@ class Engine:
         elif work.broken and work.last:
             self._findings.amend(work, Outcome.CRASHED, how)
         elif mode is LaneMode.ENDING or not killed:
+            if killed and work.process.stack():
+                how = f"{how}; its stacks: {work.process.stacks.name}"
             self._findings.check_exit(work, how, status, killed=killed)
         self._findings.close_streak(work)
         if work.rerun and mode is not LaneMode.STARTING:
@@ -513,8 +520,14 @@ class Engine:
                 self._close(work, f"killed: {self._stop}")
 
 
-def _first(text: str) -> str:
-    return text.strip().partition("\n")[0]
+def _said(error: str) -> str:
+    """Return the line that says what an error of pytest's was.
+
+    Of tracebacks, the first line of the last exception; what is set in is code that it shows.
+    """
+    shown = _SHOWN.findall(error)
+    lines = [line[4:] for line in shown[-1].splitlines()] if shown else error.splitlines()
+    return next((line for line in lines if line and not line[0].isspace()), _last(error))
 
 
 def _last(text: str) -> str:

@@ -8,7 +8,7 @@ wrong time. Text is made printable here, once, for every report.
 from __future__ import annotations
 
 import re
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -17,7 +17,7 @@ from rocwheel.values import Count
 
 LINE_LIMIT: Final = 64 << 20  # bytes of one message: the node ids of a very large file
 SHOWN: Final = 200  # characters of a broken message
-Seconds = float
+Seconds = Annotated[float, msgspec.Meta(le=1e9)]  # thirty years
 
 # C0 and C1 controls, and what some readers take for a line's end; tab and newline stay in texts
 _CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rocwheel.errors import ConfigError, SourceError
+from rocwheel.console import count
+from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import static
 from rocwheel.gate.suite.suites import SuiteSource
 
@@ -62,22 +63,22 @@ def find(
 ) -> SuiteFiles:
     """Find the files below `top` (our suite's folder, or a JAX checkout).
 
-    Shards are cut by `weights`, milliseconds by file, the same for all of them. Raises SourceError
+    Shards are cut by `weights`, milliseconds by file, the same for all of them. Raises ConfigError
     when a path of the suite meets nothing, or the shard would be empty.
     """
     if not top.is_dir():
-        raise SourceError(f"{top}: no such folder", hint="the suite's tests should be there")
+        raise ConfigError(f"{top}: no such folder", hint="the suite's tests should be there")
     found: set[str] = set()
     for pattern in source.paths:
         met = {str(path.relative_to(top)) for path in top.glob(pattern) if path.is_file()}
         if not met:
-            raise SourceError(
+            raise ConfigError(
                 f"{top}/{pattern}: meets no file", hint="mend `paths` in the suite's file"
             )
         found |= met
     for pattern in source.exclude:
         if not any(fnmatch.fnmatchcase(file, pattern) for file in found):
-            raise SourceError(
+            raise ConfigError(
                 f"{top}: `exclude` {pattern}: meets no file", hint="mend it in the suite's file"
             )
     files = sorted(
@@ -88,9 +89,9 @@ def find(
     sizes = {file: (top / file).stat().st_size for file in files}
     mine = part(weigh(sizes, weights or {}), shard)
     if not mine:
-        raise SourceError(
-            f"{top}: {len(files)} test files, too few for {shard.count} shards",
-            hint="use fewer shards",
+        raise ConfigError(
+            f"{top}: {count(len(files), 'test file')}: --shard {shard} would have none",
+            hint=f"cut the suite into {len(files)} shards at most",
         )
     own = (file for file in mine if static.configures((top / file).read_bytes()))
     return SuiteFiles(

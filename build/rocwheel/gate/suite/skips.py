@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from functools import cached_property
-from itertools import combinations
+from itertools import permutations
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +24,11 @@ from rocwheel import located_yaml
 from rocwheel.console import columns
 from rocwheel.errors import ConfigError
 from rocwheel.located_yaml import Field
+from rocwheel.model import suggest
 from rocwheel.results import Outcome, Results
 
 FOLDER: Final = "skips"
+SUITES: Final = "suites"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,11 +92,16 @@ class Skip:
 
 
 def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
-    """Read every list of a `ci` folder. Raises ConfigError for expired and double entries."""
+    """Read every list of a `ci` folder.
+
+    Raises ConfigError for an entry that has expired, that another one covers, or that names a suite
+    which does not exist.
+    """
+    suites = tuple(path.stem for path in sorted((ci / SUITES).glob("*.yaml")))
     entries = [
         entry
         for path in sorted((ci / FOLDER).glob("*.yaml"))
-        for entry in _read(located_yaml.load(path, name=str(path.relative_to(ci.parent))))
+        for entry in _read(located_yaml.load(path, name=str(path.relative_to(ci.parent))), suites)
     ]
     for entry in entries:
         if entry.expires < today:
@@ -102,10 +109,10 @@ def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
                 f"{entry.where}: {entry.pattern}: expired on {entry.expires.isoformat()}",
                 hint=f"ask {entry.owner}: try it with `rocwheel skips verify`, remove or renew it",
             )
-    for one, other in combinations(entries, 2):
-        if one.pattern == other.pattern and _overlap(one, other):
+    for one, other in permutations(entries, 2):
+        if one.meets(other.pattern) and _overlap(one, other):
             raise ConfigError(
-                f"{other.where}: {other.pattern}: stands at {one.where} already",
+                f"{other.where}: {other.pattern}: {one.pattern} at {one.where} covers it",
                 hint="remove one of the two",
             )
     return tuple(entries)
@@ -155,7 +162,7 @@ def _overlap(one: Skip, other: Skip) -> bool:
     return bool(one.suites & other.suites) and targets and ranges
 
 
-def _read(document: Field) -> Iterable[Skip]:
+def _read(document: Field, suites: tuple[str, ...]) -> Iterable[Skip]:
     for entry in document.record(required=("skips",))["skips"].sequence():
         fields = entry.record(
             required=("test", "suites", "reason", "issue", "owner", "expires"),
@@ -165,6 +172,9 @@ def _read(document: Field) -> Iterable[Skip]:
         issue = fields["issue"].string()
         if not re.fullmatch(r"https?://\S+", issue):
             fields["issue"].fail(f"{issue!r} is not a link", hint="write https://…")
+        for suite in fields["suites"].strings():
+            if suite not in suites:
+                fields["suites"].fail(f"{suite!r} is no suite", hint=suggest(suite, suites))
         yield Skip(
             pattern=_pattern(fields["test"]),
             suites=frozenset(fields["suites"].strings()),

@@ -29,7 +29,7 @@ from rocwheel.source import git
 from rocwheel.values import canonical_json, replace
 from rocwheel.verdict import Demand, KnownSuite, demand_for
 
-FOLDER: Final = "suites"
+FOLDER: Final = skips.SUITES
 LIBRARIES: Final = "rocm_libraries.yaml"
 
 
@@ -213,7 +213,9 @@ def _demand(fields: Mapping[str, Field], base: Demand) -> Demand:
     """What a suite demands; what is not said is as in `base`."""
     said = {name: _natural(fields[name]) for name in base.__struct_fields__ if name in fields}
     found = replace(base, **said)
-    return replace(found, must_run=max(1, found.must_run))
+    if not found.must_run:
+        fields["must_run"].fail("must be 1 at least", hint="a suite without tests proves nothing")
+    return found
 
 
 def _by_jax(entry: Field, base: Demand) -> dict[str, Demand]:

@@ -121,7 +121,7 @@ def _device(results: Results) -> Fault | None:
     for test in results.tests:
         if len(test.attempts) > 1 and test.attempts[0].outcome.bad and _passed_again(test):
             first, last = (devices.get(test.attempts[n].lane, "") for n in (0, -1))
-            if first != last:
+            if first and first != last:
                 failed_on[first] += 1
     if len(failed_on) != 1:
         return None

@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
-from rocwheel import files
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite.discovery import Shard
-from rocwheel.gate.verdict.judge import judge, states, with_unmet_skips
-from rocwheel.gate.verdict.run_record import tests_list
+from rocwheel.gate.verdict.judge import judge, with_unmet_skips
+from rocwheel.gate.verdict.run_record import collected, drawn
 from rocwheel.results import Fault, Outcome, Results, TestResult
 from rocwheel.values import replace
-from rocwheel.verdict import SILENT, Demand, Ran, State, Verdict
+from rocwheel.verdict import SILENT, Demand, KnownSuite, Ran, State, Verdict
+
+_JUDGED: Final = frozenset({"state", "reason", "also"})  # by what a suite demands
 
 
 def merge(
     shards: Sequence[tuple[Verdict | None, Results]],
     count: int,
-    demand: Callable[[Results], Demand],
+    known: Callable[[str], KnownSuite],
 ) -> tuple[Results, Fault, Verdict | None]:
-    """Join the runs of `count` shards, and judge them by what their suite demands.
+    """Join the runs of `count` shards, and judge them by what their suite, by its name, demands.
 
-    The verdict is None where no run has one. Raises ConfigError for no run at all, and as the
-    parts below do.
+    The verdict is None where no run has one. Raises ConfigError for no run at all, for a verdict
+    that is not that of its results, and as the parts below do.
     """
     runs = [results for _, results in shards]
     if not runs:
         raise ConfigError("no shard has results", hint="run `gate --shard 1/4` and so on first")
-    demanded = demand(runs[0])
+    suite = known(runs[0].suite)
+    for verdict, run in shards:
+        _check(verdict, run, suite)
+    demanded = suite.demand_for(runs[0].environment.get("jax", ""))
     results = with_unmet_skips(merge_results(runs, count, demanded))
     judged = judge(results, demanded)
     said = [verdict for verdict, _ in shards if verdict]
@@ -120,12 +125,9 @@ def merge_verdicts(
     devices = {device: None for verdict in verdicts for device in verdict.devices}
     backends = {verdict.backend for verdict in verdicts if verdict.backend}
     complete = all(verdict.wheels for verdict in verdicts if verdict.state not in SILENT)
-    bad = results.failures
     return replace(
         first,
-        state=found.state,
-        reason=" ".join(found.message.split()),
-        counts=results.counts,
+        **drawn(results, found, demand),
         wheels=first.wheels if complete else {},
         backend=backends.pop() if len(backends) == 1 else "",
         runner=_joined(verdict.runner for verdict in verdicts),
@@ -133,13 +135,38 @@ def merge_verdicts(
         devices=tuple(devices),
         started=min(verdict.started for verdict in verdicts),
         ended=max(verdict.ended for verdict in verdicts),
-        first_failure=bad[0].test if bad else "",
-        attempts=tuple(item for verdict in verdicts for item in verdict.attempts),
         reports={},
-        shard="",
-        also=states(results, demand)[1:],
         ran=_ran([verdict for verdict in verdicts if verdict.state not in SILENT], results),
     )
+
+
+def _check(verdict: Verdict | None, results: Results, suite: KnownSuite) -> None:
+    """Raise ConfigError where a shard's verdict is not what its results say.
+
+    Its state can be told again only by what was demanded then: the same suite file.
+    """
+    about, shard = results.environment, f"shard {results.shard} of {results.suite}"
+    if verdict is None:
+        if about.get("manifest"):
+            raise ConfigError(
+                f"{shard}: results of a manifest's wheels without their verdict",
+                hint="merge a folder with all that `gate` left there, or run the shard again",
+            )
+        return
+    demand = replace(suite.demand_for(verdict.jax_version), must_run=0)
+    follows = drawn(results, judge(results, demand), demand)
+    if verdict.ran.definition != suite.definition:
+        follows = {name: follows[name] for name in follows if name not in _JUDGED}
+    follows |= {name: about[name] for name in ("manifest", "family") if name in about}
+    wrong = [name for name, value in follows.items() if getattr(verdict, name) != value]
+    if verdict.ran.collected != collected(results):
+        wrong.append("ran.collected")
+    if wrong:
+        raise ConfigError(
+            f"{shard}: {', '.join(wrong)} of its verdict is not what its results say: "
+            "one of them was edited",
+            hint="merge what `gate` left there, by the same rocwheel, or run the shard again",
+        )
 
 
 def _ran(verdicts: Sequence[Verdict], results: Results) -> Ran:
@@ -150,7 +177,7 @@ def _ran(verdicts: Sequence[Verdict], results: Results) -> Ran:
         unofficial["its shards ran different suites"] = None
     return replace(
         same.pop() if same else Ran(),
-        collected=files.sha256(tests_list(results)),
+        collected=collected(results),
         unofficial=tuple(unofficial),
     )
 

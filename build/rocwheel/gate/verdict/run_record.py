@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from rocwheel import __version__, files
 from rocwheel.gate.engine.plan import Lane
@@ -12,7 +12,7 @@ from rocwheel.gate.machine.preflight import EnvironmentFacts
 from rocwheel.gate.request import GateRequest, Host
 from rocwheel.gate.verdict.judge import states
 from rocwheel.results import Fault, Results
-from rocwheel.verdict import Attempts, Ran, RocmProvided, State, Verdict
+from rocwheel.verdict import Attempts, Demand, Ran, RocmProvided, State, Verdict
 
 DIRTY: Final = "-dirty"
 
@@ -61,6 +61,7 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
         "runner": host.label,
         "environment": setup.prepared,
         "packages": "\n".join(packages),
+        "tests": setup.tests,
         "tool": setup.tool,
     }
 
@@ -71,19 +72,11 @@ def verdict(
     """The verdict that a finished gate stores; none on wheels that no manifest names."""
     if not request.wheels.manifest:
         return None
-    failures = results.failures
-    first = failures[0].test if failures else ""
-    if not first and results.collect_errors:
-        first = results.collect_errors[0].file
     wheels = {wheel.filename: wheel.sha256 for wheel in request.wheels.wheels}
     return Verdict(
         manifest=request.wheels.manifest,
         family=request.family.name,
         python=str(request.python),
-        suite=request.suite.name,
-        state=found.state,
-        reason=" ".join(found.message.split()),
-        counts=results.counts,
         wheels=wheels if setup.environment else {},
         backend=setup.facts.backend if setup.facts else "",
         runner=host.label,
@@ -95,20 +88,38 @@ def verdict(
         ended="",
         tool=setup.tool,
         ran=_ran(request, setup, results),
-        first_failure=first,
-        attempts=tuple(
+        **drawn(results, found, request.demand),
+    )
+
+
+def drawn(results: Results, found: Fault, demand: Demand) -> dict[str, Any]:
+    """What of a verdict follows from its results alone, by the names of its fields."""
+    bad = [test.test for test in results.failures]
+    bad += [error.file for error in results.collect_errors]
+    return {
+        "suite": results.suite,
+        "shard": results.shard,
+        "state": found.state,
+        "reason": " ".join(found.message.split()),
+        "counts": results.counts,
+        "first_failure": next(iter(bad), ""),
+        "attempts": tuple(
             Attempts(test=test.test, outcomes=tuple(item.outcome.value for item in test.attempts))
             for test in results.tests
             if len(test.attempts) > 1
         ),
-        shard=results.shard,
-        also=states(results, request.demand)[1:],
-    )
+        "also": states(results, demand)[1:],
+    }
 
 
 def tests_list(results: Results) -> bytes:
     """The names of all tests that were collected, as they are kept to be compared."""
     return "".join(f"{name}\n" for name in sorted(test.test for test in results.tests)).encode()
+
+
+def collected(results: Results) -> str:
+    """The SHA-256 of the list of its tests, "" where there is none."""
+    return files.sha256(tests_list(results)) if results.tests else ""
 
 
 def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
@@ -122,7 +133,7 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
         tests=setup.tests,
         selection=suite.select,
         pytest=next(iter(pytest), ""),
-        collected=files.sha256(tests_list(results)) if results.tests else "",
+        collected=collected(results),
         unofficial=(*request.unofficial, *_unknown(setup.tool, results)),
     )
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -31,9 +31,28 @@ KINDS: Final = {
 }
 RESULTS: Final = "results.json"
 VERDICT: Final = "verdict.json"
+LOCK: Final = ".lock"  # of who writes there
 LOGS: Final = "logs"  # beside them, one file of each process
 MOST_LOGS: Final = 100  # that are stored of one run
 LOG_HEAD, LOG_TAIL = 1 << 18, 3 << 18  # bytes that are stored of a longer one
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Be the only one who writes into a folder, until the block ends.
+
+    Where it cannot be locked it cannot be written to either, which is told when that is tried.
+    Raises ConfigError when another process has it.
+    """
+    with ExitStack() as held:
+        with suppress(OSError):
+            lock = files.try_locked(folder / LOCK)
+            if lock is None:
+                raise ConfigError(
+                    f"{folder}: another gate writes there now", hint="name another --output"
+                )
+            held.enter_context(lock)
+        yield
 
 
 def clear(folder: Path) -> None:

@@ -62,6 +62,8 @@ def test_a_suite_is_read_with_its_defaults(tmp_path):
         ("gpus: [1]", "gpus: []", "not a falling list"),
         ("{folder: suites/own}", "{folder: a, jax: {paths: [b]}}", "one of `folder` and `jax`"),
         ("must_run: 3", "must_run: -3", "must not be negative"),
+        ("must_run: 3", "must_run: 0", r"own\.yaml:7:11: must_run: must be 1 at least"),
+        ("must_run: 3", 'must_run: 3\njax: {"0.9.0": {must_run: 0}}', "must be 1 at least"),
         ("must_run: 3", "", "'must_run' is missing"),
         ("must_run: 3", "must_run: 3\njax: {new: {}}", "'new' is no version of JAX"),
         ("must_run: 3", 'must_run: 3\njax: {"0.9.0": {must_rum: 4}}', "must_rum: unknown key"),
@@ -77,11 +79,6 @@ def test_an_unknown_suite_names_the_nearest(tmp_path):
     with pytest.raises(ConfigError) as caught:
         suites.load(tree(tmp_path, GOOD), "onw")
     assert caught.value.hint == "did you mean own?"
-
-
-def test_must_run_is_never_nothing(tmp_path):
-    folder = tree(tmp_path, GOOD.replace("must_run: 3", "must_run: 0"))
-    assert suites.load(folder, "own").demand.must_run == 1
 
 
 @pytest.mark.parametrize(
@@ -209,6 +206,7 @@ TODAY = date(2026, 6, 1)
 def listed(tmp_path, *entries, today=TODAY):
     folder = tmp_path / "ci/skips"
     folder.mkdir(parents=True)
+    tree(tmp_path, GOOD, name="unit")
     (folder / "unit.yaml").write_text("skips:\n" + "".join(entries))
     return skips.load(tmp_path / "ci", today=today)
 
@@ -268,8 +266,21 @@ def test_an_entry_stands_once(tmp_path, first, second, double):
     if not double:
         assert len(listed(tmp_path, entry(more=first), entry(more=second))) == 2
         return
-    with pytest.raises(ConfigError, match=r"stands at ci/skips/unit\.yaml:2 already"):
+    with pytest.raises(ConfigError, match=r"Conv at ci/skips/unit\.yaml:2 covers it"):
         listed(tmp_path, entry(more=first), entry(more=second))
+
+
+@pytest.mark.parametrize(
+    ("wide", "narrow"),
+    [("a.py::T::*", "a.py::T::conv"), ("a.py::conv", "a.py::conv[x]"), ("a.py::c*", "a.py::co*v")],
+)
+def test_no_entry_is_covered_by_another(tmp_path, wide, narrow):
+    for number, both in enumerate(((wide, narrow), (narrow, wide))):
+        with pytest.raises(ConfigError) as refused:
+            listed(tmp_path / str(number), *map(entry, both))
+        assert f"{narrow}: {wide} at ci/skips/unit.yaml:" in str(refused.value)
+    apart = entry(narrow, more="    gfx: [gfx942]\n"), entry(wide, more="    gfx: [gfx950]\n")
+    assert len(listed(tmp_path / "apart", *apart)) == 2
 
 
 def context(suite="unit", targets=("gfx942",), rocm="7.10.0a20251120", jax="0.9.1"):
@@ -305,6 +316,7 @@ def test_an_entry_applies_where_it_says(tmp_path, more, where, applies):
         ("https://example.org/1", "soon", "is not a link"),
         ('"2026-12-31"', '"next year"', "is not a day"),
         ("    owner: somebody\n", "", "'owner' is missing"),
+        ("suites: [unit]", "suites: [unti]", r"unit\.yaml:3:13: skips\[0\]\.suites: 'unti' is no suite"),
         ("    reason:", "    raeson:", "unknown key"),
     ],
 )

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rocwheel.errors import ConfigError
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results
+from rocwheel.report import render
 from rocwheel.results import Attempt, Fault, LaneRecord, Outcome, Results, TestResult
 from rocwheel.values import replace
 from rocwheel.verdict import Demand, State
@@ -99,3 +102,68 @@ def test_shards_that_were_cut_by_other_weights_are_not_merged():
     both = (shard(1, result("a::t")), shard(2, result("a::t"), result("b::t")))
     with pytest.raises(ConfigError, match="a: in two shards: they were not cut alike"):
         merge_results(both, 2, DEMAND)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (lambda: TestResult(test="a::t", outcome=Outcome.CRASHED), "crashed without an attempt"),
+        (lambda: results(result("a::t"), result("a::t")), "a test is there twice"),
+        (
+            lambda: results(faults=(Fault(state=State.PASS, message=""),)),
+            "a fault that is a pass",
+        ),
+        (lambda: results(environment={"command": "gate '"}), "command: No closing quotation"),
+    ],
+)
+def test_what_no_run_leaves_is_no_result(wrong, named):
+    with pytest.raises(ConfigError, match=named):
+        wrong()
+
+
+TEXTS = st.sampled_from(["", "a", "a::t", "x::y[z::w]", "gpu0", "gpu1", "\n", "</script>"])
+NUMBERS = st.one_of(st.integers(0, 9), st.just(2**53 - 1))
+ATTEMPTS = st.builds(
+    Attempt,
+    outcome=st.sampled_from(Outcome),
+    lane=TEXTS,
+    process=NUMBERS,
+    start_ms=NUMBERS,
+    duration_ms=NUMBERS,
+    message=TEXTS,
+)
+
+
+@st.composite
+def edited(draw):
+    """Results as somebody could have written them by hand: in the format, and nothing more."""
+    names = draw(st.lists(st.integers(0, 9), unique=True, max_size=6))
+    tests = tuple(
+        TestResult(
+            test=f"{draw(TEXTS)}::{name}",
+            outcome=draw(st.sampled_from(Outcome)),
+            attempts=tuple(draw(st.lists(ATTEMPTS, min_size=1, max_size=3))),
+            victims=draw(NUMBERS),
+        )
+        for name in names
+    )
+    lanes = draw(st.lists(st.builds(LaneRecord, name=TEXTS, devices=st.just(())), max_size=2))
+    return results(
+        *tests,
+        lanes=tuple(lanes),
+        shard=draw(st.sampled_from(["1/2", "2/2"])),
+        duration_ms=draw(NUMBERS),
+    )
+
+
+@settings(deadline=None, max_examples=200, derandomize=True)
+@given(st.lists(edited(), min_size=1, max_size=2))
+def test_results_in_their_format_are_joined_and_shown_or_refused(runs):
+    for run in runs:
+        again = Results.from_bytes(run.to_bytes(), name="r")
+        assert render(again, judge(again, DEMAND), {})
+    try:
+        merged = merge_results(runs, 2, DEMAND)
+    except ConfigError:
+        return
+    assert render(merged, judge(merged, DEMAND), {})

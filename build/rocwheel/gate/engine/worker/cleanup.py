@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .text import one_line
+from .text import readable
 
 if TYPE_CHECKING:
     from .channel import EventWriter
@@ -172,7 +172,7 @@ class Leftovers:
         name, kind = args.thread.name, args.exc_type.__name__
         self._channel.emit(
             "stray", test=origin,
-            message=one_line(f"thread {name} raised {kind} during {self._test}: {args.exc_value}"),
+            message=readable(f"thread {name} raised {kind} during {self._test}: {args.exc_value}"),
         )  # fmt: skip
 
 

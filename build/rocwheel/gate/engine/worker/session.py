@@ -18,7 +18,7 @@ from .channel import CommandReader, EventWriter
 from .cleanup import Leftovers, Stacks
 from .library_watch import LibraryWatch
 from .outcome import FAILED_STATUS, SKIPS, TEXT_LIMIT, error_text, outcome_of, skip_reason
-from .text import one_line, valid
+from .text import one_line, readable, valid
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Sequence
@@ -47,6 +47,7 @@ class Session:
         self._folders: dict[Path, Any] = {}
         self._session: pytest.Session | None = None
         self._batch = 0
+        self._uncollected = 0  # files that pytest counts among its failures
         self._ran: Counter[str] = Counter()
         self.failed = 0
         self.over = False
@@ -182,9 +183,10 @@ class Session:
         backends = sorted(map(str, getattr(bridge, "_backends", None) or ()))
         extra = [name for finder in sys.meta_path if isinstance(finder, Extra)
                  for name in finder.used]  # fmt: skip
+        counted = self._session.testsfailed if self._session else 0
         self._channel.emit(
             "bye", failed=self.failed, ran=dict(self._ran), modules=modules, backends=backends,
-            extra=extra, pytest_failed=self._session.testsfailed if self._session else 0,
+            extra=extra, pytest_failed=max(0, counted - self._uncollected),
         )  # fmt: skip
 
     def _collect(self, session: pytest.Session, file: str) -> None:
@@ -193,6 +195,7 @@ class Session:
         error = ""
         items: Sequence[pytest.Item] = ()
         self._channel.emit("collecting", file=file)
+        counted = session.testsfailed
         try:
             items = session.perform_collect([file])
         except pytest.UsageError as exc:
@@ -200,6 +203,7 @@ class Session:
         except (SystemExit, KeyboardInterrupt, pytest.exit.Exception) as exc:
             error = f"{type(exc).__name__} while the file was imported: {exc}"
         self._no_child()
+        self._uncollected += session.testsfailed - counted
         have_flags_parsed()
         failures = [report for report in self._collect_reports if report.failed]
         if failures and not error:
@@ -217,7 +221,7 @@ class Session:
             lines=[(item.location[1] or 0) + 1 for item in items],
             tags={name: found for name, found in tags.items() if found},
             error=valid(error[:TEXT_LIMIT]),
-            skipped=one_line("; ".join(skip_reason(r) for r in self._collect_reports if r.skipped)),
+            skipped=readable("; ".join(skip_reason(r) for r in self._collect_reports if r.skipped)),
             seconds=_clock() - started,
         )
 
@@ -260,11 +264,11 @@ class Session:
             batch=batch,
             offset=_printed(),
             outcome=outcome,
-            message=one_line(message),
+            message=readable(message),
             detail=valid(detail[-TEXT_LIMIT:]),
             seconds=seconds,
             evidence=self._libraries.evidence(tags, before),
-            left=[one_line(text) for text in self._leftovers.found],
+            left=[readable(found) for found in self._leftovers.found],
             going=going,
         )
         return going
@@ -293,9 +297,9 @@ class Session:
             what = f"a fixture failed when it was torn down: {type(exc).__name__}: {exc}"
             if own:
                 self.failed += 1
-                self._channel.emit("late", test=one_line(previous.nodeid), message=one_line(what))
+                self._channel.emit("late", test=one_line(previous.nodeid), message=readable(what))
             else:
-                self._channel.emit("stray", test="", message=one_line(what))
+                self._channel.emit("stray", test="", message=readable(what))
         self._no_child()
 
 
