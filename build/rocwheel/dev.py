@@ -138,9 +138,8 @@ def preview_turn(loop: Loop, *, runner: HostRunner, console: Console) -> Iterato
     for title, command in found.commands(bazel.invocations(_spec(loop, python, found.spec))):
         yield f"# {title}"
         yield dist.pasteable(command, environ)
-    yield "# then, for the wheels that changed:"
-    for command in _install(loop, [str(loop.request.cache / "dev" / "<wheels>")]):
-        yield dist.pasteable(command, environ)
+    for command in _install(loop, ["WHEEL..."]):
+        yield f"# then, with the wheels that changed: {command}"
     if loop.tests:
         yield dist.pasteable(_test(loop, found.rocm_root / "lib"), environ)
 

@@ -8,7 +8,12 @@ rocwheel, 2 is a command line that click refuses.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
+
+# What every command takes for its cache; `--cache-dir` not all of them do.
+ANOTHER_CACHE: Final = (
+    "name a cache that can be written: ROCWHEEL_CACHE_DIR, or --cache-dir where it was given"
+)
 
 
 class RocwheelError(Exception):

@@ -76,6 +76,16 @@ def try_locked(path: Path, *, shared: bool = False, mode: int = 0o666) -> Lock |
     return lock
 
 
+def is_held(path: Path) -> bool:
+    """Whether somebody holds the lock `path`, also where nothing can be written. Raises OSError."""
+    with _opened(path, shared=True, mode=0o666) as lock:
+        try:
+            fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def _how(*, shared: bool) -> int:
     return fcntl.LOCK_SH if shared else fcntl.LOCK_EX
 
@@ -184,6 +194,13 @@ def remove(path: Path) -> None:
     while path.is_dir():
         with suppress(FileNotFoundError):
             shutil.rmtree(path)
+
+
+def is_writable(path: Path) -> bool:
+    """Whether something of this name can be made or changed, with the folders above it."""
+    while not os.path.lexists(path) and path != path.parent:
+        path = path.parent
+    return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
 
 
 def entries(folder: Path) -> tuple[Path, ...]:

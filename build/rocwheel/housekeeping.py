@@ -19,6 +19,7 @@ from typing import Final
 
 from rocwheel import files
 from rocwheel.console import size
+from rocwheel.errors import ANOTHER_CACHE, HostError
 
 # What lies in the cache, and how deep below it one thing of the kind is.
 KINDS: Final = {
@@ -81,9 +82,12 @@ class CacheItem:
 def using(cache: Path) -> files.Lock:
     """What a build or gate holds while it runs, so that nobody removes what it uses.
 
-    Raises OSError.
+    Raises HostError for a cache that cannot be written.
     """
-    return files.locked(cache / IN_USE, shared=True)
+    try:
+        return files.locked(cache / IN_USE, shared=True)
+    except OSError as exc:
+        raise HostError(f"{cache}: {exc.strerror}", hint=ANOTHER_CACHE) from exc
 
 
 def look(cache: Path) -> tuple[CacheItem, ...]:
@@ -175,11 +179,8 @@ def _walk(path: Path) -> Iterator[os.stat_result]:
 
 
 def _in_use(kind: str, path: Path, lease: Path | None) -> bool:
-    if lease and lease.exists():
-        lock = files.try_locked(lease)
-        if lock is None:
-            return True
-        lock.close()
+    if lease and lease.exists() and files.is_held(lease):
+        return True
     if kind == "environments":
         return Path(sys.prefix).resolve() == path.resolve()
     if kind == "bazel":  # as Bazel's own clients find their server

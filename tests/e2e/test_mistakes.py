@@ -32,6 +32,11 @@ def run(*arguments, cwd, env=None):
     ("arguments", "code", "said"),
     [
         (("status", FAMILY, "--store=file:foo"), 3, "write s3://bucket/prefix or file:///folder"),
+        (("demo", "--container-shm=1x"), 3, "--container-shm: '1x': not a size"),
+        (("demo", "--container-memory=4"), 3, "write for example 4G"),
+        (("demo", "--container-memory=1m"), 3, "less than a container can have"),
+        (("demo", "--container-cpus=nan"), 3, "'nan': no number of CPUs"),
+        (("demo", "--container-cpus=0"), 3, "write for example 4 or 1.5"),
         (("help",), 2, "did you mean --help?"),
         (("stagee",), 2, "did you mean stage?"),
         (("status", "--family=gfx942", "--store=file:///x"), 3, "did you mean gfx94X-dcgpu?"),
@@ -82,6 +87,16 @@ def test_an_unknown_command_with_json_is_a_document(tmp_path):
     for arguments in (("frob", "--json"), ("--json", "frob")):
         error = json.loads(run(*arguments, cwd=tmp_path).stdout)["error"]
         assert error["kind"] == "usage"
+
+
+def test_json_after_an_option_that_cannot_be_is_heard_too(tmp_path):
+    for arguments in (("dev", "--nope", "--json"), ("status", "--json=x", "--nope", "--json")):
+        error = json.loads(run(*arguments, cwd=tmp_path).stdout)["error"]
+        assert error["kind"] == "usage"
+    settings = {"ROCWHEEL_CONFIG": "/nope"}
+    done = run("doctor", "--json", cwd=tmp_path, env=settings)
+    assert json.loads(done.stdout)["error"]["kind"] == "config"
+    assert run("shell", "--nope", "--", "--json", cwd=tmp_path).stdout == ""  # of its command
 
 
 def test_completion_with_json_is_a_document(tmp_path):

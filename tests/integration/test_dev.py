@@ -203,14 +203,15 @@ def test_the_dry_run_of_configure_pasted_into_a_shell_does_what_the_real_run_doe
 
 def test_a_dry_run_shows_every_command_and_does_nothing(desk):
     (desk.folder / "test_it.py").touch()
-    before = sorted(desk.folder.rglob("*.bazelrc"))
+    before = sorted(desk.folder.rglob("*"))
     shown = desk.ci_build(
         "dev", "--dry-run", f"--environment={desk.environment}", "--test=test_it.py", *desk.sources
     ).stdout
     assert shown.count(" build --symlink_prefix=/") == 2
     assert "-m pip install" in shown
+    assert not any("<" in line for line in shown.splitlines() if not line.startswith("#"))
     assert shown.rstrip().endswith("-m pytest " + str(desk.folder / "test_it.py") + ")")
     shown = desk.ci_build("configure", "--dry-run", *desk.sources).stdout
     assert "# write " in shown
     assert "\n  'build:plugin_pjrt_cp310 " in shown
-    assert sorted(desk.folder.rglob("*.bazelrc")) == before
+    assert sorted(desk.folder.rglob("*")) == before

@@ -139,3 +139,19 @@ def test_the_state_comes_first_and_what_to_do_has_a_line(
     assert done.return_value == status
     done = CliRunner().invoke(ci_build, ["doctor", "--json"], obj=App({}, tmp_path))
     assert json.loads(done.stdout)["ok"] is is_optional
+
+
+def test_what_to_do_is_said_with_the_name_that_the_program_was_called_by(tmp_path, monkeypatch):
+    asked = []
+
+    def examine(place, _purpose):
+        asked.append(place.cache)
+        return (doctor.Row(name="docker", found="left over: x", remedy="rocwheel image prune"),)
+
+    monkeypatch.setattr(doctor, "examine", examine)
+    monkeypatch.setattr("sys.argv", ["/checkout/build/ci_build"])
+    for options in ((), ("--json",)):
+        arguments = ["doctor", "--cache-dir=there", *options]
+        done = CliRunner().invoke(ci_build, arguments, obj=App({}, tmp_path))
+        assert "ci_build image prune" in done.stdout
+    assert asked == [tmp_path / "there"] * 2

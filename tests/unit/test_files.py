@@ -106,3 +106,18 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
             (aside / "whole").write_text(text)
         assert (folder / "whole").read_text() == text
         assert files.entries(tmp_path) == (folder, source)
+
+
+def test_it_is_known_before_it_is_tried_whether_something_can_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert files.is_writable(tmp_path / "a" / "b")
+    assert not files.is_writable(tmp_path / "file" / "b")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "none")
+    assert not files.is_writable(tmp_path / "nowhere" / "b")
+
+
+def test_who_asks_whether_a_lock_is_held_changes_nothing(tmp_path: Path) -> None:
+    with files.locked(tmp_path / "lock", shared=True):
+        assert files.is_held(tmp_path / "lock")
+    assert not files.is_held(tmp_path / "lock")
+    assert files.try_locked(tmp_path / "lock")

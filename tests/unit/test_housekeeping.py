@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 
 from rocwheel import files, housekeeping
 from rocwheel.cli import main
-from rocwheel.errors import ConfigError
+from rocwheel.errors import ConfigError, HostError
 from rocwheel.model import byte_count
 
 DAY = 86400
@@ -125,3 +126,30 @@ def test_a_size_without_a_unit_is_refused():
     assert byte_count("1.5 GiB") == 3 << 29
     assert byte_count("60 B") == 60
     assert byte_count("0") == 0
+
+
+def test_what_cannot_be_written_can_be_looked_at():
+    """Of another user, or on a read-only disk."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        cache = Path(folder, "cache")
+        put(cache, "logs", mib=1, days=60)
+        housekeeping.using(cache).close()
+        (cache / housekeeping.IN_USE).chmod(0o444)
+        user = os.geteuid()
+        os.seteuid(user or 65534)  # root may write everywhere
+        try:
+            with pytest.raises(PermissionError):
+                (cache / housekeeping.IN_USE).write_text("")
+            assert [item.in_use for item in housekeeping.look(cache)] == [False]
+            with housekeeping.using(cache):  # which is held for reading
+                assert [item.in_use for item in housekeeping.look(cache)] == [True]
+        finally:
+            os.seteuid(user)
+
+
+def test_a_cache_that_cannot_be_made_is_one_error_with_a_setting_that_there_is(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(HostError, match="Not a directory") as refused:
+        housekeeping.using(tmp_path / "file" / "cache")
+    assert "ROCWHEEL_CACHE_DIR" in refused.value.hint

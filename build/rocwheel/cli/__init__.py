@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import signal
 import sys
 from contextlib import suppress
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from rocwheel import __version__
-from rocwheel.cli.app import App, start
+from rocwheel.cli.app import App, program_name, start
 from rocwheel.cli.command import (
     DryRun,
     SectionedGroup,
@@ -274,12 +273,6 @@ def ci_build(ctx: click.Context, /, **_given: Any) -> None:
         click.echo(ctx.get_help())
 
 
-def program_name(started: str) -> str:
-    """What this program is called in its own words: as it was started."""
-    name = os.path.basename(started)  # noqa: PTH119 - pathlib is not loaded for help
-    return "python -m rocwheel" if name == "__main__.py" else name
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status.
 
@@ -293,15 +286,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complete(app) if COMPLETE in app.environ else _run(app, argv)
     except click.exceptions.Exit as exc:
         return exc.exit_code
-    except click.ClickException as exc:
-        return _usage(app, exc)
     except BrokenPipeError:  # who was to read this has gone: it is not known what they missed
         sys.stderr.close()
         return 128 + signal.SIGPIPE
-    except RocwheelError as exc:
-        return _fail(app, exc)
-    except OSError as exc:
-        return _fail(app, _host_error(exc))
+    except (click.ClickException, RocwheelError, OSError) as exc:
+        words = list(sys.argv[1:] if argv is None else argv)
+        own = words[: words.index("--")] if "--" in words else words
+        app.json |= "--json" in own  # which nobody may have read yet
+        if isinstance(exc, click.ClickException):
+            return _usage(app, exc)
+        return _fail(app, _host_error(exc) if isinstance(exc, OSError) else exc)
 
 
 def _complete(app: App) -> int:
@@ -345,20 +339,12 @@ def _usage(app: App, exc: click.ClickException) -> int:
     return exc.exit_code
 
 
-def _as_called(text: str) -> str:
-    """A hint, with the name this program was called by in its command lines."""
-    import re
-
-    ours = rf"\brocwheel (?=(?:{'|'.join(COMMANDS)})\b)"
-    return re.sub(ours, f"{program_name(sys.argv[0])} ", text)
-
-
 def _fail(app: App, error: RocwheelError) -> int:
     """Show an error; whatever it quotes, credentials in it are nobody's to read."""
     from rocwheel.download import shown_setting
 
     error.args = (shown_setting("", str(error)),)
-    error.hint = shown_setting("", _as_called(error.hint))
+    error.hint = shown_setting("", app.as_called(error.hint))
     if app.debug:
         import traceback
 

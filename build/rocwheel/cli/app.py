@@ -25,6 +25,12 @@ if TYPE_CHECKING:
     from rocwheel.process import HostRunner
 
 
+def program_name(started: str) -> str:
+    """What this program is called in its own words: as it was started."""
+    name = os.path.basename(started)  # noqa: PTH119 - pathlib is not loaded for help
+    return "python -m rocwheel" if name == "__main__.py" else name
+
+
 class App:
     """One run of the command line; console and runner are made when first used."""
 
@@ -125,6 +131,15 @@ class App:
             return pwd.getpwuid(os.getuid()).pw_name
         except KeyError:  # such as in a container that knows no users
             return f"uid {os.getuid()}"
+
+    def as_called(self, text: str) -> str:
+        """A hint, with the name this program was called by in its command lines."""
+        import re
+
+        from rocwheel.cli import COMMANDS
+
+        ours = rf"\brocwheel (?=(?:{'|'.join(COMMANDS)})\b)"
+        return re.sub(ours, f"{program_name(sys.argv[0])} ", text)
 
     def path(self, path: Path | None) -> Path | None:
         """A path that was given, below the working directory; None where none was."""

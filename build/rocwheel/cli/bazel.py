@@ -177,10 +177,13 @@ def shell(app: App, options: ShellOptions) -> int:
     """
     request = request_from(app, options, therock=needed_rocm(options))
     asked = replace(request.executor, traceable=False, devices=devices())
-    return loop.shell(
+    words = options.words or ("/bin/sh", "-i")
+    status = loop.shell(
         replace(request, executor=asked),
-        options.words or ("/bin/sh", "-i"),
+        words,
         tty=sys.stdin.isatty(),
         runner=app.runner,
         console=app.console,
     )
+    app.emit({"command": list(words), "status": status})
+    return status

@@ -181,8 +181,6 @@ class SectionedGroup(Sections, click.Group):
                 return None, None, []
             from rocwheel.model import suggest
 
-            if "--json" in args and (app := ctx.find_object(App)):
-                app.json = True  # which no command is there to read
             near = "did you mean --help?" if args[0] == "help" else suggest(args[0], known)
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         return super().resolve_command(ctx, args)

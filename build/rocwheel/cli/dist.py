@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import shlex
 import sys
 from dataclasses import dataclass
@@ -16,7 +17,10 @@ from rocwheel.cli.command import DryRun, command
 from rocwheel.cli.options import BuildOptions, build_options, listed
 from rocwheel.dist.build_request import Executor
 from rocwheel.download import shown
+from rocwheel.errors import ConfigError
 from rocwheel.model import PythonVersion, byte_count
+
+LEAST_MEMORY = 6 << 20  # of Docker: https://docs.docker.com/engine/containers/resource_constraints
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +80,35 @@ def _executor(app: App, options: BuildOptions) -> Executor:
         pythons=tuple((app.cwd / path).resolve() for path in options.container_python),
         network=options.container_network,
         pass_proxies=options.container_proxies,
-        cpus=options.container_cpus,
-        memory=options.container_memory,
-        shm=options.container_shm,
+        cpus=_cpus(options.container_cpus),
+        memory=_size("--container-memory", options.container_memory, least=LEAST_MEMORY),
+        shm=_size("--container-shm", options.container_shm, least=1),
         sandbox=options.container_sandbox,
         recipe=options.builder_recipe,
         commit=options.commit,
     )
+
+
+def _cpus(text: str) -> str:
+    """How many CPUs, as engines take it; "" is no limit. Raises ConfigError."""
+    if text and (not re.fullmatch(r"\d+(\.\d+)?", text) or not float(text)):
+        raise ConfigError(
+            f"--container-cpus: {text!r}: no number of CPUs", hint="write for example 4 or 1.5"
+        )
+    return text
+
+
+def _size(name: str, text: str, *, least: int) -> str:
+    """A size as engines take it; "" is no limit. Raises ConfigError."""
+    try:
+        too_small = bool(text) and byte_count(text) < least
+    except ConfigError as exc:
+        raise ConfigError(f"{name}: {exc}", hint=exc.hint) from exc
+    if too_small:
+        raise ConfigError(
+            f"{name}: {text!r}: less than a container can have", hint="write for example 4G"
+        )
+    return text
 
 
 def _remote(app: App, options: BuildOptions) -> Remote:

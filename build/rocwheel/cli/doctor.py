@@ -102,7 +102,7 @@ def _place(app: App, options: DoctorOptions) -> examination.Machine:
     numbers = {os.getegid(), *os.getgroups()}
     return examination.Machine(
         environ=app.environ,
-        cache=app.cache,
+        cache=app.path(options.cache_dir) or app.cache,
         runner=app.runner,
         groups=frozenset(item.gr_name for item in grp.getgrall() if item.gr_gid in numbers),
         hosts=tuple(sorted(filter(None, hosts))),
@@ -119,24 +119,25 @@ def _show(
 ) -> int:
     rows = tuple(rows)
     bad = [row for row in rows if row.remedy and not _is_optional(row)]
-    table = [line for row in rows if row.name != NOTE for line in _lines(row)]
+    table = [line for row in rows if row.name != NOTE for line in _lines(app, row)]
     notes = (f"note: {row.found}" for row in rows if row.name == NOTE)
     lines = [
         *columns(("state", "what", "found"), table),
         *notes,
         *(f"  {line}" for line in install),
     ]
-    document = {"checks": [vars(row) for row in rows], "ok": not bad}
+    checks = [{**vars(row), "remedy": app.as_called(row.remedy)} for row in rows]
+    document = {"checks": checks, "ok": not bad}
     app.emit({**document, **({"install": list(install)} if install else {})}, "\n".join(lines))
     return HostError.exit_code if bad else 0
 
 
-def _lines(row: examination.Row | readiness.BuildNeed) -> Iterator[tuple[str, str, str]]:
+def _lines(app: App, row: examination.Row | readiness.BuildNeed) -> Iterator[tuple[str, str, str]]:
     """What was found last, however long it is, and below it what to do."""
     state = "ok" if not row.remedy else "optional" if _is_optional(row) else "bad"
     yield state, row.name, row.found
     if row.remedy:
-        yield "", "", f"to do: {row.remedy}"
+        yield "", "", f"to do: {app.as_called(row.remedy)}"
 
 
 def _is_optional(row: examination.Row | readiness.BuildNeed) -> bool:

@@ -287,7 +287,7 @@ def _remove_images(
         removing = engine.command("rmi", *(item.names or (item.identity,)))
         done = None if dry_run else app.runner.run(removing, check=False)
         if done and done.returncode:
-            app.console.warn(f"{title}: stays: {done.output.strip().rpartition(chr(10))[2]}")
+            app.console.warn(f"{title}: stays: {container.headline(done.output)}")
         else:
             yield title
 
@@ -314,6 +314,7 @@ def _base(
         reference,
         engine=engine,
         locked=options.locked,
+        otherwise="choose another: --base",
         runner=app.runner,
         console=app.console,
     )

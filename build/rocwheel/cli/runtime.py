@@ -306,7 +306,12 @@ def _make(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
 def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerEngine) -> ImagePlan:
     subject, manifest = wanted.subject, wanted.manifest
     base = found.obtain(
-        wanted.image, engine=engine, locked=False, runner=app.runner, console=app.console
+        wanted.image,
+        engine=engine,
+        locked=False,
+        otherwise="change the recipe's base in ci/images.yaml",
+        runner=app.runner,
+        console=app.console,
     )
     with app.console.step("ROCm", key="rocm"):
         tree = rocm.fetch(_rocm(app, options, manifest), console=app.console, env=app.environ)

@@ -5,7 +5,7 @@ however that ends, and everything made here says which process it belongs to, so
 found.
 """
 
-from rocwheel.container.engine import ContainerEngine, EngineKind, ask
+from rocwheel.container.engine import ContainerEngine, EngineKind, ask, headline
 from rocwheel.container.folders import PLACE, claimed, scratch
 from rocwheel.container.leftovers import Leftover, leftovers, remove
 from rocwheel.container.running import Container, kept, running
@@ -25,6 +25,7 @@ __all__ = [
     "ask",
     "claimed",
     "devices",
+    "headline",
     "kept",
     "leftovers",
     "remove",

@@ -36,6 +36,8 @@ NO_DAEMON: Final = (
     "cannot connect to podman", "during connect", "error reading from server",
     "code = unavailable", "closing transport", "\nunexpected eof",
 )  # fmt: skip
+_HELP: Final = re.compile(r"(See|Run) '\S+ .*help|(Usage|Examples?):", re.IGNORECASE)
+_ERROR: Final = re.compile(r"\b(error|invalid argument|failed)\b", re.IGNORECASE)
 ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 INSTALL: Final = {
     "docker": "install it (Debian and Ubuntu: docker.io), or use --executor=host",
@@ -179,10 +181,21 @@ def _elsewhere(program: str, where: str) -> HostError:
     )
 
 
+def headline(said: str) -> str:
+    """The line that says the error, of what a client printed.
+
+    That is the last one that calls itself so, or else the last but for where to find help.
+    """
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    rest = [line for line in lines if not _HELP.match(line)]
+    errors = [line for line in rest if _ERROR.search(line)]
+    return next(iter([*errors[-1:], *rest[-1:], *lines[-1:]]), "")
+
+
 def _unusable(kind: EngineKind, said: str) -> HostError:
     """Say why an engine did not answer."""
     program, lowered = kind.value, said.lower()
-    last = said.strip().rpartition("\n")[2]
+    last = headline(said)
     if "permission denied" in lowered:
         return HostError(
             f"{program}: this user may not use it: {last}",

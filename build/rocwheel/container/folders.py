@@ -14,7 +14,7 @@ from typing import Final
 
 from rocwheel import files
 from rocwheel.container.owner import is_alive, owner
-from rocwheel.errors import HostError
+from rocwheel.errors import ANOTHER_CACHE, HostError
 
 PLACE: Final = "containers"  # in the cache
 LOCK: Final = "kept.lock"  # held by who begins to use a folder that nobody claims, or removes it
@@ -35,12 +35,12 @@ def claimed(folder: Path) -> Iterator[Path]:
         clear(folder.parent)
         claim.symlink_to(owner())
     except OSError as exc:
-        raise _refused(folder, exc) from exc
+        raise refused(folder, exc) from exc
     try:
         try:
             folder.mkdir(mode=0o755, exist_ok=True)
         except OSError as exc:
-            raise _refused(folder, exc) from exc
+            raise refused(folder, exc) from exc
         yield folder
     finally:
         with suppress(OSError):  # the next one tries again
@@ -104,6 +104,7 @@ def _remove(folder: Path) -> None:
     _claim(folder).unlink(missing_ok=True)
 
 
-def _refused(folder: Path, exc: OSError) -> HostError:
-    where = exc.filename or folder
-    return HostError(f"{where}: {exc.strerror}", hint="choose another --cache-dir")
+def refused(folder: Path, exc: OSError) -> HostError:
+    """What to tell when a folder of a container cannot be made or written."""
+    where = exc.filename2 or exc.filename or folder  # of a link its name, not what it says
+    return HostError(f"{where}: {exc.strerror}", hint=ANOTHER_CACHE)

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 import fcntl
 import itertools
+import json
 import os
 import select
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from os.path import normpath, realpath
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
-from rocwheel.container.engine import ANSWER_SECONDS
-from rocwheel.container.folders import LOCK, claimed, clear
+from rocwheel.container.engine import ANSWER_SECONDS, headline
+from rocwheel.container.folders import LOCK, claimed, clear, refused
 from rocwheel.container.owner import owner
-from rocwheel.container.spec import RUN, Spec
+from rocwheel.container.spec import RUN, TURNS, Spec
 from rocwheel.errors import CommandError, HostError, RocwheelError
-from rocwheel.files import locked, write
+from rocwheel.files import Lock, locked, write
 from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostProcess, HostRunner
 
 START_SECONDS: Final = 120.0
 END_SECONDS: Final = 20.0
-BEAT_SECONDS: Final = 15.0
 # crun takes no cgroups that mix v1 and v2: https://github.com/containers/crun/issues/617
 CGROUPS: Final = (
     'set runtime = "runc" and cgroup_manager = "cgroupfs" in containers.conf, or use the other '
@@ -272,9 +272,7 @@ def _write(spec: Spec) -> None:
         for name, text in spec.files.items():
             write(spec.folder / name, text.encode())  # one that is kept reads them meanwhile
     except OSError as exc:
-        raise HostError(
-            f"{exc.filename or spec.folder}: {exc.strerror}", hint="choose another --cache-dir"
-        ) from exc
+        raise refused(spec.folder, exc) from exc
 
 
 def _answer(pipe: IO[bytes], process: HostProcess, clock: Callable[[], float]) -> str:
@@ -309,7 +307,7 @@ def _compare(spec: Spec, token: str) -> None:
 def refusal(spec: Spec, said: str) -> HostError:
     """Why an engine did not start a container, from what its client said."""
     kind, lowered = spec.engine.kind.value, said.lower()
-    last = said.strip().rpartition("\n")[2] or f"no answer within {START_SECONDS:g} s"
+    last = headline(said) or f"no answer within {START_SECONDS:g} s"
     known = (
         (("no space left",), f"free some space at {spec.engine.root}: rocwheel image prune"),
         (("no such image", "image not known", "unable to find image"),
@@ -395,29 +393,71 @@ def kept(
     Raises what `running` raises.
     """
     clear(spec.folder.parent)
-    with locked(spec.folder.with_name(LOCK)):
-        _write(spec)  # before the look: it may be about to end
-        if not _runs(spec, runner):
-            runner.run(spec.engine.remove(spec.name), check=False)
-            done = runner.run(replace(spec, owner=owner()).start, check=False)
-            if done.returncode:
-                raise refusal(spec, done.output)
-            _compare_kept(spec, runner)
-    over = threading.Event()
-    beat = threading.Thread(target=_keep_alive, args=(spec, over), daemon=True)
-    beat.start()
-    try:
+    with ExitStack() as turn:
+        with _alone(spec):
+            _write(spec)  # before the look: it may be about to end
+            turn.callback(os.close, _begin_turn(spec))
+            if not _runs(spec, runner):
+                runner.run(spec.engine.remove(spec.name), check=False)
+                done = runner.run(replace(spec, owner=owner()).start, check=False)
+                if done.returncode:
+                    raise refusal(spec, done.output)
+                _compare_kept(spec, runner)
         yield Container(spec, runner, None, clock)
-    finally:
-        over.set()
-        beat.join()
-        (spec.folder / "alive").touch()
+
+
+def _alone(spec: Spec) -> Lock:
+    """What is held by who looks for a kept container, and starts it."""
+    try:
+        return locked(spec.folder.with_name(LOCK))
+    except OSError as exc:
+        raise refused(spec.folder, exc) from exc
+
+
+def _begin_turn(spec: Spec) -> int:
+    """What keeps a kept container while it is open, and is closed however this process ends."""
+    fifo = spec.folder / TURNS
+    with suppress(FileExistsError):
+        os.mkfifo(fifo)
+    return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)  # which waits for nobody: fifo(7)
 
 
 def _runs(spec: Spec, runner: HostRunner) -> bool:
-    asked = spec.engine.command("inspect", "--format={{.State.Running}}", spec.name)
+    """Whether the kept container is there and runs.
+
+    Raises HostError when another one has its name, which is neither used nor removed, or when
+    somebody paused it.
+    """
+    asked = spec.engine.command("inspect", "--type=container", spec.name)
     done = runner.run(asked, check=False)
-    return done.returncode == 0 and done.output.strip() == "true"
+    if done.returncode:
+        return False
+    (found,) = json.loads(done.output)
+    program = spec.engine.program
+    if not _is_ours(spec, found):
+        raise HostError(
+            f"{spec.engine.kind.value}: the container {spec.name} is none of ours, and has the "
+            "name of the one to keep",
+            hint=f"see {program} inspect {spec.name}; give it another name, or leave "
+            "--keep-container out",
+        )
+    if found["State"].get("Paused") or found["State"].get("Status") == "paused":
+        raise HostError(
+            f"{spec.engine.kind.value}: the kept container {spec.name} is paused",
+            hint=f"let it go on ({program} unpause {spec.name}) or remove it "
+            f"({program} rm --force {spec.name})",
+        )
+    return bool(found["State"].get("Running"))
+
+
+def _is_ours(spec: Spec, found: Mapping[str, Any]) -> bool:
+    """Whether a container has our labels, and in our places our folders."""
+    labels = found.get("Config", {}).get("Labels") or {}
+    mounts = {item.get("Destination"): item.get("Source", "") for item in found.get("Mounts", ())}
+    return spec.labels.items() <= labels.items() and all(
+        mounts.get(str(item.guest), "").endswith((normpath(item.host), realpath(item.host)))
+        for item in spec.all_mounts  # engines say a path plainly, and some with a folder before it
+    )
 
 
 def _compare_kept(spec: Spec, runner: HostRunner) -> None:
@@ -428,9 +468,3 @@ def _compare_kept(spec: Spec, runner: HostRunner) -> None:
     except RocwheelError:
         runner.run(spec.engine.remove(spec.name), check=False)
         raise
-
-
-def _keep_alive(spec: Spec, over: threading.Event) -> None:
-    """Touch the file that a kept container looks at, until told to stop."""
-    while not over.wait(BEAT_SECONDS):
-        (spec.folder / "alive").touch()

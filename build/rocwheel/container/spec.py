@@ -18,11 +18,18 @@ LABEL: Final = "org.rocwheel"
 HOME: Final = GuestPath(PurePosixPath("/rocwheel/home"))
 RUN: Final = GuestPath(PurePosixPath("/rocwheel/run"))  # read-only: token, passwd, group
 TEMPORARY: Final = ("/tmp", "/var/tmp", "/run", "/rocwheel/groups", str(HOME))  # noqa: S108 - inside, in memory
+TURNS: Final = "turns"  # a FIFO that turns in a kept container hold open
 # The first process says the token, by which we know that our folders are the ones it sees, and
 # then reads a pipe whose other end is ours: when we end, it ends, and with it the container.
 FIRST: Final = 'cat "$0" && exec cat > /dev/null'
 # A kept container outlives us: it ends when nobody has touched a file for the minutes it holds.
-KEPT: Final = 'cat "$0"; exec > /dev/null 2>&1 < /dev/null; while test -n "$(find "$1" -mmin "-$(cat "$1")")"; do sleep 5; done'  # noqa: E501
+# Each turn holds a FIFO open, however long it sleeps (Ctrl-Z, a laptop): meanwhile it goes on.
+KEPT: Final = (
+    'cat "$0"; exec > /dev/null 2>&1 < /dev/null; turn=/rocwheel/groups/turn; '
+    '(while exec 3< "$2"; do : > $turn; cat <&3; touch "$1"; rm $turn; done) & '
+    'while { test -e $turn && { touch "$1" || :; }; } '
+    '|| test -n "$(find "$1" -mmin "-$(cat "$1")")"; do sleep 5; done'
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,6 +159,11 @@ class Spec:
         return own | alive
 
     @property
+    def labels(self) -> Mapping[str, str]:
+        """By which it is known as ours, whoever's process started it."""
+        return {f"{LABEL}.run": self.run, f"{LABEL}.purpose": self.purpose}
+
+    @property
     def start(self) -> Command:
         """The engine's `run`: with the caller's rights and no others, on a read-only root."""
         return self.engine.command("run", *self._options(), self.image, *self._first())
@@ -203,6 +215,9 @@ class Spec:
         for name, text in self.files.items():  # a line is a word: newlines cannot be pasted
             script = 'printf "%s\\n" "$@" > "$0"'
             yield Command(argv=("sh", "-c", script, str(self.folder / name), *text.splitlines()))
+        if self.keep_minutes:
+            fifo = str(self.folder / TURNS)
+            yield Command(argv=("sh", "-c", 'test -p "$0" || mkfifo "$0"', fifo))
 
     def guest(self, host: Path) -> GuestPath:
         """Where commands see `host`. Raises HostError when no mount covers it."""
@@ -267,8 +282,7 @@ class Spec:
     def _names(self) -> Iterator[str]:
         """By which it is known as ours, from its first moment on; and that its image is here."""
         yield f"--name={self.name}"
-        yield f"--label={LABEL}.run={self.run}"
-        yield f"--label={LABEL}.purpose={self.purpose}"
+        yield from (f"--label={name}={value}" for name, value in self.labels.items())
         if self.owner:
             yield f"--label={LABEL}.owner={self.owner}"
         yield "--pull=never"
@@ -277,7 +291,7 @@ class Spec:
         token = f"{RUN}/token"
         if not self.keep_minutes:
             return ("-c", FIRST, token)
-        return ("-c", KEPT, token, f"{RUN}/alive")
+        return ("-c", KEPT, token, f"{RUN}/alive", f"{RUN}/{TURNS}")
 
 
 def devices(root: Path = Path("/")) -> tuple[DeviceNode, ...]:

@@ -77,6 +77,7 @@ class BuildEnvironment:
     facts: ImageFacts | None = None
     extra: tuple[Interpreter, ...] = ()  # the mounted CPythons
     already_inside: str = ""  # digest of the image we run in ourselves
+    dry: bool = False  # of a dry run: nothing that the image is asked is remembered
 
     @property
     def builder_image(self) -> str:
@@ -153,6 +154,12 @@ class BuildEnvironment:
         minutes = self.executor.keep_minutes
         return self.spec.kept(minutes) if self.spec and minutes else self.spec
 
+    @property
+    def ends(self) -> str:
+        """When the container ends that is started by hand."""
+        minutes = self.executor.keep_minutes
+        return f"after {minutes} min without a turn" if minutes else "with its input"
+
     def opening(self) -> tuple[Command, ...]:
         """What starts the container by hand; nothing on this machine."""
         return (*self.entered.prepare, self.entered.start) if self.entered else ()
@@ -190,7 +197,9 @@ class BuildEnvironment:
             return nullcontext(HostPrograms(environ=request.environ, runner=runner))
         here = tuple(item for item in self.spec.mounts if item.host.exists())
         so_far = replace(self.spec, mounts=here)
-        return contents.programs(so_far, self.image.config, cache=request.cache, runner=runner)
+        return contents.programs(
+            so_far, self.image.config, cache=request.cache, runner=runner, remember=not self.dry
+        )
 
     @contextmanager
     def running(self, runner: HostRunner) -> Iterator[Runner]:
@@ -276,8 +285,8 @@ def choose(
                 hint="nobody knows what is in it: `dev` and `shell` take it, a manifest does not",
             )
         spec = container_spec(asked, engine, found, cache=request.cache, environ=request.environ)
-        known = contents.ask(spec, found.config, cache=request.cache, runner=runner)
-        place = BuildEnvironment(executor=asked, spec=spec, image=found, facts=known)
+        known = contents.ask(spec, found.config, cache=request.cache, runner=runner, remember=pull)
+        place = BuildEnvironment(executor=asked, spec=spec, image=found, facts=known, dry=not pull)
         place = _with_caches(place, request, runner)
         console.info(f"   {engine}, image {found.reference} ({found.config[:19]})")
         console.info(f"   Bazel's sandbox there: {asked.strategy}")
@@ -389,13 +398,6 @@ def check(place: BuildEnvironment, request: Request, *, bazel_version: str) -> N
 
 def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) -> BuildEnvironment:
     """The caches, and CPythons of this machine, mounted; the latter asked who they are."""
-    folders = cache_folders(request)
-    place = place.with_mounts(
-        Mount(host=folders.output, guest=BAZEL, writable=True),
-        Mount(host=folders.disk, guest=DISK_CACHE, writable=True),
-        Mount(host=folders.repository, guest=REPOSITORY_CACHE, writable=True),
-        Mount(host=request.cache / "logs", guest=LOGS, writable=True),
-    )
     prefixes = {prefix: GuestPath(PYTHONS / prefix.name) for prefix in request.executor.pythons}
     for prefix in prefixes:
         if not (prefix / "bin" / "python3").is_file():
@@ -406,25 +408,42 @@ def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) 
     place = place.with_mounts(
         *(Mount(host=prefix, guest=guest) for prefix, guest in prefixes.items())
     )
-    if not prefixes or place.spec is None:
-        return place
-    # One that was configured with a shared library looks for it at its old prefix.
+    place = _with_shared(place, prefixes)
+    folders = cache_folders(request)
+    return replace(place, extra=_asked(place, prefixes, runner)).with_mounts(
+        Mount(host=folders.output, guest=BAZEL, writable=True),
+        Mount(host=folders.disk, guest=DISK_CACHE, writable=True),
+        Mount(host=folders.repository, guest=REPOSITORY_CACHE, writable=True),
+        Mount(host=request.cache / "logs", guest=LOGS, writable=True),
+    )
+
+
+def _with_shared(place: BuildEnvironment, prefixes: Mapping[Path, GuestPath]) -> BuildEnvironment:
+    """One that was configured with a shared library looks for it at its old prefix."""
     shared = [f"{guest}/lib" for host, guest in prefixes.items() if [*host.glob("lib/libpython3*")]]
-    if shared:
-        env = {**place.spec.env, "LD_LIBRARY_PATH": ":".join(shared)}
-        place = replace(place, spec=replace(place.spec, env=env))
+    if not shared or place.spec is None:
+        return place
+    env = {**place.spec.env, "LD_LIBRARY_PATH": ":".join(shared)}
+    return replace(place, spec=replace(place.spec, env=env))
+
+
+def _asked(
+    place: BuildEnvironment, prefixes: Mapping[Path, GuestPath], runner: HostRunner
+) -> tuple[Interpreter, ...]:
+    """The mounted CPythons, by a container of which nothing stays. Raises HostError."""
+    if not prefixes or place.spec is None:
+        return ()
     found = []
-    once = replace(place, executor=replace(place.executor, keep_minutes=0, commit=""))
-    with once.running(runner) as inside:  # neither it nor an image of it stays
+    with contents.entered(place.spec, runner=runner, remember=not place.dry) as inside:
         for prefix, guest in prefixes.items():
             answer = machine.ask(GuestPath(guest / "bin" / "python3"), runner=inside)
             if answer is None:
                 raise HostError(
-                    f"{prefix}: its CPython does not run in {request.executor.image}",
+                    f"{prefix}: its CPython does not run in {place.executor.image}",
                     hint="its C library is too new for the image, or it is no CPython 3.10-3.14",
                 )
             found.append(answer)
-    return replace(place, extra=tuple(found))
+    return tuple(found)
 
 
 def container_spec(

@@ -129,7 +129,8 @@ class Preview:
         self, invocations: Sequence[bazel.BazelInvocation]
     ) -> Iterator[tuple[str, Command]]:
         """What starts Bazel where it runs, the container before it, each with a title."""
-        yield from (("the container, which ends with its input", it) for it in self.place.opening())
+        ends = self.place.ends
+        yield from ((f"the container, which ends {ends}", it) for it in self.place.opening())
         for number, invocation in enumerate(invocations, 1):
             command = invocation.command_line()
             yield f"Bazel: {invocation.title}", self.place.command(command, number)

@@ -116,16 +116,16 @@ def interpreter(said: str) -> Interpreter | None:
     """What a Python said about itself; None when that is no CPython 3.10-3.14."""
     try:
         answer = json.loads(said)
-    except ValueError:
+        if answer["implementation"] != "cpython" or answer["version"] not in CPYTHONS:
+            return None
+        return Interpreter(
+            version=PythonVersion.parse(answer["version"]),
+            full=answer["full"],
+            executable=GuestPath(PurePosixPath(answer["executable"])),
+            headers=answer["headers"],
+        )
+    except (ValueError, TypeError, KeyError):  # another program of that name
         return None
-    if answer["implementation"] != "cpython" or answer["version"] not in CPYTHONS:
-        return None
-    return Interpreter(
-        version=PythonVersion.parse(answer["version"]),
-        full=answer["full"],
-        executable=GuestPath(PurePosixPath(answer["executable"])),
-        headers=answer["headers"],
-    )
 
 
 def newest(name: str, environ: Mapping[str, str]) -> Path:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from rocwheel.console import Console, size
-from rocwheel.container import ContainerEngine, scratch
+from rocwheel.container import ContainerEngine, headline, scratch
 from rocwheel.container.engine import NO_DAEMON
 from rocwheel.container.leftovers import base_name, untag
 from rocwheel.container.spec import LABEL
@@ -227,7 +227,7 @@ def explained(what: str, base: str, exc: CommandError) -> HostError:
     for words, message, hint in known:
         if any(word in said for word in words):
             return HostError(message, hint=hint, detail=exc.detail)
-    last = exc.detail.strip().rpartition("\n")[2]
+    last = headline(exc.detail)
     return HostError(
         f"{what}: was not built: {last}",
         hint="what the engine said is above; nothing was tagged",

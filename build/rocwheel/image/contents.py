@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from functools import lru_cache
+from dataclasses import replace
+from functools import lru_cache, partial
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Final
 
-from rocwheel import container
+from rocwheel import container, files
 from rocwheel.errors import ConfigError, HostError
-from rocwheel.files import write
 from rocwheel.host.machine import ASK, CompilerPair, Interpreter, interpreter, preferred
 from rocwheel.model import PythonVersion
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
@@ -136,27 +137,40 @@ class ImageFacts(Value, frozen=True, kw_only=True):
 BUILD_ONE: Final = "make one that has it: rocwheel image build"
 
 
-def ask(spec: container.Spec, key: str, *, cache: Path, runner: HostRunner) -> ImageFacts:
+def ask(
+    spec: container.Spec, key: str, *, cache: Path, runner: HostRunner, remember: bool = True
+) -> ImageFacts:
     """Ask the image of `spec`, or recall what it said; `key` is its config digest.
 
+    Without `remember` nothing is written in the cache; where nothing can be, neither is it.
     Raises HostError when the image does not start or has no shell.
     """
     file = _file(cache, key, "facts")
-    if file.is_file():
-        try:
-            return ImageFacts.from_bytes(file.read_bytes(), name=str(file))
-        except ConfigError:  # of another version of rocwheel
-            file.unlink(missing_ok=True)
-    with container.running(spec, runner=runner) as inside:
+    with suppress(OSError, ConfigError):  # not yet asked, or by another version of rocwheel
+        return ImageFacts.from_bytes(file.read_bytes(), name=str(file))
+    with entered(spec, runner=runner, remember=remember) as inside:
         facts = examine(inside)
-    _remember(file, facts.to_bytes())
+    if remember:
+        _remember(file, facts.to_bytes())
     return facts
+
+
+@contextmanager
+def entered(
+    spec: container.Spec, *, runner: HostRunner, remember: bool = True
+) -> Iterator[container.Container]:
+    """A container to ask something; outside of the cache where that cannot or shall not change."""
+    with ExitStack() as stack:
+        if not remember or not files.is_writable(spec.folder):
+            folder = stack.enter_context(TemporaryDirectory(prefix="rocwheel-ask-"))
+            spec = replace(spec, folder=Path(folder) / spec.run)
+        yield stack.enter_context(container.running(spec, runner=runner))
 
 
 def _remember(file: Path, data: bytes) -> None:
     with suppress(OSError):  # then it is asked again
         file.parent.mkdir(parents=True, exist_ok=True)
-        write(file, data)
+        files.write(file, data)
 
 
 def _file(cache: Path, key: str, what: str) -> Path:
@@ -171,9 +185,15 @@ class ImagePrograms:
     """
 
     def __init__(
-        self, file: Path, enter: Callable[[], Runner], *, mounted: Sequence[GuestPath] = ()
+        self,
+        file: Path,
+        enter: Callable[[], Runner],
+        *,
+        mounted: Sequence[GuestPath] = (),
+        remember: bool = True,
     ) -> None:
         self._file, self._enter, self._mounted = file, enter, mounted
+        self._remember = remember
 
     def has(self, name: str, /, *, path: str = "") -> bool:  # noqa: ARG002 - the image's own counts
         asked = Command(argv=("/bin/sh", "-c", 'command -v "$0"', name), timeout=60)
@@ -195,7 +215,8 @@ class ImagePrograms:
         words = map(PurePosixPath, command.argv)
         if any(word.is_relative_to(place) for word in words for place in self._mounted):
             return
-        _remember(self._file, canonical_json({**self._read(), str(command): said}))
+        if self._remember:
+            _remember(self._file, canonical_json({**self._read(), str(command): said}))
 
     def _read(self) -> dict[str, str]:
         try:
@@ -206,16 +227,19 @@ class ImagePrograms:
 
 @contextmanager
 def programs(
-    spec: container.Spec, key: str, *, cache: Path, runner: HostRunner
+    spec: container.Spec, key: str, *, cache: Path, runner: HostRunner, remember: bool = True
 ) -> Iterator[ImagePrograms]:
     """The programs of the image of `spec`; a container starts once something new is asked.
 
-    `key` is the image's config digest. Raises, when asked, what starting a container raises.
+    `key` is the image's config digest; `remember` as of `ask`. Raises, when asked, what starting a
+    container raises.
     """
     with ExitStack() as stack:
-        enter = lru_cache(lambda: stack.enter_context(container.running(spec, runner=runner)))
+        begin = partial(entered, spec, runner=runner, remember=remember)
+        enter = lru_cache(lambda: stack.enter_context(begin()))
         mounted = [mount.guest for mount in spec.mounts]
-        yield ImagePrograms(_file(cache, key, "answers"), enter, mounted=mounted)
+        file = _file(cache, key, "answers")
+        yield ImagePrograms(file, enter, mounted=mounted, remember=remember)
 
 
 def examine(runner: Runner) -> ImageFacts:

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from typing import IO, Any, Final
 
 from rocwheel.console import Console
-from rocwheel.container import ContainerEngine, EngineKind
+from rocwheel.container import ContainerEngine, EngineKind, headline
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.process import Runner
@@ -26,6 +26,7 @@ DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # What every engine takes for a reference, id or short id; more than the grammar allows, and never
 # an option: https://github.com/distribution/reference
 _REFERENCE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]*\Z")
+BUILD_IT: Final = "build it: rocwheel image build"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,10 +134,11 @@ def obtain(
     engine: ContainerEngine,
     locked: bool,
     pull: bool = True,
+    otherwise: str = BUILD_IT,
     runner: Runner,
     console: Console,
 ) -> Found:
-    """The image of a reference: what the engine has, else pulled.
+    """The image of a reference: what the engine has, else pulled, or what to do `otherwise`.
 
     Raises ConfigError for a tag where `locked` wants a digest; HostError for an image that is
     nowhere, that a registry dropped, or that is for another architecture.
@@ -150,10 +152,10 @@ def obtain(
     if found is None and not pull:
         raise HostError(
             f"{reference}: {engine.kind.value} has no such image",
-            hint=f"{engine.program} pull {reference}, or build one: rocwheel image build",
+            hint=f"{engine.program} pull {reference}, or {otherwise}",
         )
     if found is None:
-        bring(reference, engine=engine, runner=runner, console=console)
+        bring(reference, engine=engine, otherwise=otherwise, runner=runner, console=console)
         found = inspect(reference, engine=engine, runner=runner)
     if found is None:
         raise HostError(f"{reference}: pulled, and not there", hint="ask the engine: image ls")
@@ -161,19 +163,26 @@ def obtain(
         raise HostError(
             f"{reference}: is for {found.architecture or 'an unknown architecture'}, "
             f"this machine is {engine.architecture}",
-            hint="choose an image for this machine, or build one: rocwheel image build",
+            hint=f"get one for this machine, or {otherwise}",
         )
     return found
 
 
-def bring(reference: str, *, engine: ContainerEngine, runner: Runner, console: Console) -> None:
+def bring(
+    reference: str,
+    *,
+    engine: ContainerEngine,
+    otherwise: str = BUILD_IT,
+    runner: Runner,
+    console: Console,
+) -> None:
     """Pull an image. Raises HostError with what the engine said and what to do."""
     console.info(f"   pull {reference}")
     try:
         command = engine.command("pull", *plainly(reference, engine), reference)
         runner.run(command, on_line=console.detail)
     except CommandError as exc:
-        raise _not_pulled(reference, exc.detail) from exc
+        raise _not_pulled(reference, exc.detail, otherwise) from exc
 
 
 def is_loopback(host: str) -> bool:
@@ -187,17 +196,17 @@ def plainly(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
     return ("--tls-verify=false",) if here and engine.kind is EngineKind.PODMAN else ()
 
 
-def _not_pulled(reference: str, said: str) -> HostError:
+def _not_pulled(reference: str, said: str, otherwise: str) -> HostError:
     lowered = said.lower()
-    last = said.strip().rpartition("\n")[2]
+    last = headline(said)
     if "no space left" in lowered:
         hint = "free some space where the engine keeps images: rocwheel image prune"
     elif "manifest unknown" in lowered or "not found" in lowered:
-        hint = "the registry has it no more: choose another, or build it: rocwheel image build"
+        hint = f"the registry does not have it: check the name, or {otherwise}"
     elif "denied" in lowered or "unauthorized" in lowered:
         hint = "log in to its registry, or check the name"
     else:
-        hint = "check the name and the network, or build it: rocwheel image build"
+        hint = f"check the name and the network, or {otherwise}"
     return HostError(f"{reference}: cannot be pulled: {last}", hint=hint)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 
 from rocwheel import files
 from rocwheel.console import Console
-from rocwheel.container import ContainerEngine
+from rocwheel.container import ContainerEngine, headline
 from rocwheel.download import proxies, reason, session
 from rocwheel.errors import CommandError, HostError, StoreError
 from rocwheel.image.found import INPUTS, LOOPBACK, Found, bring, inspect, is_loopback, plainly
@@ -183,7 +183,7 @@ def push(
         runner.run(command, on_line=console.detail)
     except CommandError as exc:
         raise StoreError(
-            f"{name}: not pushed: {exc.detail.strip().rpartition(chr(10))[2]}",
+            f"{name}: not pushed: {headline(exc.detail)}",
             hint="run the same command again: layers that arrived are not sent again",
         ) from exc
     pushed = look(repository, tag, environ=environ)

@@ -21,6 +21,7 @@ from rocwheel import container
 from rocwheel.container import Limits, Mount, Spec, User
 from rocwheel.container.running import _end_monitor, _monitors
 from rocwheel.errors import CommandError, HostError
+from rocwheel.image import contents
 from rocwheel.process import Command, GuestPath
 
 pytestmark = [
@@ -57,6 +58,17 @@ def sh(script: str, **settings) -> Command:
 def gone(engine, name: str, seconds: float = 240.0) -> bool:
     until = time.monotonic() + seconds
     while name in engine.containers():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def gone_when_idle(engine, spec: Spec) -> bool:
+    """Turn the clock of a kept container until it has ended; the end of a turn turns it back."""
+    until = time.monotonic() + 240
+    while spec.name in engine.containers():
+        os.utime(spec.folder / "alive", (0, 0))
         if time.monotonic() > until:
             return False
         time.sleep(0.1)
@@ -185,7 +197,7 @@ def test_nothing_is_left_when_all_went_well(spec, host, engine):
     assert not spec.folder.exists()
 
 
-def start_child(spec: Spec, engine) -> subprocess.Popen[str]:
+def start_child(spec: Spec, engine, *, entered: str = "running") -> subprocess.Popen[str]:
     """Another process that runs a container with a command in it, and says so."""
     program = f"""
 import sys, time
@@ -199,7 +211,7 @@ def interrupt(*_):
 signal.signal(signal.SIGTERM, interrupt)
 spec = pickle.load(open(sys.argv[1], "rb"))
 print("starting", flush=True)
-with container.running(spec, runner=HostRunner(dict({ {**os.environ, **engine.env}!r}))) as running:
+with container.{entered}(spec, runner=HostRunner(dict({ {**os.environ, **engine.env}!r}))) as running:
     print("up", flush=True)
     running.run(Command(argv=("sh", "-c", "touch /data/begun; exec sleep 300")))
 """
@@ -279,12 +291,110 @@ def test_a_kept_container_serves_the_next_turn_and_ends_when_it_was_idle(spec, a
         with container.kept(replace(spec, limits=Limits(shm="2g")).kept(30), runner=host) as other:
             assert other.spec.name != first.name
         engine.remove(other.spec.name)
-        os.utime(second.folder / "alive", (0, 0))
-        assert gone(engine, first.name)
+        assert gone_when_idle(engine, second)
     finally:
         for name in engine.containers():
             if name.startswith("rocwheel-kept-"):
                 engine.remove(name)
+
+
+def test_a_turn_that_sleeps_keeps_its_container(spec, engine):
+    """However long it is stopped (Ctrl-Z): the container's clock is turned, not waited for."""
+    spec = spec.kept(1)
+    child = start_child(spec, engine, entered="kept")
+    try:
+        assert child.stdout.readline() == "starting\n"
+        assert child.stdout.readline() == "up\n", child.communicate()[1]
+        child.send_signal(signal.SIGSTOP)
+        first = int(engine("inspect", "--format={{.State.Pid}}", spec.name))
+        until = time.monotonic() + 240
+        while not engine("exec", spec.name, "find", "/rocwheel/groups", "-name", "turn"):
+            assert time.monotonic() < until
+        for _ in range(2):  # looks of the container's first process, with a sleep between them
+            os.utime(spec.folder / "alive", (0, 0))
+            before = looks(first)
+            until = time.monotonic() + 240
+            while (now := looks(first)) == before or not now:
+                assert spec.name in engine.containers(), "it ended under its turn"
+                assert time.monotonic() < until
+                time.sleep(0.1)
+        child.kill()
+        child.communicate(timeout=240)
+        assert gone_when_idle(engine, spec)  # nobody holds it any more
+    finally:
+        child.kill()
+        child.communicate()
+        engine.remove(spec.name)
+
+
+def looks(first: int) -> set[str]:
+    """The `sleep` that a kept container's first process waits for: another one after each look."""
+    found, new = {first}, {first}
+    while new:
+        new = {
+            int(word)
+            for pid in new
+            for file in Path(f"/proc/{pid}/task").glob("*/children")
+            for word in text_of(file).split()
+        }
+        found |= new
+    return {f"{pid}" for pid in found if command_line(pid).startswith("sleep 5")}
+
+
+def text_of(file: Path) -> str:
+    try:
+        return file.read_text()
+    except OSError:
+        return ""
+
+
+@pytest.mark.parametrize("how", ["a stranger's", "of other folders", "ended"])
+def test_a_container_of_others_with_the_kept_ones_name_is_left_alone(
+    how, spec, host, engine, tmp_path
+):
+    spec = spec.kept(30)
+    ours = [f"--label={name}={value}" for name, value in spec.labels.items()]
+    (tmp_path / "theirs").mkdir()
+    mount = f"--mount=type=bind,source={tmp_path / 'theirs'},target=/rocwheel/run"
+    engine(
+        *("create" if how == "ended" else "run --detach").split(),
+        *("--network=none", f"--name={spec.name}"),
+        *((*ours, mount) if how == "of other folders" else ()),
+        *(BASE, "sleep", "1000"),
+    )
+    try:
+        identity = engine("inspect", "--format={{.Id}}", spec.name)
+        with (
+            pytest.raises(HostError, match="is none of ours") as refused,
+            container.kept(spec, runner=host),
+        ):
+            pass
+        assert "--keep-container" in refused.value.hint
+        assert engine("inspect", "--format={{.Id}}", spec.name) == identity
+    finally:
+        engine.remove(spec.name)
+
+
+def test_a_paused_kept_container_is_said_to_be_paused(spec, asked, host, engine, tmp_path):
+    odd = Mount(host=tmp_path / "data" / ".." / "data", guest=guest("/odd"))  # and known again
+    spec = replace(spec, mounts=(*spec.mounts, odd)).kept(30)
+    try:
+        with container.kept(spec, runner=host):
+            pass
+        engine("pause", spec.name)
+        with (
+            pytest.raises(HostError, match="is paused") as refused,
+            container.kept(spec, runner=host),
+        ):
+            pass
+        assert "unpause" in refused.value.hint
+        assert container.leftovers(asked, cache=spec.folder.parent, runner=host) == ()
+        engine("unpause", spec.name)
+        with container.kept(spec, runner=host) as again:
+            assert again.capture(sh("echo there")) == "there\n"
+    finally:
+        engine("unpause", spec.name, check=False)
+        engine.remove(spec.name)
 
 
 def test_a_kept_container_is_not_the_one_of_a_folder_that_was_replaced(
@@ -398,3 +508,21 @@ def test_no_secret_is_in_what_the_engine_tells(spec, host, engine, tmp_path):
     with container.running(spec, runner=host) as running:
         assert running.capture(sh("cat /data/token")) == "hunter2"
         assert "hunter2" not in json.dumps(json.loads(engine("inspect", spec.name)))
+
+
+@pytest.mark.parametrize("remember", [True, False])
+def test_an_image_is_asked_where_the_cache_cannot_or_shall_not_be_written(
+    remember, spec, host, engine, tmp_path
+):
+    (tmp_path / "file").touch()
+    cache = tmp_path / ("file" if remember else "new") / "cache"  # which root cannot make either
+    there = set(tmp_path.iterdir())
+    spec = replace(spec, folder=cache / container.PLACE / spec.run, user=User(uid=0, gid=0))
+    facts = contents.ask(spec, "sha256:0", cache=cache, runner=host, remember=remember)
+    assert facts.interpreters
+    with contents.programs(
+        spec, "sha256:0", cache=cache, runner=host, remember=remember
+    ) as programs:
+        assert programs.has("sh")
+    assert set(tmp_path.iterdir()) == there
+    assert spec.name not in engine.containers()

@@ -9,10 +9,12 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
+from rocwheel import container
 from rocwheel.container import ContainerEngine, EngineKind, Limits, Mount, Spec, User, devices
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import limits
-from rocwheel.process import Command, GuestPath
+from rocwheel.errors import HostError
+from rocwheel.process import Command, GuestPath, HostRunner
 
 
 @pytest.fixture
@@ -118,6 +120,17 @@ def test_the_same_folders_find_the_same_kept_container(spec, tmp_path):
     assert "--interactive" not in words(spec.kept(30))
 
 
+def test_a_kept_container_whose_files_cannot_be_written_is_one_error(spec, tmp_path):
+    (tmp_path / "file").touch()
+    kept = replace(spec, folder=tmp_path / "file" / "containers" / "x").kept(30)
+    with (
+        pytest.raises(HostError, match="Not a directory") as refused,
+        container.kept(kept, runner=HostRunner({})),
+    ):
+        pass
+    assert "ROCWHEEL_CACHE_DIR" in refused.value.hint
+
+
 def test_what_a_dry_run_shows_first_makes_all_that_is_mounted(spec, tmp_path):
     """Pasted as it is printed, where a line is a line."""
     caches = Mount(host=tmp_path / "a b", guest=GuestPath(PurePosixPath("/c")), writable=True)
@@ -127,6 +140,10 @@ def test_what_a_dry_run_shows_first_makes_all_that_is_mounted(spec, tmp_path):
         subprocess.run(str(command), shell=True, check=True)
     assert {file.name: file.read_text() for file in spec.folder.iterdir()} == spec.files
     assert (tmp_path / "a b").is_dir()
+    kept = spec.kept(30)  # may be pasted again
+    for command in (*kept.prepare, *kept.prepare):
+        subprocess.run(str(command), shell=True, check=True)
+    assert (kept.folder / "turns").is_fifo()
 
 
 def test_what_only_takes_its_name_is_known_as_ours_too(spec):

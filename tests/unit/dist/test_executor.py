@@ -48,3 +48,9 @@ def test_a_dry_run_of_a_turn_shows_the_container_that_is_kept(tmp_path):
     assert "--detach" in start.argv
     name = next(word for word in start.argv if word.startswith("--name=rocwheel-kept-"))
     assert name.removeprefix("--name=") in place.command(start, 1).argv
+
+
+def test_a_dry_run_says_when_the_container_ends(tmp_path):
+    for minutes, says in ((0, "with its input"), (90, "after 90 min without a turn")):
+        executor = Executor(kind="docker", image="x:1", keep_minutes=minutes)
+        assert BuildEnvironment(executor=executor).ends == says

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rocwheel.errors import CommandError
-from rocwheel.image.contents import ImagePrograms
+from rocwheel.image.contents import FoundPython, ImageFacts, ImagePrograms
 from rocwheel.process import Command, HostRunner
 
 
@@ -92,3 +92,19 @@ def test_answers_that_cannot_be_kept_are_given_all_the_same(image):
     for _ in range(2):
         assert image.programs.answer(Command(argv=("clang",))) == "19\n"
         assert image.programs.has("clang")
+
+
+def test_where_nothing_shall_be_kept_nothing_is_written(image):
+    image.add("clang", "echo 19")
+    programs = ImagePrograms(image.file, image.start, remember=False)
+    assert programs.has("clang")
+    assert not image.file.parent.exists()
+
+
+@pytest.mark.parametrize("said", ["{}", "[]", '{"implementation": "cpython", "version": [1]}'])
+def test_what_is_no_answer_of_a_cpython_is_none_of_the_image(said):
+    facts = ImageFacts(
+        architecture="", glibc="", tool="", rocm="", bazels=(), compilers=(),
+        pythons=(FoundPython(path="/usr/bin/python3", said=said),),
+    )  # fmt: skip
+    assert facts.interpreters == ()
