@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -99,16 +100,17 @@ def merge(app: App, options: GateMergeOptions) -> int:
     else:
         place, found = gate_run.stored_shards(app, options, options.shards)
 
-    def known(name: str) -> KnownSuite:
-        suite = suites.load(app.home.ci, name)
-        return suites.known(app.home, suite, skips.load(app.home.ci, today=app.now().date()))
-
-    merged = merge_shards(found, options.shards, known)
+    merged = merge_shards(found, options.shards, partial(_known, app))
     if options.dry_run:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
     with storing.alone(output):
         return gate_run.tell(app, [gate_run.finish(app, merged, place, output)])
+
+
+def _known(app: App, name: str) -> KnownSuite:
+    suite = suites.load(app.home.ci, name)
+    return suites.known(app.home, suite, skips.load(app.home.ci, today=app.now().date()))
 
 
 @dataclass(frozen=True, kw_only=True)

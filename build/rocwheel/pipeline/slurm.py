@@ -93,8 +93,13 @@ class SlurmEngine:
         book = self.nights.book(self.night)
         found = standing.stand(book, self.worker.now())
         # A job that is over, or that a killed controller had not saved, is nothing to wait for:
-        # Slurm refuses a number that it does not know, and may give it to another job.
-        jobs = queued(self.nights, self.night, self.runner)
+        # Slurm refuses a number that it does not know, and may give it to another job. Nor is a
+        # cell that ended, though such a controller may have its job running.
+        jobs = {
+            cell: job
+            for cell, job in queued(self.nights, self.night, self.runner).items()
+            if found[cell].phase not in {Phase.ENDED, Phase.KEPT, Phase.BARRED}
+        }
         groups = self._groups(found, jobs)
         self._check(groups)
         self.logs.mkdir(parents=True, exist_ok=True)

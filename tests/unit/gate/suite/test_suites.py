@@ -316,7 +316,11 @@ def test_an_entry_applies_where_it_says(tmp_path, more, where, applies):
         ("https://example.org/1", "soon", "is not a link"),
         ('"2026-12-31"', '"next year"', "is not a day"),
         ("    owner: somebody\n", "", "'owner' is missing"),
-        ("suites: [unit]", "suites: [unti]", r"unit\.yaml:3:13: skips\[0\]\.suites: 'unti' is no suite"),
+        (
+            "suites: [unit]",
+            "suites: [unti]",
+            r"unit\.yaml:3:13: skips\[0\]\.suites: 'unti' is no suite",
+        ),
         ("    reason:", "    raeson:", "unknown key"),
     ],
 )
