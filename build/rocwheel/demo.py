@@ -328,8 +328,10 @@ def _pinned(manifest: Manifest) -> str:
     )
 
 
-def dry_run(base: dist.Request, *, runner: HostRunner, console: Console) -> Iterator[str]:
-    """What `run` would do, as lines; asks for CPythons and packages, changes nothing."""
+def dry_run(
+    base: dist.Request, *, wheels_only: bool, runner: HostRunner, console: Console
+) -> Iterator[str]:
+    """What it would do, as lines; asks for CPythons and packages, changes nothing."""
     missing = debian.missing(debian.MINIATURE_PACKAGES, runner=runner) if debian.present() else ()
     for command in debian.install_commands(missing) if missing else ():
         yield str(command)
@@ -340,8 +342,10 @@ def dry_run(base: dist.Request, *, runner: HostRunner, console: Console) -> Iter
     yield f"# serve {tarball.parent} on a free loopback port while dist_wheels runs:"
     served = dataclasses.replace(wanted, therock=f"http://localhost/{TARBALL}")
     yield from dist.dry_run(dist.plan(served), runner=runner, console=console, place=prepared.place)
-    yield "# stage, gate (suite miniature, every CPython), promote: cells of a night, into a folder"
-    yield "# install from that index by hash into a fresh environment per CPython, and import"
+    if not wheels_only:
+        yield "# stage, gate (suite miniature, every CPython), promote: a night, into a folder"
+    where = "from the wheelhouse" if wheels_only else "from that index by hash"
+    yield f"# install {where} into a fresh environment per CPython, and import"
 
 
 def make_tarball(folder: Path, cache: Path, *, runner: HostRunner, console: Console) -> Path:

@@ -156,8 +156,8 @@ class Runner(Protocol):
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
         """Run a command with our own standard streams and return its status.
 
-        Ctrl-C is the command's business; SIGTERM and SIGHUP end it and us. `tty` says whether they
-        are a terminal.
+        `tty` says whether they are a terminal: there Ctrl-C is the command's business. Elsewhere it
+        ends it and us, as SIGTERM and SIGHUP always do.
         """
         ...
 
@@ -265,7 +265,6 @@ class HostRunner:
 
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
         """As `Runner.interact`; our own terminal is the command's, whatever `tty` says."""
-        del tty
         process = subprocess.Popen(
             command.argv,
             cwd=str(command.cwd) if command.cwd else None,
@@ -274,15 +273,15 @@ class HostRunner:
         while True:
             try:
                 return process.wait()
-            except Terminated:  # which the command has not heard of
-                process.terminate()
+            except KeyboardInterrupt as exc:
+                if tty and not isinstance(exc, Terminated):
+                    continue
+                process.terminate()  # which it may not have heard of
                 with suppress(subprocess.TimeoutExpired):
                     process.wait(GRACE_SECONDS[0])
                 process.kill()
                 process.wait()
                 raise
-            except KeyboardInterrupt:
-                continue
 
     def _open(
         self,

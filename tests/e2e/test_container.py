@@ -383,8 +383,13 @@ def test_a_container_kept_as_an_image_gets_no_manifest(inside):
     )
     _, err = shell.communicate(timeout=600)
     assert shell.returncode == 0, err[-3000:]
-    image, inside.image = inside.image, name
+    image = inside.image
     try:
+        for wrong, why in ((name.upper(), "no name to give"), (image, "is an image already")):
+            early = inside.start("shell", *building(inside), f"--commit={wrong}", "--", "true")
+            _, err = early.communicate(timeout=600)
+            assert (early.returncode, why in err) == (3, True), err[-3000:]
+        inside.image = name
         refused = inside.demo()
         _, err = refused.communicate(timeout=600)
         assert refused.returncode == 3

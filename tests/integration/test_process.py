@@ -129,6 +129,35 @@ def test_ctrl_c_ends_even_a_child_that_ignores_it(tmp_path, number):
     assert gone(int(pid.read_text()))
 
 
+@pytest.mark.parametrize("tty", [False, True])
+def test_ctrl_c_is_a_commands_own_business_on_a_terminal_alone(tmp_path, tty):
+    """Said to us only, as by a CI: a terminal would say it to both."""
+    child = "import os, pathlib, time; pathlib.Path('begun').write_text(str(os.getpid()));"
+    child += "t = pathlib.Path('told')\nwhile not t.exists(): time.sleep(0.05)\nraise SystemExit(3)"
+    ours = (
+        f"import os, sys; sys.path.insert(0, {str(BUILD)!r}); from rocwheel.process import *\n"
+        "r = HostRunner(base_env(os.environ));"
+        f"c = Command(argv=(sys.executable, '-c', {child!r}));"
+        f"raise SystemExit(r.interact(c, tty={tty}))"
+    )
+    asked = subprocess.Popen(
+        [sys.executable, "-c", ours], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    begun = tmp_path / "begun"
+    until = time.monotonic() + 120
+    while not (begun.exists() and begun.read_text()) and time.monotonic() < until:
+        time.sleep(0.05)
+    asked.send_signal(signal.SIGINT)
+    if tty:
+        (tmp_path / "told").touch()
+    _, said = asked.communicate(timeout=120)
+    if tty:
+        assert asked.returncode == 3
+    else:
+        assert "KeyboardInterrupt" in said
+        assert not Path(f"/proc/{begun.read_text()}").exists()
+
+
 def test_a_daemon_that_keeps_the_pipe_does_not_hold_us(runner, tmp_path):
     code = (
         "import subprocess,sys;"

@@ -52,18 +52,17 @@ def demo(app: App, options: DemoOptions) -> None:
     """
     base = request_from(app, options, therock="")
     job.accept(base.pythons)
+    only = options.wheels_only or base.executor.kind != "host"
     if options.dry_run:
-        app.emit_plan(job.dry_run(base, runner=app.runner, console=app.console))
-        return
+        lines = job.dry_run(base, wheels_only=only, runner=app.runner, console=app.console)
+        return app.emit_plan(lines)
     with wheelhouse.assembling(base.wheelhouse):
         pass  # what cannot be written is told now, not when the wheels are there
-    root = os.geteuid() == 0
-    job.install_packages(runner=app.runner, console=app.console, root=root)
+    job.install_packages(runner=app.runner, console=app.console, root=os.geteuid() == 0)
     with housekeeping.using(base.cache):
-        if options.wheels_only or base.executor.kind != "host":
-            _wheels(app, base)
-        else:
-            _night(app, base, given_words(options, app.cwd, leave=_OWN))
+        if only:
+            return _wheels(app, base)
+        return _night(app, base, given_words(options, app.cwd, leave=_OWN))
 
 
 def _wheels(app: App, base: dist.Request) -> None:

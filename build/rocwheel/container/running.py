@@ -198,11 +198,17 @@ class Container:
         number = next(self._numbers)
         inside = self.spec.execute(command, number, interactive=True, tty=tty)
         try:
-            status = self._runner.interact(inside)
+            status = self._runner.interact(inside, tty=tty)
         except BaseException:
             self._end(number)
             raise
         self._explain(command, status, "")
+        if status < 0:
+            self._end(number)
+            raise HostError(
+                f"{self.spec.engine.kind.value}: its client ended by signal {-status}",
+                hint="run the same command again",
+            )
         return status
 
 
@@ -320,7 +326,7 @@ def refusal(spec: Spec, said: str) -> HostError:
     )  # fmt: skip
     hint = next(
         (hint for words, hint in known if any(word in lowered for word in words)),
-        f"run it by hand: {spec.start}",
+        f"what {kind} said is above" if said.strip() else f"look at what it does: {kind} ps --all",
     )
     return HostError(f"{kind}: the container does not start: {last}", hint=hint, detail=said)
 

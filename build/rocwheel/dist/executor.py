@@ -22,7 +22,7 @@ from rocwheel.build_record import BuilderRecord
 from rocwheel.console import Console
 from rocwheel.container import EngineKind, Limits, Mount, Spec, User
 from rocwheel.dist.build_request import Executor, Request
-from rocwheel.errors import ConfigError, HostError, RocwheelError
+from rocwheel.errors import CommandError, ConfigError, HostError, RocwheelError
 from rocwheel.host import machine
 from rocwheel.host.machine import HostPrograms, Interpreter, Programs
 from rocwheel.image import (
@@ -35,7 +35,7 @@ from rocwheel.image import (
     registry,
     searching,
 )
-from rocwheel.image.found import INPUTS
+from rocwheel.image.found import INPUTS, refuse_no_tag
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.source import SourceTree
 
@@ -221,8 +221,19 @@ class BuildEnvironment:
             self._commit(inside, runner)
 
     def _commit(self, inside: container.Container, runner: HostRunner) -> None:
-        if self.executor.commit:
-            runner.run(inside.spec.commit(self.executor.commit))
+        name, engine = self.executor.commit, inside.spec.engine
+        if not name:
+            return
+        _refuse_to_hide(name, engine, runner)  # hours may have passed since it was looked for
+        try:
+            runner.run(inside.spec.commit(name))
+        except CommandError as exc:
+            why = container.headline(exc.detail)
+            raise HostError(
+                f"{engine.kind.value}: the container was not kept: {why}",
+                hint="the same command again takes what was built from Bazel's caches",
+                detail=exc.detail,
+            ) from exc
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,7 +321,8 @@ def _refuse_container_options(asked: Executor) -> None:
 
 
 def _refuse_to_hide(name: str, engine: container.ContainerEngine, runner: Runner) -> None:
-    """Raise ConfigError when a kept container would take a traceable image's name."""
+    """Raise ConfigError for no name, or that of a traceable image, of a container to be kept."""
+    refuse_no_tag(name)
     there = inspect(name, engine=engine, runner=runner)
     if there and there.traceable:
         raise ConfigError(

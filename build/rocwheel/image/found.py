@@ -26,6 +26,12 @@ DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # What every engine takes for a reference, id or short id; more than the grammar allows, and never
 # an option: https://github.com/distribution/reference
 _REFERENCE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]*\Z")
+# What a tag can be given, which is less: its repository is in small letters, and has no digest.
+_PART: Final = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_TAGGED: Final = re.compile(
+    rf"(?:(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:))(?::[0-9]+)?/)?"
+    rf"{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?\Z"
+)
 BUILD_IT: Final = "build it: rocwheel image build"
 
 
@@ -63,6 +69,14 @@ def refuse_no_reference(text: str) -> None:
     if not _REFERENCE.match(text):
         raise ConfigError(
             f"{text!r}: no name of an image", hint="write NAME:TAG, or better NAME@sha256:…"
+        )
+
+
+def refuse_no_tag(text: str) -> None:
+    """Raises ConfigError for what no engine gives an image as its name."""
+    if not _TAGGED.match(text):
+        raise ConfigError(
+            f"{text!r}: no name to give an image", hint="write NAME:TAG, the name in small letters"
         )
 
 

@@ -11,6 +11,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -454,6 +456,41 @@ def test_a_container_that_is_removed_under_us_is_one_error(way, spec, host, engi
         with pytest.raises(HostError, match="ended under us"):
             getattr(running, way)(sh("touch /data/begun; sleep 900"))
         killer.join()
+
+
+def test_a_client_that_is_killed_is_told_and_what_it_began_ends(spec, host, engine):
+    mark = f"sleep 87{os.getpid():07}"  # seconds that nobody else waits
+
+    def kill() -> None:
+        until = time.monotonic() + 240
+        while not (clients := _clients(engine, spec.name, mark)) and time.monotonic() < until:
+            time.sleep(0.05)
+        for pid in clients:
+            os.kill(pid, signal.SIGKILL)
+
+    with container.running(spec, runner=host) as running:
+        killer = threading.Thread(target=kill)
+        killer.start()
+        with pytest.raises(HostError, match="its client ended by signal 9"):
+            running.interact(sh(mark))
+        killer.join()
+        assert list(_with(mark)) == []
+
+
+def _clients(engine, name: str, mark: str) -> list[int]:
+    """The engine's clients that carry a command into a container."""
+    return [
+        pid for pid, words in _with(mark) if Path(words[0]).name == engine.kind and name in words
+    ]
+
+
+def _with(mark: str) -> Iterator[tuple[int, list[str]]]:
+    """Processes of this machine, containers included, that have it on their command line."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            words = (process / "cmdline").read_bytes().decode(errors="replace").split("\0")
+            if mark in " ".join(words):
+                yield int(process.name), words
 
 
 def test_a_status_that_engines_give_too_may_be_the_commands_own(spec, host):
