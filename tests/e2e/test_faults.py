@@ -253,7 +253,9 @@ def test_ctrl_c_at_any_moment_keeps_the_wheelhouse_whole_and_the_next_run_finish
     time.sleep(seconds)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=240)
-    assert process.returncode in (0, 130), err[-2000:]
+    # once all is done, Python gives signals back to the system while it ends
+    late = (-signal.SIGINT,) if "manifest " in err else ()
+    assert process.returncode in (0, 130, *late), err[-2000:]
     assert world.unfinished() == []
     again = world.run(*world.arguments)
     assert again.returncode == 0, again.stderr[-2000:]
