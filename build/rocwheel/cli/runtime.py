@@ -30,7 +30,6 @@ from rocwheel.cli.target import (
 from rocwheel.console import columns, size
 from rocwheel.container import ContainerEngine, EngineKind
 from rocwheel.errors import ConfigError, PromotionError
-from rocwheel.gate.provisioning import TARBALLS
 from rocwheel.gate.suite import suites
 from rocwheel.image import contents, found
 from rocwheel.ledger import log
@@ -350,15 +349,17 @@ def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
 
 def _rocm(app: App, options: RuntimeOptions, manifest: Manifest) -> rocm.RocmPlan:
     known = manifest.rocm
-    if not options.rocm and known.origin != "tarball":
+    if options.rocm:
+        return rocm.plan(
+            options.rocm,
+            sha256=known.sha256 if known.origin == "tarball" else None,
+            version=known.version,
+            cache=app.cache,
+            cwd=app.cwd,
+        )
+    if known.origin == "directory":
         raise ConfigError("the set was built with a folder of ROCm", hint="name it: --rocm DIR")
-    return rocm.plan(
-        options.rocm or f"{TARBALLS}/{known.name}",
-        sha256=known.sha256 if known.origin == "tarball" else None,
-        version=known.version,
-        cache=app.cache,
-        cwd=app.cwd,
-    )
+    return rocm.recorded(known, cache=app.cache)
 
 
 def _test(

@@ -16,7 +16,6 @@ from rocwheel.errors import ConfigError
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.verdict import RocmProvided
 
-TARBALLS: Final = "https://rocm.nightlies.amd.com/tarball"  # where TheRock publishes them
 PIP: Final = "pip:"
 IMAGE: Final = Path("/opt/rocm")  # where images have it
 
@@ -93,13 +92,11 @@ def _needless(request: GateRequest) -> bool:
 
 
 def _plan(request: GateRequest, host: Host) -> rocm.RocmPlan:
-    manifest, source, sha256 = request.manifest, request.rocm, None
-    if not source and manifest and manifest.rocm.origin == "tarball":
-        # by its digest it may be in the cache already: then nobody asks the network
-        source, sha256 = f"{TARBALLS}/{manifest.rocm.name}", manifest.rocm.sha256
-    if not source:
-        raise ConfigError(
-            f"{request.cell}: which ROCm?", hint="add --rocm with a tarball, a folder or pip:…"
-        )
-    version = manifest.rocm.version if manifest and sha256 else None
-    return rocm.plan(source, sha256=sha256, version=version, cache=host.cache, cwd=host.cwd)
+    manifest = request.manifest
+    if request.rocm:
+        return rocm.plan(request.rocm, sha256=None, version=None, cache=host.cache, cwd=host.cwd)
+    if manifest and manifest.rocm.origin == "tarball":
+        return rocm.recorded(manifest.rocm, cache=host.cache)
+    raise ConfigError(
+        f"{request.cell}: which ROCm?", hint="add --rocm with a tarball, a folder or pip:…"
+    )

@@ -15,8 +15,8 @@ from typing import Any, Final
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import __version__
+from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError
-from rocwheel.gate import provisioning
 from rocwheel.gate.suite import suites
 from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe
 from rocwheel.model import suggest, timestamp
@@ -338,8 +338,9 @@ class _Made:
 
 
 def _rocm(recipe: WheelRecipe) -> tuple[str, ...]:
-    """The option that names a set's ROCm: TheRock's own tarballs are found by their digest."""
-    return () if recipe.rocm.startswith(provisioning.TARBALLS) else (f"--rocm={recipe.rocm}",)
+    """Return the option that names a set's ROCm; what a URL has is in the set's manifest."""
+    is_recorded = "://" in recipe.rocm and recipe.rocm == without_secrets(recipe.rocm)
+    return () if is_recorded else (f"--rocm={recipe.rocm}",)
 
 
 def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:
