@@ -66,7 +66,15 @@ REAL_PARTS = {"integration", "e2e"}
 MISSING = " is missing: "
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run the tests marked soak, and no others")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    soak = config.getoption("soak")
+    left = [item for item in items if bool(item.get_closest_marker("soak")) != soak]
+    items[:] = [item for item in items if bool(item.get_closest_marker("soak")) == soak]
+    config.hook.pytest_deselected(items=left)
     if os.environ.get("CI") == "true":
         for item in items:
             if REAL_PARTS.intersection(item.path.relative_to(config.rootpath).parts):
@@ -104,6 +112,21 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if len(forgiven) > FLAKY_BUDGET:
         said = f"{len(forgiven)} tests were tried again: {FLAKY_BUDGET} in a run are forgiven"
         terminalreporter.write_line(said, red=True)
+    if terminalreporter.config.getoption("soak"):
+        list_soak(terminalreporter)
+
+
+def list_soak(reporter: pytest.TerminalReporter) -> None:
+    """Write which tests no other tier runs, with the number of their cases."""
+    cases = Counter(
+        report.nodeid.partition("[")[0].partition("@")[0]
+        for outcome in ("passed", "failed", "error", "skipped", "xfailed")
+        for report in reporter.stats.get(outcome, ())
+        if report.when == "call" or outcome in {"error", "skipped"}
+    )
+    reporter.section("only soak covers")
+    for name, number in sorted(cases.items()):
+        reporter.write_line(f"{number:5} {name}")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -3,8 +3,9 @@
 
 Installs what they need first: system packages when it is root on Debian or Ubuntu (otherwise it
 prints the command), Python packages into an environment of its own. Further arguments go to
-pytest: `python3 tests/run.py tests/unit -k manifest`. `--lint` runs the static checks only,
-`--campaign` the interleavings of docs/release-protocol.md, all of them (tests/campaign.py).
+pytest: `python3 tests/run.py tests/unit -k manifest`. `--lint` runs the static checks only, `--soak`
+the tests of campaign size, which nothing else runs, and lists them; `--campaign` the interleavings
+of docs/release-protocol.md, all of them (tests/campaign.py).
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--campaign"]:
         checks = (("tests/campaign.py", *arguments[1:]),)
     elif "--lint" not in arguments:
-        checks += (PYTEST if not arguments else ("-m", "pytest", *arguments),)
+        plain = not [given for given in arguments if given != "--soak"]
+        checks += ((*(PYTEST if plain else PYTEST[:2]), *arguments),)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "build")}
     failed = 0
     for check in checks:
