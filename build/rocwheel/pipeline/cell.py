@@ -33,13 +33,13 @@ from rocwheel.errors import (
     RocwheelError,
     StoreError,
 )
+from rocwheel.gate import subject
 from rocwheel.ledger.nights import Begun, Book, Cell, CellAttempt, Ended, HostMark, Nights
 from rocwheel.model import moment, timestamp
 from rocwheel.pipeline import artifacts, standing
 from rocwheel.pipeline.standing import CellStanding, Phase
 from rocwheel.process import Command, HostRunner, stop
 from rocwheel.source import git
-from rocwheel.source.git import Checkout
 from rocwheel.store import TRIED, Store
 from rocwheel.verdict import State, Verdict
 
@@ -245,10 +245,9 @@ def fetch(store: Store, cell: Cell, folder: Path, worker: Worker) -> Path | None
         artifacts.bring(store, cell.bring, folder / "wheelhouse")
     if not (cell.commit and cell.repository):
         return None
-    checkout = worker.cache / "sources" / f"nightly-{cell.commit}"
-    wanted = Checkout(repository=cell.repository, ref="", commit=cell.commit, folder=checkout)
+    wanted = subject.checkout(cell.repository, cell.commit, cache=worker.cache)
     git.checkout(wanted, runner=worker.runner)
-    return checkout
+    return wanted.folder
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import __version__
 from rocwheel.errors import ConfigError
-from rocwheel.gate import provisioning
+from rocwheel.gate import subject
 from rocwheel.gate.suite import suites
 from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe
 from rocwheel.model import suggest, timestamp
@@ -24,9 +24,9 @@ from rocwheel.pipeline import images
 from rocwheel.pipeline.images import NightImage
 from rocwheel.pipeline.looking import DONE, RELEASED, SetSeen, Setting, StoreContents
 from rocwheel.pipeline.settings import Cost, overlaid
-from rocwheel.pipeline.standing import SILENT
 from rocwheel.runtime.image_recipe import ImagedSet
 from rocwheel.values import replace
+from rocwheel.verdict import SILENT
 
 HALF_HOUR: Final = 1800
 KINDS: Final = ("build", "stage", "gate", "merge", "promote", "image", "page", "notify", "prune")
@@ -177,7 +177,7 @@ class _Made:
         count = min(need.shards, max(1, math.ceil(took / target))) if took else need.shards
         count = 1 if kept else count
         limit = self._suites[suite].deadlines.shard + HALF_HOUR
-        rocm = _rocm(recipe)
+        rocm = subject.rocm_option(recipe.rocm)
         argv = ("gate", f"--suite={suite}", f"--python={python}", *words)
         tags = {"family": family.name, "python": python, "suite": suite, "wheels": recipe.name}
         names = [f"{stem}.{n}-of-{count}" if count > 1 else stem for n in range(1, count + 1)]
@@ -275,7 +275,8 @@ class _Made:
             "image",
             (
                 "runtime_images", *words, f"--python={python}", f"--recipe={own.recipe}", *options,
-                *_rocm(recipe), "--test", f"--push={own.push}", *(f"--tag={tag}" for tag in tags),
+                *subject.rocm_option(recipe.rocm), "--test", f"--push={own.push}",
+                *(f"--tag={tag}" for tag in tags),
                 "--output={scratch}/results", "--reason=night {night}",
             ),
             after=after,
@@ -335,11 +336,6 @@ class _Made:
         cell = Cell(name=name, kind=kind, argv=argv, **fields)
         self.cells.append(cell)
         return cell
-
-
-def _rocm(recipe: WheelRecipe) -> tuple[str, ...]:
-    """The option that names a set's ROCm: TheRock's own tarballs are found by their digest."""
-    return () if recipe.rocm.startswith(provisioning.TARBALLS) else (f"--rocm={recipe.rocm}",)
 
 
 def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:

@@ -16,10 +16,9 @@ from typing import Final
 
 from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order
 from rocwheel.model import moment
-from rocwheel.verdict import State
+from rocwheel.verdict import SILENT, State
 
 TESTS: Final = frozenset({"gate", "merge"})
-SILENT: Final = frozenset({State.NO_RUNNER, State.INFRA, State.NOT_RUN})
 GOOD: Final = frozenset({State.PASS})
 GRACE: Final = 300  # seconds after its limit before an attempt without an end counts as lost
 
