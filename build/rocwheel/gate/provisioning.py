@@ -12,7 +12,7 @@ from typing import Final
 
 from rocwheel import rocm
 from rocwheel.console import Console
-from rocwheel.errors import ConfigError
+from rocwheel.gate import subject
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.verdict import RocmProvided
 
@@ -92,11 +92,6 @@ def _needless(request: GateRequest) -> bool:
 
 
 def _plan(request: GateRequest, host: Host) -> rocm.RocmPlan:
-    manifest = request.manifest
-    if request.rocm:
-        return rocm.plan(request.rocm, sha256=None, version=None, cache=host.cache, cwd=host.cwd)
-    if manifest and manifest.rocm.origin == "tarball":
-        return rocm.recorded(manifest.rocm, cache=host.cache)
-    raise ConfigError(
-        f"{request.cell}: which ROCm?", hint="add --rocm with a tarball, a folder or pip:…"
+    return subject.rocm_of(
+        request.manifest, request.rocm, exact=False, cache=host.cache, cwd=host.cwd
     )
