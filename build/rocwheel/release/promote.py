@@ -279,9 +279,10 @@ def apply(plan: PromotePlan, *, console: Console) -> int:
     store = plan.release.store
     able = store.abilities()
     if able.ability is Ability.CARRIED:
-        console.info(
-            f"{store.url}: this server lacks {', '.join(able.copy_lacks)}: wheels are downloaded, "
-            "checked and put"
+        console.warn(
+            f"{store.url}: copying on this server cannot be proven (it lacks "
+            f"{', '.join(able.copy_lacks)}): {readable(plan.size)} of wheels are downloaded, "
+            "checked and uploaded by this machine"
         )
     with console.progress("promoting", total=plan.size, unit=Unit.BYTES) as progress:
         operation = replace(plan.operation, count=Tally(progress))

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from packaging.version import Version
 
 from rocwheel import cli
 from rocwheel.cli import COMMANDS, ci_build
@@ -201,11 +202,13 @@ def test_nothing_is_imported_that_no_dependency_brings():
             assert found <= ours | sys.stdlib_module_names, path
 
 
-def test_the_lock_file_holds_every_dependency_but_pip_which_a_new_environment_has():
+def test_the_lock_file_holds_every_dependency_and_pip_of_a_version_that_serves_any_cpython():
+    """What ensurepip of CPython 3.10 brings (pip 23.0) starts on no CPython after 3.11."""
     project = (ROOT / "pyproject.toml").read_text()
-    block = project.partition("dependencies = [")[2].partition("]")[0]
+    block = project.partition("dependencies = [")[2].partition("\n]")[0]
     locked = (ROOT / "build" / "requirements.lock").read_text().lower()
     names = {line.strip(' ,"').split(">")[0].lower() for line in block.splitlines() if line.strip()}
-    assert names > {"pip"}
-    for name in names - {"pip"}:
+    assert names > {"pip", "click"}
+    for name in names:
         assert f"\n{name}==" in "\n" + locked
+    assert Version(re.search(r"^pip==(\S+)", locked, re.MULTILINE)[1]) >= Version("23.1")
