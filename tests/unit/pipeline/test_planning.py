@@ -43,7 +43,7 @@ RECIPE = WheelRecipe(
 
 @pytest.fixture
 def setting():
-    return looking.Setting(
+    return looking.PlanInput(
         night="2026-05-01",
         settings=settings_file.load(ROOT / "ci" / "nightly.yaml"),
         families=matrix.FAMILIES,
