@@ -47,7 +47,7 @@ sys.path[:0] = [str(ROOT / "build"), str(ROOT), str(ROOT / "tests")]
 from support import gate  # noqa: E402
 
 from rocwheel import values  # noqa: E402
-from rocwheel.gate.engine.loop import Engine  # noqa: E402
+from rocwheel.gate.engine.loop import TestRunner  # noqa: E402
 from rocwheel.gate.engine.plan import RunPlan, Watcher  # noqa: E402
 from rocwheel.gate.engine.worker.text import one_line  # noqa: E402
 from rocwheel.gate.suite import discovery, static, suites  # noqa: E402
@@ -243,7 +243,7 @@ def _run(
         lanes=gate.lanes(2), test_deadline=deadline, deadline=seconds, retry_limit=0,
         alone=tests.alone, hidden=hidden, **more,
     )  # fmt: skip
-    return Engine(plan, gate.machine(), Watcher()).run()
+    return TestRunner(plan, gate.machine(), Watcher()).run()
 
 
 def differences(engine: dict[str, object], pytest: dict[str, object]) -> list[str]:

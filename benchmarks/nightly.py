@@ -44,7 +44,7 @@ from rocwheel.ledger.nights import Cell, Index, Needs, NightPlan, Nights, WheelR
 from rocwheel.model import timestamp  # noqa: E402
 from rocwheel.pipeline import artifacts, standing  # noqa: E402
 from rocwheel.pipeline.cell import Worker  # noqa: E402
-from rocwheel.pipeline.local import Capacity, Ending, LocalEngine, critical_paths  # noqa: E402
+from rocwheel.pipeline.local import Capacity, Ending, LocalScheduler, critical_paths  # noqa: E402
 from rocwheel.process import HostRunner  # noqa: E402
 from rocwheel.release import promote, stage  # noqa: E402
 from rocwheel.store import JSON, Headers, open_store  # noqa: E402
@@ -145,7 +145,7 @@ def engine(folder: Path) -> dict[str, float]:
     capacity = Capacity(workers=WORKERS, cpus=64, memory_mib=1 << 20, gpus=0, disk=folder)
     started = time.monotonic()
     with (folder / "out").open("wb") as output:
-        found = LocalEngine(
+        found = LocalScheduler(
             nights=nights, night="n", worker=worker, target=target, capacity=capacity,
             ending=Ending(), output=output,
         ).run()  # fmt: skip

@@ -121,6 +121,20 @@ def test_a_set_is_staged_gated_and_released_byte_for_byte(any_shop, tmp_path) ->
     assert audit.check(shop.release).problems == ()
 
 
+def test_wheels_are_carried_only_where_a_store_cannot_copy_and_that_is_a_warning(
+    any_shop, tmp_path, console, talk
+) -> None:
+    """Stage and promote are processes of their own: the promoter probes a used bucket."""
+    manifest = make_set(tmp_path / "wh", pythons=("3.12",))
+    any_shop.stage(tmp_path / "wh")
+    pass_gate(any_shop.staging, manifest)
+    later = Shop(any_shop.store.url, console)
+    moved = later.promote(manifest)
+    warned = "warning: " in talk.getvalue() and "cannot be proven (it lacks" in talk.getvalue()
+    can_copy = later.store.abilities().ability is Ability.FULL
+    assert (moved == 0, warned) == (can_copy, not can_copy)
+
+
 def test_doing_it_again_is_nothing_to_do(shop_twice, tmp_path) -> None:
     shop = shop_twice
     manifest = shop.released(tmp_path / "wh")

@@ -27,7 +27,7 @@ from rocwheel.errors import (
     StoreError,
 )
 from rocwheel.parallel import each
-from rocwheel.store import Ability, Headers, Info, Options, Store, open_store, probe
+from rocwheel.store import Ability, Headers, ObjectInfo, Options, Store, open_store, probe
 
 HEADERS = Headers(content_type="text/plain", cache_control="max-age=60")
 LIMITS = {"put_limit": 6 << 20, "part_size": 5 << 20}  # S3's smallest part
@@ -61,7 +61,7 @@ def conditional_store(request, servers, tmp_path, monkeypatch) -> Store:
     return s3_store(servers, monkeypatch, request.param)
 
 
-def info(store: Store, key: str) -> Info:
+def info(store: Store, key: str) -> ObjectInfo:
     found = store.info(key)
     assert found is not None
     return found
@@ -321,6 +321,32 @@ def test_abilities_are_what_each_server_does_not_what_it_says(servers, monkeypat
     with pytest.raises(RefusedError, match=r"lacks create_only, swap, checksums") as caught:
         rclone.abilities()
     assert str(caught.value).startswith(f"{rclone.url}: this server ")
+
+
+@pytest.mark.parametrize("name", ["seaweedfs", "moto"])
+def test_every_process_on_a_bucket_sees_what_the_first_one_saw(servers, monkeypatch, name) -> None:
+    """Each process probes the objects that earlier ones left; a bucket is used for years."""
+    first = s3_store(servers, monkeypatch, name)
+    first.abilities()
+    later = [open_store(first.url, Options(**LIMITS)) for _ in range(2)]
+    assert [store.abilities() for store in later] == [first.abilities()] * 2
+    assert [store.tried for store in later] == [first.tried] * 2
+
+
+def test_a_probe_object_that_lacks_its_checksum_does_not_cost_the_bucket_its_copies(
+    servers, monkeypatch
+) -> None:
+    """Earlier versions left their probe objects so on every bucket they wrote to."""
+    store = s3_store(servers, monkeypatch, "seaweedfs")
+    _, _, bucket, base = store.url.split("/")
+    for name in ("probe", "probe-copy"):
+        servers["seaweedfs"].client().put_object(
+            Bucket=bucket, Key=f"{base}/_rocwheel/{name}", Body=probe.BODY
+        )
+    found = store.abilities()
+    assert (found.ability, found.copy_lacks) == (Ability.FULL, ())
+    store.create("a", b"a", headers=HEADERS)
+    assert store.copy(info(store, "a"), "b", sha256=sha(b"a")) == 0
 
 
 def test_a_condition_is_not_called_unknown_because_others_write_at_the_same_time() -> None:

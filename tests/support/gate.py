@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rocwheel.gate.engine.child import WorkerSpec
-from rocwheel.gate.engine.loop import Engine
+from rocwheel.gate.engine.loop import TestRunner
 from rocwheel.gate.engine.plan import Lane, RunPlan, Snapshot, System, Watcher
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.request import Host
@@ -146,7 +146,7 @@ def run(
     **kwargs,
 ) -> Run:
     names = write(root, files)
-    engine = Engine(plan(root, names, **kwargs), world or machine(), watcher or Watcher())
+    engine = TestRunner(plan(root, names, **kwargs), world or machine(), watcher or Watcher())
     started = time.monotonic()
     results = engine.run()
     seconds = time.monotonic() - started

@@ -23,12 +23,12 @@ from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import Target, TargetOptions, family_of
 from rocwheel.console import ConsoleMode
 from rocwheel.errors import HostError, InterruptError, RocwheelError, StoreError
-from rocwheel.gate import environment
 from rocwheel.gate import run as gate_runs
+from rocwheel.gate import subject
 from rocwheel.gate.engine.plan import Snapshot, Watcher
-from rocwheel.gate.environment import WheelsUnderTest
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.run import GateResult
+from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.gate.suite import history, skips, suites
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.suite.suites import Suite
@@ -351,15 +351,15 @@ def _wheels(
         folder = app.cwd / options.wheels
         family = family_of(app, options)
         if not (folder / MANIFEST).is_file():
-            return family, None, None, environment.of_folder(folder, python)
+            return family, None, None, subject.of_folder(folder, python)
         local = Manifest.load(folder)
         link = lambda name: (folder / name).resolve().as_uri()  # noqa: E731
-        return family, local, None, environment.of_manifest(local, python, link)
+        return family, local, None, subject.of_manifest(local, python, link)
     if not options.manifest:
         raise click.UsageError("give --manifest with --channel or --store, or --wheels")
     target = Target(app, options)
     place, manifest = target.staged(app, options.manifest)
-    return target.family, manifest, place, environment.of_manifest(manifest, python, place.link)
+    return target.family, manifest, place, subject.of_manifest(manifest, python, place.link)
 
 
 def this_host(app: App, slots: Path, label: str) -> Host:

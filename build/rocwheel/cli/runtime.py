@@ -30,7 +30,8 @@ from rocwheel.cli.target import (
 from rocwheel.console import columns, size
 from rocwheel.container import ContainerEngine, EngineKind
 from rocwheel.errors import ConfigError, PromotionError
-from rocwheel.gate.provisioning import TARBALLS
+from rocwheel.gate import subject as gated
+from rocwheel.gate.machine.accelerators import MASKS
 from rocwheel.gate.suite import suites
 from rocwheel.image import contents, found
 from rocwheel.ledger import log
@@ -314,7 +315,10 @@ def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
         console=app.console,
     )
     with app.console.step("ROCm", key="rocm"):
-        tree = rocm.fetch(_rocm(app, options, manifest), console=app.console, env=app.environ)
+        wanted_rocm = gated.rocm_of(
+            manifest, options.rocm or "", exact=True, cache=app.cache, cwd=app.cwd
+        )
+        tree = rocm.fetch(wanted_rocm, console=app.console, env=app.environ)
         if not options.rocm and tree.sha256 != manifest.rocm.sha256:
             raise ConfigError("another ROCm than the set's", hint="give --rocm")
     with app.console.step("Wheels and their dependencies", key="wheels"):
@@ -348,19 +352,6 @@ def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
     )
 
 
-def _rocm(app: App, options: RuntimeOptions, manifest: Manifest) -> rocm.RocmPlan:
-    known = manifest.rocm
-    if not options.rocm and known.origin != "tarball":
-        raise ConfigError("the set was built with a folder of ROCm", hint="name it: --rocm DIR")
-    return rocm.plan(
-        options.rocm or f"{TARBALLS}/{known.name}",
-        sha256=known.sha256 if known.origin == "tarball" else None,
-        version=known.version,
-        cache=app.cache,
-        cwd=app.cwd,
-    )
-
-
 def _test(
     app: App,
     options: RuntimeOptions,
@@ -386,7 +377,7 @@ def _test(
             home=app.home,
             jax_tests=None if suite.source.folder else _jax(app, options, wanted.manifest),
             slots=app.cwd / options.slots,
-            masks={name: app.environ[name] for name in trial.MASKS if name in app.environ},
+            masks={name: app.environ[name] for name in MASKS if name in app.environ},
             folder=folder,
             output=app.cwd / options.output / name,
         )
@@ -403,13 +394,7 @@ def _jax(app: App, options: RuntimeOptions, manifest: Manifest) -> Path:
     """A checkout of the set's JAX, for suites that run its tests."""
     if options.jax_tests:
         return app.cwd / options.jax_tests
-    jax = manifest.jax
-    wanted = git.Checkout(
-        repository=jax.repository,
-        ref=f"jax-v{manifest.jax_version}",
-        commit=jax.commit,
-        folder=app.cache / "gate" / "jax" / jax.commit,
-    )
+    wanted = gated.jax_of(manifest, cache=app.cache)
     git.checkout(wanted, runner=app.runner)
     return wanted.folder
 

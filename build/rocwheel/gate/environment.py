@@ -15,16 +15,12 @@ from pathlib import Path
 from typing import Final
 
 from packaging.requirements import Requirement
-from packaging.utils import parse_wheel_filename
-from packaging.version import Version
 
-from rocwheel import files
 from rocwheel.console import Console
-from rocwheel.errors import CommandError, ConfigError, WheelError
+from rocwheel.errors import CommandError, ConfigError
 from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
+from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.host.machine import Interpreter
-from rocwheel.manifest import Manifest
-from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.process import Command, Runner
 from rocwheel.values import replace
 
@@ -32,88 +28,6 @@ QUIET: Final = {"PYTHONDONTWRITEBYTECODE": "1"}  # what looks at an environment 
 PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 # what pip says where nothing meets a requirement; "none" also where an index does not answer
 _UNMET: Final = re.compile(r"satisfies the requirement (.+) \(from versions: (?!none\))")
-
-
-@dataclass(frozen=True, kw_only=True)
-class WheelUnderTest:
-    """One wheel to install; without a URL it comes from the upstream index, still by hash."""
-
-    filename: str
-    project: str
-    version: str
-    sha256: str
-    url: str
-
-    @property
-    def requirement(self) -> str:
-        """A line of a requirements file that allows these bytes and no others."""
-        what = f"{self.project} @ {self.url}" if self.url else f"{self.project}=={self.version}"
-        return f"{what} --hash=sha256:{self.sha256}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class WheelsUnderTest:
-    """The wheels of a set that a gate installs and tests, for one CPython."""
-
-    manifest: str  # SHA-256, "" for wheels without one
-    jax_version: str
-    wheels: tuple[WheelUnderTest, ...]
-
-
-def of_manifest(
-    manifest: Manifest, python: PythonVersion, link: Callable[[str], str]
-) -> WheelsUnderTest:
-    """The wheels of a manifest; `link` gives the URL of a file name. Raises WheelError."""
-    if str(python) not in manifest.pythons:
-        raise WheelError(
-            f"the wheel set has no CPython {python}", hint=f"it has {', '.join(manifest.pythons)}"
-        )
-    return WheelsUnderTest(
-        manifest=manifest.sha256,
-        jax_version=manifest.jax_version,
-        wheels=tuple(
-            WheelUnderTest(
-                filename=wheel.filename,
-                project=wheel.project,
-                version=wheel.version,
-                sha256=wheel.sha256,
-                url=link(wheel.filename) if wheel.origin == "built" else "",
-            )
-            for wheel in manifest.wheels
-            if wheel.python in ("", str(python))
-        ),
-    )
-
-
-def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
-    """The wheels in a folder without a manifest.
-
-    Raises WheelError when none is for `python`, ConfigError when there is no such folder.
-    """
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder", hint="check --wheels")
-    found = []
-    for path in sorted(folder.glob("*.whl")):
-        project, version, _, tags = parse_wheel_filename(path.name)
-        abis = {(tag.interpreter, tag.abi) for tag in tags}
-        if abis & {(python.interpreter, python.abi), ("py3", "none")}:
-            found.append(
-                WheelUnderTest(
-                    filename=path.name,
-                    project=str(project),
-                    version=str(version),
-                    sha256=files.sha256(path),
-                    url=path.resolve().as_uri(),
-                )
-            )
-    plugins = [wheel for wheel in found if wheel.project.endswith(f"-{WheelKind.PLUGIN.value}")]
-    if len(plugins) != 1:
-        raise WheelError(
-            f"{folder}: {len(plugins)} plugin wheels for CPython {python}",
-            hint="put the wheels of one set there, one of each kind",
-        )
-    base = Version(plugins[0].version).base_version
-    return WheelsUnderTest(manifest="", jax_version=base, wheels=tuple(found))
 
 
 @dataclass(frozen=True, kw_only=True)

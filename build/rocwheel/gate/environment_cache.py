@@ -24,9 +24,10 @@ from rocwheel import files
 from rocwheel.console import Console
 from rocwheel.errors import ConfigError
 from rocwheel.gate import environment
-from rocwheel.gate.environment import Environment, InstallPlan, WheelsUnderTest
+from rocwheel.gate.environment import Environment, InstallPlan
 from rocwheel.gate.request import Host
 from rocwheel.gate.setup_errors import InfraError
+from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.host.machine import Interpreter
 from rocwheel.values import Value, canonical_json
 

@@ -12,11 +12,10 @@ from typing import Final
 
 from rocwheel import rocm
 from rocwheel.console import Console
-from rocwheel.errors import ConfigError
+from rocwheel.gate import subject
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.verdict import RocmProvided
 
-TARBALLS: Final = "https://rocm.nightlies.amd.com/tarball"  # where TheRock publishes them
 PIP: Final = "pip:"
 IMAGE: Final = Path("/opt/rocm")  # where images have it
 
@@ -93,13 +92,6 @@ def _needless(request: GateRequest) -> bool:
 
 
 def _plan(request: GateRequest, host: Host) -> rocm.RocmPlan:
-    manifest, source, sha256 = request.manifest, request.rocm, None
-    if not source and manifest and manifest.rocm.origin == "tarball":
-        # by its digest it may be in the cache already: then nobody asks the network
-        source, sha256 = f"{TARBALLS}/{manifest.rocm.name}", manifest.rocm.sha256
-    if not source:
-        raise ConfigError(
-            f"{request.cell}: which ROCm?", hint="add --rocm with a tarball, a folder or pip:…"
-        )
-    version = manifest.rocm.version if manifest and sha256 else None
-    return rocm.plan(source, sha256=sha256, version=version, cache=host.cache, cwd=host.cwd)
+    return subject.rocm_of(
+        request.manifest, request.rocm, exact=False, cache=host.cache, cwd=host.cwd
+    )

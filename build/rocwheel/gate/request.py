@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
-from rocwheel.gate.environment import WheelsUnderTest
+from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.suite.history import SuiteHistory
 from rocwheel.gate.suite.skips import Skip

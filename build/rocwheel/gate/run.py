@@ -22,9 +22,9 @@ from packaging.version import Version
 from rocwheel import __version__, files, home
 from rocwheel.console import Console, count
 from rocwheel.errors import ConfigError, HostError, RocwheelError
-from rocwheel.gate import environment, environment_cache, provisioning
+from rocwheel.gate import environment, environment_cache, provisioning, subject
 from rocwheel.gate.engine.child import WorkerSpec
-from rocwheel.gate.engine.loop import Engine
+from rocwheel.gate.engine.loop import TestRunner
 from rocwheel.gate.engine.plan import Lane, RunPlan, System, Watcher
 from rocwheel.gate.engine.scheduler import Estimates
 from rocwheel.gate.environment import Environment
@@ -195,21 +195,10 @@ def _too_late(request: GateRequest, exc: RocwheelError) -> RocwheelError:
 
 
 def _checkout(request: GateRequest, host: Host) -> git.Checkout | None:
-    """The JAX commit whose tests are run; None for tests of ours or a checkout of the user's."""
+    """Return the JAX commit whose tests run; None for tests of ours or a checkout of the user's."""
     if request.suite.source.folder or request.jax_tests:
         return None
-    jax = request.manifest.jax if request.manifest else None
-    if jax is None or not jax.commit or jax.dirty:
-        raise ConfigError(
-            f"{request.cell}: the wheels name no JAX commit to take the tests from",
-            hint="add --jax-tests with a JAX checkout",
-        )
-    return git.Checkout(
-        repository=jax.repository,
-        ref=f"jax-v{request.wheels.jax_version}",
-        commit=jax.commit,
-        folder=host.cache / "gate" / "jax" / jax.commit,
-    )
+    return subject.jax_of(request.manifest, cache=host.cache)
 
 
 def _find(request: GateRequest, fetched: Path | None) -> SuiteFiles:
@@ -470,7 +459,7 @@ def _run(
             slots.quarantine(device, reason) if device.maker is not Maker.CPU else None
         ),
     )
-    results = Engine(plan, machine, watcher).run()
+    results = TestRunner(plan, machine, watcher).run()
     results = replace(results, skips={entry.where: met[entry.where] for entry in entries})
     return results if plan.shard or not request.whole else with_unmet_skips(results)
 

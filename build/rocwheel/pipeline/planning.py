@@ -16,17 +16,17 @@ import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import __version__
 from rocwheel.errors import ConfigError
-from rocwheel.gate import provisioning
+from rocwheel.gate import subject
 from rocwheel.gate.suite import suites
 from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe
 from rocwheel.model import suggest, timestamp
 from rocwheel.pipeline import images
 from rocwheel.pipeline.images import NightImage
-from rocwheel.pipeline.looking import DONE, RELEASED, SetSeen, Setting, StoreContents
+from rocwheel.pipeline.looking import DONE, RELEASED, PlanInput, SetSeen, StoreContents
 from rocwheel.pipeline.settings import Cost, overlaid
-from rocwheel.pipeline.standing import SILENT
 from rocwheel.runtime.image_recipe import ImagedSet
 from rocwheel.values import replace
+from rocwheel.verdict import SILENT
 
 HALF_HOUR: Final = 1800
 KINDS: Final = ("build", "stage", "gate", "merge", "promote", "image", "page", "notify", "prune")
@@ -35,7 +35,10 @@ CLOSING: Final = frozenset({"page", "notify", "prune"})  # leave nothing that gr
 
 
 def plan(
-    setting: Setting, recipes: Sequence[WheelRecipe], absent: Sequence[Absent], seen: StoreContents
+    setting: PlanInput,
+    recipes: Sequence[WheelRecipe],
+    absent: Sequence[Absent],
+    seen: StoreContents,
 ) -> NightPlan:
     """Make the plan; nothing is asked and nothing written."""
     made = _Made(setting, seen)
@@ -75,7 +78,7 @@ def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
 class _Made:
     """Cells as they are made, in an order in which each comes after what it needs."""
 
-    def __init__(self, setting: Setting, seen: StoreContents) -> None:
+    def __init__(self, setting: PlanInput, seen: StoreContents) -> None:
         self._setting, self._seen = setting, seen
         self._suites = {item.name: item for item in suites.load_all(setting.ci)}
         self._pushed: dict[str, str] = {}  # where an image is pushed, as far as known -> its cell
@@ -177,7 +180,7 @@ class _Made:
         count = min(need.shards, max(1, math.ceil(took / target))) if took else need.shards
         count = 1 if kept else count
         limit = self._suites[suite].deadlines.shard + HALF_HOUR
-        rocm = _rocm(recipe)
+        rocm = subject.rocm_option(recipe.rocm)
         argv = ("gate", f"--suite={suite}", f"--python={python}", *words)
         tags = {"family": family.name, "python": python, "suite": suite, "wheels": recipe.name}
         names = [f"{stem}.{n}-of-{count}" if count > 1 else stem for n in range(1, count + 1)]
@@ -275,7 +278,8 @@ class _Made:
             "image",
             (
                 "runtime_images", *words, f"--python={python}", f"--recipe={own.recipe}", *options,
-                *_rocm(recipe), "--test", f"--push={own.push}", *(f"--tag={tag}" for tag in tags),
+                *subject.rocm_option(recipe.rocm), "--test", f"--push={own.push}",
+                *(f"--tag={tag}" for tag in tags),
                 "--output={scratch}/results", "--reason=night {night}",
             ),
             after=after,
@@ -335,11 +339,6 @@ class _Made:
         cell = Cell(name=name, kind=kind, argv=argv, **fields)
         self.cells.append(cell)
         return cell
-
-
-def _rocm(recipe: WheelRecipe) -> tuple[str, ...]:
-    """The option that names a set's ROCm: TheRock's own tarballs are found by their digest."""
-    return () if recipe.rocm.startswith(provisioning.TARBALLS) else (f"--rocm={recipe.rocm}",)
 
 
 def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:

@@ -5,7 +5,16 @@ fetch-rocm.md` for what a user sees.
 """
 
 from rocwheel.rocm.obtain import fetch
-from rocwheel.rocm.origin import Origin, RocmPlan, check_local, plan
+from rocwheel.rocm.origin import Origin, RocmPlan, check_local, plan, recorded
 from rocwheel.rocm.rocm_root import RocmRoot, missing
 
-__all__ = ["Origin", "RocmPlan", "RocmRoot", "check_local", "fetch", "missing", "plan"]
+__all__ = [
+    "Origin",
+    "RocmPlan",
+    "RocmRoot",
+    "check_local",
+    "fetch",
+    "missing",
+    "plan",
+    "recorded",
+]

@@ -32,6 +32,7 @@ from rocwheel.download import (
     without_secrets,
 )
 from rocwheel.errors import FetchError, HostError, RocmError
+from rocwheel.manifest import ON_DISK, RocmDelivery
 from rocwheel.rocm import rocm_root
 from rocwheel.rocm.origin import Origin, RocmPlan
 from rocwheel.rocm.read_ahead import ReadAhead
@@ -93,6 +94,7 @@ def _root(
     *,
     sha256: str,
     cached: bool,
+    delivery: RocmDelivery = ON_DISK,
     unpacked: int = 0,
     lease: files.Lock | None = None,
 ) -> RocmRoot:
@@ -109,6 +111,7 @@ def _root(
         targets=frozenset(facts.targets),
         sonames=frozenset(facts.sonames),
         cached=cached,
+        delivery=delivery,
         bytes=unpacked,
         lease=lease,
     )
@@ -293,14 +296,17 @@ class _Job:
             )
         how = "as it should be" if expected else "no checksum was given or published"
         self._console.info(f"   SHA-256 {sha256}, {how}")
+        links = rocm_root.complete(folder, name=plan.shown)
         facts = rocm_root.inspect(folder, name=plan.shown)
         entry, root, lease = self._cache.publish(
             staging,
             CachedTree(
                 sha256=sha256,
                 source=plan.shown,
+                packed=self._read,
                 files=unpacked.files,
                 bytes=unpacked.bytes,
+                links=links,
                 facts=facts,
             ),
         )
@@ -308,6 +314,8 @@ class _Job:
             plan.key, FetchedSource(remote=known, sha256=sha256, source=plan.shown)
         )
         self._console.info(f"   {count(unpacked.files, 'file')}, {size(unpacked.bytes)}, in {root}")
+        for link in links:
+            self._console.info(f"   added the link {link}, which this release lacks")
         return self._root(entry, root, lease, cached=False)
 
     def _hashed(self, blocks: Iterator[bytes], digest: Hash, progress: Progress) -> Iterator[bytes]:
@@ -332,8 +340,20 @@ class _Job:
             folder / entry.facts.root,
             sha256=entry.sha256,
             cached=cached,
+            delivery=self._delivery(entry),
             unpacked=entry.bytes,
             lease=lease,
+        )
+
+    def _delivery(self, entry: CachedTree) -> RocmDelivery:
+        """Say where these bytes came from, as far as this source was asked for them."""
+        is_remote = self._plan.origin is Origin.URL
+        seen = self._cache.recall(self._plan.key) if is_remote else None
+        return RocmDelivery(
+            url=self._plan.shown if is_remote else "",
+            size=entry.packed,
+            etag=seen.remote.etag if seen and seen.sha256 == entry.sha256 else "",
+            links=entry.links,
         )
 
     # Room and company.

@@ -20,7 +20,6 @@ from rocwheel.container import ContainerEngine, Mount, Spec
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import caller, limits
 from rocwheel.errors import CommandError, HostError
-from rocwheel.gate.machine.accelerators import CUDA_MASK, HIP_MASK, ROCR_MASK
 from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
 from rocwheel.gate.verdict.judge import judge
@@ -49,7 +48,6 @@ OUTPUT: Final = _guest("/rocwheel/output")
 FAMILIES: Final = _guest("/rocwheel/families.yaml")
 TESTS: Final = _guest("/rocwheel/jax")
 SLOTS: Final = _guest("/rocwheel/slots")
-MASKS: Final = (ROCR_MASK, HIP_MASK, CUDA_MASK)
 WORK: Final = "/tmp"  # noqa: S108 - inside, in memory
 
 

@@ -113,27 +113,26 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
     def accepts(call: Callable[..., object], *args: Any, **condition: str) -> bool:
         return _accepted(bucket, call, *args, **condition)
 
+    def puts(body_sha256: str, **condition: str) -> bool:
+        return accepts(bucket.put, key, BODY, ChecksumSHA256=body_sha256, **condition)
+
     # Of two create-only writes the first may find nothing; the second cannot.
-    create_only = not all(
-        accepts(bucket.put, key, BODY, ChecksumSHA256=sha256, IfNoneMatch="*") for _ in range(2)
-    )
+    create_only = not all(puts(sha256, IfNoneMatch="*") for _ in range(2))
     if bucket.head(key) is None:  # the server knows no such condition at all
-        accepts(bucket.put, key, BODY, ChecksumSHA256=sha256)
-    stored = bucket.head(key)
+        puts(sha256)
     copy_create_only = not all(accepts(bucket.copy, key, copied, IfNoneMatch="*") for _ in range(2))
-    copy = bucket.head(copied)
     accepts(bucket.put, folder, BODY)
     listed = [(item.key, item.size) for item in bucket.keys(folder.rstrip("/"))]
-    write = _spelling(bucket, key, lambda tag: accepts(bucket.put, key, BODY, IfMatch=tag))
+    write = _spelling(bucket, key, lambda tag: puts(sha256, IfMatch=tag))
     source = _spelling(
         bucket, key, lambda tag: accepts(bucket.copy, key, copied, CopySourceIfMatch=tag)
     )
+    # Read last: an object that an earlier run left without its SHA-256 has been written anew.
+    stored, copy = bucket.head(key), bucket.head(copied)
     return ProbeResult(
         create_only=create_only,
         swap=bool(write),
-        checksums=stored is not None
-        and stored[0].sha256 == files.sha256(BODY)
-        and not accepts(bucket.put, key, BODY, ChecksumSHA256=wrong),
+        checksums=stored is not None and stored[0].sha256 == files.sha256(BODY) and not puts(wrong),
         copy_create_only=copy_create_only,
         copy_source_match=bool(source),
         copy_checksums=copy is not None and copy[0].sha256 == files.sha256(BODY),

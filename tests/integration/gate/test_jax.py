@@ -16,13 +16,13 @@ import amdgpu_family_matrix as matrix
 from rocwheel import home
 from rocwheel.cli import main
 from rocwheel.console import Console
-from rocwheel.gate import environment
 from rocwheel.gate import run as room
+from rocwheel.gate import subject
 from rocwheel.gate.engine.child import WorkerSpec
-from rocwheel.gate.engine.loop import Engine
+from rocwheel.gate.engine.loop import TestRunner
 from rocwheel.gate.engine.plan import RunPlan, Watcher
-from rocwheel.gate.environment import WheelsUnderTest
 from rocwheel.gate.request import DeviceChoice, GateRequest
+from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.gate.suite import discovery, suites
 from rocwheel.gate.suite.suites import Deadlines
 from rocwheel.gate.verdict.judge import judge
@@ -111,7 +111,7 @@ def test_the_loss_of_small_models_falls_on_the_cpu(smoke, tmp_path):
         worker=worker, lanes=gate.lanes(2), test_deadline=suite.deadlines.test,
         deadline=suite.deadlines.suite, retry_limit=suite.retries, backend="cpu",
     )  # fmt: skip
-    results = Engine(plan, gate.machine(), Watcher()).run()
+    results = TestRunner(plan, gate.machine(), Watcher()).run()
     assert judge(results, suite.demand).state is State.PASS, results.failures
 
 
@@ -148,7 +148,7 @@ def test_real_rocm_wheels_that_cannot_start_are_infra_and_never_fall_back_to_the
 ):
     """The machine claims a GPU that does not work, as after a driver's failure."""
     there = replace(gate.host(tmp_path), root=machine(tmp_path / "machine", *mi300x(1)))
-    wheels = environment.of_folder(rocm_wheels, interpreter.version)
+    wheels = subject.of_folder(rocm_wheels, interpreter.version)
     request = asked(interpreter, tmp_path, wheels=wheels, device=DeviceChoice.FAMILY)
     gated = room.run(request, there, console, Watcher())
     assert gated.found.state is State.INFRA, gated.found

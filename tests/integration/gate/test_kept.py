@@ -11,7 +11,7 @@ from support.gate import host as this_machine
 from support.wheelset import make_set
 
 from rocwheel import housekeeping
-from rocwheel.gate import environment, environment_cache
+from rocwheel.gate import environment, environment_cache, subject
 from rocwheel.host import machine as machines
 from rocwheel.process import HostRunner, base_env
 from rocwheel.values import replace
@@ -45,7 +45,7 @@ def offer(folder, version):
 def asked(tmp_path, interpreter):
     make_set(tmp_path / "wheels", pythons=(str(interpreter.version),))
     offer(tmp_path, "1.0")
-    wheels = environment.of_folder(tmp_path / "wheels", interpreter.version)
+    wheels = subject.of_folder(tmp_path / "wheels", interpreter.version)
     return environment_cache.EnvironmentInputs(
         wheels=wheels,
         interpreter=interpreter,

@@ -24,8 +24,8 @@ from support.wheelset import FAMILY, SUITES, Shop, make_set, make_verdict, ran
 from rocwheel import files, rocm
 from rocwheel.cli import main
 from rocwheel.errors import ConfigError
-from rocwheel.gate import environment
 from rocwheel.gate import run as room
+from rocwheel.gate import subject
 from rocwheel.gate.engine.plan import Watcher
 from rocwheel.gate.machine import accelerators
 from rocwheel.gate.machine.slots import Patience, Slots
@@ -130,7 +130,7 @@ def request_(staged, checkout, tmp_path, interpreter):
         suite=SUITE,
         family=FAMILY,
         python=interpreter.version,
-        wheels=environment.of_manifest(manifest, interpreter.version, place.link),
+        wheels=subject.of_manifest(manifest, interpreter.version, place.link),
         manifest=manifest,
         home=Home(root=checkout, ci=checkout / "ci", tests=checkout),
         output=tmp_path / "out",
@@ -257,7 +257,7 @@ def test_a_wheel_that_was_damaged_since_is_no_pass_with_a_kept_environment(reque
 
 def test_wheels_that_contradict_each_other_are_a_failure(tmp_path, request_, host, console):
     make_set(tmp_path / "odd", pythons=(str(request_.python),), requires_pjrt="==9.9")
-    wheels = environment.of_folder(tmp_path / "odd", request_.python)
+    wheels = subject.of_folder(tmp_path / "odd", request_.python)
     gated = gate(replace(request_, wheels=wheels, manifest=None), host, console)
     assert gated.found.state is State.FAIL
     assert "pip check" in gated.found.message

@@ -9,8 +9,8 @@ import pytest
 from support.wheelset import make_set
 
 from rocwheel.errors import ConfigError, WheelError
-from rocwheel.gate import environment
-from rocwheel.gate.environment import WheelsUnderTest, WheelUnderTest
+from rocwheel.gate import environment, subject
+from rocwheel.gate.subject import WheelsUnderTest, WheelUnderTest
 from rocwheel.host.machine import Interpreter
 from rocwheel.model import PythonVersion
 
@@ -19,7 +19,7 @@ PYTHON = PythonVersion.parse("3.12")
 
 def test_a_manifests_wheels_are_installed_by_url_and_hash(tmp_path):
     manifest = make_set(tmp_path, upstream_jaxlib=True)
-    wheels = environment.of_manifest(manifest, PYTHON, lambda name: f"https://host/{name}")
+    wheels = subject.of_manifest(manifest, PYTHON, lambda name: f"https://host/{name}")
     lines = [wheel.requirement for wheel in wheels.wheels]
     assert len(lines) == 3
     for wheel in manifest.wheels:
@@ -28,12 +28,12 @@ def test_a_manifests_wheels_are_installed_by_url_and_hash(tmp_path):
     assert any(line.startswith("jaxlib==0.9.1 --hash=") for line in lines)
     assert sum("@ https://host/" in line for line in lines) == 2
     with pytest.raises(WheelError, match=r"no CPython 3\.13"):
-        environment.of_manifest(manifest, PythonVersion.parse("3.13"), str)
+        subject.of_manifest(manifest, PythonVersion.parse("3.13"), str)
 
 
 def test_a_folder_of_wheels_needs_no_manifest(tmp_path):
     manifest = make_set(tmp_path, pythons=("3.11", "3.12"))
-    wheels = environment.of_folder(tmp_path, PYTHON)
+    wheels = subject.of_folder(tmp_path, PYTHON)
     assert wheels.manifest == ""
     assert wheels.jax_version == "0.9.1"
     assert {wheel.sha256 for wheel in wheels.wheels} == {
@@ -41,9 +41,9 @@ def test_a_folder_of_wheels_needs_no_manifest(tmp_path):
     }
     assert all(wheel.url.startswith("file:///") for wheel in wheels.wheels)
     with pytest.raises(WheelError, match=r"0 plugin wheels for CPython 3\.13"):
-        environment.of_folder(tmp_path, PythonVersion.parse("3.13"))
+        subject.of_folder(tmp_path, PythonVersion.parse("3.13"))
     with pytest.raises(ConfigError, match="no such folder"):
-        environment.of_folder(tmp_path / "nowhere", PYTHON)
+        subject.of_folder(tmp_path / "nowhere", PYTHON)
 
 
 WHEELS = WheelsUnderTest(

@@ -45,7 +45,7 @@ def attempt(
         token=str(number), cell=cell, plan=plan, host="h", engine="local", seen=seen, time=began
     )
     ended = state and Ended(
-        cell=cell, plan=plan, host="h", engine="local", state=state, reason=f"was {state}",
+        cell=cell, plan=plan, host="h", engine="local", state=State(state), reason=f"was {state}",
         began=began, time=timestamp(NOW), milliseconds=1,
     )  # fmt: skip
     return CellAttempt(number=number, begun=begun, ended=ended or None)

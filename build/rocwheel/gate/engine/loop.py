@@ -45,7 +45,7 @@ _SHOWN: Final = re.compile(r"(?:^E   .*\n?)+", re.MULTILINE)  # how pytest shows
 TRIM_SECONDS: Final = 1.0  # between looks at the size of logs and processes
 
 
-class Engine:
+class TestRunner:
     """One run of a plan."""
 
     def __init__(self, plan: RunPlan, system: System, watcher: Watcher) -> None:

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from rocwheel.gate.engine.child import describe
 from rocwheel.gate.engine.plan import Lane
-from rocwheel.gate.environment import WheelsUnderTest
 from rocwheel.gate.machine.accelerators import Maker
 from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, SetupError, WrongWheelsError
+from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.process import Command, Runner
 
 SCRIPT: Final = "gate/machine/facts.py"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from rocwheel.gate.engine.plan import Lane
-from rocwheel.gate.environment import WheelsUnderTest, WheelUnderTest
 from rocwheel.gate.machine import preflight
 from rocwheel.gate.machine.accelerators import Accelerator, Maker
 from rocwheel.gate.setup_errors import CrashingWheelsError, InfraError, WrongWheelsError
+from rocwheel.gate.subject import WheelsUnderTest, WheelUnderTest
 from rocwheel.process import Completed
 from rocwheel.values import replace
 

@@ -1,0 +1,150 @@
+"""What a wheel set means on a machine: the wheels to install, its ROCm, the checkout of its JAX."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.utils import parse_wheel_filename
+from packaging.version import Version
+
+from rocwheel import files, rocm
+from rocwheel.download import without_secrets
+from rocwheel.errors import ConfigError, WheelError
+from rocwheel.manifest import Manifest
+from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.source.git import Checkout
+
+
+def rocm_of(
+    manifest: Manifest | None, named: str, *, exact: bool, cache: Path, cwd: Path
+) -> rocm.RocmPlan:
+    """Return the plan of the ROCm that `named` says, by default the manifest's tarball.
+
+    An `exact` one must be the manifest's own, wherever it comes from. Raises ConfigError.
+    """
+    known = manifest.rocm if manifest else None
+    published = known is not None and known.origin == "tarball"
+    if known and published and not named:
+        return rocm.recorded(known, cache=cache)
+    if not named:
+        what = "was built with a folder of ROCm" if known else "names no ROCm"
+        raise ConfigError(
+            f"which ROCm? The wheel set {what}",
+            hint="add --rocm with a tarball or a folder; for a gate also pip:REQUIREMENT",
+        )
+    own = known if exact else None
+    return rocm.plan(
+        named,
+        sha256=own.sha256 if own and published else None,
+        version=own.version if own else None,
+        cache=cache,
+        cwd=cwd,
+    )
+
+
+def rocm_option(source: str) -> tuple[str, ...]:
+    """Return the option that names the ROCm of a set; a public URL stands in its manifest."""
+    is_recorded = "://" in source and source == without_secrets(source)
+    return () if is_recorded else (f"--rocm={source}",)
+
+
+def jax_of(manifest: Manifest | None, *, cache: Path) -> Checkout:
+    """Return the checkout of the JAX that a set was built of. Raises ConfigError."""
+    jax = manifest.jax if manifest else None
+    if manifest is None or jax is None or not jax.commit or jax.dirty:
+        raise ConfigError(
+            "the wheels name no JAX commit to take the tests from",
+            hint="add --jax-tests with a JAX checkout",
+        )
+    tag = f"jax-v{manifest.jax_version}"
+    return checkout(jax.repository, jax.commit, ref=tag, cache=cache)
+
+
+def checkout(repository: str, commit: str, *, ref: str = "", cache: Path) -> Checkout:
+    """Return where a commit of JAX lies on this machine; `ref` is a branch or tag that has it."""
+    folder = cache / "gate" / "jax" / commit
+    return Checkout(repository=repository, ref=ref, commit=commit, folder=folder)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelUnderTest:
+    """One wheel to install; without a URL it comes from the upstream index, still by hash."""
+
+    filename: str
+    project: str
+    version: str
+    sha256: str
+    url: str
+
+    @property
+    def requirement(self) -> str:
+        """A line of a requirements file that allows these bytes and no others."""
+        what = f"{self.project} @ {self.url}" if self.url else f"{self.project}=={self.version}"
+        return f"{what} --hash=sha256:{self.sha256}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelsUnderTest:
+    """The wheels of a set that a gate installs and tests, for one CPython."""
+
+    manifest: str  # SHA-256, "" for wheels without one
+    jax_version: str
+    wheels: tuple[WheelUnderTest, ...]
+
+
+def of_manifest(
+    manifest: Manifest, python: PythonVersion, link: Callable[[str], str]
+) -> WheelsUnderTest:
+    """The wheels of a manifest; `link` gives the URL of a file name. Raises WheelError."""
+    if str(python) not in manifest.pythons:
+        raise WheelError(
+            f"the wheel set has no CPython {python}", hint=f"it has {', '.join(manifest.pythons)}"
+        )
+    return WheelsUnderTest(
+        manifest=manifest.sha256,
+        jax_version=manifest.jax_version,
+        wheels=tuple(
+            WheelUnderTest(
+                filename=wheel.filename,
+                project=wheel.project,
+                version=wheel.version,
+                sha256=wheel.sha256,
+                url=link(wheel.filename) if wheel.origin == "built" else "",
+            )
+            for wheel in manifest.wheels
+            if wheel.python in ("", str(python))
+        ),
+    )
+
+
+def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
+    """The wheels in a folder without a manifest.
+
+    Raises WheelError when none is for `python`, ConfigError when there is no such folder.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder", hint="check --wheels")
+    found = []
+    for path in sorted(folder.glob("*.whl")):
+        project, version, _, tags = parse_wheel_filename(path.name)
+        abis = {(tag.interpreter, tag.abi) for tag in tags}
+        if abis & {(python.interpreter, python.abi), ("py3", "none")}:
+            found.append(
+                WheelUnderTest(
+                    filename=path.name,
+                    project=str(project),
+                    version=str(version),
+                    sha256=files.sha256(path),
+                    url=path.resolve().as_uri(),
+                )
+            )
+    plugins = [wheel for wheel in found if wheel.project.endswith(f"-{WheelKind.PLUGIN.value}")]
+    if len(plugins) != 1:
+        raise WheelError(
+            f"{folder}: {len(plugins)} plugin wheels for CPython {python}",
+            hint="put the wheels of one set there, one of each kind",
+        )
+    base = Version(plugins[0].version).base_version
+    return WheelsUnderTest(manifest="", jax_version=base, wheels=tuple(found))
