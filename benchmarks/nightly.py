@@ -44,10 +44,11 @@ from rocwheel.ledger.nights import Cell, Index, Needs, NightPlan, Nights, WheelR
 from rocwheel.model import timestamp  # noqa: E402
 from rocwheel.pipeline import artifacts, standing  # noqa: E402
 from rocwheel.pipeline.cell import Worker  # noqa: E402
-from rocwheel.pipeline.local import Capacity, Ending, LocalEngine, critical_paths  # noqa: E402
+from rocwheel.pipeline.local import Capacity, Ending, LocalScheduler, critical_paths  # noqa: E402
 from rocwheel.process import HostRunner  # noqa: E402
 from rocwheel.release import promote, stage  # noqa: E402
-from rocwheel.store import JSON, Headers, open_store  # noqa: E402
+from rocwheel.store import JSON, Headers  # noqa: E402
+from rocwheel.store.opening import open_store  # noqa: E402
 from rocwheel.values import replace  # noqa: E402
 
 WORKERS = 4
@@ -145,7 +146,7 @@ def engine(folder: Path) -> dict[str, float]:
     capacity = Capacity(workers=WORKERS, cpus=64, memory_mib=1 << 20, gpus=0, disk=folder)
     started = time.monotonic()
     with (folder / "out").open("wb") as output:
-        found = LocalEngine(
+        found = LocalScheduler(
             nights=nights, night="n", worker=worker, target=target, capacity=capacity,
             ending=Ending(), output=output,
         ).run()  # fmt: skip
@@ -190,7 +191,7 @@ def page(folder: Path) -> dict[str, float]:
     )
     code = (
         "import sys, time, resource, json; from datetime import datetime, timezone\n"
-        "from rocwheel.ledger.nights import Nights; from rocwheel.store import open_store\n"
+        "from rocwheel.ledger.nights import Nights; from rocwheel.store.opening import open_store\n"
         "from rocwheel.report import night_page as state\n"
         "t = time.monotonic(); nights = Nights(open_store(sys.argv[1]))\n"
         "shown = nights.names()[-30:]\n"

@@ -211,7 +211,7 @@ class DemoNight:
     """What a demo's night is made of, besides what was built before."""
 
     recipe: WheelRecipe
-    setting: looking.Setting
+    setting: looking.PlanInput
     folder: Path  # of the store, and of what is written beside it
 
 
@@ -246,7 +246,7 @@ def night(
     )
     own = miniature(ours) / "families.yaml"
     store = (folder / "store").as_uri()
-    setting = looking.Setting(
+    setting = looking.PlanInput(
         night=who.now.strftime("demo-%Y%m%d-%H%M%S"),
         settings=NightSettings(
             trigger=matrix.Trigger.NIGHTLY,

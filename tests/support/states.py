@@ -41,7 +41,7 @@ def summary(
                 cells.append(
                     CellSummary(
                         name=name, kind="gate", family=family.name, python=python, suite=suite,
-                        wheels=f"jax-{family.name}", state=state.value,
+                        wheels=f"jax-{family.name}", state=state,
                         reason="" if state is State.PASS else f"made up: {state.value} in test_a.py::test_b",
                         link=f"v2-staging/{family.name}/_rocwheel/report.html", log="_rocwheel/log",
                         host="node-1", attempts=1, milliseconds=600_000 + 1000 * number,
@@ -55,7 +55,7 @@ def summary(
         by="timer",
         tool="0.1.0",
         cells=(
-            CellSummary(name="build.jax", kind="build", state="pass", milliseconds=3_000_000 + 20_000 * number),
+            CellSummary(name="build.jax", kind="build", state=State.PASS, milliseconds=3_000_000 + 20_000 * number),
             *cells,
         ),
         families=tuple(_family(f.name, number) for f in chosen),
@@ -71,7 +71,7 @@ def with_images(base: NightSummary, **states: str) -> NightSummary:
     made = tuple(
         CellSummary(
             name=f"image.jax.{family}.3.12.{name}", kind="image", family=family, python="3.12",
-            wheels="jax", state=state, reason="" if state == "pass" else f"why {name}",
+            wheels="jax", state=State(state), reason="" if state == "pass" else f"why {name}",
             image=f"here.io:5000/rocm/jax:rocm7.10.0-jax0.9.1-py3.12-{name}@{DIGEST}"
             if state == "pass" else "",
             log="_rocwheel/log",

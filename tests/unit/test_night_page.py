@@ -12,6 +12,7 @@ from support.states import DIGEST, FIRST, summary, with_images
 from rocwheel.pipeline.summing import known, seconds
 from rocwheel.report import night_page
 from rocwheel.report.night_page import CellChange, NightSummary, changes
+from rocwheel.verdict import State
 
 
 def render(nights: int = 5, **kwargs) -> str:
@@ -22,7 +23,8 @@ def render(nights: int = 5, **kwargs) -> str:
 
 def with_state(base: NightSummary, **states: str) -> NightSummary:
     cells = tuple(
-        msgspec.structs.replace(cell, state=states.get(cell.suite, "pass")) for cell in base.cells
+        msgspec.structs.replace(cell, state=State(states.get(cell.suite, "pass")))
+        for cell in base.cells
     )
     return msgspec.structs.replace(base, cells=cells)
 
@@ -38,7 +40,7 @@ def test_every_cell_is_readable_without_a_script():
     text = re.sub(r"<script>.*?</script>", "", render(families=2), flags=re.DOTALL)
     newest = summary(4, families=2)
     for cell in newest.cells:
-        if cell.kind == "gate" and cell.state != "pass":
+        if cell.kind == "gate" and cell.state is not State.PASS:
             assert cell.reason in text
     assert "pip install --index-url https://rocm.example.org/v2/gfx94X-dcgpu/" in text
     assert "uv pip install --index" in text
@@ -48,7 +50,7 @@ def test_every_cell_is_readable_without_a_script():
 def test_what_somebody_wrote_cannot_become_markup():
     base = summary(0, families=1)
     evil = "<script>alert(1)</script>"
-    cells = tuple(msgspec.structs.replace(c, state="fail", reason=evil) for c in base.cells)
+    cells = tuple(msgspec.structs.replace(c, state=State.FAIL, reason=evil) for c in base.cells)
     text = night_page.render(
         [msgspec.structs.replace(base, cells=cells)], now=FIRST, title=evil, root="../"
     ).decode()

@@ -30,7 +30,7 @@ from rocwheel.console import columns, count
 from rocwheel.container.owner import owner
 from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
-from rocwheel.ledger.nights import Book, Ended, NightPlan, check_name
+from rocwheel.ledger.nights import Book, Ended, NightPlan, Phase, check_name
 from rocwheel.model import suggest
 from rocwheel.pipeline import cell as cells
 from rocwheel.pipeline import images, looking, planning, resolving, slurm, standing, summing
@@ -130,6 +130,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         world = resolving.World(
             ci=app.home.ci,
             cwd=path.parent,
+            cache=app.cache,
             runner=app.runner,
             client=client,
             now=app.now(),
@@ -139,7 +140,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         )
         recipes, absent = resolving.resolve(settings, families, world)
     made_of = images.load(settings, app.home.ci, families)
-    setting = looking.Setting(
+    setting = looking.PlanInput(
         night=night,
         settings=settings,
         families=families,
@@ -212,7 +213,7 @@ def run(app: App, options: NightRunOptions) -> int:
 def _run_there(
     app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
-    engine = slurm.SlurmEngine(
+    engine = slurm.SlurmScheduler(
         nights=target.nights,
         night=book.plan.night,
         worker=worker(app, engine="slurm", job="", how=how),
@@ -267,7 +268,7 @@ def _say_submitted(app: App, night: str, jobs: list[slurm.Submitted]) -> int:
 def _say(app: App, book: Book, found: dict[str, CellStanding]) -> int:
     """What became of a night; 0 when everything passed."""
     bad = [item for item in found.values() if not item.passed]
-    kept = sum(item.phase is standing.Phase.KEPT for item in found.values())
+    kept = sum(item.phase is Phase.KEPT for item in found.values())
     if len(found) - kept <= 0:
         app.console.info("everything was there already")
     for item in bad:
@@ -323,7 +324,7 @@ def cell(app: App, options: NightCellOptions) -> int:
 def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ended | None) -> int:
     """Say how a cell ended, or why there was nothing to do; its exit status."""
     if ended is not None:
-        state, reason, code = ended.state, ended.reason, State(ended.state).exit_code
+        state, reason, code = ended.state.value, ended.reason, ended.state.exit_code
     else:
         found = standing.stand(target.nights.book(night), app.now())[name]
         state, reason = found.word, found.reason

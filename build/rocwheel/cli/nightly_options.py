@@ -123,7 +123,7 @@ def run_here(
 
     lock, log = logs / "engine.lock", logs / "cells.log"
     with locked(lock, waiting=waiting) as held, log.open("ab") as output:
-        engine = local.LocalEngine(
+        engine = local.LocalScheduler(
             nights=nights,
             night=night,
             worker=here,

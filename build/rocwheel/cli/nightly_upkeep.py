@@ -6,9 +6,7 @@ import re
 import shlex
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -29,18 +27,15 @@ from rocwheel.cli.nightly_options import (
 from rocwheel.cli.target import PersonOptions, StoreOptions
 from rocwheel.console import columns, count, duration
 from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.ledger.nights import INDEX, Book, HostMark, Order
-from rocwheel.model import moment, timestamp
-from rocwheel.pipeline import artifacts, notify, slurm, standing
+from rocwheel.ledger.nights import Book
+from rocwheel.model import moment
 from rocwheel.pipeline import cell as cells
+from rocwheel.pipeline import notify, slurm, standing, upkeep
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command
-from rocwheel.release import retention
-from rocwheel.release.operations import Who
 
 # --- look ----------------------------------------------------------------------------------------
 
-ABANDONED: Final = timedelta(days=3)  # a night that is older and not over is nobody's any more
 NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
 
 
@@ -172,31 +167,13 @@ class NightOrderOptions(NightOptions, PersonOptions, DryRun):
 def _order(app: App, options: NightOrderOptions, action: str) -> None:
     target = NightTarget(app, options)
     night = target.night(options.night)
-    book = target.nights.book(night)
-    item = book.plan.cell(options.cell) if options.cell else None
-    if item and item.kept:
-        raise ConfigError(
-            f"{item.name}: was done before {night}: {item.why}",
-            hint=f"to do all of it anew: nightly plan --from {night} --night NAME",
-        )
-    if not options.reason.strip():
-        raise ConfigError(
-            f"{action}: no reason given", hint="add --reason; it is kept with the night"
-        )
-    order = Order(
-        action=action,
-        cell=options.cell,
-        by=options.who(app).by,
-        reason=options.reason,
-        time=timestamp(app.now()),
-        seen=len(book.attempts.get(options.cell, ())),
-    )
-    said = f"{night}: {action} {options.cell}".rstrip() + f" by {order.by}: {order.reason}"
+    made = upkeep.order(target.nights.book(night), action, options.cell, options.who(app))
+    said = f"{night}: {action} {options.cell}".rstrip() + f" by {made.by}: {made.reason}"
     if options.dry_run:
         app.emit_plan([said])
         return
-    target.nights.order(night, order)
-    app.emit({"night": night, "action": action, "cell": options.cell, "by": order.by}, said)
+    target.nights.order(night, made)
+    app.emit({"night": night, "action": action, "cell": options.cell, "by": made.by}, said)
 
 
 @command("retry", NightOrderOptions, parent=nightly)
@@ -234,29 +211,13 @@ class NightClearOptions(StoreOptions, PersonOptions, DryRun):
 def clear(app: App, options: NightClearOptions) -> None:
     """Let a host have cells again that was given none because everything ended `infra` there."""
     target = NightTarget(app, options)
-    known = target.nights.quarantined()
-    if options.host not in known:
-        hint = f"held back: {', '.join(sorted(known)) or 'no host'}"
-        raise ConfigError(f"{options.host}: is not held back", hint=hint)
+    mark = upkeep.clearance(target.nights, options.host, options.who(app))
     said = f"{options.host}: gets cells again"
     if options.dry_run:
         app.emit_plan([said])
         return
-    mark = _cleared(app, options)
     target.nights.mark_host(mark)
     app.emit({"host": options.host, "by": mark.by}, said)
-
-
-def _cleared(app: App, options: NightClearOptions) -> HostMark:
-    if not options.reason.strip():
-        raise ConfigError("clear: no reason given", hint="add --reason; it is kept")
-    return HostMark(
-        host=options.host,
-        quarantined=False,
-        by=options.who(app).by,
-        reason=options.reason,
-        time=timestamp(app.now()),
-    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -310,52 +271,16 @@ class NightPruneOptions(StoreOptions, DryRun):
 def prune(app: App, options: NightPruneOptions) -> None:
     """Remove nights, kept builds and wheel sets that retention no longer keeps."""
     target, who = NightTarget(app, options), PersonOptions(by="", reason="retention").who(app)
-    left = chain((INDEX,), (info.key for info in target.store.keys(artifacts.ROOT)))
-    retention.check_clock(target.store, left, now=who.now, where=target.store.url)
-    old, going = _old_nights(app, target, options.keep)
-    for name in going:
+    plan = upkeep.plan_pruning(target.nights, target.channel, options.families, options.keep, who)
+    for name in plan.stay:
         app.console.info(f"{name}: is not over, stays")
-    pairs = [pair for name in options.families for pair in target.channel.pairs(target.store, name)]
-    plans = list(retention.plans(pairs, target.channel, who=who, orphans=False))
-    lines = [*(f"night {name}" for name in old), *(line for plan in plans for line in plan.lines())]
     if options.dry_run:
-        app.emit_plan(lines)
+        app.emit_plan(plan.lines())
         return
-    app.console.detail("\n".join(lines))
-    builds = _prune(target, old, plans, who)
-    app.emit({"nights": list(old), "builds": builds}, f"{count(len(old), 'night')} pruned")
-
-
-def _old_nights(app: App, target: NightTarget, keep: int) -> tuple[tuple[str, ...], list[str]]:
-    """Nights beyond those to keep, and those of them that may be going on and stay."""
-    old, going = target.nights.names()[:-keep], []
-    for name in old:
-        try:
-            plan, _ = target.nights.plan(name)
-            young = app.now() - moment(plan.made) < ABANDONED
-            if young and not _is_over(app, target.nights.book(name)):
-                going.append(name)
-        except ConfigError as exc:  # edited, or half gone: nothing goes on in it
-            app.console.detail(str(exc))
-    return tuple(name for name in old if name not in going), going
-
-
-def _is_over(app: App, book: Book) -> bool:
-    found = standing.stand(book, app.now())
-    me = {name for name, item in found.items() if item.cell.kind == "prune"}
-    return all(item.settled for name, item in found.items() if name not in me)
-
-
-def _prune(
-    target: NightTarget, old: tuple[str, ...], plans: list[retention.PrunePlan], who: Who
-) -> int:
-    """Carry a pruning out; return how many objects of kept builds went with it."""
-    for planned in plans:
-        retention.apply(planned, who=who)
-    if old:
-        target.nights.forget(old)
-    days = target.channel.retention.staging_days
-    return artifacts.forget(target.store, who.now - timedelta(days=days)) if days else 0
+    app.console.detail("\n".join(plan.lines()))
+    builds = upkeep.prune(plan, target.nights, target.channel, who)
+    text = f"{count(len(plan.nights), 'night')} pruned"
+    app.emit({"nights": list(plan.nights), "builds": builds}, text)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,15 +15,14 @@ from rocwheel import parallel
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.options import listed
-from rocwheel.cli.page_file import page_path, write_page
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.model import gfx_target
-from rocwheel.wheel import diff_page, rename, show
+from rocwheel.wheel import diff as comparing
 from rocwheel.wheel import inspect as inspection
+from rocwheel.wheel import rename, show
 from rocwheel.wheel import repair as repairing
 from rocwheel.wheel import verify as judging
 from rocwheel.wheel import wheel_policy as policies
-from rocwheel.wheel.diff import diff as compare
 
 DIFFERENT: Final = 13  # the status of `diff --exit-code`, which no error has
 _PATH = click.Path(path_type=Path)
@@ -289,42 +288,23 @@ class WheelDiffOptions:
     first: Path
     second: Path
     exit_code: bool
-    html: Path | None
 
 
 @command("diff", WheelDiffOptions, parent=wheel)
 @click.argument("first", metavar="A", type=_PATH)
 @click.argument("second", metavar="B", type=_PATH)
 @option("--exit-code", is_flag=True, help=f"End with status {DIFFERENT} when they differ.")
-@option("--html", metavar="FILE", type=_NAMED, help="Write a page for people, too.")
 def diff(app: App, options: WheelDiffOptions) -> int:
-    """Show what differs, down to symbols and GPU code objects.
+    """Show what differs, down to what shared objects need and have GPU code for.
 
     Prints nothing for two builds of one input.
     """
-    page = _page_path(app, options)
-    differences = compare(_there(app.cwd / options.first), _there(app.cwd / options.second))
+    differences = comparing.diff(_there(app.cwd / options.first), _there(app.cwd / options.second))
     app.emit(
         {"differences": [asdict(item) for item in differences]},
-        "\n".join(diff_page.lines(differences)) if differences else None,
+        "\n".join(comparing.lines(differences)) if differences else None,
     )
-    if page:
-        write_page(page, diff_page.page(options.first, options.second, differences).encode())
     return DIFFERENT if differences and options.exit_code else 0
-
-
-def _page_path(app: App, options: WheelDiffOptions) -> Path | None:
-    """Where the page goes. Raises UsageError where it cannot, or would replace a wheel."""
-    path = app.path(options.html)
-    compared = [app.cwd / each for each in (options.first, options.second)]
-    is_compared = (
-        path is not None
-        and path.is_file()
-        and any(each.exists() and path.samefile(each) for each in compared)
-    )
-    if is_compared or (path and not path.is_dir() and path.name.lower().endswith(".whl")):
-        raise click.UsageError(f"--html {options.html}: a wheel; name a new file for the page")
-    return page_path(app, options.html)
 
 
 def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) -> None:

@@ -8,6 +8,7 @@ docs/layout.md for every key.
 
 from __future__ import annotations
 
+import enum
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +28,7 @@ from rocwheel.parallel import each
 from rocwheel.places import OURS
 from rocwheel.store import JSON, TEXT, Headers, Store
 from rocwheel.values import Value
+from rocwheel.verdict import State
 
 ROOT: Final = f"{OURS}/nights"
 INDEX: Final = f"{ROOT}/index.json"
@@ -36,6 +38,17 @@ NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 SWAPS: Final = 8  # attempts to replace an object that others replace too
 LATE: Final = timedelta(hours=1)  # how far a clock may be off the store's
 AS_JSON: Final = Headers(content_type=JSON)
+
+
+class Phase(enum.Enum):
+    """How far a cell is."""
+
+    KEPT = "kept"  # done before this night
+    WAITING = "waiting"  # for others, or for a machine
+    RUNNING = "running"
+    ENDED = "ended"
+    OPEN = "open"  # tried, and to be tried again
+    BARRED = "barred"  # what it needs did not pass, or a person dropped it
 
 
 class Needs(Value, frozen=True, kw_only=True):
@@ -144,13 +157,13 @@ class Begun(Value, frozen=True, kw_only=True):
 
 
 class Ended(Value, frozen=True, kw_only=True):
-    """The record of how an attempt at a cell ended. `state` is one of `rocwheel.verdict.State`."""
+    """The record of how an attempt at a cell ended."""
 
     cell: str
     plan: str
     host: str
     engine: str
-    state: str
+    state: State
     reason: str = ""
     exit_code: int = 0
     began: str

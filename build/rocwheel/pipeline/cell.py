@@ -34,10 +34,10 @@ from rocwheel.errors import (
     StoreError,
 )
 from rocwheel.gate import subject
-from rocwheel.ledger.nights import Begun, Book, Cell, CellAttempt, Ended, HostMark, Nights
+from rocwheel.ledger.nights import Begun, Book, Cell, CellAttempt, Ended, HostMark, Nights, Phase
 from rocwheel.model import moment, timestamp
 from rocwheel.pipeline import artifacts, standing
-from rocwheel.pipeline.standing import CellStanding, Phase
+from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, HostRunner, stop
 from rocwheel.source import git
 from rocwheel.store import TRIED, Store
@@ -167,7 +167,7 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
         plan=book.sha256,
         host=worker.host,
         engine=worker.engine,
-        state=outcome.state.value,
+        state=outcome.state,
         reason=outcome.reason,
         exit_code=outcome.exit_code,
         began=begun.time,
@@ -403,7 +403,7 @@ def lost(
             plan=begun.plan,
             host=begun.host,
             engine=begun.engine,
-            state=state.value,
+            state=state,
             reason=why,
             began=begun.time,
             time=timestamp(worker.now()),
@@ -432,7 +432,7 @@ def quarantine(nights: Nights, night: str, worker: Worker) -> bool:
         ),
         key=lambda ended: ended.time,
     )[-book.plan.quarantine :]
-    bad = len(ends) == book.plan.quarantine and all(e.state == State.INFRA.value for e in ends)
+    bad = len(ends) == book.plan.quarantine and all(e.state is State.INFRA for e in ends)
     if not bad or worker.host in book.quarantined:
         return False
     why = f"{count(len(ends), 'cell')} in a row ended infra in {night}: {ends[-1].reason}"

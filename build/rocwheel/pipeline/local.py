@@ -21,10 +21,10 @@ from typing import IO, Final
 from rocwheel.console import columns, count, duration
 from rocwheel.container.owner import is_alive
 from rocwheel.errors import HostError, InterruptError, StoreError
-from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order
+from rocwheel.ledger.nights import Book, Cell, Needs, Nights, Order, Phase
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Worker, check_tool, lost
-from rocwheel.pipeline.standing import CellStanding, Phase
+from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command
 from rocwheel.verdict import State
 
@@ -87,7 +87,7 @@ class _Running:
 
 
 @dataclass
-class LocalEngine:
+class LocalScheduler:
     """Runs the cells of one night here until nothing more can be done."""
 
     nights: Nights

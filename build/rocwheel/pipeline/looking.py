@@ -59,7 +59,7 @@ class StoreContents:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class PlanInput:
     """Everything a plan is made of besides what was seen."""
 
     night: str
@@ -83,7 +83,7 @@ class _Built:
 
 
 def look(
-    setting: Setting,
+    setting: PlanInput,
     recipes: Sequence[WheelRecipe],
     store: Store,
     last: NightSummary | None,
@@ -134,7 +134,7 @@ def _kept(store: Store, recipes: Sequence[WheelRecipe]) -> dict[str, _Built]:
 
 
 def _sets(
-    setting: Setting,
+    setting: PlanInput,
     recipes: Sequence[WheelRecipe],
     built: Mapping[str, _Built],
     store: Store,
@@ -174,7 +174,7 @@ def _sets(
     return {key: seen for part, _ in found for key, seen in part.items()}, any(o for _, o in found)
 
 
-def _young(setting: Setting, last: NightSummary | None) -> set[str]:
+def _young(setting: PlanInput, last: NightSummary | None) -> set[str]:
     """The families of whose staging retention has nothing to remove, as the last summary knows."""
     days = setting.channel.retention.staging_days
     if days is None:
@@ -197,7 +197,7 @@ def _is_of(row: status.SetStatus, built: _Built | None) -> bool:
 
 
 def _imaged(
-    setting: Setting,
+    setting: PlanInput,
     recipes: Sequence[WheelRecipe],
     family: Family,
     row: status.SetStatus,
@@ -216,7 +216,7 @@ def _imaged(
 
 
 def _durations(
-    setting: Setting,
+    setting: PlanInput,
     recipes: Sequence[WheelRecipe],
     built: Mapping[str, _Built],
     sets: Mapping[tuple[str, str], SetSeen],

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final
 from rocwheel.download import proxies, reason, session, without_secrets
 from rocwheel.errors import FetchError
 from rocwheel.ledger.nights import Nights
-from rocwheel.report.night_page import CellChange, NightSummary, changes
+from rocwheel.pipeline import summing
+from rocwheel.report.night_page import CellChange, changes
 
 if TYPE_CHECKING:
     import requests
@@ -37,12 +38,12 @@ class Message:
 
 def message(nights: Nights, night: str) -> Message | None:
     """What to tell of a night; None when nothing changed, or it has no summary yet."""
-    here = _summary(nights, night)
+    here = summing.read(nights, night)
     if here is None:
         return None
     names = nights.names()
     earlier = names[: names.index(night)] if night in names else names
-    before = _summary(nights, earlier[-1]) if earlier else None
+    before = summing.read(nights, earlier[-1]) if earlier else None
     found = {name: change for name, change in changes(here, before).items() if change in TOLD}
     families = {item.family: item.green for item in here.families}
     old = {item.family: item.green for item in before.families} if before else {}
@@ -53,7 +54,7 @@ def message(nights: Nights, night: str) -> Message | None:
     document = {
         "night": night,
         "changes": [
-            {"cell": n, "change": c.value, "state": states[n].state, "reason": states[n].reason}
+            {"cell": n, "change": c.value, "state": states[n].word, "reason": states[n].reason}
             for n, c in sorted(found.items())
         ],
         "green": green,
@@ -61,19 +62,13 @@ def message(nights: Nights, night: str) -> Message | None:
     }
     lines = [f"# Night {night}", ""]
     lines += [
-        f"- `{n}`: {c.value}: {states[n].state} {states[n].reason}".rstrip()
+        f"- `{n}`: {c.value}: {states[n].word} {states[n].reason}".rstrip()
         for n, c in sorted(found.items())
     ]
     lines += [f"- {name}: green set is now `{new[:12]}`" for name, new in sorted(green.items())]
     return Message(
         json=json.dumps(document, indent=2, sort_keys=True) + "\n", markdown="\n".join(lines) + "\n"
     )
-
-
-def _summary(nights: Nights, night: str) -> NightSummary | None:
-    data = nights.summary(night)
-    where = nights.store.locate(nights.key(night, "summary.json"))
-    return NightSummary.from_bytes(data, name=where) if data else None
 
 
 def post(

@@ -22,7 +22,7 @@ from rocwheel.ledger.nights import Absent, Cell, Needs, NightPlan, WheelRecipe
 from rocwheel.model import suggest, timestamp
 from rocwheel.pipeline import images
 from rocwheel.pipeline.images import NightImage
-from rocwheel.pipeline.looking import DONE, RELEASED, SetSeen, Setting, StoreContents
+from rocwheel.pipeline.looking import DONE, RELEASED, PlanInput, SetSeen, StoreContents
 from rocwheel.pipeline.settings import Cost, overlaid
 from rocwheel.runtime.image_recipe import ImagedSet
 from rocwheel.values import replace
@@ -35,7 +35,10 @@ CLOSING: Final = frozenset({"page", "notify", "prune"})  # leave nothing that gr
 
 
 def plan(
-    setting: Setting, recipes: Sequence[WheelRecipe], absent: Sequence[Absent], seen: StoreContents
+    setting: PlanInput,
+    recipes: Sequence[WheelRecipe],
+    absent: Sequence[Absent],
+    seen: StoreContents,
 ) -> NightPlan:
     """Make the plan; nothing is asked and nothing written."""
     made = _Made(setting, seen)
@@ -75,7 +78,7 @@ def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
 class _Made:
     """Cells as they are made, in an order in which each comes after what it needs."""
 
-    def __init__(self, setting: Setting, seen: StoreContents) -> None:
+    def __init__(self, setting: PlanInput, seen: StoreContents) -> None:
         self._setting, self._seen = setting, seen
         self._suites = {item.name: item for item in suites.load_all(setting.ci)}
         self._pushed: dict[str, str] = {}  # where an image is pushed, as far as known -> its cell

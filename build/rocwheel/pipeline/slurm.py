@@ -20,12 +20,12 @@ from typing import Final
 
 from rocwheel import files
 from rocwheel.errors import CommandError, ConfigError, HostError, ObjectMissingError
-from rocwheel.ledger.nights import AS_JSON, Begun, Book, Cell, CellAttempt, Needs, Nights
+from rocwheel.ledger.nights import AS_JSON, Begun, Book, Cell, CellAttempt, Needs, Nights, Phase
 from rocwheel.model import moment, timestamp
 from rocwheel.parallel import each
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Worker, lost
-from rocwheel.pipeline.standing import CellStanding, Phase
+from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, Runner
 from rocwheel.values import Value
 from rocwheel.verdict import State
@@ -76,7 +76,7 @@ class Submitted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SlurmEngine:
+class SlurmScheduler:
     """Submits the cells of one night to a Slurm cluster as job arrays."""
 
     nights: Nights

@@ -8,30 +8,18 @@ better; what the machine was at fault for is tried again, as often as the plan s
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order
+from rocwheel.ledger.nights import Book, Cell, CellAttempt, Ended, Order, Phase
 from rocwheel.model import moment
 from rocwheel.verdict import SILENT, State
 
 TESTS: Final = frozenset({"gate", "merge"})
 GOOD: Final = frozenset({State.PASS})
 GRACE: Final = 300  # seconds after its limit before an attempt without an end counts as lost
-
-
-class Phase(enum.Enum):
-    """How far a cell is: kept, waiting, running, ended, open to another try, or barred."""
-
-    KEPT = "kept"  # done before this night
-    WAITING = "waiting"  # for others, or for a machine
-    RUNNING = "running"
-    ENDED = "ended"
-    OPEN = "open"  # tried, and to be tried again
-    BARRED = "barred"  # what it needs did not pass, or somebody dropped it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +157,7 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
         if ended.plan != plan:
             state, reason = State.INFRA, f"attempt {item.number} is of another plan"
             continue
-        now, why = State(ended.state), ended.reason
+        now, why = ended.state, ended.reason
         if cell.kind in TESTS and state is not None:
             if now in SILENT and state not in SILENT:
                 continue

@@ -10,13 +10,13 @@ from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.log import LogEnd
-from rocwheel.ledger.nights import Book
+from rocwheel.ledger.nights import Book, Nights, Phase
 from rocwheel.ledger.state import Standing
 from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind, moment, timestamp
 from rocwheel.parallel import each
 from rocwheel.pipeline import standing
-from rocwheel.pipeline.standing import CellStanding, Phase
+from rocwheel.pipeline.standing import CellStanding
 from rocwheel.places import Place
 from rocwheel.release import status
 from rocwheel.report.night_page import (
@@ -29,6 +29,13 @@ from rocwheel.report.night_page import (
 from rocwheel.store import Store
 from rocwheel.values import replace
 from rocwheel.verdict import State
+
+
+def read(nights: Nights, night: str) -> NightSummary | None:
+    """Read the summary of a night; None where it has none. Raises ConfigError."""
+    data = nights.summary(night)
+    where = nights.store.locate(nights.key(night, "summary.json"))
+    return NightSummary.from_bytes(data, name=where) if data else None
 
 
 def known(data: bytes | None) -> NightSummary | None:
@@ -46,7 +53,7 @@ def seconds(last: NightSummary) -> dict[str, int]:
     return {
         cell.name: max(1, cell.milliseconds // 1000)
         for cell in last.cells
-        if cell.state == State.PASS.value and cell.milliseconds
+        if cell.state is State.PASS and cell.milliseconds
     }
 
 
@@ -85,9 +92,6 @@ def summary(
 def _cell(item: CellStanding) -> CellSummary:
     last, cell = item.last, item.cell
     kept = item.phase is Phase.KEPT
-    state = _kept(cell.kept) if kept else item.word
-    if item.phase is Phase.BARRED:
-        state = State.NOT_RUN.value
     return CellSummary(
         name=cell.name,
         kind=cell.kind,
@@ -96,8 +100,8 @@ def _cell(item: CellStanding) -> CellSummary:
         suite=cell.suite,
         wheels=cell.wheels,
         shard=cell.shard,
-        state=state,
-        kept=kept,
+        phase=item.phase,
+        state=_kept(cell.kept) if kept else item.state,
         reason=item.reason,
         image=cell.image if kept else last.image if last else "",
         link=last.link if last else "",
@@ -110,9 +114,9 @@ def _cell(item: CellStanding) -> CellSummary:
     )
 
 
-def _kept(word: str) -> str:
-    """The state of something that was there before: a verdict's own, or a pass."""
-    return word if word in {state.value for state in State} else State.PASS.value
+def _kept(word: str) -> State:
+    """Return the state of something that was there before: a verdict's own, or a pass."""
+    return State(word) if word in {state.value for state in State} else State.PASS
 
 
 def _family(

@@ -18,6 +18,7 @@ from urllib.parse import quote
 from rocwheel.assets import style, template, text
 from rocwheel.console import duration, size
 from rocwheel.ledger.log import LogEnd
+from rocwheel.ledger.nights import Phase
 from rocwheel.model import timestamp
 from rocwheel.values import Value
 from rocwheel.verdict import State
@@ -32,7 +33,7 @@ BAD: Final = frozenset(
         State.TOO_FEW_RAN,
     }
 )
-UNDER_WAY: Final = frozenset({"waiting", "running", "open"})
+UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.RUNNING})
 PAGE: Final = "status/index.html"  # key, below the store
 TESTS: Final = frozenset({"gate", "merge"})
 PLOT_WIDTH: Final = 300.0
@@ -49,8 +50,8 @@ class CellSummary(Value, frozen=True, kw_only=True):
     suite: str = ""
     wheels: str = ""
     shard: str = ""
-    state: str  # one of `State`, or "waiting", "running"
-    kept: bool = False
+    phase: Phase = Phase.ENDED
+    state: State | None = None  # None before the first attempt ended
     reason: str = ""
     image: str = ""  # a runtime image that there is: NAME:TAG@sha256:…
     link: str = ""  # key
@@ -62,8 +63,11 @@ class CellSummary(Value, frozen=True, kw_only=True):
     time: str = ""  # when it ended
 
     @property
-    def label(self) -> str:
-        return f"{self.suite} {self.shard}".strip() if self.suite else self.name
+    def word(self) -> str:
+        """The state as people read it."""
+        if self.state is None or self.phase in UNDER_WAY:
+            return self.phase.value
+        return self.state.value
 
     @property
     def pull(self) -> str:
@@ -149,7 +153,7 @@ class CellChange(enum.Enum):
 def changes(here: NightSummary, before: NightSummary | None) -> dict[str, CellChange]:
     """How each cell differs from the night before, by its name without the shard."""
     old = {_identity(cell): cell.state for cell in before.cells} if before else {}
-    return {cell.name: _change(cell.state, old.get(_identity(cell), "")) for cell in here.cells}
+    return {cell.name: _change(cell.state, old.get(_identity(cell))) for cell in here.cells}
 
 
 def _identity(cell: CellSummary) -> tuple[str, ...]:
@@ -158,26 +162,25 @@ def _identity(cell: CellSummary) -> tuple[str, ...]:
     return cell.wheels, cell.family, cell.python, cell.suite, cell.shard
 
 
-def _change(state: str, old: str) -> CellChange:
-    bad = {item.value for item in BAD}
-    if state == State.FLAKY.value:
+def _change(state: State | None, old: State | None) -> CellChange:
+    if state is State.FLAKY:
         return CellChange.FLAKY
-    if state in {State.INFRA.value, State.NO_RUNNER.value}:
+    if state in {State.INFRA, State.NO_RUNNER}:
         return CellChange.INFRA
-    if state in bad:
-        return CellChange.STILL if old in bad else CellChange.NEW
-    return CellChange.FIXED if state == State.PASS.value and old in bad else CellChange.SAME
+    if state in BAD:
+        return CellChange.STILL if old in BAD else CellChange.NEW
+    return CellChange.FIXED if state is State.PASS and old in BAD else CellChange.SAME
 
 
-def colour(state: str) -> str:
-    """Which of five colours a state has."""
-    if state == State.PASS.value:
-        return "good"
-    if state in {item.value for item in BAD}:
+def colour(cell: CellSummary | None) -> str:
+    """Which of five colours a cell has."""
+    if cell is None:
+        return "none"
+    if cell.state is None or cell.phase in UNDER_WAY:
+        return "idle"
+    if cell.state in BAD:
         return "bad"
-    if state == State.FLAKY.value:
-        return "warn"
-    return "idle" if state else "none"
+    return {State.PASS: "good", State.FLAKY: "warn"}.get(cell.state, "idle")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,16 +191,13 @@ class CellRow:
     python: str
     suite: str
     state: str
+    colour: str
     reason: str
     change: CellChange
     link: str
     log: str
     since: str  # the night since which it has this state
     strip: Mapping[str, str]  # colour -> SVG path
-
-    @property
-    def colour(self) -> str:
-        return colour(self.state)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +226,7 @@ def render(
         [
             cell
             for cell in newest.cells
-            if cell.kind not in TESTS and cell.state not in {State.PASS.value, *UNDER_WAY}
+            if cell.kind not in TESTS and cell.state not in {State.PASS, None}
         ]
         if newest
         else []
@@ -234,17 +234,17 @@ def render(
     queue = Counter(
         cell.runner or "any machine"
         for cell in (newest.cells if newest else ())
-        if cell.state in {"waiting", "open"}
+        if cell.phase in {Phase.WAITING, Phase.OPEN}
     )
-    page = template("report/assets/state.html").render(
-        css=style("report/assets/page.css", "report/assets/state.css"),
-        js=text("report/assets/state.js"),
+    page = template("report/assets/night.html").render(
+        css=style("report/assets/page.css", "report/assets/night.css"),
+        js=text("report/assets/night.js"),
         title=title,
         made=timestamp(now),
         max_age_hours=max_age_hours,
         newest=newest,
         groups=_groups(rows, newest),
-        counts=Counter(row.state for row in rows),
+        counts=Counter((row.state, row.colour) for row in rows),
         changed=sorted(
             (row for row in rows if row.change is not CellChange.SAME),
             key=lambda row: list(CellChange).index(row.change),
@@ -265,20 +265,19 @@ def render(
 def _tests(summary: NightSummary) -> dict[tuple[str, str, str], CellSummary]:
     """The cell that speaks for each (family, CPython, suite): the merge, or the worst gate."""
     found: dict[tuple[str, str, str], CellSummary] = {}
-    order = ["", *(state.value for state in State)]
     for cell in summary.cells:
         if cell.kind not in TESTS:
             continue
         key = (cell.family, cell.python, cell.suite)
         old = found.get(key)
-        worse = old is None or (old.kind == "gate" and _rank(order, cell) > _rank(order, old))
+        worse = old is None or (old.kind == "gate" and _rank(cell) > _rank(old))
         if cell.kind == "merge" or worse:
             found[key] = cell
     return found
 
 
-def _rank(order: list[str], cell: CellSummary) -> int:
-    return order.index(cell.state) if cell.state in order else 0
+def _rank(cell: CellSummary) -> int:
+    return list(State).index(cell.state) + 1 if cell.state else 0
 
 
 def _rows(
@@ -290,32 +289,33 @@ def _rows(
     rows = []
     for key in keys:
         cell = past[-1][key]
-        states = [tests[key].state if key in tests else "" for tests in past]
-        since = len(states) - 1
-        while since > 0 and states[since - 1] == cell.state:
+        cells = [tests.get(key) for tests in past]
+        since = len(cells) - 1
+        while since > 0 and (earlier := cells[since - 1]) and earlier.word == cell.word:
             since -= 1
         rows.append(
             CellRow(
                 family=key[0],
                 python=key[1],
                 suite=key[2],
-                state=cell.state,
+                state=cell.word,
+                colour=colour(cell),
                 reason=cell.reason,
                 change=change.get(cell.name, CellChange.SAME),
                 link=f"{root}{quote(cell.link)}" if cell.link else "",
                 log=f"{root}{quote(cell.log)}" if cell.log else "",
                 since=summaries[since].night,
-                strip=_strip(states),
+                strip=_strip([colour(item) for item in cells]),
             )
         )
     return rows
 
 
-def _strip(states: Sequence[str]) -> dict[str, str]:
+def _strip(colours: Sequence[str]) -> dict[str, str]:
     """A square per night as one path per colour: small, and readable without a script."""
     paths: dict[str, list[str]] = {}
-    for number, state in enumerate(states):
-        paths.setdefault(colour(state), []).append(f"M{number * 6} 0h5v10h-5z")
+    for number, name in enumerate(colours):
+        paths.setdefault(name, []).append(f"M{number * 6} 0h5v10h-5z")
     return {name: "".join(path) for name, path in paths.items()}
 
 
@@ -369,7 +369,7 @@ def _version(python: str) -> tuple[int, ...]:
 
 
 def _night_colour(summary: NightSummary) -> str:
-    seen = {colour(cell.state) for cell in summary.cells}
+    seen = {colour(cell) for cell in summary.cells}
     return next((name for name in ("bad", "warn", "idle", "good") if name in seen), "none")
 
 
@@ -394,7 +394,11 @@ def _plots(summaries: Sequence[NightSummary]) -> list[Plot]:
         found += _plot(f"{kind} wheel, largest", values, size, about)
     for title, kinds in (("building", {"build", "image"}), ("testing", TESTS)):
         values = [
-            sum(cell.milliseconds for cell in item.cells if cell.kind in kinds and not cell.kept)
+            sum(
+                cell.milliseconds
+                for cell in item.cells
+                if cell.kind in kinds and cell.phase is not Phase.KEPT
+            )
             // 1000
             for item in summaries
         ]

@@ -1,4 +1,4 @@
-"""What differs between two wheels, from the file down to symbols and GPU code: `diff`.
+"""What differs between two wheels, from the file down to what libraries need: `diff`, `lines`.
 
 Two builds of one input differ in nothing. A wheel that was re-versioned is compared member by
 member with the old one: `*.dist-info/` and `*.data/` count as the same folder in both.
@@ -12,16 +12,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.console import printable
-from rocwheel.wheel import diff_library
-from rocwheel.wheel.elf import MAGIC
+from rocwheel.console import count, printable, size
+from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.zip_reader import ZipArchive
 from rocwheel.wheel.zip_writer import same_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from rocwheel.wheel.zip_reader import ZipMember
@@ -31,6 +30,8 @@ MOST: Final = 100_000  # lines of such a text; RECORD has no more, one for each 
 IN_ORDER: Final = 20_000  # lines of a text up to which their order counts, too
 LISTED: Final = 50_000  # lines that are listed, of all texts together
 LINE: Final = "line"  # the aspect of a line of a text
+SHOWN: Final = 12  # entries of one kind that a terminal shows; of more, how many there are
+SHOWN_LINES: Final = 200  # lines of a text that a terminal shows
 RECORD: Final = ".dist-info/RECORD"
 FOLDERS: Final = (".dist-info/", ".data/")  # named like the wheel, with its version
 
@@ -43,7 +44,6 @@ class Difference:
     aspect: str
     before: str
     after: str
-    sizes: tuple[int, int] | None = None  # bytes before and after, where sizes are compared
 
     def __str__(self) -> str:
         where = f"{self.member}: " if self.member else ""
@@ -60,18 +60,38 @@ def diff(first: Path, second: Path) -> tuple[Difference, ...]:
         if old.size == new.size and same_bytes(old.raw(0, old.size), new.raw(0, new.size)):
             same_name = first.name == second.name
             return () if same_name else tuple(_names(first.name, second.name))
-        size = Difference(
-            member="",
-            aspect="size in bytes",
-            before=str(old.size),
-            after=str(new.size),
-            sizes=(old.size, new.size),
+        sizes = Difference(
+            member="", aspect="size in bytes", before=str(old.size), after=str(new.size)
         )
         return (
             *_names(first.name, second.name),
-            *([size] if old.size != new.size else []),
+            *([sizes] if old.size != new.size else []),
             *_at_most(LISTED, _archives(old, new)),
         )
+
+
+def lines(differences: Sequence[Difference]) -> Iterator[str]:
+    """Yield one block for each member; long lists are counted, `--json` has all of them."""
+    for member, items in itertools.groupby(differences, key=lambda item: item.member):
+        indent = "  " if member else ""
+        if member:
+            yield printable(f"{member}:")
+        lists: dict[str, list[Difference]] = {}
+        for item in items:
+            if item.before and item.after:
+                yield printable(f"{indent}{item.aspect}: {item.before} -> {item.after}")
+            else:
+                lists.setdefault(item.aspect, []).append(item)
+        for aspect, entries in lists.items():
+            if len(entries) > (SHOWN_LINES if aspect == LINE else SHOWN):
+                removed = sum(bool(item.before) for item in entries)
+                yield printable(
+                    f"{indent}{aspect}: {removed} removed, {len(entries) - removed} added"
+                )
+                continue
+            for item in entries:
+                sign = "-" if item.before else "+"
+                yield printable(f"{indent}{aspect}: {sign} {item.before or item.after}")
 
 
 def _at_most(lines: int, found: Iterator[Difference]) -> Iterator[Difference]:
@@ -178,9 +198,7 @@ def _contents(
         return
     is_text = False
     if _is_elf(old, before) and _is_elf(new, after):
-        libraries = diff_library.SharedObject(old, before), diff_library.SharedObject(new, after)
-        for aspect, was, is_now, sizes in diff_library.compare(*libraries):
-            yield Difference(member=name, aspect=aspect, before=was, after=is_now, sizes=sizes)
+        yield from _libraries(name, _facts(old, before), _facts(new, after))
     elif max(before.size, after.size) <= TEXT or name.endswith(RECORD):
         for item in _lines(name, _text(old, before), _text(new, after)):
             is_text = True
@@ -191,8 +209,53 @@ def _contents(
             aspect="bytes",
             before=_identity(before),
             after=_identity(after),
-            sizes=(before.size, after.size),
         )
+
+
+def _facts(archive: ZipArchive, member: ZipMember) -> ElfFacts:
+    try:
+        return scan(member.name, member.size, lambda: archive.stream(member))
+    except ElfError as exc:
+        archive.refuse(f"{member.name}: a broken ELF file: {exc}")
+
+
+def _libraries(name: str, old: ElfFacts, new: ElfFacts) -> Iterator[Difference]:
+    """Compare what two builds of a shared object need, promise and have GPU code for."""
+    for aspect, before, after in (
+        ("machine", old.machine, new.machine),
+        ("SONAME", old.soname, new.soname),
+        ("RPATH", ":".join(old.rpath), ":".join(new.rpath)),
+        ("RUNPATH", ":".join(old.runpath), ":".join(new.runpath)),
+        ("GPU code bundles", str(len(old.bundles)), str(len(new.bundles))),
+    ):
+        if before != after:
+            yield Difference(member=name, aspect=aspect, before=before, after=after)
+    for aspect, befores, afters in (
+        ("NEEDED", set(old.needed), set(new.needed)),
+        ("symbol version", _versions(old), _versions(new)),
+    ):
+        for item in sorted(befores - afters):
+            yield Difference(member=name, aspect=aspect, before=item, after="")
+        for item in sorted(afters - befores):
+            yield Difference(member=name, aspect=aspect, before="", after=item)
+    olds, news = _gpu_code(old), _gpu_code(new)
+    for target in sorted(olds.keys() | news.keys()):
+        before, after = olds.get(target, ""), news.get(target, "")
+        if before != after:
+            aspect = f"GPU code for {target}"
+            yield Difference(member=name, aspect=aspect, before=before, after=after)
+
+
+def _versions(facts: ElfFacts) -> set[str]:
+    return {f"{library} {name}" for library, names in facts.versions.items() for name in names}
+
+
+def _gpu_code(facts: ElfFacts) -> dict[str, str]:
+    """Return how many code objects there are for each gfx target, and their size unpacked."""
+    return {
+        target: f"{count(number, 'code object')}, {size(total)}"
+        for target, (number, total) in facts.gpu_code.items()
+    }
 
 
 def _identity(member: ZipMember) -> str:

@@ -84,9 +84,7 @@ class ElfFacts:
     runpath: tuple[str, ...] = ()
     versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # SONAME -> versions
     exports: tuple[str, ...] = ()
-    imports: tuple[str, ...] = ()
     bundles: tuple[hip.Bundle, ...] = ()
-    sections: Mapping[str, int] = field(default_factory=dict)  # name -> bytes, where asked for
 
     def highest(self, prefix: str) -> tuple[int, ...]:
         """The highest version of `GLIBC`, `GLIBCXX`, `CXXABI` … that is needed; () for none."""
@@ -95,6 +93,11 @@ class ElfFacts:
     @property
     def exports_pjrt(self) -> bool:
         return PJRT_ENTRY in self.exports
+
+    @property
+    def gpu_code(self) -> dict[str, tuple[int, int]]:
+        """Return for each gfx target how many code objects there are, and their bytes unpacked."""
+        return hip.sum_of_objects(self.bundles)
 
     @property
     def gfx_targets(self) -> tuple[str, ...]:
@@ -141,9 +144,7 @@ class Scan:
     then take `facts()`.
     """
 
-    def __init__(self, path: str, size: int, *, budget: Budget, sections: bool = False) -> None:
-        """With `sections` their sizes are told too, which costs going through the file again."""
-        self._with_sections = sections
+    def __init__(self, path: str, size: int, *, budget: Budget) -> None:
         self.path = path
         self.size = size
         self._budget = budget
@@ -271,7 +272,7 @@ class Scan:
         symbols = self._get(at, size - size % _SYMBOL.size)
         strings = _Strings(self._get(strings_at, strings_size), self._budget)
         self._budget.take("entries", len(symbols) // _SYMBOL.size)
-        exports, imports = _symbols(symbols, strings)
+        exports = _exports(symbols, strings)
         return ElfFacts(
             path=self.path,
             size=self.size,
@@ -282,23 +283,8 @@ class Scan:
             runpath=_path_list(strings, dynamic.get(_DT_RUNPATH, [])),
             versions=_versions(needs, strings),
             exports=exports,
-            imports=imports,
             bundles=self.bundles,
-            sections=self._sizes(sections, header.names) if self._with_sections else {},
         )
-
-    def _sizes(self, table: bytes, names: int) -> dict[str, int]:
-        """Section -> bytes; sections of one name are added up."""
-        rows = list(_SECTION.iter_unpack(table))
-        self._budget.take("entries", len(rows))
-        if not names < len(rows):
-            return {}
-        strings = _Strings(self._get(rows[names][4], rows[names][5]), self._budget)
-        sizes: dict[str, int] = {}
-        for row in rows[1:]:
-            name = strings.at(row[0])
-            sizes[name] = sizes.get(name, 0) + row[5]
-        return sizes
 
     def _dynamic(self, segments: list[tuple[int, ...]]) -> dict[int, list[int]]:
         values: dict[int, list[int]] = {}
@@ -427,13 +413,10 @@ def _versions(raw: bytes, strings: _Strings) -> dict[str, tuple[str, ...]]:
     return {library: tuple(sorted(names)) for library, names in found.items()}
 
 
-def _symbols(raw: bytes, strings: _Strings) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Names that are exported, and names that are needed."""
-    exports, imports = set(), set()
+def _exports(raw: bytes, strings: _Strings) -> tuple[str, ...]:
+    """Return the names that other files may use, sorted."""
+    exports = set()
     for name, info, other, section, _, _ in _SYMBOL.iter_unpack(raw):
-        if info >> 4 in _GLOBAL_BINDINGS and name:
-            if not section:
-                imports.add(strings.at(name))
-            elif other & 3 in _VISIBLE:
-                exports.add(strings.at(name))
-    return tuple(sorted(exports)), tuple(sorted(imports))
+        if info >> 4 in _GLOBAL_BINDINGS and name and section and other & 3 in _VISIBLE:
+            exports.add(strings.at(name))
+    return tuple(sorted(exports))

@@ -2,9 +2,9 @@
 
 A bundle is clang's offload bundle (`__CLANG_OFFLOAD_BUNDLE__`, then a table of entries), alone or
 inside a compressed wrapper (`CCOB`, versions 1 to 3, zlib or zstd). The table stands at the front,
-so a compressed bundle of gigabytes is known after its first block; `unpacked` gives all of it in
-pieces. Format: clang's ClangOffloadBundler and HIPSupport documents; `hipv4-` is clang's prefix up
-to AMD clang 23, `hip-` the one after.
+so a compressed bundle of gigabytes is known after its first block. Format: clang's
+ClangOffloadBundler and HIPSupport documents; `hipv4-` is clang's prefix up to AMD clang 23, `hip-`
+the one after.
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
 ALIGNMENT: Final = 4096  # of every bundle in a .hip_fatbin section
 PLAIN: Final = b"__CLANG_OFFLOAD_BUNDLE__"
 PACKED: Final = b"CCOB"
 INITIALS: Final = frozenset({PLAIN[0], PACKED[0]})
 FRONT: Final = 192 << 10  # bytes that hold the first zstd block (128 KiB at most) and its header
-READ: Final = 128 << 10  # bytes of compressed input at a time
-UNPACKED: Final = 1 << 20  # bytes of unpacked output at a time
 TABLE: Final = 64 << 10  # bytes of inner table that are unpacked; 27 targets need 2 KiB
 MAX_ENTRIES: Final = 512
 _ENTRY: Final = struct.Struct("<QQQ")
@@ -68,6 +66,15 @@ class Bundle:
         return frozenset(item.target for item in self.objects if item.size)
 
 
+def sum_of_objects(bundles: Iterable[Bundle]) -> dict[str, tuple[int, int]]:
+    """Return for each gfx target how many code objects bundles have, and their bytes unpacked."""
+    sums: dict[str, tuple[int, int]] = {}
+    for item in (entry for bundle in bundles for entry in bundle.objects if entry.size):
+        count, total = sums.get(item.target, (0, 0))
+        sums[item.target] = count + 1, total + item.size
+    return dict(sorted(sums.items()))
+
+
 def looks_like(front: bytes) -> bool:
     """Whether these bytes may begin a bundle; a shorter `front` than a magic may."""
     front = front[: len(PLAIN)]
@@ -96,86 +103,6 @@ def parse(front: bytes, *, offset: int) -> Bundle | None:
     except (zlib.error, ValueError):
         return None
     return _bundle(offset, size, unpacked, "zstd" if method else "zlib", _table(inner))
-
-
-class Forward:
-    """Bytes that come in pieces, read like a file that only goes forward."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._rest = memoryview(b"")
-        self._at = 0
-        self._end = 0
-
-    def range(self, start: int, size: int) -> bool:
-        """Go to a range and end there; False where it has passed, or the bytes end before it."""
-        self._end = start
-        while self.read(UNPACKED):
-            pass
-        self._end = start + size
-        return self._at == start
-
-    def read(self, size: int) -> bytes:
-        """At most `size` bytes; none at the end of the range, or of all."""
-        if not self._rest:
-            self._rest = memoryview(next(self._pieces, b""))
-        size = max(0, min(size, self._end - self._at))
-        piece, self._rest = bytes(self._rest[:size]), self._rest[size:]
-        self._at += len(piece)
-        return piece
-
-    def exactly(self, size: int) -> bytes:
-        """The next `size` bytes, whatever pieces they come in. Raises ValueError at the end."""
-        data = b""
-        while len(data) < size:
-            piece = self.read(size - len(data))
-            if not piece:
-                raise ValueError("cut short")
-            data += piece
-        return data
-
-
-def unpacked(bundle: Bundle, source: Forward) -> Iterator[bytes]:
-    """The bytes of a plain bundle, from a source that was set to the bundle's range.
-
-    Raises ValueError where the compressed bytes are damaged.
-    """
-    if bundle.compression:
-        front = source.exactly(8)
-        source.exactly(_WRAPPERS[int.from_bytes(front[4:6], "little")].size)
-    return _UNPACK[bundle.compression](source)
-
-
-def _plain(source: Forward) -> Iterator[bytes]:
-    return iter(lambda: source.read(UNPACKED), b"")
-
-
-def _zlib(source: Forward) -> Iterator[bytes]:
-    inflate = zlib.decompressobj()
-    try:
-        while not inflate.eof:
-            packed = inflate.unconsumed_tail or source.read(READ)
-            piece = inflate.decompress(packed, UNPACKED)
-            if not (packed or piece):
-                return  # cut short
-            yield piece
-    except zlib.error as exc:
-        raise ValueError(str(exc)) from exc
-
-
-def _zstd(source: Forward) -> Iterator[bytes]:
-    import zstandard
-
-    try:
-        yield from zstandard.ZstdDecompressor().read_to_iter(
-            source,  # type: ignore[arg-type]  # of a file it uses read() only
-            write_size=UNPACKED,
-        )
-    except zstandard.ZstdError as exc:
-        raise ValueError(str(exc)) from exc
-
-
-_UNPACK: Final = {"": _plain, "zlib": _zlib, "zstd": _zstd}
 
 
 def _bundle(

@@ -19,6 +19,7 @@ from rocwheel.errors import WheelError
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import WheelKind
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
+from rocwheel.wheel.hip import sum_of_objects
 from rocwheel.wheel.metadata import (
     STRONG,
     KeyValueText,
@@ -123,13 +124,8 @@ class WheelReport:
 
     @property
     def gpu_code(self) -> dict[str, tuple[int, int]]:
-        """How many code objects there are for each gfx target, and their bytes unpacked."""
-        found: dict[str, tuple[int, int]] = {}
-        for item in (entry for elf in self.elf for each in elf.bundles for entry in each.objects):
-            if item.size:
-                count, total = found.get(item.target, (0, 0))
-                found[item.target] = count + 1, total + item.size
-        return dict(sorted(found.items()))
+        """Return for each gfx target how many code objects there are, and their bytes unpacked."""
+        return sum_of_objects(bundle for item in self.elf for bundle in item.bundles)
 
     @property
     def gfx_targets(self) -> tuple[str, ...]:

@@ -25,9 +25,10 @@ from rocwheel.model import timestamp
 from rocwheel.pipeline import cell as cells
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Signals, Worker, lost
-from rocwheel.pipeline.local import Capacity, Ending, LocalEngine
+from rocwheel.pipeline.local import Capacity, Ending, LocalScheduler
 from rocwheel.process import HostRunner
-from rocwheel.store import Options, open_store
+from rocwheel.store import Options
+from rocwheel.store.opening import open_store
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -183,7 +184,7 @@ def test_an_engine_whose_kth_request_fails_goes_on_or_is_started_again(stage, ki
 
     def engine(night: str) -> dict[str, standing.CellStanding]:
         with (stage.worker.cache / "out").open("ab") as output:
-            return LocalEngine(
+            return LocalScheduler(
                 nights=Nights(open_store(stage.url, QUICK)), night=night, worker=stage.worker,
                 target=(f"--store={stage.url}",), ending=Ending(), output=output,
                 capacity=Capacity(workers=2, cpus=2, memory_mib=1 << 20, gpus=0, disk=stage.worker.cache),

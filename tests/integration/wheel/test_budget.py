@@ -224,7 +224,7 @@ CASES: dict[str, Callable[[], bytes]] = {
 }  # fmt: skip
 
 
-# command -> its arguments; the page of a comparison is written beside it
+# command -> its arguments
 COMMANDS: dict[str, tuple[str, ...]] = {
     "verify": ("verify", "{wheel}"),
     "verify as JSON": ("verify", "--json", "{wheel}"),
@@ -234,7 +234,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "reversion": ("reversion", "{wheel}", "--post-release", "1", "--output", "{out}"),
     "repair": ("repair", "{wheel}", "--output", "{out}"),
     "diff": ("diff", "{other}", "{wheel}"),
-    "diff with a page": ("diff", "{wheel}", "{other}", "--html", "{out}.html"),
 }
 ENDINGS = {0, 5, 6}  # done; patchelf failed; the wheel is not sound, or may not ship
 

@@ -43,7 +43,7 @@ def planned(tmp_path):
         file = tmp_path / "nightly.yaml"
         file.write_text(text)
         settings = settings_file.load(file)
-        setting = looking.Setting(
+        setting = looking.PlanInput(
             night="2026-05-01", settings=settings, families=matrix.FAMILIES,
             channel=channels.of_store("file:///store"), target=("--store=file:///store",),
             ci=ROOT / "ci", by="me", now=NOW,
@@ -100,7 +100,7 @@ def test_its_command_gets_the_manifest_of_the_build_two_steps_before_it(planned,
     number = book.begin(plan.night, begun)
     book.end(
         plan.night, number,
-        Ended(cell="build.jax", plan=digest, host="h", engine="local", state="pass",
+        Ended(cell="build.jax", plan=digest, host="h", engine="local", state=State.PASS,
               began=timestamp(NOW), time=timestamp(NOW), milliseconds=1, manifest=MANIFEST),
     )  # fmt: skip
     found = standing.stand(book.book(plan.night), NOW)
@@ -258,7 +258,7 @@ def test_images_that_cannot_be_made_on_a_host_take_no_gates_from_it(tmp_path, ki
         number = nights.begin("one", begun)
         nights.end(
             "one", number,
-            Ended(cell=name, plan=digest, host="h", engine="local", state=State.INFRA.value,
+            Ended(cell=name, plan=digest, host="h", engine="local", state=State.INFRA,
                   reason="docker: no such program", began=timestamp(NOW), time=timestamp(NOW),
                   milliseconds=1),
         )  # fmt: skip

@@ -62,7 +62,7 @@ class Nightly:
         )
 
     def look(self, last, *, now=TOMORROW, made_of=()) -> looking.StoreContents:
-        setting = looking.Setting(
+        setting = looking.PlanInput(
             night="two", settings=settings_file.load(ROOT / "ci" / "nightly.yaml"),
             families={FAMILY.name: FAMILY}, channel=self.shop.channel, target=(), ci=ROOT / "ci",
             by="me", now=now, images=made_of,

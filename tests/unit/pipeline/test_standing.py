@@ -23,7 +23,7 @@ from rocwheel.model import timestamp
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.local import critical_paths
 from rocwheel.pipeline.standing import Phase
-from rocwheel.store import open_store
+from rocwheel.store.opening import open_store
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -45,7 +45,7 @@ def attempt(
         token=str(number), cell=cell, plan=plan, host="h", engine="local", seen=seen, time=began
     )
     ended = state and Ended(
-        cell=cell, plan=plan, host="h", engine="local", state=state, reason=f"was {state}",
+        cell=cell, plan=plan, host="h", engine="local", state=State(state), reason=f"was {state}",
         began=began, time=timestamp(NOW), milliseconds=1,
     )  # fmt: skip
     return CellAttempt(number=number, begun=begun, ended=ended or None)

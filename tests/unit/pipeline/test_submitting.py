@@ -10,9 +10,10 @@ import pytest
 from rocwheel.ledger.nights import Begun, Cell, Ended, NightPlan, Nights
 from rocwheel.model import timestamp
 from rocwheel.pipeline.cell import Worker
-from rocwheel.pipeline.slurm import SlurmEngine
+from rocwheel.pipeline.slurm import SlurmScheduler
 from rocwheel.process import HostRunner
-from rocwheel.store import open_store
+from rocwheel.store.opening import open_store
+from rocwheel.verdict import State
 
 CELLS = (
     Cell(name="build", kind="build", argv=("dist_wheels",)),
@@ -51,7 +52,7 @@ def test_a_job_that_ended_is_waited_for_by_none_though_the_controller_has_it_run
         scratch=tmp_path, cache=tmp_path, console=console,
         now=lambda: datetime.now(tz=timezone.utc),
     )  # fmt: skip
-    engine = SlurmEngine(
+    engine = SlurmScheduler(
         nights=nights, night="n", worker=worker, runner=slurm, target=(), most=0,
         logs=Path(tmp_path / "logs"),
     )  # fmt: skip
@@ -61,7 +62,9 @@ def test_a_job_that_ended_is_waited_for_by_none_though_the_controller_has_it_run
     said = {"cell": "build", "plan": plan, "host": "h", "engine": "slurm", "time": now}
     number = nights.begin("n", Begun(token="t", job=f"{build.job}_0", **said))
     if ended:
-        nights.end("n", number, Ended(state="pass", reason="", began=now, milliseconds=1, **said))
+        nights.end(
+            "n", number, Ended(state=State.PASS, reason="", began=now, milliseconds=1, **said)
+        )
     (again,) = engine.submit()
     assert again.cells == ("stage",)
     waits = [word for word in slurm.submitted[-1] if word.startswith("--dependency")]

@@ -381,33 +381,6 @@ def test_several_wheels_are_handled_at_once_and_told_in_order(
     assert len(met) >= 4
 
 
-@pytest.mark.parametrize("name", ["first", "second", "another.whl", "notes.txt", "folder", "", "-"])
-def test_a_page_of_differences_replaces_nothing_but_a_page(
-    name: str, plugin: str, pjrt: str, tmp_path: Path, capsys
-) -> None:
-    (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "folder").mkdir()
-    Path("second-name").symlink_to(pjrt)
-    target = {"first": plugin, "second": "second-name"}.get(name, name)
-    before = {each.name: each.read_bytes() for each in tmp_path.iterdir() if each.is_file()}
-    run("diff", plugin, pjrt, "--html", target, status=2)
-    assert len(capsys.readouterr().err.splitlines()) == 2
-    assert {e.name: e.read_bytes() for e in tmp_path.iterdir() if e.is_file()} == before
-
-
-def test_a_page_of_differences_replaces_an_older_one(plugin: str, pjrt: str) -> None:
-    for _ in range(2):
-        run("diff", plugin, pjrt, "--html", "page.html")
-    assert Path("page.html").read_text().startswith("<!doctype html>")
-
-
-def test_a_page_that_cannot_be_written_is_named_as_it_was_given(plugin, pjrt, capsys) -> None:
-    run("diff", plugin, pjrt, "--html", "nowhere/page.html", status=8)
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.endswith("/nowhere/page.html: No such file or directory")
-    assert "--html" in second
-
-
 @pytest.mark.parametrize(
     "command",
     [("retag", "--platform-tag=linux_x86_64"), ("reversion", "--post-release=1"), ("repair",)],

@@ -1,0 +1,210 @@
+"""What is done about nights besides running them: orders, hosts, pruning, the page.
+
+Each function takes the open store and says what it did; options and output are the commands'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from itertools import chain
+from typing import Final
+
+from amdgpu_family_matrix import Family
+from rocwheel.console import Console
+from rocwheel.errors import ConfigError, ObjectMissingError, ObjectStaleError
+from rocwheel.index.channels import Channel
+from rocwheel.ledger.nights import INDEX, Book, HostMark, Nights, Order
+from rocwheel.model import moment, timestamp
+from rocwheel.parallel import each
+from rocwheel.pipeline import artifacts, standing, summing
+from rocwheel.release import retention
+from rocwheel.release.operations import Who
+from rocwheel.report import night_page as page
+from rocwheel.report.night_page import NightSummary
+from rocwheel.store import HTML, Headers, Store
+
+ABANDONED: Final = timedelta(days=3)  # after which a night that is not over may be pruned
+PUBLISHED: Final = 5  # times a page is made that another one overtakes
+
+
+def order(book: Book, action: str, cell: str, who: Who) -> Order:
+    """Make the order of a person about a night, or a cell of it. Raises ConfigError."""
+    night = book.plan.night
+    item = book.plan.cell(cell) if cell else None
+    if item and item.kept:
+        raise ConfigError(
+            f"{item.name}: was done before {night}: {item.why}",
+            hint=f"to do all of it anew: nightly plan --from {night} --night NAME",
+        )
+    return Order(
+        action=action,
+        cell=cell,
+        by=who.by,
+        reason=_reason(action, who),
+        time=timestamp(who.now),
+        seen=len(book.attempts.get(cell, ())),
+    )
+
+
+def clearance(nights: Nights, host: str, who: Who) -> HostMark:
+    """Make the record that a host gets cells again. Raises ConfigError."""
+    known = nights.quarantined()
+    if host not in known:
+        hint = f"held back: {', '.join(sorted(known)) or 'no host'}"
+        raise ConfigError(f"{host}: is not held back", hint=hint)
+    return HostMark(
+        host=host,
+        quarantined=False,
+        by=who.by,
+        reason=_reason("clear", who),
+        time=timestamp(who.now),
+    )
+
+
+def _reason(action: str, who: Who) -> str:
+    if not who.reason.strip():
+        raise ConfigError(
+            f"{action}: no reason given", hint="add --reason; it is kept with the night"
+        )
+    return who.reason
+
+
+# --- pruning -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightPruning:
+    """The plan of a pruning: nights and wheel sets that go, and nights that are not over."""
+
+    nights: tuple[str, ...]
+    stay: tuple[str, ...]
+    sets: tuple[retention.PrunePlan, ...]
+
+    def lines(self) -> list[str]:
+        """What it does, for people."""
+        nights = [f"night {name}" for name in self.nights]
+        return [*nights, *(line for plan in self.sets for line in plan.lines())]
+
+
+def plan_pruning(
+    nights: Nights, channel: Channel, families: Sequence[str], keep: int, who: Who
+) -> NightPruning:
+    """Decide what retention no longer keeps. Raises ConfigError for a clock that is off."""
+    store = nights.store
+    left = chain((INDEX,), (info.key for info in store.keys(artifacts.ROOT)))
+    retention.check_clock(store, left, now=who.now, where=store.url)
+    old = nights.names()[:-keep]
+    stay = tuple(name for name in old if _may_go_on(nights, name, who.now))
+    pairs = [pair for name in families for pair in channel.pairs(store, name)]
+    return NightPruning(
+        nights=tuple(name for name in old if name not in stay),
+        stay=stay,
+        sets=tuple(retention.plans(pairs, channel, who=who, orphans=False)),
+    )
+
+
+def prune(plan: NightPruning, nights: Nights, channel: Channel, who: Who) -> int:
+    """Carry a pruning out; return how many objects of kept builds went with it."""
+    for planned in plan.sets:
+        retention.apply(planned, who=who)
+    if plan.nights:
+        nights.forget(plan.nights)
+    days = channel.retention.staging_days
+    return artifacts.forget(nights.store, who.now - timedelta(days=days)) if days else 0
+
+
+def _may_go_on(nights: Nights, name: str, now: datetime) -> bool:
+    """Return whether a night is young and has cells to run other than its own pruning."""
+    try:
+        plan, _ = nights.plan(name)
+        if now - moment(plan.made) >= ABANDONED:
+            return False
+        standings = standing.stand(nights.book(name), now).values()
+    except ConfigError:  # edited, or partly deleted: nothing goes on in it
+        return False
+    return any(not item.settled for item in standings if item.cell.kind != "prune")
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightPages:
+    """Makes the summary of a night and the page of all families from the store."""
+
+    nights: Nights
+    channel: Channel
+    families: Mapping[str, Family]
+    now: datetime
+    console: Console
+    shown: int  # nights on the page
+
+    @property
+    def store(self) -> Store:
+        return self.nights.store
+
+    @property
+    def url(self) -> str:
+        """Where people read the page."""
+        public = self.channel.public_url.rstrip("/")
+        return f"{public}/{page.PAGE}" if public else self.store.http(page.PAGE)
+
+    def publish(self, night: str, *, tries: int = PUBLISHED) -> tuple[bytes, int]:
+        """Sum up a night, and the newest one with it where it has a summary; publish the page.
+
+        Return the page and how many nights it shows.
+        """
+        shown = self.nights.names()[-self.shown :]
+        past = self._summaries([name for name in shown if name != night])
+        summaries = {item.night: item for item in past}
+        newest = (name for name in shown[-1:] if name in summaries)
+        for name in dict.fromkeys(filter(None, (night, *newest))):
+            earlier = [item for other, item in summaries.items() if other != name]
+            summaries[name] = self._sum_up(name, earlier[-1] if earlier else None)
+        wanted = [summaries[name] for name in shown if name in summaries]
+        try:
+            return self._put(wanted), len(wanted)
+        except ObjectStaleError:  # another page was published meanwhile, which may know more
+            if not tries:
+                raise
+            return self.publish(night, tries=tries - 1)
+
+    def _sum_up(self, night: str, before: NightSummary | None) -> NightSummary:
+        book = self.nights.book(night, hosts=True)
+        made = summing.summary(
+            book, self.families, self.channel, self.store, now=self.now, before=before
+        )
+        self.nights.put_summary(night, made.to_bytes())
+        return made
+
+    def _summaries(self, nights: list[str]) -> list[NightSummary]:
+        """Read what nights left; one of another version is left out with a warning."""
+
+        def one(night: str) -> NightSummary | None:
+            try:
+                return summing.read(self.nights, night)
+            except ConfigError as exc:
+                self.console.warn(str(exc))
+                return None
+
+        return [item for item in each(one, nights, threads=self.store.connections) if item]
+
+    def _put(self, summaries: list[NightSummary]) -> bytes:
+        """Render the page and put it beside the index; return it."""
+        public = self.channel.public_url
+        body = page.render(
+            summaries,
+            now=self.now,
+            title=f"{self.channel.name or 'rocwheel'} wheels",
+            root=f"{public.rstrip('/')}/" if public else "../",
+        )
+        try:
+            old, previous = self.store.read(page.PAGE)
+        except ObjectMissingError:
+            old, previous = b"", None
+        if old != body:
+            headers = Headers(content_type=HTML, cache_control="public, max-age=60")
+            self.store.replace(page.PAGE, body, previous=previous, headers=headers)
+        return body
