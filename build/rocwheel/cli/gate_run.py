@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -14,32 +12,38 @@ from typing import Any
 
 import click
 
-from amdgpu_family_matrix import Family
-from rocwheel import home, housekeeping
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, given_words, once, option, section, together
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import Target, TargetOptions, family_of
-from rocwheel.console import ConsoleMode
 from rocwheel.errors import HostError, InterruptError, RocwheelError, StoreError
-from rocwheel.gate import run as gate_runs
-from rocwheel.gate import subject
-from rocwheel.gate.engine.plan import Snapshot, Watcher
-from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
-from rocwheel.gate.run import GateResult
-from rocwheel.gate.subject import WheelsUnderTest
-from rocwheel.gate.suite import history, skips, suites
-from rocwheel.gate.suite.discovery import Shard
-from rocwheel.gate.suite.suites import Suite
-from rocwheel.gate.verdict import storing
-from rocwheel.manifest import MANIFEST, Manifest
-from rocwheel.model import PythonVersion
-from rocwheel.places import Place
-from rocwheel.report import render, summary
-from rocwheel.report.gate_page import verdict_text
-from rocwheel.results import Attempt, Fault, LastRun, Results
-from rocwheel.verdict import State, Verdict
+
+with when_run():
+    import shlex
+    import socket
+
+    from amdgpu_family_matrix import Family
+    from rocwheel import home, housekeeping
+    from rocwheel.console import ConsoleMode
+    from rocwheel.gate import run as gate_runs
+    from rocwheel.gate import subject
+    from rocwheel.gate.engine.plan import Snapshot, Watcher
+    from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
+    from rocwheel.gate.run import GateResult
+    from rocwheel.gate.subject import WheelsUnderTest
+    from rocwheel.gate.suite import history, skips, suites
+    from rocwheel.gate.suite.discovery import Shard
+    from rocwheel.gate.suite.suites import Suite
+    from rocwheel.gate.verdict import storing
+    from rocwheel.manifest import MANIFEST, Manifest
+    from rocwheel.model import PythonVersion
+    from rocwheel.places import Place
+    from rocwheel.report import render, summary
+    from rocwheel.report.gate_page import verdict_text
+    from rocwheel.results import Attempt, Fault, LastRun, Results
+    from rocwheel.verdict import State, Verdict
 
 NAME_WIDTH = 40  # of a test in the progress line
 SLOTS = Path("/run/lock/rocwheel")
