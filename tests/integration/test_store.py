@@ -27,7 +27,8 @@ from rocwheel.errors import (
     StoreError,
 )
 from rocwheel.parallel import each
-from rocwheel.store import Ability, Headers, ObjectInfo, Options, Store, open_store, probe
+from rocwheel.store import Ability, Headers, ObjectInfo, Options, Store, probe
+from rocwheel.store.opening import open_store
 
 HEADERS = Headers(content_type="text/plain", cache_control="max-age=60")
 LIMITS = {"put_limit": 6 << 20, "part_size": 5 << 20}  # S3's smallest part

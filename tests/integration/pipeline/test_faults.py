@@ -27,7 +27,8 @@ from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Signals, Worker, lost
 from rocwheel.pipeline.local import Capacity, Ending, LocalScheduler
 from rocwheel.process import HostRunner
-from rocwheel.store import Options, open_store
+from rocwheel.store import Options
+from rocwheel.store.opening import open_store
 from rocwheel.values import replace
 from rocwheel.verdict import State
 

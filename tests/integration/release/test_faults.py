@@ -29,7 +29,8 @@ from rocwheel.index.serve import Site
 from rocwheel.ledger import log
 from rocwheel.parallel import each
 from rocwheel.release import audit, operations
-from rocwheel.store import Headers, Options, open_store
+from rocwheel.store import Headers, Options
+from rocwheel.store.opening import open_store
 from rocwheel.values import replace
 
 FULL = os.environ.get("ROCWHEEL_CAMPAIGN") == "full"
