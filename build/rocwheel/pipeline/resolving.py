@@ -5,7 +5,6 @@ What cannot be resolved leaves its own set out of the night, with the reason; th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
-from rocwheel import __version__, files, home, source
+from rocwheel import __version__, files, home, rocm, source
 from rocwheel.download import Client, without_secrets
 from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
 from rocwheel.home import Home
@@ -35,6 +34,7 @@ class World:
 
     ci: Path  # the folder of data in use
     cwd: Path
+    cache: Path  # remembers the digests of tarballs
     runner: Runner
     client: Client
     now: datetime
@@ -216,12 +216,8 @@ def one_tarball(where: str, sha256: str, world: World) -> Tarball:
         if not path.is_file():
             raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
         return Tarball(source=str(path), version=version, sha256=files.sha256(path))
-    beside = (world.client.read(f"{where}.sha256") or b"").decode("utf-8", "replace")
-    said = re.match(r"\s*([0-9a-fA-F]{64})\b", beside)
-    if said:
-        return Tarball(source=where, version=version, sha256=said[1].lower())
-    world.note(f"{where}: no .sha256 beside it, reading it")
-    return Tarball(source=where, version=version, sha256=world.client.sha256(where))
+    digest = rocm.digest_of(where, client=world.client, cache=world.cache, note=world.note)
+    return Tarball(source=where, version=version, sha256=digest)
 
 
 def one_image(name: str, world: World) -> str:

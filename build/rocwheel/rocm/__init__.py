@@ -4,7 +4,7 @@
 fetch-rocm.md` for what a user sees.
 """
 
-from rocwheel.rocm.obtain import fetch
+from rocwheel.rocm.obtain import digest_of, fetch
 from rocwheel.rocm.origin import Origin, RocmPlan, check_local, plan, recorded
 from rocwheel.rocm.rocm_root import RocmRoot, missing
 
@@ -13,6 +13,7 @@ __all__ = [
     "RocmPlan",
     "RocmRoot",
     "check_local",
+    "digest_of",
     "fetch",
     "missing",
     "plan",

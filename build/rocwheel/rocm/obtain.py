@@ -33,8 +33,8 @@ from rocwheel.download import (
 )
 from rocwheel.errors import FetchError, HostError, RocmError
 from rocwheel.manifest import ON_DISK, RocmDelivery
-from rocwheel.rocm import rocm_root
-from rocwheel.rocm.origin import Origin, RocmPlan
+from rocwheel.rocm import rocm_root, tarball_name
+from rocwheel.rocm.origin import Origin, RocmPlan, source_key
 from rocwheel.rocm.read_ahead import ReadAhead
 from rocwheel.rocm.rocm_root import RocmRoot
 from rocwheel.rocm.tarball import inflate
@@ -192,7 +192,7 @@ class _Job:
                 found = self._unchanged(client, seen)
                 if found:
                     return found
-            expected = self._plan.sha256 or self._published(client)
+            expected = self._plan.sha256 or _published(client, self._plan.source)
             found = self._cached(expected)
             if found:
                 return found
@@ -210,16 +210,6 @@ class _Job:
                 exc.hint = f"--therock-sha256={seen.sha256} uses the cached tree without asking"
             raise
         return found if same else None
-
-    def _published(self, client: Client) -> str | None:
-        """The digest at `<URL>.sha256`, if the server has that."""
-        parts = urlsplit(self._plan.source)
-        url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
-        data = client.read(url, beside=self._plan.source)
-        if data is None:
-            return None
-        text = data.decode("utf-8", "replace")
-        return _digest_in(text, name=self._plan.name, where=without_secrets(url))
 
     def _download(self, client: Client, staging: Path, expected: str | None) -> RocmRoot:
         for _ in range(RESTARTS):
@@ -374,6 +364,37 @@ class _Job:
 
     def _waiting(self) -> None:
         self._console.info(f"   another run fetches {self._plan.name}; waiting for it")
+
+
+def digest_of(url: str, *, client: Client, cache: Path, note: Callable[[str], None]) -> str:
+    """Return the SHA-256 of a tarball: as published beside it, as remembered, or by reading it.
+
+    What the server calls the file (ETag, size) is remembered with its digest, so that a tarball
+    that stays the same is read once. Raises FetchError.
+    """
+    published = _published(client, url)
+    if published:
+        return published
+    kept, key = Cache(cache), source_key(url)
+    seen = kept.recall(key)
+    if seen and client.is_still(url, seen.remote):
+        return seen.sha256
+    note(f"{without_secrets(url)}: no .sha256 beside it, reading it")
+    sha256, remote = client.digest(url)
+    kept.prepare()
+    kept.remember(key, FetchedSource(remote=remote, sha256=sha256, source=without_secrets(url)))
+    return sha256
+
+
+def _published(client: Client, source: str) -> str | None:
+    """Return the digest at `<URL>.sha256`; None where the server has none."""
+    parts = urlsplit(source)
+    url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
+    data = client.read(url, beside=source)
+    if data is None:
+        return None
+    name = tarball_name.base_name(source)
+    return _digest_in(data.decode("utf-8", "replace"), name=name, where=without_secrets(url))
 
 
 def _file_blocks(path: Path) -> Iterator[bytes]:

@@ -58,7 +58,7 @@ class RocmPlan:
     @property
     def key(self) -> str:
         """Names what the cache keeps about this source."""
-        return files.sha256(self.source.encode())[:32]
+        return source_key(self.source)
 
     def document(self) -> dict[str, Any]:
         """The plan for a program: what `--dry-run --json` prints."""
@@ -92,6 +92,11 @@ class RocmPlan:
                 lines.append(f"  continue after the {size(self.partial)} that are there")
             lines.append(f"  into {Cache(self.cache).trees}/{self.sha256 or '<SHA-256>'}")
         return "\n".join(lines)
+
+
+def source_key(source: str) -> str:
+    """Return the name under which the cache keeps what it knows about a source."""
+    return files.sha256(source.encode())[:32]
 
 
 def plan(

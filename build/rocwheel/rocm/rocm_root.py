@@ -14,6 +14,7 @@ from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError, RocmError
 from rocwheel.manifest import ON_DISK, RocmDelivery
 from rocwheel.model import RocmVersion
+from rocwheel.source_layout import RocmNeeds
 from rocwheel.values import Value
 
 INFO: Final = ".info/version"
@@ -126,13 +127,43 @@ def inspect(folder: Path, *, name: str) -> Facts:
     )
 
 
-def missing(root: Path, paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of `paths` that the tree lacks; each may be a pattern, and `a|b` means either."""
-    return tuple(
+def missing(root: Path, needs: RocmNeeds, targets: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return what a JAX looks for and the tree lacks, one line each.
+
+    An empty file, a folder in its place or a link that leads nowhere is as good as none.
+    """
+    lines = [
         path.replace("|", " or ")
-        for path in paths
-        if not any(next(root.glob(choice), None) for choice in path.split("|"))
-    )
+        for path in needs.paths(targets)
+        if not any(_matches(root, choice) for choice in path.split("|"))
+    ]
+    for path in needs.executables:
+        if not _is_file(root / path):
+            lines.append(path)
+        elif not os.access(root / path, os.X_OK):
+            lines.append(f"{path}: not executable")
+    for header, macro in needs.macros.items():
+        if header not in lines and not _defines(root / header, macro):
+            lines.append(f"{header}: does not define {macro}")
+    return tuple(lines)
+
+
+def _matches(root: Path, pattern: str) -> bool:
+    """Return whether a file of the tree has this path, or one that fits it."""
+    paths = root.glob(pattern) if "*" in pattern else (root / pattern,)
+    return any(_is_file(path) for path in paths)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size > 0
+    except OSError:  # such as a circle of links
+        return False
+
+
+def _defines(header: Path, macro: str) -> bool:
+    text = header.read_text(encoding="utf-8", errors="replace")
+    return re.search(rf"^#define {macro} +\d+", text, re.MULTILINE) is not None
 
 
 def agreed_version(

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from rocwheel import ending
-from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectStaleError, StoreError
+from rocwheel.errors import ObjectDiffersError, ObjectStaleError, StoreError
 
 Body: TypeAlias = "bytes | Path"
 Counter: TypeAlias = "Callable[[int], None]"  # called with bytes that passed since the last call
@@ -197,22 +197,6 @@ def bucket_of(url: str) -> tuple[str, str] | None:
     if parts.scheme == "s3" and re.fullmatch(r"[A-Za-z0-9._-]{3,63}", parts.netloc) and plain:
         return parts.netloc, parts.path.strip("/")
     return None
-
-
-def open_store(url: str, options: Options | None = None) -> Store:
-    """Open a store by its URL; nothing is asked of it yet. Raises ConfigError."""
-    options = options or Options()
-    parts = urlsplit(url)
-    is_here = parts.scheme == "file" and parts.netloc in {"", "localhost"}
-    if is_here and parts.path[:1] == "/" and not (parts.query or parts.fragment):
-        from rocwheel.store.file import FileStore
-
-        return FileStore(Path(unquote(parts.path)))
-    if address := bucket_of(url):
-        from rocwheel.store.s3 import S3Store
-
-        return S3Store(*address, options)
-    raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")
 
 
 def whole(store: Store, key: str) -> tuple[bytes, ObjectInfo]:

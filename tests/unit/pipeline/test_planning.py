@@ -233,7 +233,7 @@ def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
 
 def world(folder: Path, runner=None) -> resolving.World:
     return resolving.World(
-        ci=ROOT / "ci", cwd=folder, runner=runner, client=None, now=NOW, note=print, tool="",
+        ci=ROOT / "ci", cwd=folder, cache=folder / "cache", runner=runner, client=None, now=NOW, note=print, tool="",
         environ={},
     )  # fmt: skip
 
@@ -263,11 +263,28 @@ def test_what_was_cut_on_its_way_is_read_again_and_a_page_that_is_not_there_is_t
         with Client({}, retry=retry, note=lambda _: None) as client:
             found = listing.newest(page, client=client, cwd=tmp_path)
             assert list(found) == ["gfx90a"]
-            assert client.sha256(there) == hashlib.sha256(tarball).hexdigest()
+            assert client.digest(there)[0] == hashlib.sha256(tarball).hexdigest()
             secret = server.url("gone").replace("//", "//user:password@")
             with pytest.raises(FetchError, match="gone: there is no such page") as caught:
                 listing.newest(secret, client=client, cwd=tmp_path)
     assert "password" not in str(caught.value)
+
+
+def test_an_unchanged_tarball_is_read_once_and_a_changed_one_again(tmp_path):
+    name = "therock-dist-linux-gfx90a-7.15.0a20260630.tar.gz"
+    with FaultServer() as server, Client({}, retry=Retry(attempts=1), note=print) as client:
+        asking = replace(world(tmp_path), client=client)
+        url = server.add(name, b"ROCm")
+        first = resolving.one_tarball(url, "", asking)
+        assert (first.version, first.sha256) == (
+            "7.15.0a20260630",
+            hashlib.sha256(b"ROCm").hexdigest(),
+        )
+        assert resolving.one_tarball(url, "", asking) == first
+        sent = [request for request in server.requests if request.path == name]
+        assert ["if-none-match" in request.headers for request in sent] == [False, True]
+        server.add(name, b"ROCM")
+        assert resolving.one_tarball(url, "", asking).sha256 != first.sha256
 
 
 SET = """
