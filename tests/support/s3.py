@@ -4,7 +4,7 @@ Several, because they can do different things and the store has to notice: Seawe
 condition and checksum, as AWS does; moto keeps conditions on puts but none on copies, and accepts
 wrong checksums; rclone ignores all conditions; Ceph's RGW wants ETags without quotes. SeaweedFS and
 RGW refuse who has no credentials, as a new bucket of AWS does; `public` is a SeaweedFS that lets
-strangers read. moto and rclone know no strangers: they let everybody in.
+strangers read, and so does moto's bucket. rclone lets everybody in.
 """
 
 from __future__ import annotations
@@ -64,9 +64,19 @@ class Server:
         ).client("s3", endpoint_url=self.endpoint, config=config)
 
     def bucket(self, name: str) -> str:
-        """Make a bucket."""
+        """Make a bucket; moto's is public, as one of AWS that is an index by itself."""
+        client = self.client()
         where = {"CreateBucketConfiguration": {"LocationConstraint": "us-east-2"}}
-        self.client().create_bucket(Bucket=name, **({} if self.name == "rgw" else where))
+        client.create_bucket(Bucket=name, **({} if self.name == "rgw" else where))
+        if self.name == "moto":
+            statement = {
+                "Effect": "Allow",
+                "Principal": "*",
+                "Action": "s3:GetObject",
+                "Resource": f"arn:aws:s3:::{name}/*",
+            }
+            policy = {"Version": "2012-10-17", "Statement": [statement]}
+            client.put_bucket_policy(Bucket=name, Policy=json.dumps(policy))
         return name
 
 
