@@ -292,13 +292,12 @@ def _wheels(
         if not (folder / MANIFEST).is_file():
             return family, None, None, subject.of_folder(folder, python)
         local = Manifest.load(folder)
-        link = lambda name: (folder / name).resolve().as_uri()  # noqa: E731
-        return family, local, None, subject.of_manifest(local, python, link)
+        return family, local, None, subject.of_manifest(local, python, folder)
     if not options.manifest:
         raise click.UsageError("give --manifest with --channel or --store, or --wheels")
     target = Target(app, options)
     place, manifest = target.staged(app, options.manifest)
-    return target.family, manifest, place, subject.of_manifest(manifest, python, place.link)
+    return target.family, manifest, place, subject.of_manifest(manifest, python, place)
 
 
 def this_host(app: App, slots: Path, label: str) -> Host:

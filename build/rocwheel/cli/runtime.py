@@ -39,7 +39,7 @@ with when_run():
     from rocwheel.gate.machine.accelerators import MASKS
     from rocwheel.gate.suite import suites
     from rocwheel.image import contents, found
-    from rocwheel.ledger import log
+    from rocwheel.ledger import log, manifests
     from rocwheel.ledger.state import Standing
     from rocwheel.manifest import Manifest
     from rocwheel.model import PythonVersion
@@ -328,7 +328,8 @@ def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
             raise ConfigError("another ROCm than the set's", hint="give --rocm")
     with app.console.step("Wheels and their dependencies", key="wheels"):
         folder = app.cache / "runtime" / manifest.sha256
-        local = packages.fetch(wanted.place, manifest, folder)
+        brought = {wheel.filename: wheel.sha256 for wheel in manifest.built}
+        local = manifests.bring(wanted.place, brought, folder)
         reports = tuple(parallel.each(inspect, local))
         fits = {
             item.filename for item in manifest.built if item.python in ("", str(subject.python))
