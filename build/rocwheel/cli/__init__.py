@@ -23,6 +23,7 @@ from rocwheel.cli.command import (
     common_options,
     params_of,
 )
+from rocwheel.cli.imports import parsing
 from rocwheel.errors import HostError, InterruptError, RocwheelError, Terminated
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ class Commands(SectionedGroup):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        with parsing():
+            command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

@@ -16,13 +16,6 @@ from typing import Any, Final
 import click
 
 from rocwheel.errors import ConfigError
-from rocwheel.model import suggest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 NAMES: Final = ("rocwheel.toml", "pyproject.toml")
 FOLDERS: Final = ("cache-dir", "ci-dir")  # of every command
@@ -66,7 +59,7 @@ class Settings:
             else:
                 known = [*options, *groups]
                 name = f"{path}.{key}"
-                raise self._wrong(name, f"{name}: unknown option", hint=suggest(key, known))
+                raise self._wrong(name, f"{name}: unknown option", hint=_suggest(key, known))
         return found
 
     def _value(self, item: click.Option, value: object, where: str) -> object:
@@ -85,7 +78,7 @@ class Settings:
         """Refuse what names no command. Raises ConfigError with the nearest one."""
         for key in self.values:
             if key not in commands and key not in FOLDERS:
-                hint = suggest(key, (*commands, *FOLDERS))
+                hint = _suggest(key, (*commands, *FOLDERS))
                 raise self._wrong(key, f"{key}: unknown command or key", hint=hint)
 
     def lines(self) -> Iterator[tuple[str, str, str]]:
@@ -143,6 +136,22 @@ def _shown(key: str, value: object) -> str:
     return shown_setting(key, str(value))
 
 
+def _suggest(name: str, known: Collection[str]) -> str:
+    from rocwheel.model import suggest
+
+    return suggest(name, known)
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """Parse TOML. Raises ValueError."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    values: dict[str, Any] = tomllib.loads(text)
+    return values
+
+
 def find(cwd: Path, named: str) -> Settings:
     """Read the file that is in force. Raises ConfigError for one that cannot be read."""
     places = [cwd / named] if named else [f / n for f in (cwd, *cwd.parents) for n in NAMES]
@@ -151,13 +160,13 @@ def find(cwd: Path, named: str) -> Settings:
             continue
         try:
             text = path.read_text(encoding="utf-8")
-            values: dict[str, Any] = tomllib.loads(text)
+            values = _toml(text)
         except UnicodeDecodeError as exc:
             raise ConfigError(f"{path}: is not UTF-8", hint="save it as UTF-8 text") from exc
         except OSError as exc:
             hint = "check ROCWHEEL_CONFIG" if named else "make it readable, or remove it"
             raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
-        except tomllib.TOMLDecodeError as exc:
+        except ValueError as exc:
             raise ConfigError(f"{path}: {exc}", hint="mend the TOML there") from exc
         if path.name == "pyproject.toml":
             if "rocwheel" not in values.get("tool", {}):
@@ -178,7 +187,7 @@ def misspelt(
         of_another = not of_this and variable.startswith(prefixes)
         if variable not in mine and variable not in VARIABLES and not of_another:
             known = (*mine, *VARIABLES) if of_this else (*VARIABLES, *prefixes)
-            yield f"{variable}: sets nothing; {suggest(variable, known)}"
+            yield f"{variable}: sets nothing; {_suggest(variable, known)}"
 
 
 def _variables(command: click.Command, prefix: str) -> Iterator[str]:
