@@ -8,7 +8,7 @@ from typing import Final
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """Budgets for one wheel; whoever reads one refuses it beyond them."""
+    """Budgets for one wheel; every reader refuses a wheel beyond them."""
 
     # The archive.
     members: int = 100_000
