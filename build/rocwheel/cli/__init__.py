@@ -343,7 +343,7 @@ def _usage(app: App, exc: click.ClickException) -> int:
 
     message = shown_setting("", " ".join(exc.format_message().split()))
     error = RocwheelError(message, hint=f"see {command} --help")
-    _tell(app, error)
+    _tell(app, error, cause=exc)
     _tell_program(app, "usage", error)
     return exc.exit_code
 
@@ -365,15 +365,16 @@ def _fail(app: App, error: RocwheelError) -> int:
     return error.exit_code
 
 
-def _tell(app: App, error: RocwheelError) -> None:
-    """Say an error on stderr, and where a value that it quotes was set, if not on the line.
+def _tell(app: App, error: RocwheelError, cause: Exception | None = None) -> None:
+    """Print an error on stderr, with the variable or file that set the value it is about.
 
     A stderr that takes nothing changes no exit status.
     """
-    if app.command and not isinstance(error, HostError):
+    ctx = getattr(cause, "ctx", None) or app.context
+    if app.command and ctx and not isinstance(error, HostError):
         from rocwheel.cli import config_file
 
-        if where := config_file.origin(str(error), app.command, app.settings, app.environ):
+        if where := config_file.origin(cause or error, ctx, app.settings):
             error.hint += f"{'; ' if error.hint else ''}it is set by {where}"
     with suppress(OSError):
         app.console.fail(error)

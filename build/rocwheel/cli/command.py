@@ -252,7 +252,9 @@ def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
         if ctx.invoked_subcommand is not None:
             return None
         carry_out()
-        return function(ctx.find_object(App) or _no_app(), options(**given))
+        app = ctx.find_object(App) or _no_app()
+        app.context = ctx
+        return function(app, options(**given))
 
     entry = click.pass_context(run)
     own = entry.__dict__.pop("__click_params__", [])  # the last one is shown first
