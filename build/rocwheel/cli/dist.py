@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import platform
 import re
-import shlex
 import sys
 from dataclasses import dataclass
 
 import click
 
-from rocwheel import dist, housekeeping
-from rocwheel.bazel.remote import Remote, read_remote
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.options import BuildOptions, build_options, listed
-from rocwheel.dist.build_request import Executor
-from rocwheel.download import shown
 from rocwheel.errors import ConfigError
-from rocwheel.model import PythonVersion, byte_count
+
+with when_run():
+    import platform
+    import shlex
+
+    from rocwheel import dist, housekeeping
+    from rocwheel.bazel.remote import Remote, read_remote
+    from rocwheel.dist.build_request import Executor
+    from rocwheel.download import shown
+    from rocwheel.model import PythonVersion, byte_count
 
 LEAST_MEMORY = 6 << 20  # of Docker: https://docs.docker.com/engine/containers/resource_constraints
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import click
 
-from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
-from rocwheel.build_record import EXECUTORS
+from rocwheel.choices import COMPILERS, CPU_FEATURES, EXECUTORS, JAXLIB_ORIGINS, WHEEL_TYPES
 from rocwheel.cli import known
 from rocwheel.cli.command import once, option, section, together
 from rocwheel.cli.known import OneOf
-from rocwheel.dist.build_request import JAXLIB_ORIGINS
 
 _PATH = click.Path(path_type=Path)
 

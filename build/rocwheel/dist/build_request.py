@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, families, rocm, source
-from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.bazel.remote import LOCAL
+from rocwheel.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS, WHEEL_TYPES
 from rocwheel.container import DeviceNode
 from rocwheel.download import has_secret
 from rocwheel.errors import ConfigError
@@ -19,8 +19,6 @@ from rocwheel.model import PythonVersion, gfx_target, is_commit, suggest
 from rocwheel.process import Runner
 from rocwheel.wheel import wheel_policy as policy_file
 from rocwheel.wheel.wheel_policy import WheelPolicy
-
-JAXLIB_ORIGINS: Final = ("built", "upstream")
 
 
 @dataclass(frozen=True, kw_only=True)
