@@ -646,7 +646,8 @@ def test_a_wheelhouse_agrees_with_its_manifest_or_says_where_not(tmp_path: Path)
 
 def test_every_rule_is_broken_by_some_test_and_explained_in_the_guide() -> None:
     here = Path(__file__)
-    tested = here.read_text(encoding="utf-8")
+    installs = here.parents[2] / "integration" / "wheel" / "test_installs.py"
+    tested = here.read_text(encoding="utf-8") + installs.read_text(encoding="utf-8")
     guide = (here.parents[3] / "docs" / "how-to" / "inspect-verify-wheels.md").read_text("utf-8")
     for rule, (severity, holds, remedy) in RULES.items():
         assert f'"{rule}"' in tested, rule
