@@ -87,6 +87,10 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
         request, interpreter, host.cache / environment_cache.FOLDER / "<new>", ()
     )
     yield "unless a kept environment is what these would make, files and packages, make one:"
+    if place := request.wheels.place:
+        yield from (
+            f"bring {place.store.locate(place.key(name))}" for name in request.wheels.stored
+        )
     for path, text in planned.files:
         yield f"write {path}:"
         yield from (f"  {line}" for line in text.splitlines())
@@ -205,7 +209,7 @@ def _find(request: GateRequest, fetched: Path | None) -> SuiteFiles:
     source = request.suite.source
     top = request.home.tests / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
-        raise ConfigError(f"{request.cell}: no tests", hint="add --jax-tests with a JAX checkout")
+        raise ConfigError(f"{request.key}: no tests", hint="add --jax-tests with a JAX checkout")
     return discovery.find(source, top, request.shard, request.weights)
 
 

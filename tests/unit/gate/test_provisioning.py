@@ -24,7 +24,7 @@ def asked(rocm="", *, device=DeviceChoice.FAMILY, origin=""):
     )  # fmt: skip
     manifest = SimpleNamespace(rocm=source) if origin else None
     return SimpleNamespace(
-        rocm=rocm, device=device, manifest=manifest, cell="smoke on gfx90a", installed=None
+        rocm=rocm, device=device, manifest=manifest, key="smoke on gfx90a", installed=None
     )
 
 
