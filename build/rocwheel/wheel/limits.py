@@ -26,8 +26,8 @@ class Limits:
     brackets: int = 16  # of a requirement: packaging's time doubles with each; 2 were published
     # Python sources, compiled by a child process.
     sources: int = 16 << 20  # bytes of all; jaxlib has 5 MiB
-    compile_seconds: int = 15  # of CPU time; jaxlib takes 1.3
-    compile_memory: int = 1 << 30  # bytes of address space
+    compile_seconds: int = 8  # of CPU time; jaxlib takes 1.3
+    compile_memory: int = 256 << 20  # bytes of address space; jaxlib needs half of it
     # Tables of all ELF files together.
     elf_entries: int = 500_000  # dynamic entries, symbols, needed versions
     elf_names: int = 16 << 20  # bytes of all names
