@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
+
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 from rocwheel import located_yaml
+from rocwheel.located_yaml import Field
 from rocwheel.model import WheelKind, suggest
+from rocwheel.wheel.elf import ElfFacts
 from rocwheel.wheel.metadata import canonical_platform
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
-
-    from rocwheel.located_yaml import Field
-    from rocwheel.wheel.elf import ElfFacts
 
 SCHEMA: Final = 1
 PRIVATE: Final = "GLIBC_PRIVATE"  # of one glibc for itself; no system promises it
@@ -109,6 +106,7 @@ class WheelPolicy:
     manylinux: tuple[Manylinux, ...]  # from the oldest
     oldest: str
     platform_libraries: frozenset[str]
+    other_libraries: frozenset[str]  # that wheels outside JAX may need, too
     rocm_libraries: frozenset[str]  # versioned SONAMEs
     runpath_leaks: tuple[str, ...]
     runpath_templates: Mapping[str, tuple[str, ...]]
@@ -117,14 +115,14 @@ class WheelPolicy:
 
     def outside(self, kind: WheelKind | None) -> frozenset[str]:
         """SONAMEs of the libraries that wheels of a kind may need from outside."""
-        if kind is None or not kind.needs_rocm:
+        if kind is None:
+            return self.platform_libraries | self.other_libraries
+        if not kind.needs_rocm:
             return self.platform_libraries
         return self.platform_libraries | self.rocm_libraries
 
     def runpaths(self, version: Version) -> tuple[tuple[str, ...], ...]:
         """RUNPATHs that ROCm wheels of this version may have, the one to set first."""
-        from packaging.version import Version
-
         base = Version(version.base_version)
         for use in self.runpath_uses:
             if use.jax.contains(base):
@@ -133,8 +131,6 @@ class WheelPolicy:
 
     def required(self, kind: WheelKind, version: Version) -> tuple[str, ...]:
         """Return the members that a wheel of this kind and version must have."""
-        from packaging.version import Version
-
         base = Version(version.base_version)
         uses = (each for each in self.kinds[kind].required if each.jax.contains(base))
         return next((use.members for use in uses), ())
@@ -143,9 +139,6 @@ class WheelPolicy:
         """The level of a platform tag such as manylinux_2_28_x86_64, None where it has none."""
         match = re.fullmatch(r"manylinux_([0-9]+_[0-9]+)_\w+", canonical_platform(platform))
         return next((item for item in self.manylinux if match and item.level == match[1]), None)
-
-    def holds(self, level: Manylinux, facts: Iterable[ElfFacts]) -> bool:
-        return not any(self.excess(level, item) for item in facts)
 
     def excess(self, level: Manylinux, facts: ElfFacts) -> tuple[str, ...]:
         """Symbol versions that this file needs and the level does not promise."""
@@ -160,7 +153,14 @@ class WheelPolicy:
         """The oldest level, not older than `oldest`, that holds for all files; None for none."""
         files = tuple(facts)
         first = next(n for n, item in enumerate(self.manylinux) if item.level == self.oldest)
-        return next((item for item in self.manylinux[first:] if self.holds(item, files)), None)
+        return next(
+            (
+                item
+                for item in self.manylinux[first:]
+                if not any(self.excess(item, each) for each in files)
+            ),
+            None,
+        )
 
 
 def load(path: Path) -> WheelPolicy:
@@ -172,8 +172,8 @@ def read(document: Field) -> WheelPolicy:
     """Read the policy from a parsed document. Raises ConfigError."""
     fields = document.record(
         required=(
-            "schema", "manylinux", "oldest", "platform_libraries", "rocm_libraries", "runpath",
-            "kinds",
+            "schema", "manylinux", "oldest", "platform_libraries", "other_libraries",
+            "rocm_libraries", "runpath", "kinds",
         )
     )  # fmt: skip
     fields["schema"].schema(SCHEMA)
@@ -185,6 +185,7 @@ def read(document: Field) -> WheelPolicy:
         manylinux=tuple(sorted(levels, key=lambda item: item.order)),
         oldest=fields["oldest"].choice([item.level for item in levels]),
         platform_libraries=frozenset(fields["platform_libraries"].strings()),
+        other_libraries=frozenset(fields["other_libraries"].strings()),
         rocm_libraries=frozenset(
             f"{name}.{abi}" if abi else name
             for name, abis in fields["rocm_libraries"].mapping().items()
