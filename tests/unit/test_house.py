@@ -28,7 +28,7 @@ ROOMS = {
     "ledger/ release/": (4150, 3950, 19, 38),
     "ledger/nights pipeline/": (4000, 3500, 17, 28),
     "runtime/": (1950, 1300, 5, 14),
-    "wheel/": (5740, 5250, 3, 30),
+    "wheel/": (5500, 5250, 2, 30),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"
