@@ -29,7 +29,7 @@ from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
 from rocwheel.console import columns, count
 from rocwheel.container.owner import owner
 from rocwheel.download import Client, Retry
-from rocwheel.errors import CommandError, ConfigError
+from rocwheel.errors import CommandError, ConfigError, HostError, StoreError
 from rocwheel.ledger.nights import Book, Ended, NightPlan, Phase, check_name
 from rocwheel.model import suggest
 from rocwheel.pipeline import cell as cells
@@ -37,7 +37,7 @@ from rocwheel.pipeline import images, looking, planning, resolving, slurm, stand
 from rocwheel.pipeline import settings as settings_file
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, base_env
-from rocwheel.verdict import State
+from rocwheel.verdict import SILENT, State
 
 ENGINES: Final = ("local", "slurm", "github")
 RETRY: Final = Retry(attempts=4)
@@ -100,12 +100,25 @@ def plan(app: App, options: NightPlanOptions) -> None:
 
 def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> None:
     rows = list(planning.explain(made))
-    runs = sum(not cell.kept for cell in made.cells)
-    kept = len(made.cells) - runs
+    runs = sum(map(planning.is_to_run, made.cells))
+    kept = sum(bool(cell.kept) for cell in made.cells)
+    absent = sum(bool(cell.absent) for cell in made.cells)
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
-    lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept")
+    missing = f", {absent} absent" if absent else ""
+    lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept{missing}")
+    if not explain:
+        for cell in made.cells:
+            if cell.absent:
+                app.console.warn(f"{cell.name}: absent: {cell.absent} {cell.excused}".rstrip())
     cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
-    document = {"night": made.night, "state": state, "run": runs, "kept": kept, "cells": cells_}
+    document = {
+        "night": made.night,
+        "state": state,
+        "run": runs,
+        "kept": kept,
+        "absent": absent,
+        "cells": cells_,
+    }
     app.emit(document, "\n".join(lines))
 
 
@@ -209,22 +222,36 @@ def run(app: App, options: NightRunOptions) -> int:
     return start(app, options, target, book, how)
 
 
+def _scheduler(
+    app: App, target: NightTarget, night: str, here: cells.Worker, most: int = 0
+) -> slurm.SlurmScheduler:
+    return slurm.SlurmScheduler(
+        nights=target.nights,
+        night=night,
+        worker=here,
+        runner=whole(app),
+        target=target.words,
+        most=most,
+        logs=app.cache / "nightly" / "slurm",
+    )
+
+
 def _run_there(
     app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
-    engine = slurm.SlurmScheduler(
-        nights=target.nights,
-        night=book.plan.night,
-        worker=worker(app, engine="slurm", job="", how=how),
-        runner=whole(app),
-        target=target.words,
-        most=options.workers,
-        logs=app.cache / "nightly" / "slurm",
-    )
+    here = worker(app, engine="slurm", job="", how=how)
+    engine = _scheduler(app, target, book.plan.night, here, options.workers)
     if options.dry_run:
         app.emit_plan(engine.lines(book, standing.stand(book, app.now())))
         return 0
-    return _say_submitted(app, book.plan.night, engine.submit())
+    code = _say_submitted(app, book.plan.night, engine.submit())
+    if held := slurm.held(slurm.waiting(target.nights, book.plan.night, whole(app))):
+        cell, why = next(iter(held.items()))
+        raise HostError(
+            f"{cell}: its job waits for a person: {why}",
+            hint="; ".join(slurm.release_lines(held, whole(app))),
+        )
+    return code
 
 
 def _run_here(
@@ -265,14 +292,17 @@ def _say_submitted(app: App, night: str, jobs: list[slurm.Submitted]) -> int:
 
 
 def _say(app: App, book: Book, found: dict[str, CellStanding]) -> int:
-    """What became of a night; 0 when everything passed."""
-    bad = [item for item in found.values() if not item.passed]
+    """Say what became of a night; return 0 when everything passed or is excused."""
+    bad = [item for item in found.values() if not item.green]
     kept = sum(item.phase is Phase.KEPT for item in found.values())
-    if len(found) - kept <= 0:
+    passed = sum(item.passed for item in found.values())
+    if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in found.values()):
         app.console.info("everything was there already")
     for item in bad:
         app.console.info(f"{item.cell.name}: {item.word}: {item.reason}")
-    text = f"{book.plan.night}: {len(found) - len(bad)} of {len(found)} cells passed, {kept} kept"
+    if standing.nothing_built(found):
+        app.console.warn(f"{book.plan.night}: nothing was built")
+    text = f"{book.plan.night}: {passed} of {len(found)} cells passed, {kept} kept"
     app.emit(document_of(book, found), text)
     return CommandError.exit_code if bad else 0
 
@@ -317,7 +347,17 @@ def cell(app: App, options: NightCellOptions) -> int:
         signals.watch_leash()
     with signals.caught():
         ended = cells.run(target.nights, night, options.cell, here, signals)
+    if options.engine == "slurm" and (ended is None or ended.state in SILENT):
+        _go_on(app, target, night, here)
     return _say_ended(app, target, night, options.cell, ended)
+
+
+def _go_on(app: App, target: NightTarget, night: str, here: cells.Worker) -> None:
+    """Submit what is to be tried again, or has to wait again, now that this job ends."""
+    try:
+        _scheduler(app, target, night, here).submit()
+    except (HostError, StoreError) as exc:  # the next job, or `nightly run`, submits it
+        app.console.warn(str(exc))
 
 
 def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ended | None) -> int:

@@ -27,7 +27,7 @@ from rocwheel.pipeline.settings import NightSettings
 from rocwheel.places import Place
 from rocwheel.release import retention, status
 from rocwheel.release.wheelset import rocm_major
-from rocwheel.report.night_page import NightSummary
+from rocwheel.report.night_summary import NightSummary
 from rocwheel.runtime.image_recipe import ImagedSet
 from rocwheel.store import Store
 from rocwheel.verdict import State

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
-from amdgpu_family_matrix import Family
+from amdgpu_family_matrix import Family, RunnerPool
 from rocwheel import __version__
 from rocwheel.errors import ConfigError
 from rocwheel.gate import subject
@@ -29,19 +29,17 @@ from rocwheel.values import replace
 from rocwheel.verdict import SILENT
 
 HALF_HOUR: Final = 1800
-KINDS: Final = ("build", "stage", "gate", "merge", "promote", "image", "page", "notify", "prune")
+KINDS: Final = ("build", "stage", "gate", "merge", "promote", "image", "prune", "page", "notify")
 OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote", "image"})
-CLOSING: Final = frozenset({"page", "notify", "prune"})  # leave nothing that grows old
 
 
 def plan(
-    setting: PlanInput,
-    recipes: Sequence[WheelRecipe],
-    absent: Sequence[Absent],
-    seen: StoreContents,
+    setting: PlanInput, recipes: Sequence[WheelRecipe], absent: Sequence[Cell], seen: StoreContents
 ) -> NightPlan:
-    """Make the plan; nothing is asked and nothing written."""
+    """Make the plan, without asking or writing anything; `absent` are builds that cannot be."""
     made = _Made(setting, seen)
+    for cell in absent:
+        made.missing(cell)
     for recipe in recipes:
         made.recipe(recipe)
     made.end()
@@ -55,7 +53,7 @@ def plan(
             replace(recipe, manifest=seen.manifests.get(recipe.inputs, "")) for recipe in recipes
         ),
         cells=tuple(made.cells),
-        absent=(*absent, *made.absent),
+        absent=tuple(made.absent),
         attempts=setting.settings.attempts,
         quarantine=setting.settings.quarantine,
     )
@@ -63,7 +61,10 @@ def plan(
 
 def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
     """The plan of another night, to be run anew: the same inputs, and every cell of it."""
-    cells = tuple(replace(cell, kept="", why=f"repeats {old.night}") for cell in old.cells)
+    cells = tuple(
+        cell if cell.absent else replace(cell, kept="", why=f"repeats {old.night}")
+        for cell in old.cells
+    )
     return replace(
         old,
         night=night,
@@ -87,13 +88,18 @@ class _Made:
 
     def recipe(self, recipe: WheelRecipe) -> None:
         """Build, and what follows for each family."""
-        cost = self._setting.settings.build
+        cost, label = self._setting.settings.build, self._setting.settings.label
         manifest = self._seen.manifests.get(recipe.inputs, "")
         build = self._add(
             f"build.{recipe.name}",
             "build",
             recipe.argv,
-            needs=Needs(cpus=cost.cpus, memory_mib=cost.memory_mib, disk_mib=cost.disk_mib),
+            needs=Needs(
+                cpus=cost.cpus,
+                memory_mib=cost.memory_mib,
+                disk_mib=cost.disk_mib,
+                label=overlaid(RunnerPool(label), self._setting.settings).label if label else "",
+            ),
             seconds=cost.hours * 3600,
             limit=cost.hours * 3600,
             leave=recipe.inputs,
@@ -170,10 +176,15 @@ class _Made:
                 hint=suggest(suite, tuple(self._suites)),
             )
         runners = family.runners_for(suite)
-        if not runners:
-            self.absent.append(Absent(name=stem, why=f"{family.name} has no runner for {suite}"))
-            return
+        tags: dict[str, Any] = {
+            "family": family.name, "python": python, "suite": suite, "wheels": recipe.name,
+        }  # fmt: skip
         kept, why = _earlier(seen, suite, python)
+        if not runners and kept in {"", *DONE}:  # a verdict from elsewhere does without one
+            why = f"{family.name} has no runner for {suite}"
+            cell = Cell(name=stem, kind="gate", argv=(), absent=why, why=level.value, **tags)
+            self.missing(cell, family.bypass_tests_for_releases)
+            return
         need = family.need(suite)
         took = self._seen.tests.get((family.name, suite), 0) // 1000
         target = self._setting.settings.shard_minutes * 60
@@ -182,7 +193,6 @@ class _Made:
         limit = self._suites[suite].deadlines.shard + HALF_HOUR
         rocm = subject.rocm_option(recipe.rocm)
         argv = ("gate", f"--suite={suite}", f"--python={python}", *words)
-        tags = {"family": family.name, "python": python, "suite": suite, "wheels": recipe.name}
         names = [f"{stem}.{n}-of-{count}" if count > 1 else stem for n in range(1, count + 1)]
         for number, name in enumerate(names, 1):
             needs = self._needs(self._setting.settings.gate, name, runners, need.gpus)
@@ -308,12 +318,12 @@ class _Made:
 
     def end(self) -> None:
         """The cells that come last."""
-        target = self._setting.target
-        ends = tuple(cell.name for cell in self.cells)
+        self._prune()
+        target, notify = self._setting.target, self._setting.settings.notify
+        ends = tuple(cell.name for cell in self.cells if not cell.absent)
         shown = f"--nights={self._setting.settings.shown_nights}"
         page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
         self._add("page", "page", page, settled=ends, why="every night")
-        notify = self._setting.settings.notify
         if notify.url or notify.file:
             told = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
             told += [f"--secret-variable={notify.secret}"] if notify.secret else []
@@ -322,21 +332,34 @@ class _Made:
                 "notify", "notify", ("nightly", "notify", "{night}", *told, *target),
                 settled=("page",), why="a night that differs from the one before is told",
             )  # fmt: skip
-        if not self._seen.old and all(cell.kept or cell.kind in CLOSING for cell in self.cells):
+
+    def _prune(self) -> None:
+        """Add the cell of pruning, before the page, so that the page can say how it ended."""
+        if not self._seen.old and all(cell.kept or cell.absent for cell in self.cells):
             why = "nothing was made and nothing is old enough to go"
             self.absent.append(Absent(name="prune", why=why))
             return
+        ends = tuple(cell.name for cell in self.cells if not cell.absent)
         keep = f"--keep={self._setting.settings.keep_nights}"
         names = sorted({cell.family for cell in self.cells if cell.family})
-        words = (keep, *(f"--family={name}" for name in names), *target)
+        words = (keep, *(f"--family={name}" for name in names), *self._setting.target)
         self._add(
             "prune", "prune", ("nightly", "prune", *words),
-            settled=("page",), why="retention, every night",
+            settled=ends, why="retention, every night",
         )  # fmt: skip
+
+    def missing(self, cell: Cell, bypass: matrix.Bypass | None = None) -> None:
+        """Add a cell that is expected and cannot be there, with the excuse that the data have."""
+        today = self._setting.now.date()
+        excused, ended = self._setting.settings.excuse(cell.name, today)
+        if bypass and today <= bypass.expires:
+            excused = f"(excused by {bypass.owner} until {bypass.expires}: {bypass.reason})"
+        self.cells.append(replace(cell, excused=excused, absent=f"{cell.absent} {ended}".strip()))
 
     def _add(self, name: str, kind: str, argv: tuple[str, ...], **fields: Any) -> Cell:
         fields["seconds"] = self._seen.seconds.get(name, fields.get("seconds", 60))
-        cell = Cell(name=name, kind=kind, argv=argv, **fields)
+        excused, _ = self._setting.settings.excuse(name, self._setting.now.date())
+        cell = Cell(name=name, kind=kind, argv=argv, excused=excused, **fields)
         self.cells.append(cell)
         return cell
 
@@ -353,13 +376,18 @@ def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:
     return "", why
 
 
+def is_to_run(cell: Cell) -> bool:
+    """Return whether a cell has anything to run in this night."""
+    return not (cell.kept or cell.absent)
+
+
 def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     """What a workflow's jobs take from a plan: the night, its families, a matrix per kind.
 
     Without a family only what is not a family's own: each family has a limit of jobs of its own.
     """
     values = {"night": plan.night}
-    names = sorted({cell.family for cell in plan.cells if cell.family and not cell.kept})
+    names = sorted({cell.family for cell in plan.cells if cell.family and is_to_run(cell)})
     values["families"] = json.dumps(names)
     for kind in KINDS:
         own = kind in OF_A_FAMILY
@@ -372,13 +400,16 @@ def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
 def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
     """Cell, what is done with it, and why; first those that run, then kept, then absent."""
     for cell in plan.cells:
-        if not cell.kept:
+        if cell.absent:
+            yield cell.name, "absent", f"{cell.absent} {cell.excused}".strip()
+    for cell in plan.cells:
+        if not (cell.kept or cell.absent):
             yield cell.name, "run", cell.why
     for cell in plan.cells:
         if cell.kept:
             yield cell.name, f"kept ({cell.kept})", cell.why
     for item in plan.absent:
-        yield item.name, "absent", item.why
+        yield item.name, "not wanted", item.why
 
 
 def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
@@ -389,7 +420,7 @@ def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, lis
     rows = [
         {"cell": cell.name, "runner": cell.needs.label or "ubuntu-24.04"}
         for cell in plan.cells
-        if cell.kind == kind and not cell.kept and family in ("", cell.family)
+        if cell.kind == kind and is_to_run(cell) and family in ("", cell.family)
     ]
     if len(rows) > matrix.MOST_JOBS:
         raise ConfigError(

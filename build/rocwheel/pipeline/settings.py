@@ -11,6 +11,8 @@ import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -113,6 +115,16 @@ class Notify:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Excuse:
+    """Permission for cells to be absent, or without a runner, until a day."""
+
+    cells: str  # a pattern of names: "*.gfx90c.*"
+    owner: str
+    reason: str
+    until: date
+
+
+@dataclass(frozen=True, kw_only=True)
 class NightSettings:
     """Everything that `ci/nightly.yaml` says: sets, costs, attempts, what is kept and shown."""
 
@@ -128,7 +140,19 @@ class NightSettings:
     keep_nights: int = 60
     shown_nights: int = 30
     notify: Notify = Notify()
+    excused: tuple[Excuse, ...] = ()
+    label: str = ""  # of the runners of build cells, for GitHub
     pools: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    def excuse(self, cell: str, today: date) -> tuple[str, str]:
+        """Return the excuse that holds for a cell, and what to say of one that ended."""
+        ended = ""
+        for item in self.excused:
+            if fnmatchcase(cell, item.cells):
+                if today <= item.until:
+                    return f"(excused by {item.owner} until {item.until}: {item.reason})", ""
+                ended = f"(the excuse of {item.owner} ended on {item.until})"
+        return "", ended
 
     def built_in(self, executor: str, image: str) -> NightSettings:
         """The same with sets that name no image built in this one; "" changes nothing."""
@@ -146,7 +170,8 @@ def load(path: Path, pools: Path | None = None) -> NightSettings:
     fields = located_yaml.load(path).record(
         required=("sets",),
         optional=(
-            "trigger", "build", "gate", "image", "images", "notify", *NUMBERS,
+            "trigger", "build", "gate", "image", "images", "notify", "excused",
+            *NUMBERS,
         ),
     )  # fmt: skip
 
@@ -171,7 +196,11 @@ def load(path: Path, pools: Path | None = None) -> NightSettings:
         images=_images(fields.get("images"), names),
         **{name: _whole(fields[name], least=1) for name in NUMBERS if name in fields},
         notify=_notify(fields.get("notify"), path.parent),
-        pools=_pools(pools) if pools else {},
+        excused=tuple(_excuse(e) for e in fields["excused"].sequence())
+        if "excused" in fields
+        else (),
+        label=_label(fields.get("build")),
+        pools=_pools(pools, _label(fields.get("build"))) if pools else {},
     )
 
 
@@ -206,6 +235,24 @@ def _set(entry: Field) -> SetSettings:
         image=fields["image"].string() if "image" in fields else "",
         executor=fields["executor"].choice(ENGINES) if "executor" in fields else "docker",
     )
+
+
+def _excuse(entry: Field) -> Excuse:
+    fields = entry.record(required=("cells", "owner", "reason", "until"))
+    for name in ("cells", "owner", "reason"):
+        if not fields[name].string().strip():
+            fields[name].fail("is empty", hint="an excuse needs an owner and a reason")
+    return Excuse(
+        cells=fields["cells"].string(),
+        owner=fields["owner"].string(),
+        reason=fields["reason"].string(),
+        until=fields["until"].day(),
+    )
+
+
+def _label(build: Field | None) -> str:
+    fields = build.mapping() if build else {}
+    return fields["label"].string() if "label" in fields else ""
 
 
 def _name(entry: Field) -> str:
@@ -289,8 +336,10 @@ def _rocm(entry: Field) -> Rocm:
 def _cost(entry: Field | None, default: Cost) -> Cost:
     if entry is None:
         return default
-    fields = entry.record(required=(), optional=("cpus", "memory_mib", "disk_mib", "hours"))
-    return dataclasses.replace(default, **{n: _whole(f) for n, f in fields.items()})
+    fields = entry.record(
+        required=(), optional=("cpus", "memory_mib", "disk_mib", "hours", "label")
+    )
+    return dataclasses.replace(default, **{n: _whole(f) for n, f in fields.items() if n != "label"})
 
 
 def _notify(entry: Field | None, folder: Path) -> Notify:
@@ -309,12 +358,12 @@ def _notify(entry: Field | None, folder: Path) -> Notify:
     return dataclasses.replace(found, file=file)
 
 
-def _pools(path: Path) -> dict[str, dict[str, str]]:
+def _pools(path: Path, build: str) -> dict[str, dict[str, str]]:
     """Read the overlay. Raises ConfigError for anything but names the matrix has."""
     fields = located_yaml.load(path).record(required=(), optional=("labels", "partitions", "gres"))
     runners = [runner for family in matrix.FAMILIES.values() for runner in family.runners]
     known = {
-        "labels": {runner.label for runner in runners},
+        "labels": {runner.label for runner in runners} | ({build} if build else set()),
         "partitions": {runner.partition for runner in runners if runner.partition},
         "gres": {runner.gres for runner in runners},
     }
