@@ -372,12 +372,6 @@ def families(trigger: Trigger) -> tuple[Family, ...]:
     )
 
 
-def family_of_tarball(filename: str) -> Family | None:
-    """The family a TheRock tarball's name carries: `therock-dist-linux-<family>-<version>.…`."""
-    match = re.match(r"therock-dist-linux-(gfx.+)-(\d[^-]*)\.tar\.\w+\Z", filename)
-    return FAMILIES.get(match[1]) if match else None
-
-
 def as_json(chosen: Iterable[Family]) -> str:
     """A JSON array of families, as a GitHub Actions matrix can use it."""
 

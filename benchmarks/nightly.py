@@ -47,7 +47,8 @@ from rocwheel.pipeline.cell import Worker  # noqa: E402
 from rocwheel.pipeline.local import Capacity, Ending, LocalScheduler, critical_paths  # noqa: E402
 from rocwheel.process import HostRunner  # noqa: E402
 from rocwheel.release import promote, stage  # noqa: E402
-from rocwheel.store import JSON, Headers, open_store  # noqa: E402
+from rocwheel.store import JSON, Headers  # noqa: E402
+from rocwheel.store.opening import open_store  # noqa: E402
 from rocwheel.values import replace  # noqa: E402
 
 WORKERS = 4
@@ -190,7 +191,7 @@ def page(folder: Path) -> dict[str, float]:
     )
     code = (
         "import sys, time, resource, json; from datetime import datetime, timezone\n"
-        "from rocwheel.ledger.nights import Nights; from rocwheel.store import open_store\n"
+        "from rocwheel.ledger.nights import Nights; from rocwheel.store.opening import open_store\n"
         "from rocwheel.report import night_page as state\n"
         "t = time.monotonic(); nights = Nights(open_store(sys.argv[1]))\n"
         "shown = nights.names()[-30:]\n"

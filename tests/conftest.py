@@ -64,17 +64,26 @@ FLAKY_BUDGET = 3
 REAL_PARTS = {"integration", "e2e"}
 
 MISSING = " is missing: "
+LISTED_CASES = 80  # columns for the names of a soak test's cases
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--soak", action="store_true", help="run the tests marked soak, and no others")
+    tiers = ("quick", "full", "soak")
+    parser.addoption("--tier", choices=tiers, default="full", help="see CONTRIBUTING.md")
+
+
+def is_of_tier(item: pytest.Item, tier: str) -> bool:
+    """Return whether a run of `tier` has this test: soak has what no other has."""
+    if tier == "soak" or item.get_closest_marker("soak"):
+        return tier == "soak" and item.get_closest_marker("soak") is not None
+    end_to_end = "e2e" in item.path.relative_to(item.config.rootpath).parts
+    return tier == "full" or not (end_to_end or item.get_closest_marker("slow"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    soak = config.getoption("soak")
-    left = [item for item in items if bool(item.get_closest_marker("soak")) != soak]
-    items[:] = [item for item in items if bool(item.get_closest_marker("soak")) == soak]
-    config.hook.pytest_deselected(items=left)
+    tier = config.getoption("tier")
+    config.hook.pytest_deselected(items=[item for item in items if not is_of_tier(item, tier)])
+    items[:] = [item for item in items if is_of_tier(item, tier)]
     if os.environ.get("CI") == "true":
         for item in items:
             if REAL_PARTS.intersection(item.path.relative_to(config.rootpath).parts):
@@ -112,21 +121,23 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if len(forgiven) > FLAKY_BUDGET:
         said = f"{len(forgiven)} tests were tried again: {FLAKY_BUDGET} in a run are forgiven"
         terminalreporter.write_line(said, red=True)
-    if terminalreporter.config.getoption("soak"):
+    if terminalreporter.config.getoption("tier") == "soak":
         list_soak(terminalreporter)
 
 
 def list_soak(reporter: pytest.TerminalReporter) -> None:
-    """Write which tests no other tier runs, with the number of their cases."""
-    cases = Counter(
-        report.nodeid.partition("[")[0].partition("@")[0]
-        for outcome in ("passed", "failed", "error", "skipped", "xfailed")
-        for report in reporter.stats.get(outcome, ())
-        if report.when == "call" or outcome in {"error", "skipped"}
-    )
+    """Write which tests no other tier runs, with their cases or how many there are."""
+    cases: dict[str, dict[str, None]] = {}
+    for outcome in ("passed", "failed", "error", "skipped", "xfailed"):
+        for report in reporter.stats.get(outcome, ()):
+            name, bracket, case = report.nodeid.partition("[")
+            name = name if bracket else name.partition("@")[0]  # of a group of xdist
+            cases.setdefault(name, {})[case.rpartition("]")[0]] = None
     reporter.section("only soak covers")
-    for name, number in sorted(cases.items()):
-        reporter.write_line(f"{number:5} {name}")
+    for name, ids in sorted(cases.items()):
+        listed = ", ".join(ids)
+        shown = listed if len(listed) <= LISTED_CASES else f"{len(ids)} cases"
+        reporter.write_line(f"{name}[{shown}]" if shown else name)
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

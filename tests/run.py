@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""Run every check and test of the project: `python3 tests/run.py`.
+"""Run the checks and tests of the project: `python3 tests/run.py`.
+
+What a merge needs runs without a word; `quick` is the unit tests and what takes as little, for every
+push; `--soak` is the tests of campaign size, which nothing else runs, and lists them. `--lint` runs
+the static checks only, `--campaign` the interleavings of docs/release-protocol.md, all of them
+(tests/campaign.py). Further arguments go to pytest: `python3 tests/run.py tests/unit -k manifest`.
 
 Installs what they need first: system packages when it is root on Debian or Ubuntu (otherwise it
-prints the command), Python packages into an environment of its own. Further arguments go to
-pytest: `python3 tests/run.py tests/unit -k manifest`. `--lint` runs the static checks only, `--soak`
-the tests of campaign size, which nothing else runs, and lists them; `--campaign` the interleavings
-of docs/release-protocol.md, all of them (tests/campaign.py).
+prints the command), Python packages into an environment of its own.
 """
 
 from __future__ import annotations
@@ -61,6 +63,7 @@ CHECKS = (
     ("-m", "mypy"),
     ("-c", "from importlinter.cli import lint_imports_command as run; run()"),
 )
+TIERS = {"quick": "quick", "--soak": "soak"}  # beside `full`, which is meant without a word
 PYTEST = ("-m", "pytest", "-n", "2", "--dist", "loadgroup")
 
 
@@ -85,8 +88,7 @@ def main(arguments: list[str]) -> int:
     if arguments[:1] == ["--campaign"]:
         checks = (("tests/campaign.py", *arguments[1:]),)
     elif "--lint" not in arguments:
-        plain = not [given for given in arguments if given != "--soak"]
-        checks += ((*(PYTEST if plain else PYTEST[:2]), *arguments),)
+        checks += (pytest_command(arguments),)
     env = {**os.environ, "PYTHONPATH": str(ROOT / "build")}
     failed = 0
     for check in checks:
@@ -97,6 +99,13 @@ def main(arguments: list[str]) -> int:
         if "pytest" not in check:  # which says itself how long it took, and last what it left out
             print(f"  {time.monotonic() - started:.1f} s")
     return failed
+
+
+def pytest_command(arguments: list[str]) -> tuple[str, ...]:
+    """Return the words of pytest: in parallel unless `arguments` choose more than a tier."""
+    rest = [argument for argument in arguments if argument not in TIERS]
+    tier = [f"--tier={TIERS[argument]}" for argument in arguments if argument in TIERS]
+    return (*(PYTEST[:2] if rest else PYTEST), *tier, *rest)
 
 
 if __name__ == "__main__":

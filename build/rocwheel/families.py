@@ -6,26 +6,78 @@ family says itself what a pass must show, so nothing else treats it in another w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from datetime import date
 from pathlib import Path
+from typing import Literal
+
+from msgspec.structs import asdict
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Bypass, Family, Level, Need, Proof, Rule, RunnerPool, Trigger
-from rocwheel import located_yaml
+from rocwheel import yaml_file
 from rocwheel.errors import ConfigError
-from rocwheel.located_yaml import Field
 from rocwheel.model import PythonVersion, suggest
+from rocwheel.values import Value
+from rocwheel.yaml_file import FieldError
+
+
+class _Proof(Value, frozen=True, kw_only=True):
+    backend: Literal["cpu", "rocm"]
+    devices: bool
+    rocm: bool
+    official: bool
+
+
+class _Bypass(Value, frozen=True, kw_only=True):
+    owner: str
+    reason: str
+    expires: date
+
+
+class _Entry(Value, frozen=True, kw_only=True):
+    name: str
+    about: str
+    targets: tuple[str, ...]
+    suites: Mapping[str, Level]
+    proof: _Proof
+    runners: tuple[str, ...] = ()
+    bypass: _Bypass | None = None
+
+    def family(self) -> Family:
+        """Make the family. Raises ValueError for one that the matrix would refuse, too."""
+        gpus = int(self.proof.devices)
+        return Family(
+            self.name,
+            self.targets,
+            Trigger.NIGHTLY,
+            products=(self.about,),
+            policy=tuple(Rule(suite, level) for suite, level in self.suites.items()),
+            runners=tuple(RunnerPool(label, gpus=gpus) for label in self.runners),
+            bypass_tests_for_releases=Bypass(**asdict(self.bypass)) if self.bypass else None,
+            needs=tuple(Need(suite, gpus) for suite in self.suites),
+            proof=Proof(**asdict(self.proof)),
+        )
+
+    def __post_init__(self) -> None:
+        """Refuse what is no family."""
+        self.family()
+
+
+class _File(Value, frozen=True, kw_only=True):
+    families: tuple[_Entry, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a name that stands twice."""
+        names = [entry.name for entry in self.families]
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                raise FieldError(f"{name}: defined twice", "families", number)
 
 
 def load(path: Path) -> dict[str, Family]:
     """Read families by name. Raises ConfigError that says where and what."""
-    listed = located_yaml.load(path).record(required=("families",))["families"].sequence()
-    found: dict[str, Family] = {}
-    for entry in listed:
-        family = _family(entry)
-        if family.name in found:
-            entry.fail(f"{family.name}: defined twice")
-        found[family.name] = family
-    return found
+    return {entry.name: entry.family() for entry in yaml_file.read(path, _File).families}
 
 
 def named(name: str, others: tuple[str, ...] = ()) -> Family:
@@ -48,43 +100,3 @@ def named(name: str, others: tuple[str, ...] = ()) -> Family:
                 where = f"{name}: policy: {rule.suite}"
                 raise ConfigError(f"{where}: {exc}", hint=exc.hint) from exc
     return family
-
-
-def _family(entry: Field) -> Family:
-    fields = entry.record(
-        required=("name", "about", "targets", "suites", "proof"), optional=("runners", "bypass")
-    )
-    suites = fields["suites"].mapping()
-    levels = [level.value for level in Level]
-    proof = _proof(fields["proof"])
-    gpus = int(proof.devices)
-    labels = fields["runners"].strings() if "runners" in fields else ()
-    try:
-        return Family(
-            fields["name"].string(),
-            fields["targets"].strings(),
-            Trigger.NIGHTLY,
-            products=(fields["about"].string(),),
-            policy=tuple(Rule(name, Level(level.choice(levels))) for name, level in suites.items()),
-            runners=tuple(RunnerPool(label, gpus=gpus) for label in labels),
-            bypass_tests_for_releases=_bypass(fields["bypass"]) if "bypass" in fields else None,
-            needs=tuple(Need(name, gpus) for name in suites),
-            proof=proof,
-        )
-    except ValueError as exc:
-        entry.fail(str(exc))
-
-
-def _bypass(entry: Field) -> Bypass:
-    fields = entry.record(required=("owner", "reason", "expires"))
-    return Bypass(fields["owner"].string(), fields["reason"].string(), fields["expires"].day())
-
-
-def _proof(entry: Field) -> Proof:
-    fields = entry.record(required=("backend", "devices", "rocm", "official"))
-    return Proof(
-        backend=fields["backend"].choice(("cpu", "rocm")),
-        devices=fields["devices"].boolean(),
-        rocm=fields["rocm"].boolean(),
-        official=fields["official"].boolean(),
-    )

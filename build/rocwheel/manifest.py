@@ -12,12 +12,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from rocwheel.errors import ConfigError
 from rocwheel.values import NonEmpty, Sha256, Sha256OrNone, Value, WheelFile
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2  # 1 does not say where its ROCm came from, and is still read
 Gfx = Annotated[str, Meta(pattern=r"\Agfx[0-9a-f]")]
 MANIFEST: Final = "manifest.json"
 
@@ -33,14 +33,40 @@ class Source(Value, frozen=True, kw_only=True):
     digest: Sha256OrNone = ""  # SHA-256 of the files, for trees that are not a clean commit
 
 
+class RocmPackage(Value, frozen=True, kw_only=True):
+    """A file from which pip installed a part of ROCm."""
+
+    filename: NonEmpty
+    sha256: Sha256
+
+
+class RocmDelivery(Value, frozen=True, kw_only=True):
+    """How a ROCm came here: enough to fetch the same bytes again, and to know them unread."""
+
+    url: str  # of the tarball or the pip index, without secrets; "" for what lay on a disk
+    size: Annotated[int, Meta(ge=0)]  # bytes of the tarball, 0 where there is none
+    etag: str  # what the server called those bytes, "" where it did not say
+    packages: tuple[RocmPackage, ...] = ()  # of a ROCm by pip
+    links: tuple[str, ...] = ()  # added to the tree, `amdgcn -> lib/llvm/amdgcn`
+
+
+ON_DISK: Final = RocmDelivery(url="", size=0, etag="")
+
+
 class RocmSource(Value, frozen=True, kw_only=True):
     """The ROCm a set was built against."""
 
     version: NonEmpty  # as asked for or named by the tarball, with nightly suffix: 7.10.0a20251120
     header_version: NonEmpty  # include/rocm-core/rocm_version.h: 7.10.0
     sha256: Sha256  # of the tarball; of the file listing when the source was a directory
-    origin: Literal["tarball", "directory"]
-    name: str  # base name of the tarball or directory
+    origin: Literal["tarball", "directory", "pip"]
+    name: str  # base name of the tarball or directory; what pip was asked for
+    delivery: RocmDelivery | UnsetType = UNSET  # since schema 2
+
+    @property
+    def url(self) -> str:
+        """Return where it can be fetched again, "" where that is not known."""
+        return self.delivery.url if self.delivery else ""
 
 
 class WheelEntry(Value, frozen=True, kw_only=True):
@@ -74,7 +100,12 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True):
     pythons: Annotated[tuple[str, ...], Meta(min_length=1)]
     options: Mapping[str, str | tuple[str, ...]]
     wheels: Annotated[tuple[WheelEntry, ...], Meta(min_length=1)]
-    schema: Literal[1] = SCHEMA
+    schema: Literal[1, 2] = SCHEMA
+
+    def __post_init__(self) -> None:
+        """Refuse a manifest whose schema and fields disagree."""
+        if (self.schema == 1) != (self.rocm.delivery is UNSET):
+            raise ValueError(f"`rocm.delivery` and schema {self.schema} do not go together")
 
     @cached_property
     def sha256(self) -> str:

@@ -107,10 +107,6 @@ class Place:
         """Key of what the snapshot knows of one project, by its digest."""
         return self.key(f"{OURS}/listings/{sha256}.json")
 
-    def before(self, kind: str, set_id: str = "") -> str:
-        """Key prefix of the `intents` and `releases` that versions before the log wrote."""
-        return self.key(f"{OURS}/{kind}/{set_id and set_id + '/'}")
-
     @property
     def wheel_headers(self) -> Headers:
         return Headers(content_type=WHEEL, cache_control=self.wheel_cache)

@@ -8,7 +8,7 @@ conditions hold; conditions and values that do not exist are refused when the fi
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -87,13 +87,22 @@ class RocmNeeds:
     """
 
     files: tuple[str, ...] = ()
+    macros: Mapping[str, str] = field(default_factory=dict)  # header: a number it must define
+    executables: tuple[str, ...] = ()
+    bitcode_folders: tuple[str, ...] = ()  # where clang looks for its device library
+    bitcode: tuple[str, ...] = ()  # files there
     libraries: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()  # of the machine
 
-    @property
-    def paths(self) -> tuple[str, ...]:
+    def paths(self, targets: Iterable[str] = ()) -> tuple[str, ...]:
+        """Return every file that must be there to build for these gfx targets."""
+        isa = (f"oclc_isa_version_{item.removeprefix('gfx')}.bc" for item in targets)
+        bitcode = (
+            "|".join(f"{folder}/{name}" for folder in self.bitcode_folders)
+            for name in (*self.bitcode, *(isa if self.bitcode else ()))
+        )
         libraries = (f"lib/lib{name}.so|lib64/lib{name}.so" for name in self.libraries)
-        return (*self.files, *libraries)
+        return (*self.files, *bitcode, *libraries)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,8 +22,14 @@ from rocwheel.errors import ConfigError
 if TYPE_CHECKING:
     from typing_extensions import Self  # in typing since 3.11; no dependency of ours
 
-Sha256 = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
-Commit = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{40}\Z")]
+
+def matching(pattern: str, what: str, hint: str) -> msgspec.Meta:
+    """Annotate a text that must match; errors in YAML files say that it is not `what`."""
+    return msgspec.Meta(pattern=pattern, extra={"is": what, "hint": hint})
+
+
+Sha256 = Annotated[str, matching(r"\A[0-9a-f]{64}\Z", "64 hexadecimal digits", "write all of them")]
+Commit = Annotated[str, matching(r"\A[0-9a-f]{40}\Z", "40 hexadecimal digits", "write all of them")]
 Sha256OrNone = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64})?\Z")]
 WheelFile = Annotated[str, msgspec.Meta(pattern=r"\A[^/]+\.whl\Z")]
 MOST = 2**53 - 1  # that every reader of JSON takes for the same number, RFC 8259 section 6
@@ -42,7 +48,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         Raises ConfigError for a value that `from_bytes` would refuse: it is never written.
         """
         document = msgspec.to_builtins(self)
-        _decoder(type(self))
+        decoder(type(self))
         try:
             msgspec.convert(document, type(self))
         except msgspec.ValidationError as exc:
@@ -87,7 +93,7 @@ def replace(value: _T, /, **changes: Any) -> _T:
 def decoded(data: bytes, kind: type[_T], *, name: str) -> _T:
     """Parse JSON as `kind`, strictly. Raises ConfigError that says where and what."""
     try:
-        return _decoder(kind).decode(data)
+        return decoder(kind).decode(data)
     except msgspec.ValidationError as exc:
         raise _refused(exc, name) from exc
     except ConfigError as exc:  # of a value's own check
@@ -100,8 +106,8 @@ _decoders: dict[object, msgspec.json.Decoder[Any]] = {}
 _making = threading.Lock()
 
 
-def _decoder(kind: type[_T]) -> msgspec.json.Decoder[_T]:
-    """The decoder of a type, made by one thread.
+def decoder(kind: type[_T]) -> msgspec.json.Decoder[_T]:
+    """Return the decoder of a type, made by one thread.
 
     msgspec 0.22 crashes where two threads look at the annotations of one type for the first time.
     """

@@ -55,6 +55,8 @@ DEBIAN_PACKAGES = (
 
 DEFAULT_ROCM_VERSION = "7.10.0a20251120"
 DEFAULT_FAMILY = "gfx94X-dcgpu"
+# TheRock's trees have this link in the root since 7.12 (4058a195d).
+AMDGCN_LINK = (7, 12)
 
 # GPUs that clang-19 compiles for and Debian's device libraries do not know.
 _YOUNG_GPUS = (
@@ -212,7 +214,7 @@ def _tree(version: RocmVersion, scratch: Path) -> Tree:
     tree = Tree()
     tree.add(".info/version", f"{version}\n".encode())
     _add_compiler(tree)
-    _add_bitcode(tree, scratch)
+    _add_bitcode(tree, version, scratch)
     _add_headers(tree, version)
     _add_runtime(tree, version, scratch)
     return tree
@@ -237,7 +239,7 @@ def _add_compiler(tree: Tree) -> None:
     }
 
 
-def _add_bitcode(tree: Tree, scratch: Path) -> None:
+def _add_bitcode(tree: Tree, version: RocmVersion, scratch: Path) -> None:
     tree.add_folder("lib/llvm/amdgcn/bitcode", LIBRARIES / "amdgcn/bitcode")
     for gpu in _YOUNG_GPUS:
         name = f"oclc_isa_version_{gpu.removeprefix('gfx')}.bc"
@@ -248,10 +250,8 @@ def _add_bitcode(tree: Tree, scratch: Path) -> None:
             f" = {_isa_number(gpu)};\n"
         )
         tree.add(f"lib/llvm/amdgcn/bitcode/{name}", _compile(source, name, flags, scratch))
-    tree.links |= {
-        "amdgcn": "lib/llvm/amdgcn",
-        "lib/llvm/lib/clang/19/lib/amdgcn": "../../../../amdgcn",
-    }
+    if (version.major, version.minor) >= AMDGCN_LINK:
+        tree.links["amdgcn"] = "lib/llvm/amdgcn"
 
 
 def _isa_number(gpu: str) -> int:

@@ -24,6 +24,7 @@ import pytest
 from e2e.conftest import EXECUTABLE, ROOT, World
 from support import engines
 from support.engines import SYSTEM
+from support.tiers import merge_tries
 
 MOMENTS = int(os.environ.get("ROCWHEEL_KILL_MOMENTS", "1"))
 
@@ -134,7 +135,7 @@ def finished(process, **wanted):
     return json.loads(out) if out else {}
 
 
-@pytest.fixture(scope="module", params=["docker", "podman"])
+@pytest.fixture(scope="module", params=merge_tries("docker", of=["docker", "podman"]))
 def inside(request, on_host, mounted, versions):
     with engines.ENGINES[request.param]() as engine:
         # access(2) asks for the real user, who may not pass through pytest's own folders

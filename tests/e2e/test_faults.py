@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from e2e.conftest import ROOT, World
 from support.git_server import repository
+from support.tiers import merge_tries
 
 from rocwheel.host import machine
 
@@ -246,7 +247,7 @@ def wait_for(condition, process, seconds=300) -> None:
     raise AssertionError("it did not happen in time")
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.6, 1.2, 1.8, 2.4, 3.0])
+@pytest.mark.parametrize("seconds", merge_tries(0.6, 2.4, of=[0.0, 0.6, 1.2, 1.8, 2.4, 3.0]))
 def test_ctrl_c_at_any_moment_keeps_the_wheelhouse_whole_and_the_next_run_finishes(world, seconds):
     process = world.start(*world.arguments)
     assert process.stderr.readline()  # before that Python may not be up

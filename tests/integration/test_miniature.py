@@ -616,8 +616,8 @@ def test_the_tarball_is_laid_out_as_a_rocm_tree(bazel):
     assert "#define ROCM_VERSION_MAJOR 7\n#define ROCM_VERSION_MINOR 10\n" in header
     assert str((rocm / "lib/libamdhip64.so").readlink()) == "libamdhip64.so.7"
     assert str((rocm / "lib/libamdhip64.so.7").readlink()) == "libamdhip64.so.7.10.0"
-    assert (rocm / "amdgcn/bitcode/oclc_isa_version_1201.bc").is_file()
-    assert (rocm / "lib/llvm/lib/clang/19/lib/amdgcn").resolve() == rocm / "lib/llvm/amdgcn"
+    assert (rocm / "lib/llvm/amdgcn/bitcode/oclc_isa_version_1201.bc").is_file()
+    assert not (rocm / "amdgcn").exists()  # TheRock has it from 7.12 on
     for link in (path for path in rocm.rglob("*") if path.is_symlink()):
         assert link.resolve(strict=True).is_relative_to(rocm)
     with (rocm / "lib/libamdhip64.so").open("rb") as file:

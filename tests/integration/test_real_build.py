@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 from support import bazel_bench, generations, miniature
 from support.generations import GENERATIONS
+from support.tiers import merge_tries
 
 from examples.miniature import make_therock
 from rocwheel import dist, home, source
@@ -138,7 +139,7 @@ def failure(bench, *, remedy: str, said: str, **changes: object) -> BazelError:
     return caught.value
 
 
-@pytest.mark.parametrize("version", GENERATIONS)
+@pytest.mark.parametrize("version", merge_tries("0.8.0", "0.11.1", of=GENERATIONS))
 def test_a_tree_of_each_generation_is_built_with_the_compiler_its_class_wants(version, bench):
     result = bench.build(GENERATIONS[version])
     number = "60" if version < "0.9.2" and not version.startswith("0.1") else "7"
@@ -152,7 +153,7 @@ def test_a_tree_of_each_generation_is_built_with_the_compiler_its_class_wants(ve
 # 1: from 0.10.2 on the local toolchain lists the headers of clang 18.
 
 
-@pytest.mark.parametrize("version", ["0.11.0", "0.11.1"])
+@pytest.mark.parametrize("version", merge_tries("0.11.1", of=["0.11.0", "0.11.1"]))
 def test_the_own_clang_of_a_late_jax_fails_where_bazel_checks_inclusions(version, bench):
     bench.tree(GENERATIONS[version])
     found = failure(

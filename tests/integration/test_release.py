@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support.s3 import BUCKET, READER, READER_SECRET
 from support.schedule import REQUESTS
+from support.tiers import merge_tries
 from support.wheelset import (
     FAMILY,
     NOW,
@@ -57,12 +58,12 @@ def open_shop(name, servers, tmp_path, monkeypatch, console, **changes) -> Shop:
     return Shop(servers.fresh_url(name), console, **changes)
 
 
-@pytest.fixture(params=["file", "seaweedfs"])
+@pytest.fixture(params=merge_tries("file", of=["file", "seaweedfs"]))
 def shop_twice(request, servers, tmp_path, monkeypatch, console) -> Shop:
     return open_shop(request.param, servers, tmp_path, monkeypatch, console)
 
 
-@pytest.fixture(params=["file", "moto", "seaweedfs"])
+@pytest.fixture(params=merge_tries("file", "seaweedfs", of=["file", "moto", "seaweedfs"]))
 def any_shop(request, servers, tmp_path, monkeypatch, console) -> Shop:
     return open_shop(request.param, servers, tmp_path, monkeypatch, console)
 
@@ -361,7 +362,7 @@ def test_what_is_asked_of_a_store_does_not_grow_with_its_sets(shop, tmp_path) ->
 # R9: same name, other bytes
 
 
-@pytest.mark.parametrize("name", ["file", "seaweedfs", "moto"])
+@pytest.mark.parametrize("name", merge_tries("file", of=["file", "seaweedfs", "moto"]))
 def test_other_bytes_under_a_staged_name_change_nothing(
     servers,
     tmp_path,

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 from botocore.exceptions import ClientError
 from support.s3 import READER, READER_SECRET
+from support.tiers import merge_tries
 
 from rocwheel import doctor, files
 from rocwheel import store as store_room
@@ -27,7 +28,8 @@ from rocwheel.errors import (
     StoreError,
 )
 from rocwheel.parallel import each
-from rocwheel.store import Ability, Headers, Info, Options, Store, open_store, probe
+from rocwheel.store import Ability, Headers, ObjectInfo, Options, Store, probe
+from rocwheel.store.opening import open_store
 
 HEADERS = Headers(content_type="text/plain", cache_control="max-age=60")
 LIMITS = {"put_limit": 6 << 20, "part_size": 5 << 20}  # S3's smallest part
@@ -47,21 +49,21 @@ def s3_store(servers, monkeypatch, name: str, **options) -> Store:
     return open_store(servers.fresh_url(name), Options(**chosen))
 
 
-@pytest.fixture(params=["file", "moto", "seaweedfs"])
+@pytest.fixture(params=merge_tries("file", "seaweedfs", of=["file", "moto", "seaweedfs"]))
 def store(request, servers, tmp_path, monkeypatch) -> Store:
     if request.param == "file":
         return open_store((tmp_path / "a store").as_uri())
     return s3_store(servers, monkeypatch, request.param)
 
 
-@pytest.fixture(params=["file", "moto", "seaweedfs"])
+@pytest.fixture(params=merge_tries("file", "seaweedfs", of=["file", "moto", "seaweedfs"]))
 def conditional_store(request, servers, tmp_path, monkeypatch) -> Store:
     if request.param == "file":
         return open_store((tmp_path / "a store").as_uri())
     return s3_store(servers, monkeypatch, request.param)
 
 
-def info(store: Store, key: str) -> Info:
+def info(store: Store, key: str) -> ObjectInfo:
     found = store.info(key)
     assert found is not None
     return found
@@ -146,7 +148,7 @@ def test_a_source_that_was_replaced_is_not_copied(store: Store) -> None:
     assert store.info("release/a.whl") is None
 
 
-@pytest.mark.parametrize("name", ["moto", "seaweedfs"])
+@pytest.mark.parametrize("name", merge_tries("seaweedfs", of=["moto", "seaweedfs"]))
 def test_doctor_says_who_we_are_to_a_bucket_and_whether_we_may_write(
     servers, monkeypatch, tmp_path, runner, name
 ) -> None:
@@ -258,7 +260,7 @@ def test_no_change_is_lost_when_many_change_one_page(conditional_store: Store) -
     assert sorted(store.read("page")[0].split()) == sorted(b"%d" % n for n in range(24))
 
 
-@pytest.mark.parametrize("name", ["moto", "seaweedfs"])
+@pytest.mark.parametrize("name", merge_tries("seaweedfs", of=["moto", "seaweedfs"]))
 def test_a_large_object_goes_in_parts_and_is_proven_by_reading(
     servers,
     monkeypatch,
@@ -323,7 +325,7 @@ def test_abilities_are_what_each_server_does_not_what_it_says(servers, monkeypat
     assert str(caught.value).startswith(f"{rclone.url}: this server ")
 
 
-@pytest.mark.parametrize("name", ["seaweedfs", "moto"])
+@pytest.mark.parametrize("name", merge_tries("seaweedfs", of=["seaweedfs", "moto"]))
 def test_every_process_on_a_bucket_sees_what_the_first_one_saw(servers, monkeypatch, name) -> None:
     """Each process probes the objects that earlier ones left; a bucket is used for years."""
     first = s3_store(servers, monkeypatch, name)

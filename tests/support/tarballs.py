@@ -68,14 +68,22 @@ def rocm_files(version: str = "7.10.0", *, info: str | None = None) -> dict[str,
     }
 
 
-def rocm_folder(root: Path) -> Path:
-    """The same tree as a folder, with an empty file for all else that a JAX build looks for."""
+def rocm_folder(root: Path, *, targets: Iterable[str] = ("gfx942",)) -> Path:
+    """The same tree as a folder, with all else that a JAX build looks for, as TheRock 7.12 has it."""
     layouts = load_layouts(Path(__file__).parents[2] / "ci" / "layouts.yaml")
-    needs = {item.needs for layout in layouts.by_name.values() for item in layout.classes}
-    names = {path.split("|")[0] for need in needs for path in need.paths}
+    needs = [item.needs for layout in layouts.by_name.values() for item in layout.classes]
     files = rocm_files()
-    empty = {name: File(data=b"") for name in names - files.keys() if not name.startswith("llvm/")}
-    return write(root, {**files, "llvm": Link(target="lib/llvm"), **empty})
+    for need in needs:
+        for path in (*need.paths(targets), *need.executables):
+            name = path.split("|")[0].replace("clang/*", "clang/20").replace("*", "500")
+            name = f"lib/llvm/{name}" if name.startswith("amdgcn/") else name
+            name = f"lib/{name}" if name.startswith("llvm/") else name
+            macro = need.macros.get(path)
+            data = f"#define {macro} 7\n".encode() if macro else b"x"
+            mode = 0o755 if path in need.executables else 0o644
+            files.setdefault(name, File(data=data, mode=mode))
+    links = {"llvm": Link(target="lib/llvm"), "amdgcn": Link(target="lib/llvm/amdgcn")}
+    return write(root, {**files, **links})
 
 
 def write(root: Path, files: Mapping[str, File | Link]) -> Path:

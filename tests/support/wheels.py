@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rocwheel.manifest import Manifest, RocmSource, Source, WheelEntry
+from rocwheel.manifest import ON_DISK, Manifest, RocmSource, Source, WheelEntry
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import inspect
 
@@ -376,7 +376,12 @@ def manifest(*paths: Path) -> Manifest:
     return Manifest(
         jax_version="0.9.1",
         rocm=RocmSource(
-            version="7.10.0", header_version="7.10.0", sha256="0" * 64, origin="tarball", name="x"
+            version="7.10.0",
+            header_version="7.10.0",
+            sha256="0" * 64,
+            origin="tarball",
+            name="x",
+            delivery=ON_DISK,
         ),
         tool=nowhere,
         jax=nowhere,

@@ -17,7 +17,7 @@ from rocwheel.gate.suite import suites
 from rocwheel.index import channels
 from rocwheel.ledger import log, verdicts
 from rocwheel.ledger.state import Action, Transition
-from rocwheel.manifest import MANIFEST, Manifest, RocmSource, Source, WheelEntry
+from rocwheel.manifest import MANIFEST, Manifest, RocmDelivery, RocmSource, Source, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind, module_name, project_name
 from rocwheel.release import promote, retention, stage, withdraw
 from rocwheel.release.operations import Who
@@ -149,6 +149,11 @@ def make_set(
             sha256="1" * 64,
             origin="tarball",
             name=f"therock-dist-linux-{FAMILY.name}-{rocm}.tar.gz",
+            delivery=RocmDelivery(
+                url=f"https://rocm.example/therock-dist-linux-{FAMILY.name}-{rocm}.tar.gz",
+                size=1,
+                etag='"1"',
+            ),
         ),
         tool=source,
         jax=source,

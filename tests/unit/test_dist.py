@@ -102,6 +102,7 @@ def test_a_new_jax_is_a_few_lines_of_data(tmp_path, runner):
         jax_version="0.99.0",
         compiler="hermetic",
         home=home.find(tmp_path / "ci"),
+        environ={"PATH": "/usr/bin:/bin"},
     )
     shown = "\n".join(dist.dry_run(dist.plan(asked), runner=runner))
     assert " --config=next " in shown

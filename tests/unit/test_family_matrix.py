@@ -129,21 +129,6 @@ def test_more_cells_than_jobs_is_an_error_not_a_shorter_list(capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "family"),
-    [
-        ("therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz", "gfx94X-dcgpu"),
-        ("therock-dist-linux-gfx110X-all-7.10.0.tar.zst", "gfx110X-all"),
-        ("therock-dist-linux-gfx90a-7.10.0.dev0+abc.tar.gz", "gfx90a"),
-        ("therock-dist-linux-gfx77X-7.10.0.tar.gz", None),
-        ("rocm.tar.gz", None),
-    ],
-)
-def test_a_tarballs_name_tells_its_family(name, family):
-    found = matrix.family_of_tarball(name)
-    assert (found.name if found else None) == family
-
-
-@pytest.mark.parametrize(
     ("field", "make"),
     [
         ("name", lambda: Family("94X", ("gfx942",), Trigger.NIGHTLY)),

@@ -9,6 +9,7 @@ import pytest
 from rocwheel.errors import ConfigError
 from rocwheel.manifest import (
     Manifest,
+    RocmDelivery,
     RocmSource,
     Source,
     WheelEntry,
@@ -28,6 +29,7 @@ def example() -> Manifest:
             sha256="1" * 64,
             origin="tarball",
             name="therock-dist-linux-gfx94X-dcgpu-7.10.0a20251120.tar.gz",
+            delivery=RocmDelivery(url="https://rocm.example/rocm.tar.gz", size=9, etag='"e"'),
         ),
         tool=source,
         jax=source,
@@ -77,7 +79,9 @@ def test_canonical_json_has_no_floats_and_one_order():
 @pytest.mark.parametrize(
     ("change", "where"),
     [
-        (lambda d: d.update(schema=2), "schema"),
+        (lambda d: d.update(schema=3), "schema"),
+        (lambda d: d.update(schema=1), "document"),
+        (lambda d: d["rocm"].pop("delivery"), "document"),
         (lambda d: d.update(wheels=[]), "wheels"),
         (lambda d: d.update(extra=1), "document"),
         (lambda d: d["wheels"][0].update(sha256="x"), r"wheels\[0\].sha256"),
@@ -90,6 +94,21 @@ def test_a_manifest_that_breaks_the_schema_is_refused_with_the_place(change, whe
     change(document)
     with pytest.raises(ConfigError, match=rf"^m\.json: {where}: "):
         Manifest.from_bytes(canonical_json(document), name="m.json")
+
+
+def test_a_manifest_of_the_first_schema_is_read_and_keeps_its_identity():
+    document = json.loads(example().to_bytes())
+    document["schema"] = 1
+    del document["rocm"]["delivery"]
+    data = canonical_json(document)
+    manifest = Manifest.from_bytes(data, name="m.json")
+    assert manifest.to_bytes() == data
+    assert manifest.rocm.url == ""
+
+
+def test_a_manifest_says_where_its_rocm_can_be_fetched_again():
+    assert example().rocm.url == "https://rocm.example/rocm.tar.gz"
+    assert json.loads(example().to_bytes())["rocm"]["delivery"]["etag"] == '"e"'
 
 
 def test_an_edited_manifest_has_no_second_identity():

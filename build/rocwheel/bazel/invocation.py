@@ -271,12 +271,23 @@ def _check_rocm(spec: BuildSpec) -> None:
     if not spec.version_class.rocm.contains(spec.rocm.version.base_version, prereleases=True):
         raise ConfigError(
             f"ROCm {spec.rocm}: JAX {spec.jax_version} needs ROCm {spec.version_class.rocm}",
-            hint="choose another ROCm or another JAX",
+            hint=_fitting(spec.layout, spec.rocm),
         )
     if not spec.gfx_targets:
         raise ConfigError("no gfx targets", hint="add --gfx-targets or --family")
     for target in spec.gfx_targets:
         gfx_target(target)
+
+
+def _fitting(layout: Layout, rocm: RocmVersion) -> str:
+    """Say which JAX is the first that builds with a ROCm."""
+    fitting = [
+        item
+        for item in layout.classes
+        if item.rocm.contains(rocm.version.base_version, prereleases=True)
+    ]
+    first = f"the first JAX with it is {fitting[0].versions}" if fitting else "no JAX has it yet"
+    return f"choose another ROCm or another JAX: {first}"
 
 
 def _invocation(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import signal
 import sys
 from contextlib import suppress
@@ -126,6 +127,12 @@ STAGES: Final = {
 }
 COMPLETE: Final = "_ROCWHEEL_COMPLETE"  # set by the code that `completion` prints
 COMMANDS: Final = {name: what for stage in STAGES.values() for name, what in stage.items()}
+
+
+def as_called(text: str) -> str:
+    """Return a hint whose command lines have the name that this program was called by."""
+    ours = rf"\brocwheel (?=(?:{'|'.join(COMMANDS)})\b)"
+    return re.sub(ours, f"{program_name(sys.argv[0])} ", text)
 
 
 def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
@@ -344,7 +351,7 @@ def _fail(app: App, error: RocwheelError) -> int:
     from rocwheel.download import shown_setting
 
     error.args = (shown_setting("", str(error)),)
-    error.hint = shown_setting("", app.as_called(error.hint))
+    error.hint = shown_setting("", as_called(error.hint))
     if app.debug:
         import traceback
 

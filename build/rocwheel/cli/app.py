@@ -132,15 +132,6 @@ class App:
         except KeyError:  # such as in a container that knows no users
             return f"uid {os.getuid()}"
 
-    def as_called(self, text: str) -> str:
-        """A hint, with the name this program was called by in its command lines."""
-        import re
-
-        from rocwheel.cli import COMMANDS
-
-        ours = rf"\brocwheel (?=(?:{'|'.join(COMMANDS)})\b)"
-        return re.sub(ours, f"{program_name(sys.argv[0])} ", text)
-
     def path(self, path: Path | None) -> Path | None:
         """A path that was given, below the working directory; None where none was."""
         return None if path is None else self.cwd / path

@@ -56,6 +56,8 @@ class Once(Option):
     silently overrule each other.
     """
 
+    once = True
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs["multiple"] = True
         if "default" in kwargs:

@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import click
 
-from rocwheel.cli.command import Once
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
 
@@ -72,7 +71,7 @@ class Settings:
 
     def _value(self, item: click.Option, value: object, where: str) -> object:
         kinds: tuple[type, ...] = (bool,) if item.is_flag else (str, int, float)
-        many = item.multiple and not isinstance(item, Once)
+        many = item.multiple and not getattr(item, "once", False)
         values = value if many and isinstance(value, list) else [value]
         for one in values:
             if not isinstance(one, kinds) or (isinstance(one, bool) and not item.is_flag):

@@ -12,7 +12,7 @@ import click
 
 from rocwheel import dist, families
 from rocwheel import doctor as examination
-from rocwheel.cli import known
+from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, option
 from rocwheel.cli.dist import needed_rocm, request_from
@@ -119,25 +119,25 @@ def _show(
 ) -> int:
     rows = tuple(rows)
     bad = [row for row in rows if row.remedy and not _is_optional(row)]
-    table = [line for row in rows if row.name != NOTE for line in _lines(app, row)]
+    table = [line for row in rows if row.name != NOTE for line in _lines(row)]
     notes = (f"note: {row.found}" for row in rows if row.name == NOTE)
     lines = [
         *columns(("state", "what", "found"), table),
         *notes,
         *(f"  {line}" for line in install),
     ]
-    checks = [{**vars(row), "remedy": app.as_called(row.remedy)} for row in rows]
+    checks = [{**vars(row), "remedy": as_called(row.remedy)} for row in rows]
     document = {"checks": checks, "ok": not bad}
     app.emit({**document, **({"install": list(install)} if install else {})}, "\n".join(lines))
     return HostError.exit_code if bad else 0
 
 
-def _lines(app: App, row: examination.Row | readiness.BuildNeed) -> Iterator[tuple[str, str, str]]:
+def _lines(row: examination.Row | readiness.BuildNeed) -> Iterator[tuple[str, str, str]]:
     """What was found last, however long it is, and below it what to do."""
     state = "ok" if not row.remedy else "optional" if _is_optional(row) else "bad"
     yield state, row.name, row.found
     if row.remedy:
-        yield "", "", f"to do: {app.as_called(row.remedy)}"
+        yield "", "", f"to do: {as_called(row.remedy)}"
 
 
 def _is_optional(row: examination.Row | readiness.BuildNeed) -> bool:

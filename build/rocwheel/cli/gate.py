@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 import click
 
 import amdgpu_family_matrix as matrix
+from rocwheel import housekeeping
 from rocwheel.cli import gate_run
 from rocwheel.cli.app import App
 from rocwheel.cli.command import (
@@ -22,10 +23,11 @@ from rocwheel.cli.command import (
     group_command,
     option,
 )
-from rocwheel.cli.gate_run import CellOptions, GateOptions, slots_option
+from rocwheel.cli.gate_run import CellOptions, GateCommandOptions, slots_option
 from rocwheel.cli.target import TargetOptions
 from rocwheel.console import columns
 from rocwheel.errors import ConfigError
+from rocwheel.gate import session
 from rocwheel.gate.machine.slots import SlotRequest, become
 from rocwheel.gate.request import Choice
 from rocwheel.gate.suite import skips, suites
@@ -37,8 +39,8 @@ from rocwheel.verdict import KnownSuite
 _PATH = click.Path(path_type=Path)
 
 
-@group_command("gate", GateOptions)
-def gate(app: App, options: GateOptions) -> int:
+@group_command("gate", GateCommandOptions)
+def gate(app: App, options: GateCommandOptions) -> int:
     """Run a suite on this machine's GPUs against staged wheels; store a verdict.
 
     The wheels are installed by URL and SHA-256 into an environment of their own, which is kept:
@@ -47,10 +49,8 @@ def gate(app: App, options: GateOptions) -> int:
     a verdict is stored in any case.
     """
     named = options.tests or options.failed_of
-    several = gate_run.requests(app, options, choice=Choice.NAMED if named else Choice.ALL)
-    if options.dry_run:
-        return gate_run.dry_run(app, several)
-    return gate_run.tell(app, tuple(gate_run.run_each(app, several)))
+    jobs = gate_run.jobs_of(app, options, choice=Choice.NAMED if named else Choice.ALL)
+    return gate_run.dry_run(app, jobs) if options.dry_run else gate_run.run(app, jobs)
 
 
 @command("list", NoOptions, parent=gate)
@@ -105,7 +105,7 @@ def merge(app: App, options: GateMergeOptions) -> int:
         app.console.info(f"would store: {merged[1].state.value} {merged[1].message}".rstrip())
         return 0
     with storing.alone(output):
-        return gate_run.tell(app, [gate_run.finish(app, merged, place, output)])
+        return gate_run.show(app, [gate_run.finished(app, merged, place, output)])
 
 
 def _known(app: App, name: str) -> KnownSuite:
@@ -211,20 +211,20 @@ def skips_group() -> None:
     """Look after the skip lists in ci/skips."""
 
 
-@command("verify", GateOptions, parent=skips_group)
-def verify(app: App, options: GateOptions) -> int:
+@command("verify", GateCommandOptions, parent=skips_group)
+def verify(app: App, options: GateCommandOptions) -> int:
     """Run what the skip lists leave out and say which of it passes now; nothing is stored."""
-    asked = gate_run.request(app, options, choice=Choice.SKIPPED)
-    suite = asked.request.suite.name
-    if not any(suite in entry.suites for entry in asked.request.skips):
+    job = gate_run.job_of(app, options, choice=Choice.SKIPPED)
+    suite = job.request.suite.name
+    if not any(suite in entry.suites for entry in job.request.skips):
         app.emit(
             {"passing": [], "unmet": [], "tests": {}}, f"ci/skips: no entry for the suite {suite}"
         )
         return 0
     if options.dry_run:
-        return gate_run.dry_run(app, (asked,))
-    with storing.alone(asked.request.output), gate_run.interruptible(asked):
-        gated = gate_run.run(app, asked)
+        return gate_run.dry_run(app, (job,))
+    with housekeeping.using(app.cache):
+        gated = session.run_unstored(job, app.console)
     found = skips.SkipAudit.of(gated.results)
     app.emit(found.document(), "\n".join(found.lines()))
     return gated.error.exit_code if gated.error else 0

@@ -1,4 +1,4 @@
-"""What the gate's commands share: options to a request, the run as it goes, reports and verdict."""
+"""Options of the gate's commands, and what they print."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import os
 import shlex
 import socket
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -22,26 +20,21 @@ from rocwheel.cli.command import DryRun, given_words, once, option, section, tog
 from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import Target, TargetOptions, family_of
 from rocwheel.console import ConsoleMode
-from rocwheel.errors import HostError, InterruptError, RocwheelError, StoreError
 from rocwheel.gate import run as gate_runs
-from rocwheel.gate import subject
-from rocwheel.gate.engine.plan import Snapshot, Watcher
-from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
-from rocwheel.gate.run import GateResult
+from rocwheel.gate import session, subject
+from rocwheel.gate.request import Choice, DeviceChoice, GateOptions, Host
+from rocwheel.gate.session import GateJob, GateReport, SessionOptions
 from rocwheel.gate.subject import WheelsUnderTest
-from rocwheel.gate.suite import history, skips, suites
+from rocwheel.gate.suite import suites
 from rocwheel.gate.suite.discovery import Shard
-from rocwheel.gate.suite.suites import Suite
 from rocwheel.gate.verdict import storing
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
-from rocwheel.report import render, summary
-from rocwheel.report.gate_page import verdict_text
-from rocwheel.results import Attempt, Fault, LastRun, Results
+from rocwheel.report import summary
+from rocwheel.results import Fault, Results
 from rocwheel.verdict import State, Verdict
 
-NAME_WIDTH = 40  # of a test in the progress line
 SLOTS = Path("/run/lock/rocwheel")
 _TEXT_PATH = click.Path(path_type=str)
 _NEEDED = {"suites": known.suites, "python": known.pythons, "family": known.families}
@@ -194,7 +187,7 @@ run_options = together(
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateOptions(GatedSetOptions, DryRun):
+class GateCommandOptions(GatedSetOptions, DryRun):
     """Options of `gate` and `skips verify`."""
 
     suites: tuple[str, ...]
@@ -232,24 +225,8 @@ class GateOptions(GatedSetOptions, DryRun):
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """A gate as its options ask for it: request, machine, and where the verdict goes."""
-
-    request: GateRequest
-    host: Host
-    place: Place | None  # staging; None for local wheels
-
-    @property
-    def stored(self) -> Place | None:
-        """Where the verdict goes; None for what speaks for no whole suite on the family's GPUs."""
-        counts = self.request.whole and self.request.device is DeviceChoice.FAMILY
-        counts = counts and self.request.installed is None
-        return self.place if counts else None
-
-
-def requests(app: App, options: GateOptions, *, choice: Choice) -> tuple[Asked, ...]:
-    """Turn options into a request for each suite. Raises UsageError, ConfigError, StoreError."""
+def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[GateJob, ...]:
+    """Turn options into a job for each suite. Raises UsageError, ConfigError, StoreError."""
     for name, values in _NEEDED.items():
         if not getattr(options, name):
             raise known.lacking(f"--{name.removesuffix('s')}", values)
@@ -257,90 +234,48 @@ def requests(app: App, options: GateOptions, *, choice: Choice) -> tuple[Asked, 
     if len(named) > 1 and (options.tests or options.failed_of):
         raise click.UsageError("--test and --failed-of go with one --suite")
     python = PythonVersion.parse(options.python or "")
-    wanted = [suites.load(app.home.ci, name) for name in named]
-    host = this_host(app, options.slots, options.runner)
     family, manifest, place, wheels = _wheels(app, options, python)
-    shard = Shard.parse(options.shard)
-    listed = skips.load(app.home.ci, today=app.now().date())
-    asked = []
-    for suite in wanted:
-        request = GateRequest(
-            suite=suite,
-            beside=tuple(other for other in wanted if other is not suite),
-            family=family,
-            python=python,
-            wheels=wheels,
-            manifest=manifest,
-            home=app.home,
-            output=app.cwd / _output(options, suite, several=len(wanted) > 1),
-            libraries=suites.libraries(app.home.ci),
-            skips=listed,
-            known=suites.known(app.home, suite, listed),
-            shard=shard,
-            device=DeviceChoice(options.device),
-            rocm=options.rocm or "",
-            jax_tests=app.cwd / options.jax_tests if options.jax_tests else None,
-            requirements=options.requirements,
-            lanes=options.lanes,
-            jobs=options.jobs,
-            choice=choice,
-            tests=frozenset(options.tests),
-            deadline=options.deadline,
-            patience=options.patience,
-            keep=options.keep,
-            history=history.read(place, suite.name, host.cache),
-            weights=_weights(shard, place, suite, wheels, host),
-            command=_command_line(app, options, suite.name),
-            installed=app.path(options.installed),
-            folders=tuple(app.cwd / folder for folder in options.folders),
-        )
-        if options.failed_of:
-            earlier = storing.results_in(app.cwd / options.failed_of)
-            request = request.for_failures_of(earlier)
-            _compare_tests(app, request, earlier)
-        gate_runs.check(request, host)
-        asked.append(Asked(request=request, host=host, place=place))
-    return tuple(asked)
+    asked = GateOptions(
+        family=family,
+        python=python,
+        wheels=wheels,
+        manifest=manifest,
+        home=app.home,
+        shard=Shard.parse(options.shard),
+        device=DeviceChoice(options.device),
+        rocm=options.rocm or "",
+        jax_tests=app.cwd / options.jax_tests if options.jax_tests else None,
+        requirements=options.requirements,
+        lanes=options.lanes,
+        jobs=options.jobs,
+        choice=choice,
+        tests=frozenset(options.tests),
+        deadline=options.deadline,
+        patience=options.patience,
+        keep=options.keep,
+        installed=app.path(options.installed),
+        folders=tuple(app.cwd / folder for folder in options.folders),
+    )
+    wanted = SessionOptions(
+        suites=named,
+        output=Path(options.output) if options.output else None,
+        failed_of=app.cwd / options.failed_of if options.failed_of else None,
+        command=lambda suite: _command_line(app, options, suite),
+    )
+    host = this_host(app, options.slots, options.runner)
+    return session.prepare(asked, wanted, host=host, place=place, console=app.console)
 
 
-def _compare_tests(app: App, request: GateRequest, earlier: Results) -> None:
-    """Say where tests that are to run again are others by now. JAX's own are those of a commit."""
-    now, before = request.known.tests if request.known else "", earlier.environment.get("tests")
-    if before and now and before != now:
-        app.console.warn(
-            f"the files of {request.suite.name} have changed since: what passes now may be another "
-            "test than the one that failed"
-        )
-
-
-def _weights(
-    shard: Shard, place: Place | None, suite: Suite, wheels: WheelsUnderTest, host: Host
-) -> Mapping[str, int]:
-    """What the shards of a set are cut by; on several machines only a store knows it."""
-    if shard.count == 1 or place is None:
-        return {}
-    return history.weights(place, suite.name, wheels.manifest, host.cache)
-
-
-def request(app: App, options: GateOptions, *, choice: Choice) -> Asked:
-    """Turn options into the request for their one suite. Raises as `requests`."""
-    found = requests(app, options, choice=choice)
-    if len(found) > 1:
+def job_of(app: App, options: GateCommandOptions, *, choice: Choice) -> GateJob:
+    """Turn options into the job for their one suite. Raises as `jobs_of`."""
+    jobs = jobs_of(app, options, choice=choice)
+    if len(jobs) > 1:
         raise click.UsageError("this takes one --suite at a time")
-    return found[0]
-
-
-def _output(options: GateOptions, suite: Suite, *, several: bool) -> str:
-    """Where reports and logs of a suite go."""
-    shard = Shard.parse(options.shard)
-    suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
-    if options.output:
-        return f"{options.output}/{suite.name}" if several else options.output
-    return f"gate-results/{suite.name}-{options.python}{suffix}"
+    return jobs[0]
 
 
 def _wheels(
-    app: App, options: GateOptions, python: PythonVersion
+    app: App, options: GateCommandOptions, python: PythonVersion
 ) -> tuple[Family, Manifest | None, Place | None, WheelsUnderTest]:
     """Family, manifest, staging place and wheel set of the options."""
     if options.wheels:
@@ -387,7 +322,7 @@ _MAYBE_PATHS = frozenset({"manifest", "rocm"})
 _NOT_AGAIN = frozenset({"failed_of", "output", "keep", "dry_run", "shard"})
 
 
-def _command_line(app: App, options: GateOptions, suite: str) -> str:
+def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
     """The options that were given, as a line that means the same anywhere; without `rerun`'s."""
     paths = {name for name in _MAYBE_PATHS if (app.cwd / str(getattr(options, name))).exists()}
     alone = replace(options, suites=(suite,))
@@ -396,213 +331,76 @@ def _command_line(app: App, options: GateOptions, suite: str) -> str:
     return shlex.join(("gate", *data, *words))
 
 
-# --- running and telling -------------------------------------------------------------------------
+# --- running and printing ------------------------------------------------------------------------
 
 
-def dry_run(app: App, several: Sequence[Asked]) -> int:
-    """Say what gates would do."""
+def dry_run(app: App, jobs: Sequence[GateJob]) -> int:
+    """Print what gates would do."""
     planned = []
-    for asked in several:
-        cell = asked.request.cell
-        app.console.info(f"would gate {cell}:")
-        for line in gate_runs.lines(asked.request, asked.host):
+    for job in jobs:
+        key = str(job.request.key)
+        app.console.info(f"would gate {key}:")
+        for line in gate_runs.lines(job.request, job.host):
             app.console.info(f"  {line}")
-        planned.append({"state": "planned", "cell": cell})
+        planned.append({"state": "planned", "cell": key})
     text = "\n".join(f"{item['cell']}: planned" for item in planned)
     app.emit(planned[0] if len(planned) == 1 else {"gates": planned}, text)
     return 0
 
 
-def run_each(app: App, several: Sequence[Asked]) -> Iterator[Told]:
-    """Gate one after the other, until somebody ends it; store what each has found."""
-    with ExitStack() as held:
-        for asked in several:
-            held.enter_context(storing.alone(asked.request.output))
-        yield from _each(app, several)
+def run(app: App, jobs: Sequence[GateJob]) -> int:
+    """Run gates and print each; return the exit status, that of the first that is no pass."""
+    reports = []
+    with housekeeping.using(app.cache):
+        for report in session.run_each(jobs, app.console):
+            _annotate(app, report)
+            reports.append(report)
+    return show(app, reports)
 
 
-def _each(app: App, several: Sequence[Asked]) -> Iterator[Told]:
-    for number, asked in enumerate(several, 1):
-        with interruptible(asked):
-            gated = run(app, asked)
-            if gated.error:
-                app.console.fail(gated.error)
-            judged = (gated.results, gated.found, gated.verdict)
-            request = asked.request
-            whole = request.whole and not str(request.shard)
-            told = finish(app, judged, asked.stored, request.output, whole=whole)
-            remember(app, asked, gated.results)
-        yield told
-        if gated.results.cut_short:
-            _interrupted(app, several[number:])
-            return
-
-
-def run(app: App, asked: Asked) -> GateResult:
-    """Gate, and show it as it goes."""
-    storing.clear(asked.request.output)
-    app.console.info(f"gate {asked.request.cell}")
-    with housekeeping.using(asked.host.cache), _watching(app) as watcher:
-        return gate_runs.run(asked.request, asked.host, app.console, watcher)
-
-
-@contextmanager
-def interruptible(asked: Asked) -> Iterator[None]:
-    """The first signal is a verdict; a second one, while it is written, ends that too."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise InterruptError(
-            f"the gate of {asked.request.cell} was interrupted while it ended: "
-            "its verdict may not be complete",
-            hint="run the same command again; its tests start anew",
-        ) from None
-
-
-def _interrupted(app: App, waiting: Sequence[Asked]) -> None:
-    """Say that somebody ended the gate, and which suites were not begun."""
-    left = ", ".join(asked.request.suite.name for asked in waiting)
-    app.console.info(
-        f"interrupted: {f'not begun: {left}; ' if left else ''}run the same command again"
-    )
-
-
-@contextmanager
-def _watching(app: App) -> Iterator[Watcher]:
-    """Show a run as it goes: a bar, and every failure at once."""
-
-    class Shown(Watcher):
-        def progress(self, snapshot: Snapshot) -> None:
-            lanes = " | ".join(
-                f"{name} {_short(what)} {seconds:.0f} s" for name, what, seconds in snapshot.lanes
-            )
-            bar.update(snapshot.done, total=snapshot.total, text=f"{snapshot.bad} bad | {lanes}")
-
-        def failed(self, test: str, attempt: Attempt) -> None:
-            again = " again" if test in told else ""
-            told.add(test)
-            app.console.info(
-                f"   {attempt.outcome.value}{again} on {attempt.lane}: {test}: {attempt.message}"
-            )
-
-    told: set[str] = set()
-    with app.console.progress("tests") as bar:
-        yield Shown()
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Told:
-    """The result of one gate, as it is printed."""
-
-    state: State
-    document: dict[str, Any]
-    text: str
-    error: RocwheelError | None = None  # why its folder does not hold it
-
-
-def finish(
+def finished(
     app: App,
     judged: tuple[Results, Fault, Verdict | None],
     place: Place | None,
     output: Path,
-    *,
-    whole: bool = True,
-) -> Told:
-    """Write the reports, store them and the verdict; return what there is to say."""
-    results, found, verdict = judged
-    notes = {library.name: library.note for library in suites.libraries(app.home.ci)}
-    cell = history.cell(results)
-    reports = render(results, found, notes, history.read_last(place, cell, app.cache))
-    unwritten = _write(output, reports, None)  # before anything can go wrong with the store
-    key = ""
-    if verdict and place:
-        key, verdict = storing.put(place, verdict, reports, output / storing.LOGS)
-        app.console.info(f"stored {place.store.locate(key)}")
-    unwritten = _write(output, {}, verdict) or unwritten
-    for reason in verdict.ran.unofficial if verdict else ():
-        app.console.info(f"no promotion takes this verdict: {reason}")
-    if whole and results.tests:
-        ended = app.now().strftime("%Y-%m-%d %H:%M")
-        run = LastRun.of(results, found.state, ended=ended)
-        with _remembering(app):
-            history.keep_last(place, cell, app.cache, run)
-    _tell_github(app, results, found)
-    counts = {name: number for name, number in results.counts.by_outcome().items() if number}
-    numbers = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
-    text = verdict_text(results, found) + (f": {found.message}" if found.message else "")
-    document = {
-        "suite": results.suite,
-        "state": found.state.value,
-        "reason": found.message,
-        "counts": results.counts.by_outcome(),
-        "report": str(output / "report.html"),
-        "verdict": key,
-    }
-    text += f"\n{numbers or 'no test ran'}\n{output / 'report.html'}"
-    return Told(state=found.state, document=document, text=text, error=unwritten)
+) -> GateReport:
+    """Store the results of a whole suite that ran in shards, and annotate them."""
+    report = session.finish(
+        judged, place, output,
+        home=app.home, cache=app.cache, console=app.console, whole=app.now(),
+    )  # fmt: skip
+    _annotate(app, report)
+    return report
 
 
-def _write(
-    output: Path, reports: Mapping[str, bytes], verdict: Verdict | None
-) -> RocwheelError | None:
-    """Write into the folder; a disk that is full keeps nothing from being stored and told."""
-    try:
-        storing.write(output, reports, verdict)
-    except OSError as exc:
-        return HostError(
-            f"{output}: the reports could not be written: {exc.strerror}",
-            hint="free some space, or choose another --output",
-        )
-    return None
-
-
-def tell(app: App, told: Sequence[Told]) -> int:
-    """Print results; return the exit status: that of the first that is no pass.
+def show(app: App, reports: Sequence[GateReport]) -> int:
+    """Print results; return the exit status, that of the first that is no pass.
 
     Raises HostError where all pass and a folder could not be written.
     """
-    texts = "\n".join(item.text for item in told)
-    documents = [item.document for item in told]
-    app.emit(documents[0] if len(told) == 1 else {"gates": documents}, texts)
-    state = next((item.state for item in told if item.state is not State.PASS), State.PASS)
+    documents = [report.document for report in reports]
+    text = "\n".join(report.text for report in reports)
+    app.emit(documents[0] if len(reports) == 1 else {"gates": documents}, text)
+    state = session.state_of(reports)
     keys = " ".join(item["verdict"] for item in documents if item["verdict"])
     app.github_outputs({"state": state.value, "verdict": keys})
-    for error in filter(None, (item.error for item in told)):
+    for error in filter(None, (report.error for report in reports)):
         if state is State.PASS:
             raise error
         app.console.fail(error)
     return state.exit_code
 
 
-def _tell_github(app: App, results: Results, found: Fault) -> None:
+def _annotate(app: App, report: GateReport) -> None:
+    """Show a result where GitHub does: the job's summary, and annotations."""
     path = app.environ.get("GITHUB_STEP_SUMMARY")
     if path:
         with Path(path).open("a", encoding="utf-8") as file:
-            file.write(summary.markdown(results, found))
+            file.write(summary.markdown(report.results, report.found))
     if app.console.mode is ConsoleMode.GITHUB:
-        folder = suites.load(app.home.ci, results.suite).source.folder
-        for line in summary.workflow_commands(results, found, folder):
+        folder = suites.load(app.home.ci, report.results.suite).source.folder
+        for line in summary.workflow_commands(report.results, report.found, folder):
             app.console.command(line)
-
-
-def remember(app: App, asked: Asked, results: Results) -> None:
-    """Keep durations for the next run."""
-    if results.tests:
-        with _remembering(app):
-            history.add(asked.stored, asked.request.suite.name, asked.host.cache, results)
-
-
-@contextmanager
-def _remembering(app: App) -> Iterator[None]:
-    """What is kept for the next run decides nothing in it: failing to is a warning."""
-    try:
-        yield
-    except (StoreError, OSError) as exc:
-        app.console.warn(f"this run was not kept for the next one: {exc}")
 
 
 # --- stored results --------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""`index check`, `index repair`, `index adopt`, `index migrate`, and `serve`."""
+"""`index check`, `index repair`, `index adopt` and `serve`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from rocwheel.ledger import log
 from rocwheel.places import Place
 from rocwheel.release import adopt as adoption
 from rocwheel.release import audit, pip_resolution
-from rocwheel.release import migrate as migration
 from rocwheel.release.operations import Tally, Who
 
 
@@ -138,31 +137,9 @@ def _adopt(app: App, place: Place, person: Who, *, dry_run: bool) -> adoption.Ad
     return planned
 
 
-@dataclass(frozen=True, kw_only=True)
-class IndexMigrateOptions(TargetOptions, PersonOptions, DryRun):
-    """Options of `index migrate`."""
-
-
-@command("migrate", IndexMigrateOptions, parent=index)
-def migrate(app: App, options: IndexMigrateOptions) -> None:
-    """Take over staging and release that a version before the log wrote, once.
-
-    That version refuses to write there afterwards. Stop what still runs it first.
-    """
-    target = Target(app, options)
-    person = options.who(app, reason="taken over from the records of an earlier version")
-    done = []
-    for place in (place for pair in target.pairs() for place in pair):
-        planned = migration.plan(place, who=person)
-        if planned.is_needed and not options.dry_run:
-            migration.apply(planned, who=person)
-        done.append(planned)
-    _tell(app, done, "nothing of an earlier version", dry_run=options.dry_run)
-
-
 def _tell(
     app: App,
-    done: list[audit.IndexRepair] | list[adoption.Adoption] | list[migration.Migration],
+    done: list[audit.IndexRepair] | list[adoption.Adoption],
     nothing: str,
     *,
     dry_run: bool,

@@ -143,6 +143,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         world = resolving.World(
             ci=app.home.ci,
             cwd=path.parent,
+            cache=app.cache,
             runner=app.runner,
             client=client,
             now=app.now(),

@@ -226,6 +226,7 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
             sha256=root.sha256,
             origin=root.origin,
             name=root.name,
+            delivery=root.delivery,
         ),
         tool=inputs.tool,
         jax=replace(tree.jax, repository=source.public(tree.jax.repository)),

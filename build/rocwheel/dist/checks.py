@@ -27,6 +27,9 @@ PACKAGES: Final = {
     "ld.gold": ("binutils", "binutils-gold"),
     "readelf": ("binutils", "binutils"),
     "git": ("git", "git"),
+    "python3": ("python3", "python3"),
+    "bash": ("bash", "bash"),
+    "which": ("debianutils", "which"),
 }
 HERMETIC: Final = "USE_HERMETIC_CC_TOOLCHAIN"  # "0" where a config turns to the machine's compiler
 
@@ -208,25 +211,35 @@ def _check_linker(linker: str, compiler: str, programs: Programs) -> None:
         )
 
 
-def check_rocm(tree: source.SourceTree, root: Path, *, name: str) -> None:
-    """What XLA's repository rules look for in ROCm. Raises RocmError with the list."""
-    missing = rocm.missing(root, tree.version_class.needs.paths)
-    if missing:
-        raise RocmError(
-            f"{name}: lacks {len(missing)} of the files JAX {tree.jax_version} looks for",
-            hint="use a whole TheRock distribution, with its development headers",
-            detail="\n".join(missing),
-        )
+def check_rocm(tree: source.SourceTree, root: Path, *, name: str, targets: tuple[str, ...]) -> None:
+    """Look for what XLA's repository rules and clang look for in ROCm.
+
+    Raises RocmError with the list of what is missing.
+    """
+    missing = rocm.missing(root, tree.version_class.needs, targets)
+    if not missing:
+        return
+    hint = "use a whole TheRock distribution, with its development headers"
+    if not (root / "amdgcn").exists() and (root / "lib/llvm/amdgcn/bitcode").is_dir():
+        hint = f"ln -s lib/llvm/amdgcn {root}/amdgcn, or name the tarball, which gets this link"
+    elif all("oclc_isa_version" in line for line in missing):
+        hint = "leave these targets out of --gfx-targets, or use a ROCm that has them"
+    raise RocmError(
+        f"{name}: lacks {len(missing)} of the files JAX {tree.jax_version} looks for",
+        hint=hint,
+        detail="\n".join(missing),
+    )
 
 
 def check_programs(tree: source.SourceTree, programs: Programs) -> None:
-    """Programs that JAX's build rules run. Raises HostError with the list of missing ones."""
+    """Look for the programs that JAX's build rules run. Raises HostError with those missing."""
     needed = tree.version_class.needs.programs
     missing = [name for name in needed if not programs.has(name)]
     if missing:
+        packages = dict.fromkeys(PACKAGES[name][0] for name in missing if name in PACKAGES)
         raise HostError(
             f"{', '.join(missing)}: not found; JAX's build rules run it",
-            hint=f"apt-get install {PACKAGES['readelf'][0]}",
+            hint=f"apt-get install {' '.join(packages)}",
         )
 
 

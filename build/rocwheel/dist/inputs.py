@@ -87,7 +87,7 @@ def gather(
             budget_bytes=request.cache_budget,
             env=request.environ,
         )
-    checks.check_rocm(tree, root.root, name=root.name)
+    checks.check_rocm(tree, root.root, name=root.name, targets=planned.gfx_targets)
     place = place.with_mounts(Mount(host=root.root, guest=executor.ROCM))
     final = spec(version=root.version, rocm_root=place.path(root.root), binary=binary, place=place)
     for warning in checks.odd_options(final, home=request.environ.get("HOME", "")):

@@ -52,7 +52,9 @@ def dry_run(
     found = preview(planned, runner=runner, console=console, place=place)
     tree, spec = found.tree, found.spec
     if found.rocm_root != ROCM_LATER:
-        checks.check_rocm(tree, found.rocm_root, name=planned.rocm.name)
+        checks.check_rocm(
+            tree, found.rocm_root, name=planned.rocm.name, targets=planned.gfx_targets
+        )
     yield from fetching(planned, found)
     yield f"# JAX {tree.jax_version} at {tree.root}"
     yield from (f"# {note}" for note in found.notes)

@@ -109,7 +109,7 @@ def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[BuildNeed]:
             name="ROCm", found=f"{planned.rocm.shown}: not here yet, so not looked into"
         )
         return
-    missing = rocm.missing(folder, tree.version_class.needs.paths)
+    missing = rocm.missing(folder, tree.version_class.needs, planned.gfx_targets)
     shown = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")  # noqa: PLR2004
     remedy = "use a whole TheRock distribution" if missing else ""
     yield BuildNeed(

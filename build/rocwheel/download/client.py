@@ -247,12 +247,15 @@ class Client:
 
         return self._patiently(beside or url, attempt)
 
-    def sha256(self, url: str) -> str:
-        """The SHA-256 of a file of any size, which is kept nowhere. Raises DownloadError."""
+    def digest(self, url: str) -> tuple[str, Fingerprint]:
+        """Return the SHA-256 of a file of any size, which is kept nowhere, and what it is known by.
 
-        def attempt() -> str:
+        Raises DownloadError.
+        """
+
+        def attempt() -> tuple[str, Fingerprint]:
             with closing(self._ask(url, {})) as answer:
-                return files.sha256(answer.blocks())
+                return files.sha256(answer.blocks()), answer.fingerprint
 
         return self._patiently(url, attempt)
 

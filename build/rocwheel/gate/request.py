@@ -44,39 +44,59 @@ class Choice(enum.Enum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GateRequest:
-    """One gate: a suite, a wheel set, a family, a CPython."""
+class GateKey:
+    """What names a gate: a suite or a shard of it, a family, a CPython."""
 
-    suite: Suite
+    suite: str
+    shard: str  # "" for the whole suite
+    family: str
+    python: PythonVersion
+
+    def __str__(self) -> str:
+        shard = f" shard {self.shard}" if self.shard else ""
+        return f"{self.suite}{shard} on {self.family}, CPython {self.python}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateOptions:
+    """What a gate is asked for whichever its suite: wheels, a family, a CPython, and how to run."""
+
     family: Family
     python: PythonVersion
     wheels: WheelsUnderTest
     manifest: Manifest | None  # None for wheels without one
     home: Home  # our data, or a team's
-    output: Path
-    libraries: tuple[Library, ...] = ()
-    skips: tuple[Skip, ...] = ()
     shard: Shard = field(default_factory=Shard)
     device: DeviceChoice = DeviceChoice.FAMILY
     rocm: str = ""  # a tarball, URL or folder, `pip:` and requirements; "" for the manifest's
     jax_tests: Path | None = None  # a JAX checkout, instead of the commit of the wheels
     requirements: tuple[str, ...] = ()  # beside the suite's
-    beside: tuple[Suite, ...] = ()  # suites that share its environment
-    constraints: tuple[str, ...] = ()  # versions to hold other packages to
     lanes: int = 0  # most processes at once; 0 for as many as there are devices
     jobs: int = 0  # processes on one GPU; 0 for as many as the suite and the memory allow
     choice: Choice = Choice.ALL
     tests: frozenset[str] = frozenset()  # node ids or files, for Choice.NAMED
-    serials: frozenset[str] = frozenset()  # devices to keep to; all when empty
     deadline: float = 0.0  # seconds for everything; 0 for the suite's and half an hour
     patience: float = 3600.0  # seconds to wait for devices others hold
     keep: bool = False  # the environment, afterwards
+    installed: Path | None = None  # Python of an environment that has wheels and ROCm: an image's
+    folders: tuple[Path, ...] = ()  # with packages that the suite needs and that one lacks
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateRequest(GateOptions):
+    """One gate: the options, a suite, and what is known of it."""
+
+    suite: Suite
+    output: Path
+    libraries: tuple[Library, ...] = ()
+    skips: tuple[Skip, ...] = ()
+    beside: tuple[Suite, ...] = ()  # suites that share its environment
+    constraints: tuple[str, ...] = ()  # versions to hold other packages to
+    serials: frozenset[str] = frozenset()  # devices to keep to; all when empty
     history: SuiteHistory | None = None
     weights: Mapping[str, int] = field(default_factory=dict)  # of files, to cut shards by
     known: KnownSuite | None = None  # the suite as our checkout has it, for the verdict
     command: str = ""  # that asks the same again, to paste
-    installed: Path | None = None  # Python of an environment that has wheels and ROCm: an image's
-    folders: tuple[Path, ...] = ()  # with packages that the suite needs and that one lacks
 
     def for_failures_of(self, results: Results) -> GateRequest:
         """The same request for what failed there, with the same packages and devices.
@@ -151,10 +171,14 @@ class GateRequest:
         return demand if self.whole else replace(demand, must_run=1)
 
     @property
-    def cell(self) -> str:
-        """What is gated, in one short line."""
-        shard = f" shard {self.shard}" if str(self.shard) else ""
-        return f"{self.suite.name}{shard} on {self.family.name}, CPython {self.python}"
+    def key(self) -> GateKey:
+        """Return what names this gate."""
+        return GateKey(
+            suite=self.suite.name,
+            shard=str(self.shard),
+            family=self.family.name,
+            python=self.python,
+        )
 
     @property
     def seconds(self) -> float:

@@ -205,7 +205,7 @@ def _find(request: GateRequest, fetched: Path | None) -> SuiteFiles:
     source = request.suite.source
     top = request.home.tests / source.folder if source.folder else request.jax_tests or fetched
     if top is None:
-        raise ConfigError(f"{request.cell}: no tests", hint="add --jax-tests with a JAX checkout")
+        raise ConfigError(f"{request.key}: no tests", hint="add --jax-tests with a JAX checkout")
     return discovery.find(source, top, request.shard, request.weights)
 
 

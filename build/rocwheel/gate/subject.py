@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from packaging.utils import parse_wheel_filename
 from packaging.version import Version
 
 from rocwheel import files, rocm
+from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.source.git import Checkout
-
-TARBALLS: Final = "https://rocm.nightlies.amd.com/tarball"  # where TheRock publishes them
 
 
 def rocm_of(
@@ -28,16 +26,18 @@ def rocm_of(
     """
     known = manifest.rocm if manifest else None
     published = known is not None and known.origin == "tarball"
-    if not named and not published:
+    if known and published and not named:
+        return rocm.recorded(known, cache=cache)
+    if not named:
         what = "was built with a folder of ROCm" if known else "names no ROCm"
         raise ConfigError(
             f"which ROCm? The wheel set {what}",
             hint="add --rocm with a tarball or a folder; for a gate also pip:REQUIREMENT",
         )
-    own = known if exact or not named else None
+    own = known if exact else None
     return rocm.plan(
-        named or f"{TARBALLS}/{known.name if known else ''}",
-        sha256=own.sha256 if own and published else None,  # the cache may have it by its digest
+        named,
+        sha256=own.sha256 if own and published else None,
         version=own.version if own else None,
         cache=cache,
         cwd=cwd,
@@ -45,8 +45,9 @@ def rocm_of(
 
 
 def rocm_option(source: str) -> tuple[str, ...]:
-    """Return the option that names the ROCm of a set; `rocm_of` finds TheRock's own without it."""
-    return () if source.startswith(TARBALLS) else (f"--rocm={source}",)
+    """Return the option that names the ROCm of a set; a public URL stands in its manifest."""
+    is_recorded = "://" in source and source == without_secrets(source)
+    return () if is_recorded else (f"--rocm={source}",)
 
 
 def jax_of(manifest: Manifest | None, *, cache: Path) -> Checkout:

@@ -19,7 +19,8 @@ from rocwheel.errors import ConfigError
 from rocwheel.located_yaml import Field
 from rocwheel.model import WheelKind, suggest
 from rocwheel.places import OURS, Place
-from rocwheel.store import Options, Store, open_store
+from rocwheel.store import Options, Store
+from rocwheel.store.opening import open_store
 from rocwheel.verdict import KnownSuite
 
 FILE: Final = "ci/channels.yaml"

@@ -25,7 +25,7 @@ from rocwheel.errors import (
 from rocwheel.index.page import Page, Root, links, mark
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import Headers, HugeError, Info, pause
+from rocwheel.store import Headers, HugeError, ObjectInfo, pause
 
 Shown: TypeAlias = "Page | Root"
 
@@ -160,7 +160,7 @@ def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: b
 class Claim:
     """A page that is stored under a project's name, whoever put it there."""
 
-    number: int  # of the state it shows; -1: another tool, or a version before the log, made it
+    number: int  # of the state it shows; -1: another tool made it
     is_empty: bool  # it lists no file of the project
 
 
@@ -194,14 +194,14 @@ def _is_of(project: str, filename: str) -> bool:
 class _Seen:
     """An object as it was read, or nothing; `ends` is when no older copy can be left."""
 
-    info: Info | None
+    info: ObjectInfo | None
     is_behind: bool  # it must be put
     ends: float
     number: int = 0  # of the state it shows
 
 
 def _look(place: Place, form: Form) -> _Seen:
-    info: Info | None
+    info: ObjectInfo | None
     try:
         data, info = place.store.read(form.key)
     except ObjectMissingError:

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from rocwheel import __version__
 from rocwheel.errors import StoreError
-from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, Info, Store
+from rocwheel.store import HTML, JSON, SIMPLE_JSON, TEXT, WHEEL, ObjectInfo, Store
 
 SIMPLE_HTML: Final = "application/vnd.pypi.simple.v1+html"
 CHANGING: Final = {".json": JSON, ".html": HTML}
@@ -144,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._nothing(key)
 
-    def _info(self, key: str) -> Info | None:
+    def _info(self, key: str) -> ObjectInfo | None:
         if any(part in {"", ".", ".."} for part in key.split("/")):
             return None
         return self.site.store.info(key)
@@ -167,12 +167,12 @@ class _Handler(BaseHTTPRequestHandler):
         said = self.headers.get("Host", "")
         return said if _HOST.fullmatch(said) else urlsplit(self.site.url).netloc
 
-    def _large(self, info: Info, content_type: str, *, body: bool) -> None:
+    def _large(self, info: ObjectInfo, content_type: str, *, body: bool) -> None:
         """An object that is written once."""
         if self._head(info, content_type) and body:
             self.site.store.stream(info.key, self.wfile.write)
 
-    def _head(self, info: Info, content_type: str) -> bool:
+    def _head(self, info: ObjectInfo, content_type: str) -> bool:
         """Send status and headers; False when the client has this content already."""
         etag = f'"{info.etag}"'
         is_known = self.headers.get("If-None-Match") == etag

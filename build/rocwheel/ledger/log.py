@@ -8,7 +8,7 @@ an operation, so of two that decided on the same state one wins and the other de
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -79,7 +79,7 @@ def read(place: Place, projects: Iterable[str] = (), *, afresh: bool = False) ->
     """The state as the log has it now, with the listings of these projects (and those touched).
 
     `afresh` folds the whole log, without the snapshot. Raises StoreError where the log is a newer
-    version's, or none and an older version wrote here.
+    version's.
     """
     state = None if afresh else _snapshot(place)
     try:
@@ -207,26 +207,12 @@ class _LostListingError(Exception):
     """The snapshot names a listing that is not there, or is another."""
 
 
-def before(place: Place, kind: str) -> Iterator[re.Match[str]]:
-    """Keys of the `intents` or `releases` of versions before the log, with set and number."""
-    start = place.before(kind)
-    pattern = re.compile(re.escape(start) + r"([^/]+)/(\d{1,9})\.json")
-    return (found for info in place.store.keys(start) if (found := pattern.fullmatch(info.key)))
-
-
 def _start(place: Place) -> IndexState:
     """The state before the first entry that is there: numbers may begin above 1."""
     pattern = re.compile(re.escape(place.logs) + r"([1-9]\d{0,17})\.json")
     found = (pattern.fullmatch(info.key) for info in place.store.keys(place.logs))
     first = min((int(match[1]) for match in found if match), default=0)
-    if first:
-        return IndexState(number=first - 1, saved=first - 1)
-    if next(before(place, "intents"), None):
-        raise StoreError(
-            f"{place.location}: written by a version before the log",
-            hint="take it over once, with `index migrate`; that version then writes no more",
-        )
-    return IndexState()
+    return IndexState(number=first - 1, saved=first - 1) if first else IndexState()
 
 
 def _snapshot(place: Place) -> IndexState | None:

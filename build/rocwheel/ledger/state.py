@@ -33,7 +33,6 @@ class Action(enum.Enum):
     PROMOTE = "promote"
     RESTORE = "restore"
     ADOPT = "adopt"
-    MIGRATE = "migrate"
     ROLLBACK = "rollback"
     PRUNE = "prune"
     YANK = "yank"
@@ -43,9 +42,7 @@ class Action(enum.Enum):
     @property
     def adds(self) -> bool:
         """Whether files may come to be listed by it."""
-        return self in {
-            Action.STAGE, Action.PROMOTE, Action.RESTORE, Action.ADOPT, Action.MIGRATE,
-        }  # fmt: skip
+        return self in {Action.STAGE, Action.PROMOTE, Action.RESTORE, Action.ADOPT}
 
     @property
     def removes(self) -> bool:
@@ -53,7 +50,7 @@ class Action(enum.Enum):
         return self in {Action.ROLLBACK, Action.PRUNE}
 
 
-SPENDING: Final = frozenset({Action.PRUNE, Action.SPEND, Action.MIGRATE})
+SPENDING: Final = frozenset({Action.PRUNE, Action.SPEND})
 
 
 class Standing(enum.Enum):
@@ -69,17 +66,9 @@ class Holding(Value, frozen=True, kw_only=True):
 
     set: SetId
     files: tuple[Entry, ...]
-    standing: Standing = Standing.LISTED
     jax: str = ""
     rocm: str = ""
     pythons: tuple[str, ...] = ()
-    first: str = ""  # when it came, where that was before this entry
-    changed: str = ""
-
-    def __post_init__(self) -> None:
-        """Refuse what is no time. Raises ConfigError."""
-        for text in filter(None, (self.first, self.changed)):
-            moment(text)
 
 
 class Transition(Value, frozen=True, kw_only=True):
@@ -301,8 +290,6 @@ def skipped(state: IndexState, *, digest: str, problem: str) -> IndexState:
 def _bring(state: IndexState, entry: Transition) -> IndexState:
     for holding in entry.brings:
         state = _brought(state, entry, holding)
-    if entry.names:  # a migration knows of spent ones
-        state = _spend(state, entry)
     return state
 
 
@@ -338,12 +325,12 @@ def _brought(state: IndexState, entry: Transition, holding: Holding) -> IndexSta
     projects = {*_by_project(holding.files), *(known.projects if known else ())}
     standing = Known(
         id=holding.set,
-        standing=holding.standing,
+        standing=Standing.LISTED,
         action=entry.action,
-        time=holding.changed or entry.time,
+        time=entry.time,
         by=entry.by,
         reason=entry.reason,
-        first=known.first if known else holding.first or entry.time,
+        first=known.first if known else entry.time,
         jax=holding.jax,
         rocm=holding.rocm,
         pythons=holding.pythons,
@@ -457,7 +444,6 @@ _CHANGES: Final[Mapping[Action, Callable[[IndexState, Transition], IndexState]]]
     Action.STAGE: _bring,
     Action.PROMOTE: _bring,
     Action.ADOPT: _bring,
-    Action.MIGRATE: _bring,
     Action.RESTORE: _stand(Standing.LISTED, only=frozenset({Standing.HELD})),
     Action.ROLLBACK: _stand(Standing.HELD, only=frozenset({Standing.LISTED})),
     Action.PRUNE: _prune,

@@ -19,7 +19,7 @@ from rocwheel.ledger.log import small
 from rocwheel.ledger.state import IndexState, Standing
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import TEXT, Headers, HugeError, Info
+from rocwheel.store import TEXT, Headers, HugeError, ObjectInfo
 from rocwheel.verdict import State, Verdict
 
 LOOKS_BACK: Final = 5  # released sets in which the tests of a suite are looked for
@@ -88,8 +88,7 @@ def lost(
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
     """Everything that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
     prefix = place.verdicts(manifest)
-    # Versions before the log numbered theirs; those say nothing of the suite and do not count.
-    pattern = re.compile(re.escape(prefix) + r"([^/]+)/([^/]+)/((?!\d{1,9}\.)[^/]+)\.json")
+    pattern = re.compile(re.escape(prefix) + r"([^/]+)/([^/]+)/([^/]+)\.json")
     cells = [
         (match[1], match[2], match[3], item)
         for item in place.store.keys(prefix)
@@ -117,7 +116,7 @@ def _tests(place: Place, verdict: Verdict) -> str:
     return place.report(verdict.manifest, verdict.python, verdict.suite, name)
 
 
-def _read(place: Place, manifest: str, cell: tuple[str, str, str, Info]) -> FoundVerdict:
+def _read(place: Place, manifest: str, cell: tuple[str, str, str, ObjectInfo]) -> FoundVerdict:
     python, suite, name, info = cell
     verdict, problem = None, ""
     if info.size > LARGEST:

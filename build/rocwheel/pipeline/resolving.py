@@ -5,21 +5,15 @@ What cannot be resolved leaves its own set out of the night, with the reason; th
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from html import unescape
 from pathlib import Path
-from typing import Final
-from urllib.parse import unquote, urljoin
-
-from packaging.version import Version
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
-from rocwheel import __version__, files, home, source
+from rocwheel import __version__, files, home, rocm, source
 from rocwheel.download import Client, without_secrets
 from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
 from rocwheel.home import Home
@@ -28,15 +22,10 @@ from rocwheel.ledger.nights import Cell, WheelRecipe
 from rocwheel.model import PythonVersion, suggest
 from rocwheel.pipeline.settings import Branch, NightSettings, SetSettings
 from rocwheel.process import Runner
+from rocwheel.rocm import listing, tarball_name
 from rocwheel.source import git
 from rocwheel.source.pins import Pin, Pins
 from rocwheel.values import canonical_json
-
-TARBALL: Final = re.compile(
-    r"therock-dist-linux-(?P<family>gfx.+?)-(?P<version>\d[^-]*)\.tar\.\w+\Z"
-)
-PAGE_BYTES: Final = 64 << 20  # of a page of tarballs
-HREF: Final = re.compile(r"""href\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +34,7 @@ class World:
 
     ci: Path  # the folder of data in use
     cwd: Path
+    cache: Path  # remembers the digests of tarballs
     runner: Runner
     client: Client
     now: datetime
@@ -117,14 +107,16 @@ def _set(
             item, item.name, tuple(wanted), rocm, families=families, pins=pins, world=world
         )
         return
-    newest = newest_tarballs(item.rocm.tarballs, world)
+    newest = listing.newest(item.rocm.tarballs, client=world.client, cwd=world.cwd)
     for name in wanted:
         if name not in newest:
-            why = f"{item.rocm.tarballs}: lists no tarball of {name}"
+            why = f"{without_secrets(item.rocm.tarballs)}: lists no tarball of {name}"
+            if tarball_name.MULTIARCH in newest:
+                why += "; name its multiarch tarball with `source` to build for all families"
             yield _absent(item, why, name)
             continue
         try:
-            rocm = one_tarball(newest[name], "", world)
+            rocm = one_tarball(newest[name].source, "", world)
             yield _recipe(
                 item,
                 f"{item.name}-{name}",
@@ -233,36 +225,10 @@ def _check_pin(pin: Pin, world: World) -> None:
         )
 
 
-def newest_tarballs(page: str, world: World) -> dict[str, str]:
-    """The newest tarball of each family that a page, or a folder, lists."""
-    if "://" in page:
-        body = world.client.read(page, limit=PAGE_BYTES, fresh=True)
-        if body is None:
-            where = without_secrets(page)
-            raise FetchError(f"{where}: there is no such page", hint="check `tarballs` of the set")
-        names = [unescape(item) for item in HREF.findall(body.decode("utf-8", "replace"))]
-    else:
-        names = [path.name for path in sorted((world.cwd / page).glob("*.tar.*"))]
-    newest: dict[str, tuple[Version, str]] = {}
-    for name in names:
-        match = TARBALL.search(unquote(name.rpartition("/")[2]))
-        if not match:
-            continue
-        try:
-            version = Version(match["version"])
-            where = urljoin(page, name) if "://" in page else str(world.cwd / page / name)
-        except ValueError:  # no version, or no URL, such as `http://[bad`
-            continue
-        if match["family"] not in newest or newest[match["family"]][0] < version:
-            newest[match["family"]] = (version, where)
-    return {family: where for family, (_, where) in newest.items()}
-
-
 def one_tarball(where: str, sha256: str, world: World) -> Tarball:
     """A source with its digest: as given, as the file beside it says, or by reading it."""
-    name = unquote(where.rstrip("/").rpartition("/")[2])
-    match = re.search(r"-(\d[^-]*)\.tar\.\w+\Z", name)
-    version = match[1] if match else ""
+    name = tarball_name.parse(tarball_name.base_name(where))
+    version = str(name.version) if name and name.version else ""
     if sha256:
         return Tarball(source=where, version=version, sha256=sha256)
     if "://" not in where:
@@ -272,12 +238,8 @@ def one_tarball(where: str, sha256: str, world: World) -> Tarball:
         if not path.is_file():
             raise ConfigError(f"{path}: no such file or folder", hint="correct `rocm.source`")
         return Tarball(source=str(path), version=version, sha256=files.sha256(path))
-    beside = (world.client.read(f"{where}.sha256") or b"").decode("utf-8", "replace")
-    said = re.match(r"\s*([0-9a-fA-F]{64})\b", beside)
-    if said:
-        return Tarball(source=where, version=version, sha256=said[1].lower())
-    world.note(f"{where}: no .sha256 beside it, reading it")
-    return Tarball(source=where, version=version, sha256=world.client.sha256(where))
+    digest = rocm.digest_of(where, client=world.client, cache=world.cache, note=world.note)
+    return Tarball(source=where, version=version, sha256=digest)
 
 
 def one_image(name: str, world: World) -> str:

@@ -26,7 +26,7 @@ from rocwheel.manifest import WheelEntry
 from rocwheel.model import timestamp
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import Info
+from rocwheel.store import ObjectInfo
 from rocwheel.wheel.metadata import WheelName
 
 ATTEMPTS: Final = 60  # commits that fail because somebody else was faster
@@ -160,7 +160,7 @@ def repair(
     return log.save(place, state)
 
 
-def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, Info]:
+def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, ObjectInfo]:
     """What is stored at a place under the names of these versions, by file name.
 
     One listing per project and version: its cost does not grow with the place.
@@ -234,7 +234,7 @@ def _shown(operation: Operation, entry: Transition, state: IndexState) -> IndexS
 
 def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
     """Refuse to write over pages that no entry of the log knows. Raises StoreError."""
-    if entry.action in {Action.ADOPT, Action.MIGRATE}:
+    if entry.action is Action.ADOPT:
         return
     new = [project for project in touched(state, entry) if project not in state.projects]
     for project in (*new, *([""] if not state.number else [])):

@@ -28,7 +28,7 @@ from rocwheel.release import operations, policy, wheelset
 from rocwheel.release.operations import Operation, Tally, Who, short, stored
 from rocwheel.release.policy import Approval, Decision
 from rocwheel.release.stage import holding
-from rocwheel.store import Ability, Info, Store, replaced
+from rocwheel.store import Ability, ObjectInfo, Store, replaced
 from rocwheel.values import replace
 
 
@@ -37,7 +37,7 @@ class Copy:
     """One wheel to copy, with its METADATA."""
 
     entry: Entry
-    source: Info
+    source: ObjectInfo
     metadata: bytes
     is_there: bool  # an object of this name and size; its digest is compared when applying
 
@@ -297,7 +297,9 @@ def _lost(
     return verdicts.lost(covered, verdicts.released_coverage(release, state, covered))
 
 
-def _source(staging: Place, wheel: WheelEntry, there: dict[str, Info]) -> tuple[Info, bytes]:
+def _source(
+    staging: Place, wheel: WheelEntry, there: dict[str, ObjectInfo]
+) -> tuple[ObjectInfo, bytes]:
     """One staged wheel: its size and stated SHA-256 are the manifest's; METADATA from inside it."""
     store, key = staging.store, staging.key(wheel.filename)
     source = store.info(key)
@@ -325,11 +327,11 @@ def _not_staged(staging: Place, wheel: WheelEntry) -> PromotionError:
     )
 
 
-def _is_there(wheel: Entry | WheelEntry, there: dict[str, Info]) -> bool:
+def _is_there(wheel: Entry | WheelEntry, there: dict[str, ObjectInfo]) -> bool:
     return wheel.filename in there and f"{wheel.filename}.metadata" in there
 
 
-def _all_there(manifest: Manifest, there: dict[str, Info]) -> bool:
+def _all_there(manifest: Manifest, there: dict[str, ObjectInfo]) -> bool:
     return all(_is_there(wheel, there) for wheel in manifest.built)
 
 

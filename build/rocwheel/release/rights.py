@@ -108,7 +108,7 @@ ROLES: Final = {
         Role(
             name="promoter",
             about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`, "
-            "`index adopt` of a release, `index migrate`, `nightly prune`; ends nights",
+            "`index adopt` of a release, `nightly prune`; ends nights",
             bucket=(*LIST, *UPLOADS),
             may=(
                 (READ, (STAGED, RELEASED, PROBE, *NIGHT, BUILDS, PAGE)),

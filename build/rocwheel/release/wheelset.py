@@ -28,7 +28,7 @@ from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, RocmVersion, WheelKind, project_name
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import Info, Store
+from rocwheel.store import ObjectInfo, Store
 from rocwheel.wheel.metadata import KeyValueText, WheelName, dist_info
 from rocwheel.wheel.zip_reader import ZipArchive
 
@@ -76,7 +76,7 @@ def read_metadata(path: Path) -> bytes:
         return archive.read(f"{dist_info(archive.by_name, path=path)}/METADATA")
 
 
-def staged_metadata(place: Place, info: Info) -> bytes:
+def staged_metadata(place: Place, info: ObjectInfo) -> bytes:
     """The METADATA file in a stored wheel, read by ranges. Raises WheelError, StoreError."""
     where = place.store.locate(info.key)
     try:
@@ -92,7 +92,7 @@ def staged_metadata(place: Place, info: Info) -> bytes:
 class _Ranges(io.RawIOBase):
     """A stored object as a file that is read from its end: each piece once."""
 
-    def __init__(self, store: Store, info: Info) -> None:
+    def __init__(self, store: Store, info: ObjectInfo) -> None:
         super().__init__()
         self._store, self._info = store, info
         self._at = 0

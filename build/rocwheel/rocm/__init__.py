@@ -4,8 +4,18 @@
 fetch-rocm.md` for what a user sees.
 """
 
-from rocwheel.rocm.obtain import fetch
-from rocwheel.rocm.origin import Origin, RocmPlan, check_local, plan
+from rocwheel.rocm.obtain import digest_of, fetch
+from rocwheel.rocm.origin import Origin, RocmPlan, check_local, plan, recorded
 from rocwheel.rocm.rocm_root import RocmRoot, missing
 
-__all__ = ["Origin", "RocmPlan", "RocmRoot", "check_local", "fetch", "missing", "plan"]
+__all__ = [
+    "Origin",
+    "RocmPlan",
+    "RocmRoot",
+    "check_local",
+    "digest_of",
+    "fetch",
+    "missing",
+    "plan",
+    "recorded",
+]

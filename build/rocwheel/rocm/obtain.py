@@ -32,8 +32,9 @@ from rocwheel.download import (
     without_secrets,
 )
 from rocwheel.errors import FetchError, HostError, RocmError
-from rocwheel.rocm import rocm_root
-from rocwheel.rocm.origin import Origin, RocmPlan
+from rocwheel.manifest import ON_DISK, RocmDelivery
+from rocwheel.rocm import rocm_root, tarball_name
+from rocwheel.rocm.origin import Origin, RocmPlan, source_key
 from rocwheel.rocm.read_ahead import ReadAhead
 from rocwheel.rocm.rocm_root import RocmRoot
 from rocwheel.rocm.tarball import inflate
@@ -93,6 +94,7 @@ def _root(
     *,
     sha256: str,
     cached: bool,
+    delivery: RocmDelivery = ON_DISK,
     unpacked: int = 0,
     lease: files.Lock | None = None,
 ) -> RocmRoot:
@@ -109,6 +111,7 @@ def _root(
         targets=frozenset(facts.targets),
         sonames=frozenset(facts.sonames),
         cached=cached,
+        delivery=delivery,
         bytes=unpacked,
         lease=lease,
     )
@@ -189,7 +192,7 @@ class _Job:
                 found = self._unchanged(client, seen)
                 if found:
                     return found
-            expected = self._plan.sha256 or self._published(client)
+            expected = self._plan.sha256 or _published(client, self._plan.source)
             found = self._cached(expected)
             if found:
                 return found
@@ -207,16 +210,6 @@ class _Job:
                 exc.hint = f"--therock-sha256={seen.sha256} uses the cached tree without asking"
             raise
         return found if same else None
-
-    def _published(self, client: Client) -> str | None:
-        """The digest at `<URL>.sha256`, if the server has that."""
-        parts = urlsplit(self._plan.source)
-        url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
-        data = client.read(url, beside=self._plan.source)
-        if data is None:
-            return None
-        text = data.decode("utf-8", "replace")
-        return _digest_in(text, name=self._plan.name, where=without_secrets(url))
 
     def _download(self, client: Client, staging: Path, expected: str | None) -> RocmRoot:
         for _ in range(RESTARTS):
@@ -293,14 +286,17 @@ class _Job:
             )
         how = "as it should be" if expected else "no checksum was given or published"
         self._console.info(f"   SHA-256 {sha256}, {how}")
+        links = rocm_root.complete(folder, name=plan.shown)
         facts = rocm_root.inspect(folder, name=plan.shown)
         entry, root, lease = self._cache.publish(
             staging,
             CachedTree(
                 sha256=sha256,
                 source=plan.shown,
+                packed=self._read,
                 files=unpacked.files,
                 bytes=unpacked.bytes,
+                links=links,
                 facts=facts,
             ),
         )
@@ -308,6 +304,8 @@ class _Job:
             plan.key, FetchedSource(remote=known, sha256=sha256, source=plan.shown)
         )
         self._console.info(f"   {count(unpacked.files, 'file')}, {size(unpacked.bytes)}, in {root}")
+        for link in links:
+            self._console.info(f"   added the link {link}, which this release lacks")
         return self._root(entry, root, lease, cached=False)
 
     def _hashed(self, blocks: Iterator[bytes], digest: Hash, progress: Progress) -> Iterator[bytes]:
@@ -332,8 +330,20 @@ class _Job:
             folder / entry.facts.root,
             sha256=entry.sha256,
             cached=cached,
+            delivery=self._delivery(entry),
             unpacked=entry.bytes,
             lease=lease,
+        )
+
+    def _delivery(self, entry: CachedTree) -> RocmDelivery:
+        """Say where these bytes came from, as far as this source was asked for them."""
+        is_remote = self._plan.origin is Origin.URL
+        seen = self._cache.recall(self._plan.key) if is_remote else None
+        return RocmDelivery(
+            url=self._plan.shown if is_remote else "",
+            size=entry.packed,
+            etag=seen.remote.etag if seen and seen.sha256 == entry.sha256 else "",
+            links=entry.links,
         )
 
     # Room and company.
@@ -354,6 +364,37 @@ class _Job:
 
     def _waiting(self) -> None:
         self._console.info(f"   another run fetches {self._plan.name}; waiting for it")
+
+
+def digest_of(url: str, *, client: Client, cache: Path, note: Callable[[str], None]) -> str:
+    """Return the SHA-256 of a tarball: as published beside it, as remembered, or by reading it.
+
+    What the server calls the file (ETag, size) is remembered with its digest, so that a tarball
+    that stays the same is read once. Raises FetchError.
+    """
+    published = _published(client, url)
+    if published:
+        return published
+    kept, key = Cache(cache), source_key(url)
+    seen = kept.recall(key)
+    if seen and client.is_still(url, seen.remote):
+        return seen.sha256
+    note(f"{without_secrets(url)}: no .sha256 beside it, reading it")
+    sha256, remote = client.digest(url)
+    kept.prepare()
+    kept.remember(key, FetchedSource(remote=remote, sha256=sha256, source=without_secrets(url)))
+    return sha256
+
+
+def _published(client: Client, source: str) -> str | None:
+    """Return the digest at `<URL>.sha256`; None where the server has none."""
+    parts = urlsplit(source)
+    url = urlunsplit(parts._replace(path=f"{parts.path}.sha256", fragment=""))
+    data = client.read(url, beside=source)
+    if data is None:
+        return None
+    name = tarball_name.base_name(source)
+    return _digest_in(data.decode("utf-8", "replace"), name=name, where=without_secrets(url))
 
 
 def _file_blocks(path: Path) -> Iterator[bytes]:

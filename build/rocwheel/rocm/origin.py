@@ -7,21 +7,19 @@ import re
 import tarfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import files
 from rocwheel.console import size
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, HostError, RocmError
+from rocwheel.manifest import RocmSource
 from rocwheel.model import RocmVersion, is_sha256
-from rocwheel.rocm import rocm_root
+from rocwheel.rocm import rocm_root, tarball_name
 from rocwheel.rocm.tarball import Compression
 from rocwheel.rocm.tree_cache import Cache
-
-_TARBALL: Final = re.compile(r"therock-dist-linux-gfx.+-(?P<version>\d[^-]*)\.tar\.\w+\Z")
 
 
 class Origin(enum.Enum):
@@ -60,7 +58,7 @@ class RocmPlan:
     @property
     def key(self) -> str:
         """Names what the cache keeps about this source."""
-        return files.sha256(self.source.encode())[:32]
+        return source_key(self.source)
 
     def document(self) -> dict[str, Any]:
         """The plan for a program: what `--dry-run --json` prints."""
@@ -96,6 +94,11 @@ class RocmPlan:
         return "\n".join(lines)
 
 
+def source_key(source: str) -> str:
+    """Return the name under which the cache keeps what it knows about a source."""
+    return files.sha256(source.encode())[:32]
+
+
 def plan(
     source: str, *, sha256: str | None, version: str | None, cache: Path, cwd: Path
 ) -> RocmPlan:
@@ -107,9 +110,13 @@ def plan(
     """
     asked = RocmVersion.parse(version) if version else None
     origin, location = _locate(source, cwd)
-    name = unquote(urlsplit(location).path).rpartition("/")[2] if origin is Origin.URL else ""
-    name = name or Path(location).name
-    named = None if origin is Origin.DIRECTORY else _named(name)
+    name = tarball_name.base_name(location)
+    parsed = None if origin is Origin.DIRECTORY else tarball_name.parse(name)
+    named = parsed.version if parsed else None
+    if parsed and parsed.platform != "linux":
+        raise RocmError(
+            f"{name}: is a ROCm for {parsed.platform}", hint="name the tarball for linux"
+        )
     if asked and named and asked.series != named.series:
         raise RocmError(
             f"{name}: is ROCm {named}, not {asked}",
@@ -126,12 +133,39 @@ def plan(
         sha256=_digest(sha256) if sha256 else None,
         asked=asked,
         named=named,
-        family=None if origin is Origin.DIRECTORY else matrix.family_of_tarball(name),
+        family=parsed.family if parsed else None,
         cache=cache,
         cached=None,
         partial=0,
     )
     return found if origin is Origin.DIRECTORY else _looked_up(found)
+
+
+def recorded(source: RocmSource, *, cache: Path) -> RocmPlan:
+    """Plan to bring the ROCm that a manifest names, from where the manifest says it came.
+
+    A tree that the cache has under the recorded digest is used without asking anybody. Raises
+    ConfigError where the manifest names no address and the cache does not have the tree.
+    """
+    held = Cache(cache).tree(source.sha256)
+    if not source.url and (source.origin != "tarball" or held is None):
+        raise ConfigError(
+            f"{source.name}: the manifest does not say where this ROCm came from",
+            hint="name it: --rocm with a tarball or a folder",
+        )
+    parsed = tarball_name.parse(source.name)
+    return RocmPlan(
+        origin=Origin.URL if source.url else Origin.TARBALL,
+        source=source.url or source.name,
+        name=source.name,
+        sha256=source.sha256,
+        asked=RocmVersion.parse(source.version),
+        named=parsed.version if parsed else None,
+        family=parsed.family if parsed else None,
+        cache=cache,
+        cached=held,
+        partial=0,
+    )
 
 
 def check_local(plan: RocmPlan) -> None:
@@ -206,11 +240,3 @@ def _digest(text: str) -> str:
     if not is_sha256(value):
         raise ConfigError(f"{text!r}: not a SHA-256", hint="64 hexadecimal digits")
     return value
-
-
-def _named(name: str) -> RocmVersion | None:
-    match = _TARBALL.match(name)
-    try:
-        return RocmVersion.parse(match["version"]) if match else None
-    except ConfigError:
-        return None

@@ -12,13 +12,19 @@ from typing import Any, Final, Literal
 
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError, RocmError
+from rocwheel.manifest import ON_DISK, RocmDelivery
 from rocwheel.model import RocmVersion
+from rocwheel.source_layout import RocmNeeds
 from rocwheel.values import Value
 
 INFO: Final = ".info/version"
 HEADER: Final = "include/rocm-core/rocm_version.h"
+KERNEL_PACKS: Final = ".kpack"  # since 7.13
 CLANG: Final = "lib/llvm/bin/clang"
 BITCODE: Final = ("lib/llvm/amdgcn/bitcode", "amdgcn/bitcode")  # TheRock; /opt/rocm of packages
+# TheRock's trees have them since 7.12 (4058a195d); clang looks for its device library through the
+# first, and XLA's own downloads of 7.10 and 7.11 add it.
+LINKS: Final = {"amdgcn": "lib/llvm/amdgcn", "llvm": "lib/llvm"}
 LIBRARIES: Final = ("lib", "lib/rocm_sysdeps/lib", "lib/llvm/lib")
 _ISA: Final = re.compile(r"oclc_isa_version_(.+)\.bc\Z")
 
@@ -51,6 +57,7 @@ class RocmRoot:
     targets: frozenset[str]  # gfx targets the device bitcode knows
     sonames: frozenset[str]  # file names of the shared libraries
     cached: bool  # nothing was fetched or unpacked
+    delivery: RocmDelivery = ON_DISK
     bytes: int = 0  # of the unpacked files; 0 for a directory
     lease: object = field(default=None, repr=False, compare=False)
 
@@ -65,9 +72,29 @@ class RocmRoot:
             "name": self.name,
             "family": self.family.name if self.family else None,
             "targets": sorted(self.targets),
+            "kernel_packs": kernel_packs(self.root),
+            "links": list(self.delivery.links),
             "cached": self.cached,
             "bytes": self.bytes,
         }
+
+
+def complete(folder: Path, *, name: str) -> tuple[str, ...]:
+    """Add the links that older releases of TheRock lack, to an unpacked tree; return them."""
+    root, added = _root(folder, name), []
+    for link, target in LINKS.items():
+        if (root / target).is_dir() and not os.path.lexists(root / link):
+            mode = root.stat().st_mode
+            root.chmod(mode | 0o200)
+            (root / link).symlink_to(target)
+            root.chmod(mode)
+            added.append(f"{link} -> {target}")
+    return tuple(added)
+
+
+def kernel_packs(root: Path) -> list[str]:
+    """Return the names of the files with GPU code that multi-arch trees keep beside libraries."""
+    return sorted(path.name for path in (root / KERNEL_PACKS).glob("*.kpack"))
 
 
 def inspect(folder: Path, *, name: str) -> Facts:
@@ -100,13 +127,43 @@ def inspect(folder: Path, *, name: str) -> Facts:
     )
 
 
-def missing(root: Path, paths: Iterable[str]) -> tuple[str, ...]:
-    """Those of `paths` that the tree lacks; each may be a pattern, and `a|b` means either."""
-    return tuple(
+def missing(root: Path, needs: RocmNeeds, targets: Iterable[str] = ()) -> tuple[str, ...]:
+    """Return what a JAX looks for and the tree lacks, one line each.
+
+    An empty file, a folder in its place or a link that leads nowhere is as good as none.
+    """
+    lines = [
         path.replace("|", " or ")
-        for path in paths
-        if not any(next(root.glob(choice), None) for choice in path.split("|"))
-    )
+        for path in needs.paths(targets)
+        if not any(_matches(root, choice) for choice in path.split("|"))
+    ]
+    for path in needs.executables:
+        if not _is_file(root / path):
+            lines.append(path)
+        elif not os.access(root / path, os.X_OK):
+            lines.append(f"{path}: not executable")
+    for header, macro in needs.macros.items():
+        if header not in lines and not _defines(root / header, macro):
+            lines.append(f"{header}: does not define {macro}")
+    return tuple(lines)
+
+
+def _matches(root: Path, pattern: str) -> bool:
+    """Return whether a file of the tree has this path, or one that fits it."""
+    paths = root.glob(pattern) if "*" in pattern else (root / pattern,)
+    return any(_is_file(path) for path in paths)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size > 0
+    except OSError:  # such as a circle of links
+        return False
+
+
+def _defines(header: Path, macro: str) -> bool:
+    text = header.read_text(encoding="utf-8", errors="replace")
+    return re.search(rf"^#define {macro} +\d+", text, re.MULTILINE) is not None
 
 
 def agreed_version(

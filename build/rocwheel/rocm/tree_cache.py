@@ -26,7 +26,7 @@ from rocwheel.errors import ConfigError
 from rocwheel.rocm.rocm_root import Facts
 from rocwheel.values import Sha256, Value
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 Record = TypeVar("Record", bound=Value)
 TREE: Final = "tree"  # the folder with the unpacked tarball, beside entry.json
 
@@ -44,10 +44,12 @@ class CachedTree(Value, frozen=True, kw_only=True):
 
     sha256: str
     source: str
+    packed: int  # bytes of the tarball
     files: int
     bytes: int
+    links: tuple[str, ...]  # added to what the tarball has
     facts: Facts
-    schema: Literal[1] = SCHEMA
+    schema: Literal[2] = SCHEMA
 
 
 class Cache:

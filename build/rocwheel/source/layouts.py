@@ -143,9 +143,18 @@ def _marks(field: Field) -> Marks:
 
 
 def _needs(field: Field) -> RocmNeeds:
-    fields = field.record(required=("files",), optional=("libraries", "programs"))
+    fields = field.record(
+        required=("files",),
+        optional=("macros", "executables", "bitcode", "libraries", "programs"),
+    )
+    macros = fields["macros"].mapping() if "macros" in fields else {}
+    bitcode = fields["bitcode"].record(required=("folders", "files")) if "bitcode" in fields else {}
     return RocmNeeds(
         files=fields["files"].strings(),
+        macros={header: name.string() for header, name in macros.items()},
+        executables=_strings(fields, "executables"),
+        bitcode_folders=_strings(bitcode, "folders"),
+        bitcode=_strings(bitcode, "files"),
         libraries=_strings(fields, "libraries"),
         programs=_strings(fields, "programs"),
     )

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from rocwheel import ending
-from rocwheel.errors import ConfigError, ObjectDiffersError, ObjectStaleError, StoreError
+from rocwheel.errors import ObjectDiffersError, ObjectStaleError, StoreError
 
 Body: TypeAlias = "bytes | Path"
 Counter: TypeAlias = "Callable[[int], None]"  # called with bytes that passed since the last call
@@ -40,7 +40,7 @@ class HugeError(StoreError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Info:
+class ObjectInfo:
     """What a store says about an object."""
 
     key: str
@@ -120,15 +120,15 @@ class Store(Protocol):
         """
         ...
 
-    def info(self, key: str, /) -> Info | None:
+    def info(self, key: str, /) -> ObjectInfo | None:
         """What is stored under `key`; None when nothing is."""
         ...
 
-    def read(self, key: str, /) -> tuple[bytes, Info]:
+    def read(self, key: str, /) -> tuple[bytes, ObjectInfo]:
         """Content and info of a small object. Raises ObjectMissingError, HugeError."""
         ...
 
-    def stream(self, key: str, sink: Callable[[bytes], object], /) -> Info:
+    def stream(self, key: str, sink: Callable[[bytes], object], /) -> ObjectInfo:
         """Hand the content to `sink` block by block; what broke off is continued.
 
         Raises ObjectMissingError; a connection that breaks is taken up where it broke, on the
@@ -136,11 +136,11 @@ class Store(Protocol):
         """
         ...
 
-    def part(self, info: Info, start: int, size: int, /) -> bytes:
+    def part(self, info: ObjectInfo, start: int, size: int, /) -> bytes:
         """Some bytes of an object that still is what `info` says. Raises ObjectStaleError."""
         ...
 
-    def digest(self, info: Info, /, *, count: Counter | None = None) -> str:
+    def digest(self, info: ObjectInfo, /, *, count: Counter | None = None) -> str:
         """Proven SHA-256: what the store states where that can be trusted, else by reading."""
         ...
 
@@ -160,12 +160,14 @@ class Store(Protocol):
         """
         ...
 
-    def replace(self, key: str, body: bytes, /, *, previous: Info | None, headers: Headers) -> None:
+    def replace(
+        self, key: str, body: bytes, /, *, previous: ObjectInfo | None, headers: Headers
+    ) -> None:
         """Change what was read as `previous` (None: nothing). Raises ObjectStaleError."""
         ...
 
     def copy(
-        self, source: Info, target: str, /, *, sha256: str, count: Counter | None = None
+        self, source: ObjectInfo, target: str, /, *, sha256: str, count: Counter | None = None
     ) -> int:
         """Write once under `target` what `source` holds; return bytes that passed through here.
 
@@ -179,7 +181,7 @@ class Store(Protocol):
         """Remove; no error when nothing is there."""
         ...
 
-    def keys(self, prefix: str = "", /) -> Iterator[Info]:
+    def keys(self, prefix: str = "", /) -> Iterator[ObjectInfo]:
         """Everything whose key starts with `prefix`, in key order; without SHA-256."""
         ...
 
@@ -197,23 +199,7 @@ def bucket_of(url: str) -> tuple[str, str] | None:
     return None
 
 
-def open_store(url: str, options: Options | None = None) -> Store:
-    """Open a store by its URL; nothing is asked of it yet. Raises ConfigError."""
-    options = options or Options()
-    parts = urlsplit(url)
-    is_here = parts.scheme == "file" and parts.netloc in {"", "localhost"}
-    if is_here and parts.path[:1] == "/" and not (parts.query or parts.fragment):
-        from rocwheel.store.file import FileStore
-
-        return FileStore(Path(unquote(parts.path)))
-    if address := bucket_of(url):
-        from rocwheel.store.s3 import S3Store
-
-        return S3Store(*address, options)
-    raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")
-
-
-def whole(store: Store, key: str) -> tuple[bytes, Info]:
+def whole(store: Store, key: str) -> tuple[bytes, ObjectInfo]:
     """An object of no more than LIMIT bytes. Raises ObjectMissingError, HugeError."""
     blocks: list[bytes] = []
     size = 0

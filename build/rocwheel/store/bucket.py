@@ -20,7 +20,18 @@ from urllib.parse import quote
 
 from rocwheel import ending
 from rocwheel.errors import ObjectMissingError, RefusedError, StoreError
-from rocwheel.store import BLOCK, TEXT, Body, Counter, Headers, Info, Options, advance, pause, stale
+from rocwheel.store import (
+    BLOCK,
+    TEXT,
+    Body,
+    Counter,
+    Headers,
+    ObjectInfo,
+    Options,
+    advance,
+    pause,
+    stale,
+)
 
 if TYPE_CHECKING:
     from botocore.exceptions import ClientError
@@ -154,7 +165,7 @@ class Bucket:
             return str(sts.get_caller_identity()["Arn"])
         return ""
 
-    def head(self, key: str) -> tuple[Info, Headers] | None:
+    def head(self, key: str) -> tuple[ObjectInfo, Headers] | None:
         try:
             with self.translated(key, "HeadObject"):
                 found = self.client.head_object(**self.at(key), ChecksumMode="ENABLED")
@@ -167,7 +178,9 @@ class Bucket:
             content_type=found.get("ContentType", ""), cache_control=found.get("CacheControl", "")
         )
 
-    def get(self, key: str, *, start: int = 0, etag: str = "") -> tuple[Info, Iterator[bytes]]:
+    def get(
+        self, key: str, *, start: int = 0, etag: str = ""
+    ) -> tuple[ObjectInfo, Iterator[bytes]]:
         """Open an object, from `start` on while it still has `etag`.
 
         The blocks end with BrokenError when the connection does.
@@ -177,7 +190,7 @@ class Bucket:
             found = self.client.get_object(**self.at(key), **cast("Any", extra))
         return _info(key, found), _blocks(found["Body"], self.locate(key))
 
-    def part(self, info: Info, start: int, size: int) -> bytes:
+    def part(self, info: ObjectInfo, start: int, size: int) -> bytes:
         """Some bytes of an object that still is what `info` says."""
         with self.translated(info.key, "GetObject"):
             found = self.client.get_object(
@@ -226,7 +239,7 @@ class Bucket:
         with self.translated(key, "DeleteObject"):
             self.client.delete_object(**self.at(key))
 
-    def keys(self, prefix: str) -> Iterator[Info]:
+    def keys(self, prefix: str) -> Iterator[ObjectInfo]:
         pages = iter(
             self.client.get_paginator("list_objects_v2").paginate(
                 Bucket=self.name, Prefix=self._base + prefix
@@ -238,7 +251,7 @@ class Bucket:
             if page is None:
                 return
             for found in page.get("Contents", ()):
-                yield Info(
+                yield ObjectInfo(
                     key=found["Key"][len(self._base) :],
                     size=found["Size"],
                     etag=found.get("ETag", "").strip('"'),
@@ -460,11 +473,11 @@ def _blocks(body: Any, where: str) -> Iterator[bytes]:
             yield block
 
 
-def _info(key: str, found: Any) -> Info:
+def _info(key: str, found: Any) -> ObjectInfo:
     stated = found.get("ChecksumSHA256", "")
     # `…-7` is the checksum of seven parts' checksums, which says nothing about the whole
     whole = stated and "-" not in stated and found.get("ChecksumType") != "COMPOSITE"
-    return Info(
+    return ObjectInfo(
         key=key,
         size=found["ContentLength"],
         etag=found["ETag"].strip('"'),

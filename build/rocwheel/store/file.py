@@ -24,7 +24,7 @@ from rocwheel.store import (
     Body,
     Counter,
     Headers,
-    Info,
+    ObjectInfo,
     advance,
     blocks_of,
     differs,
@@ -57,17 +57,17 @@ class FileStore:
     def abilities(self) -> Abilities:
         return Abilities(copy_lacks=(), folder_keys=False)
 
-    def info(self, key: str, /) -> Info | None:
+    def info(self, key: str, /) -> ObjectInfo | None:
         digest = hashlib.sha256()
         try:
             return self._stream(key, digest.update, digest)
         except ObjectMissingError:
             return None
 
-    def read(self, key: str, /) -> tuple[bytes, Info]:
+    def read(self, key: str, /) -> tuple[bytes, ObjectInfo]:
         return whole(self, key)
 
-    def stream(self, key: str, sink: Callable[[bytes], object], /) -> Info:
+    def stream(self, key: str, sink: Callable[[bytes], object], /) -> ObjectInfo:
         digest = hashlib.sha256()
 
         def both(block: bytes) -> None:
@@ -76,7 +76,7 @@ class FileStore:
 
         return self._stream(key, both, digest)
 
-    def part(self, info: Info, start: int, size: int, /) -> bytes:
+    def part(self, info: ObjectInfo, start: int, size: int, /) -> bytes:
         with self._translated(info.key), self._path(info.key).open("rb") as file:
             stat = os.fstat(file.fileno())
             if (stat.st_size, _time(stat)) != (info.size, info.modified):
@@ -84,7 +84,7 @@ class FileStore:
             file.seek(start)
             return file.read(size)
 
-    def digest(self, info: Info, /, *, count: Counter | None = None) -> str:
+    def digest(self, info: ObjectInfo, /, *, count: Counter | None = None) -> str:
         if info.sha256:
             return info.sha256
         digest = hashlib.sha256()
@@ -140,7 +140,7 @@ class FileStore:
         body: bytes,
         /,
         *,
-        previous: Info | None,
+        previous: ObjectInfo | None,
         headers: Headers,  # noqa: ARG002
     ) -> None:
         path = self._path(key)
@@ -156,7 +156,7 @@ class FileStore:
             scratch.replace(path)
 
     def copy(
-        self, source: Info, target: str, /, *, sha256: str, count: Counter | None = None
+        self, source: ObjectInfo, target: str, /, *, sha256: str, count: Counter | None = None
     ) -> int:
         if source.sha256 and source.sha256 != sha256:
             raise replaced(self.locate(source.key), source.sha256, sha256)
@@ -173,7 +173,7 @@ class FileStore:
         with self._translated(key):
             self._path(key).unlink(missing_ok=True)
 
-    def keys(self, prefix: str = "", /) -> Iterator[Info]:
+    def keys(self, prefix: str = "", /) -> Iterator[ObjectInfo]:
         folder, _, _ = prefix.rpartition("/")
         start = self.root / folder if folder else self.root
         for key in sorted(self._walk(start)):
@@ -182,7 +182,9 @@ class FileStore:
                     stat = (self.root / key).stat()
                 except FileNotFoundError:
                     continue  # deleted since it was listed
-                yield Info(key=key, size=stat.st_size, etag="", sha256="", modified=_time(stat))
+                yield ObjectInfo(
+                    key=key, size=stat.st_size, etag="", sha256="", modified=_time(stat)
+                )
 
     def sweep(self, prefix: str, before: datetime, /) -> tuple[str, ...]:  # noqa: ARG002
         swept = []
@@ -211,7 +213,9 @@ class FileStore:
             raise StoreError(f"{self.locate(key)}: a file cannot have this name", hint="a bug")
         return self.root.joinpath(*parts)
 
-    def _stream(self, key: str, sink: Callable[[bytes], object], digest: hashlib._Hash) -> Info:
+    def _stream(
+        self, key: str, sink: Callable[[bytes], object], digest: hashlib._Hash
+    ) -> ObjectInfo:
         with self._translated(key):
             file = self._path(key).open("rb")
         with file:
@@ -219,7 +223,7 @@ class FileStore:
                 sink(block)
             stat = os.fstat(file.fileno())
         sha256 = digest.hexdigest()
-        return Info(
+        return ObjectInfo(
             key=key,
             size=stat.st_size,
             etag=sha256,

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from rocwheel import files
-from rocwheel.store import BLOCK, Counter, Headers, Info
+from rocwheel.store import BLOCK, Counter, Headers, ObjectInfo
 from rocwheel.store.bucket import Bucket, Window, checksum, served
 
 
@@ -51,7 +51,7 @@ class Parts:
         algorithm = {"ChecksumAlgorithm": "SHA256"} if self.checksums else {}
         return self._written(key, path.stat().st_size, {**served(headers), **algorithm}, part)
 
-    def copy(self, source: Info, target: str, headers: Headers) -> bool:
+    def copy(self, source: ObjectInfo, target: str, headers: Headers) -> bool:
         """Copy on the server. False when something was stored under `target` meanwhile."""
 
         def part(upload: str, number: int, start: int, length: int) -> dict[str, Any]:

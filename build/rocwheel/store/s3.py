@@ -24,7 +24,7 @@ from rocwheel.store import (
     Body,
     Counter,
     Headers,
-    Info,
+    ObjectInfo,
     Options,
     advance,
     blocks_of,
@@ -69,14 +69,14 @@ class S3Store:
 
     # Reading
 
-    def info(self, key: str, /) -> Info | None:
+    def info(self, key: str, /) -> ObjectInfo | None:
         found = self._bucket.head(key)
         return found[0] if found else None
 
-    def read(self, key: str, /) -> tuple[bytes, Info]:
+    def read(self, key: str, /) -> tuple[bytes, ObjectInfo]:
         return whole(self, key)
 
-    def stream(self, key: str, sink: Callable[[bytes], object], /) -> Info:
+    def stream(self, key: str, sink: Callable[[bytes], object], /) -> ObjectInfo:
         info, blocks = self._bucket.get(key)
         done = failures = 0
         while True:
@@ -101,10 +101,10 @@ class S3Store:
                 )
             return info
 
-    def part(self, info: Info, start: int, size: int, /) -> bytes:
+    def part(self, info: ObjectInfo, start: int, size: int, /) -> bytes:
         return self._bucket.part(info, start, size)
 
-    def digest(self, info: Info, /, *, count: Counter | None = None) -> str:
+    def digest(self, info: ObjectInfo, /, *, count: Counter | None = None) -> str:
         if info.sha256 and self._seen and self._seen.checksums:
             return info.sha256
         digest = hashlib.sha256()
@@ -116,7 +116,7 @@ class S3Store:
         self.stream(info.key, both)
         return digest.hexdigest()
 
-    def keys(self, prefix: str = "", /) -> Iterator[Info]:
+    def keys(self, prefix: str = "", /) -> Iterator[ObjectInfo]:
         return self._bucket.keys(prefix)
 
     # Writing
@@ -145,7 +145,9 @@ class S3Store:
             self._same(key, body, sha256)
         return created
 
-    def replace(self, key: str, body: bytes, /, *, previous: Info | None, headers: Headers) -> None:
+    def replace(
+        self, key: str, body: bytes, /, *, previous: ObjectInfo | None, headers: Headers
+    ) -> None:
         etags = self._writable(key).etags
         condition = (
             {"IfMatch": etags.write.format(previous.etag)} if previous else {"IfNoneMatch": "*"}
@@ -158,7 +160,7 @@ class S3Store:
             raise stale(self.locate(key))
 
     def copy(
-        self, source: Info, target: str, /, *, sha256: str, count: Counter | None = None
+        self, source: ObjectInfo, target: str, /, *, sha256: str, count: Counter | None = None
     ) -> int:
         able = self._writable(target).abilities()
         moved = _Moved()
@@ -255,7 +257,7 @@ class S3Store:
             self._prove(key, sha256)
         return created
 
-    def _copied(self, source: Info, target: str) -> bool:
+    def _copied(self, source: ObjectInfo, target: str) -> bool:
         """Copy on the server. False when one of the two conditions did not hold."""
         if source.size > self._options.put_limit:
             parts = self._parts_for(target)
@@ -272,7 +274,7 @@ class S3Store:
             )
         return done is not None
 
-    def _carry(self, source: Info, target: str, sha256: str, moved: _Moved) -> None:
+    def _carry(self, source: ObjectInfo, target: str, sha256: str, moved: _Moved) -> None:
         """Copy through this machine: download, check, put on condition."""
         digest = hashlib.sha256()
         with tempfile.NamedTemporaryFile(prefix="rocwheel-") as file:

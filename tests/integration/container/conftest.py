@@ -6,13 +6,14 @@ import os
 
 import pytest
 from support import engines
+from support.tiers import merge_tries
 
 from rocwheel import container
 from rocwheel.container import EngineKind
 from rocwheel.process import HostRunner, base_env
 
 
-@pytest.fixture(scope="session", params=["docker", "podman"])
+@pytest.fixture(scope="session", params=merge_tries("docker", of=["docker", "podman"]))
 def engine(request):
     """A running engine that has the base image."""
     if request.param == "podman":

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from support import engines, registries
+from support.tiers import merge_tries
 
 from rocwheel import container
 from rocwheel.container import EngineKind, Spec, User
@@ -233,7 +234,7 @@ def test_what_a_killed_client_had_asked_for_is_not_left_behind(root, short, tmp_
         assert not engine.containers()
 
 
-@pytest.mark.parametrize("kind", ["docker", "podman"])
+@pytest.mark.parametrize("kind", merge_tries("docker", of=["docker", "podman"]))
 def test_a_disk_full_of_half_a_layer_is_one_error_and_holds_nothing(
     kind, root, short, tmp_path, console
 ):

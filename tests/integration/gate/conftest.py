@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support import gate
+from support.tiers import merge_tries
 
 ROOT = Path(__file__).parents[3]
 
@@ -25,7 +26,7 @@ def pinned_pytest(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture(params=["newest", "pinned"])
+@pytest.fixture(params=merge_tries("newest", of=["newest", "pinned"]))
 def each_pytest(request, monkeypatch) -> str:
     """Run a test once with either."""
     if request.param == "pinned":

@@ -18,8 +18,8 @@ from rocwheel.cli import main
 from rocwheel.console import Console
 from rocwheel.gate import run as room
 from rocwheel.gate import subject
+from rocwheel.gate.engine import loop
 from rocwheel.gate.engine.child import WorkerSpec
-from rocwheel.gate.engine.loop import TestRunner
 from rocwheel.gate.engine.plan import RunPlan, Watcher
 from rocwheel.gate.request import DeviceChoice, GateRequest
 from rocwheel.gate.subject import WheelsUnderTest
@@ -98,6 +98,7 @@ def test_the_smoke_suite_passes_on_the_cpu_with_jax_from_the_index(smoke):
     assert all(item.passed for item in used.values())
 
 
+@pytest.mark.soak
 def test_the_loss_of_small_models_falls_on_the_cpu(smoke, tmp_path):
     request, _, python = smoke
     suite = unhurried("e2e")
@@ -111,7 +112,7 @@ def test_the_loss_of_small_models_falls_on_the_cpu(smoke, tmp_path):
         worker=worker, lanes=gate.lanes(2), test_deadline=suite.deadlines.test,
         deadline=suite.deadlines.suite, retry_limit=suite.retries, backend="cpu",
     )  # fmt: skip
-    results = TestRunner(plan, gate.machine(), Watcher()).run()
+    results = loop.TestRunner(plan, gate.machine(), Watcher()).run()
     assert judge(results, suite.demand).state is State.PASS, results.failures
 
 
@@ -143,6 +144,7 @@ def test_real_rocm_wheels_on_a_machine_without_a_gpu_are_no_runner(
     assert "no-runner" in capsys.readouterr().out
 
 
+@pytest.mark.soak
 def test_real_rocm_wheels_that_cannot_start_are_infra_and_never_fall_back_to_the_cpu(
     rocm_wheels, interpreter, tmp_path, console
 ):

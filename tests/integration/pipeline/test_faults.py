@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from support.faults import KINDS, Fault
+from support.tiers import merge_tries
 
 from rocwheel import __version__
 from rocwheel.console import silent
@@ -27,7 +28,8 @@ from rocwheel.pipeline import standing
 from rocwheel.pipeline.cell import Signals, Worker, lost
 from rocwheel.pipeline.local import Capacity, Ending, LocalScheduler
 from rocwheel.process import HostRunner
-from rocwheel.store import Options, open_store
+from rocwheel.store import Options
+from rocwheel.store.opening import open_store
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -125,7 +127,7 @@ def stage(tmp_path, front, servers):
     return Stage(tmp_path, servers.fresh_url("seaweedfs"), front.faults)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", merge_tries("500", "lost", of=KINDS))
 @pytest.mark.parametrize("play", ["pass", "fail"])
 def test_a_cell_whose_kth_request_fails_is_known_and_its_failure_never_becomes_a_pass(
     stage, kind, play
@@ -149,7 +151,7 @@ def test_a_cell_whose_kth_request_fails_is_known_and_its_failure_never_becomes_a
         assert found.settled
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", merge_tries("500", "lost", of=KINDS))
 def test_what_is_written_of_a_night_is_there_or_can_be_written_again(stage, kind):
     """A plan, an order, a summary, the end of a night."""
     order = Order(action="stop", by="me", reason="why", time=timestamp(now()))

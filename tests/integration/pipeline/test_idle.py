@@ -7,7 +7,7 @@ from support.night import World
 
 import amdgpu_family_matrix as matrix
 from rocwheel.ledger.nights import Nights
-from rocwheel.store import open_store
+from rocwheel.store.opening import open_store
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MOST = (

@@ -22,7 +22,7 @@ from rocwheel.container.owner import owner
 from rocwheel.ledger.nights import Begun, Nights
 from rocwheel.model import timestamp
 from rocwheel.pipeline import standing
-from rocwheel.store import open_store
+from rocwheel.store.opening import open_store
 from rocwheel.verdict import State
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]

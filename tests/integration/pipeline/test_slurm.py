@@ -12,7 +12,7 @@ from support import slurm
 from support.night import PROGRAM, World
 
 from rocwheel.ledger.nights import Nights
-from rocwheel.store import open_store
+from rocwheel.store.opening import open_store
 from rocwheel.verdict import State
 
 pytestmark = [

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 from support.faults import KINDS, Fault
+from support.tiers import merge_tries
 from support.wheelset import FAMILY, WHO, Shop, make_set, pass_gate
 
 from rocwheel.errors import ObjectMissingError, PromotionError, RocwheelError, StoreError
@@ -29,7 +30,8 @@ from rocwheel.index.serve import Site
 from rocwheel.ledger import log
 from rocwheel.parallel import each
 from rocwheel.release import audit, operations
-from rocwheel.store import Headers, Options, open_store
+from rocwheel.store import Headers, Options
+from rocwheel.store.opening import open_store
 from rocwheel.values import replace
 
 FULL = os.environ.get("ROCWHEEL_CAMPAIGN") == "full"
@@ -92,7 +94,7 @@ def rehearsed(front, work: Callable[[str], object], only: str = "") -> int:
     return sum(1 for name in front.faults.seen if re.match(only, name))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", merge_tries("500", "lost", of=KINDS))
 def test_whichever_request_of_a_promotion_fails_the_release_is_whole_and_the_next_run_ends_it(
     front, servers, tmp_path, console, kind: str
 ) -> None:  # fmt: skip
@@ -126,7 +128,7 @@ def test_whichever_request_of_a_promotion_fails_the_release_is_whole_and_the_nex
         assert audit.check(again.release).problems == (), where
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", merge_tries("500", "lost", of=KINDS))
 def test_whichever_request_of_a_staging_fails_the_next_run_ends_it(
     front, servers, tmp_path, console, kind: str
 ) -> None:  # fmt: skip
@@ -172,7 +174,9 @@ def named(hit: str, url: str) -> str:
     return key.lstrip("/")
 
 
-@pytest.mark.parametrize("kind", ["500", "503", "cut", "lost", "timeout", "409"])
+@pytest.mark.parametrize(
+    "kind", merge_tries("cut", "409", of=["500", "503", "cut", "lost", "timeout", "409"])
+)
 def test_one_passing_failure_is_retried_and_nobody_notices(
     front, servers, tmp_path, console, kind: str
 ) -> None:  # fmt: skip

@@ -22,6 +22,7 @@ import pytest
 from model.protocol import RULES
 from support.s3 import BUCKET
 from support.scene import JAXLIB, STOPS, Schedule, Worlds, play, shuffled, without_waiting
+from support.tiers import merge_tries
 
 from rocwheel.console import Console
 from rocwheel.errors import PromotionError, RocwheelError, StoreError
@@ -51,24 +52,27 @@ def spread(worlds, number: int) -> list[Schedule]:
 
 
 @pytest.mark.slow
-def test_pairs_of_operations_hold_wherever_one_is_stopped(worlds) -> None:
-    for schedule in spread(worlds, FILES):
+@pytest.mark.parametrize("number", merge_tries(60, of=[60, FILES]))
+def test_pairs_of_operations_hold_wherever_one_is_stopped(worlds, number: int) -> None:
+    for schedule in spread(worlds, number):
         play(worlds.on_files(schedule.start), schedule)
 
 
 @pytest.mark.slow
-def test_three_operations_at_once_hold_in_orders_of_chance(worlds) -> None:
+@pytest.mark.parametrize("number", merge_tries(20, of=[20, CHANCE]))
+def test_three_operations_at_once_hold_in_orders_of_chance(worlds, number: int) -> None:
     dice = random.Random(SEED)
-    for _ in range(CHANCE):
+    for _ in range(number):
         shuffled(worlds, dice.randrange(1 << 30))
 
 
 @pytest.mark.slow
-def test_pairs_hold_on_object_storage_too(worlds, servers, monkeypatch) -> None:
+@pytest.mark.parametrize("number", merge_tries(4, of=[4, OBJECTS]))
+def test_pairs_hold_on_object_storage_too(worlds, servers, monkeypatch, number: int) -> None:
     server = servers["seaweedfs"]
     for key, value in server.environ().items():
         monkeypatch.setenv(key, value)
-    for schedule in spread(worlds, OBJECTS):
+    for schedule in spread(worlds, number):
         play(worlds.on_objects(server.client(), BUCKET, schedule.start), schedule)
 
 

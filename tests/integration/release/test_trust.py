@@ -154,7 +154,6 @@ def spelt(document) -> bytes:
         (("sets",), ["../../elsewhere"]),
         (("evidence",), {"chance": 1.5}),
         (("brings", 0, "set"), "../../elsewhere"),
-        (("brings", 0, "first"), "x"),
         (("brings", 0, "files", 0, "sha256"), "x"),
         (("brings", 0, "files", 0, "metadata_sha256"), "x"),
         (("brings", 0, "files", 0, "size"), -1),

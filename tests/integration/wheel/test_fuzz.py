@@ -62,7 +62,7 @@ def damaged(dice: random.Random, data: bytes) -> bytes:
     return bytes(image)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_no_damage_gets_past_the_readers_own_errors(tmp_path: Path) -> None:
     seconds = float(os.environ.get("ROCWHEEL_FUZZ_SECONDS") or 0)
     chance = secrets.randbits(32) if seconds else 20261122

@@ -31,7 +31,7 @@ from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.wheel_policy import load as load_policy
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.soak]
 
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
 OLDEST_PIP = (

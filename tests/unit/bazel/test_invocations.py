@@ -63,11 +63,11 @@ def refusal(**changes: object) -> str:
         ({"gfx_targets": ("942",)}, "'942': not a gfx target"),
         ({"pythons": ()}, "nothing to build"),
         ({"rocm": None}, "plugin and pjrt need a ROCm"),
-        ({"rocm": RocmVersion.parse("10.1.0")}, "ROCm 10.1.0: JAX 0.11.0 needs ROCm <10,>=7.1"),
-        ({"rocm": RocmVersion.parse("7.0.2")}, "ROCm 7.0.2: JAX 0.11.0 needs ROCm <10,>=7.1"),
-        ({"jax": "0.9.2", "rocm": RocmVersion.parse("6.4.1")}, "JAX 0.9.2 needs ROCm <10,>=7"),
-        ({"jax": "0.9.1", "rocm": RocmVersion.parse("10.1.0")}, "JAX 0.9.1 needs ROCm <10"),
-        (OLD | {"rocm": RocmVersion.parse("10.1.0")}, "JAX 0.9.1 needs ROCm <10"),
+        ({"rocm": RocmVersion.parse("10.1.0")}, "ROCm 10.1.0: JAX 0.11.0 needs ROCm <8,>=7.1"),
+        ({"rocm": RocmVersion.parse("7.0.2")}, "ROCm 7.0.2: JAX 0.11.0 needs ROCm <8,>=7.1"),
+        ({"jax": "0.9.2", "rocm": RocmVersion.parse("6.4.1")}, "JAX 0.9.2 needs ROCm <8,>=7"),
+        ({"jax": "0.9.1", "rocm": RocmVersion.parse("10.1.0")}, "JAX 0.9.1 needs ROCm <8"),
+        (OLD | {"rocm": RocmVersion.parse("10.1.0")}, "JAX 0.9.1 needs ROCm <8"),
         ({"wheel_version": WheelVersion(suffix="post3")}, "PEP 440 spells it"),
         ({"wheel_version": WheelVersion(kind="nightly")}, "nightly wheels need a date"),
         ({"wheel_version": WheelVersion(kind="dev")}, "'dev': unknown wheel type"),
@@ -83,6 +83,9 @@ def test_what_cannot_work_is_refused_with_the_reason(changes, reason):
 def test_rocm_10_is_refused_for_a_jaxlib_that_does_not_look_for_its_plugin():
     ten = {"rocm": RocmVersion.parse("10.1.0"), "rocm_number": "10"}
     assert "needs ROCm" in refusal(jax="0.11.0", **ten)
+    with pytest.raises(ConfigError) as caught:
+        bazel.invocations(spec(jax="0.11.0", **ten))
+    assert "the first JAX with it is >=0.11.1" in caught.value.hint
     assert bazel.invocations(spec(jax="0.11.1", **ten))
     assert bazel.invocations(spec(jax="0.12.0", **ten))
 

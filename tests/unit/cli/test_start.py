@@ -1,11 +1,10 @@
-"""Options before or after the command, help without imports, errors of two lines."""
+"""Options before or after the command, from the environment, and what the command line depends on."""
 
 from __future__ import annotations
 
 import ast
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -162,110 +161,6 @@ def test_the_command_table_says_what_the_commands_say():
         assert said.startswith(line.rstrip(".")), f"{name}: {said!r}"
 
 
-def test_help_starts_without_heavy_imports():
-    code = (
-        "import click, sys; sys.argv=['ci_build','--help']; before = set(sys.modules)\n"
-        "from rocwheel.cli import main\n"
-        "assert main(['--help']) == 0\n"
-        "heavy = {'rich','requests','yaml','jsonschema','elftools','boto3','auditwheel','packaging',"
-        "'jinja2','subprocess','asyncio','email','pathlib','urllib.parse'}\n"
-        "print(sorted(heavy & set(sys.modules) - before))\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env={"PYTHONPATH": str(ROOT / "build")},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert done.stdout.splitlines()[-1] == "[]"
-    assert "dist_wheels" in done.stdout
-
-
-def run(*arguments, **env):
-    return subprocess.run(
-        [sys.executable, str(ROOT / "build" / "ci_build"), *arguments],
-        env={"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", **env},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-def test_an_error_is_two_lines_with_its_own_exit_code_and_no_traceback():
-    done = run("dist_wheels", "--therock-path=x", "--python-versions=3.99")
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 2
-    assert done.stderr.startswith("error: '3.99': unknown Python version\nhint:  ")
-
-
-def test_with_json_an_error_is_a_document_too():
-    done = run("--json", "dist_wheels", "--therock-path=x", "--python-versions=3.99")
-    assert '"kind": "config"' in done.stdout
-
-
-def test_debug_shows_the_traceback():
-    done = run("--debug", "dist_wheels", "--therock-path=x", "--python-versions=3.99")
-    assert "Traceback" in done.stderr
-    assert done.returncode == 3
-
-
-@pytest.mark.parametrize("port", ["-1", "65536", "99999"])
-def test_a_port_that_no_machine_has_is_a_usage_error(port):
-    done = run("serve", "--store=file:///nonexistent", "--family=gfx90a", f"--port={port}")
-    assert done.returncode == 2
-    assert "--port" in done.stderr
-    assert "0<=x<=65535" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def tab(*words):
-    env = {"_ROCWHEEL_COMPLETE": "zsh", "_ROCWHEEL_WORDS": "\n".join(("rocwheel", *words))}
-    done = run(**env)
-    assert (done.returncode, done.stderr) == (0, "")
-    return [line.partition("\t")[2] for line in done.stdout.splitlines()]
-
-
-def test_completion_offers_a_list_without_what_is_in_it():
-    assert "3.12,3.13" in tab("dist_wheels", "--python-versions", "3.12,3.1")
-    assert "3.12,3.12" not in tab("dist_wheels", "--python-versions", "3.12,3.1")
-
-
-def test_completion_of_a_line_that_is_wrong_says_nothing():
-    assert tab("no_such_command", "--fam") == ["--family"]
-    assert tab("status", "--channels-file", "/nowhere", "--channel", "") == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "listed"),
-    [
-        (("status", "--store=file:///x"), "gfx94X-dcgpu"),
-        (("status", "--family=gfx94X-dcgpu"), "nightly"),
-        (("gate",), "multi_gpu"),
-        (("gate", "--suite=smoke"), "3.12"),
-        (("gate", "--suite=smoke", "--python=3.12"), "gfx94X-dcgpu"),
-        (("channels", "rights", "--channel=dev"), "runner"),
-    ],
-)
-def test_an_option_that_is_needed_lists_its_values(arguments, listed):
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 2, done.stderr
-    assert listed in done.stderr.splitlines()[0]
-
-
-def test_an_old_python_gets_one_clear_answer(tmp_path):
-    script = (ROOT / "build" / "ci_build").read_text()
-    old = script.replace("sys.version_info < OLDEST", "(3, 9) < OLDEST")
-    path = tmp_path / "ci_build"
-    path.write_text(old)
-    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=False)
-    assert done.returncode == 8
-    assert "is too old for rocwheel" in done.stderr
-    assert len(done.stderr.splitlines()) == 2
-
-
 def test_the_executable_looks_for_every_dependency_of_the_project():
     project = (ROOT / "pyproject.toml").read_text()
     block = project.partition("dependencies = [")[2].partition("]")[0]
@@ -317,38 +212,3 @@ def test_the_lock_file_holds_every_dependency_and_pip_of_a_version_that_serves_a
     for name in names:
         assert f"\n{name}==" in "\n" + locked
     assert Version(re.search(r"^pip==(\S+)", locked, re.MULTILINE)[1]) >= Version("23.1")
-
-
-def test_the_executable_never_starts_itself_twice(tmp_path):
-    """An environment that lacks something although it was just made is said, not made again."""
-    done = subprocess.run(
-        [sys.executable, "-S", str(ROOT / "build" / "ci_build"), "--version"],
-        env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "ROCWHEEL_ENVIRONMENT_MADE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 8
-    assert "lacks " in done.stderr
-    assert "PYTHONPATH" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [
-        (("--json", "suites", "check"), 8),
-        (("suites", "check"), 8),
-        (("--version",), 8),
-        (("--json", "nosuch"), 2),
-        (("wheel", "inspect", "--json", "missing.whl"), 3),
-    ],
-)
-def test_a_full_stdout_is_said_in_two_lines(arguments, status):
-    program = [sys.executable, ROOT / "build" / "ci_build", *arguments]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(
-            program, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=240
-        )
-    assert (done.returncode, len(done.stderr.splitlines())) == (status, 2), done.stderr

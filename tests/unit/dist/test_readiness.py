@@ -24,7 +24,7 @@ def examined(tmp_path, runner):
     def run(version="0.11.0", *, memory=1 << 40, clang=True, **changes):
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
-        for name in ("clang", "clang++", "git", "readelf"):
+        for name in ("clang", "clang++", "git", "readelf", "python3", "bash", "which"):
             if clang or not name.startswith("clang"):
                 program = folder / name
                 script = (

@@ -13,16 +13,18 @@ from rocwheel.gate.request import DeviceChoice
 from rocwheel.verdict import RocmProvided
 
 DIGEST = "5" * 64
+PLACE = "https://mirror.example/somewhere/else"
 
 
 def asked(rocm="", *, device=DeviceChoice.FAMILY, origin=""):
+    url = f"{PLACE}/therock-dist-linux-gfx90a-7.10.0.tar.gz" if origin == "tarball" else ""
     source = SimpleNamespace(
         origin=origin, name="therock-dist-linux-gfx90a-7.10.0.tar.gz", sha256=DIGEST,
-        version="7.10.0",
+        version="7.10.0", url=url,
     )  # fmt: skip
     manifest = SimpleNamespace(rocm=source) if origin else None
     return SimpleNamespace(
-        rocm=rocm, device=device, manifest=manifest, cell="smoke on gfx90a", installed=None
+        rocm=rocm, device=device, manifest=manifest, key="smoke on gfx90a", installed=None
     )
 
 
@@ -33,7 +35,7 @@ def host(tmp_path):
 
 def test_by_default_it_is_the_manifests_tarball_by_its_digest(host):
     said = provisioning.describe(asked(origin="tarball"), host)
-    assert "https://rocm.nightlies.amd.com/tarball/therock-dist-linux-gfx90a-7.10.0.tar.gz" in said
+    assert f"{PLACE}/therock-dist-linux-gfx90a-7.10.0.tar.gz" in said
     assert DIGEST in said
 
 

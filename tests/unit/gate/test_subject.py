@@ -15,7 +15,7 @@ DIGEST, COMMIT = "5" * 64, "a" * 40
 def manifest(*, origin="tarball", commit=COMMIT, dirty=False):
     rocm = SimpleNamespace(
         origin=origin, name="therock-dist-linux-gfx90a-7.10.0.tar.gz", sha256=DIGEST,
-        version="7.10.0",
+        version="7.10.0", url="https://there/therock-dist-linux-gfx90a-7.10.0.tar.gz",
     )  # fmt: skip
     jax = SimpleNamespace(repository="https://here/jax", commit=commit, dirty=dirty)
     return SimpleNamespace(rocm=rocm, jax=jax, jax_version="0.9.1")
@@ -29,7 +29,7 @@ def machine(tmp_path):
 
 def test_the_rocm_is_the_manifests_tarball_by_its_digest(machine):
     planned = str(subject.rocm_of(manifest(), "", exact=False, **machine))
-    assert "https://rocm.nightlies.amd.com/tarball/therock-dist-linux-gfx90a-7.10.0" in planned
+    assert "https://there/therock-dist-linux-gfx90a-7.10.0" in planned
     assert DIGEST in planned
 
 
@@ -47,8 +47,10 @@ def test_a_set_without_a_published_rocm_is_an_error_and_not_a_guess(of, machine)
 
 
 def test_an_option_names_only_a_rocm_that_is_not_found_by_itself():
-    assert subject.rocm_option(f"{subject.TARBALLS}/x.tar.gz") == ()
-    assert subject.rocm_option("https://mine/x.tar.gz") == ("--rocm=https://mine/x.tar.gz",)
+    assert subject.rocm_option("https://there/x.tar.gz") == ()
+    signed = "https://there/x.tar.gz?signature=1"  # no manifest keeps that
+    assert subject.rocm_option(signed) == (f"--rocm={signed}",)
+    assert subject.rocm_option("/mine/x.tar.gz") == ("--rocm=/mine/x.tar.gz",)
 
 
 def test_the_checkout_is_that_of_the_commit_and_its_tag(tmp_path):

@@ -20,6 +20,7 @@ from rocwheel.ledger.nights import NightPlan, WheelRecipe
 from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline import settings as settings_file
 from rocwheel.pipeline.looking import SetSeen, StoreContents
+from rocwheel.rocm import listing
 from rocwheel.verdict import State
 
 ROOT = Path(__file__).parents[3]
@@ -233,7 +234,7 @@ def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
 
 def world(folder: Path, runner=None) -> resolving.World:
     return resolving.World(
-        ci=ROOT / "ci", cwd=folder, runner=runner, client=None, now=NOW, note=print, tool="",
+        ci=ROOT / "ci", cwd=folder, cache=folder / "cache", runner=runner, client=None, now=NOW, note=print, tool="",
         environ={},
     )  # fmt: skip
 
@@ -247,9 +248,9 @@ def test_the_newest_tarball_of_each_family_is_chosen_by_version(tmp_path):
         "unrelated.tar.gz",
     ):
         (tmp_path / name).touch()
-    found = resolving.newest_tarballs(".", world(tmp_path))
+    found = listing.newest(".", client=None, cwd=tmp_path)
     assert sorted(found) == ["gfx90a", "gfx94X-dcgpu"]
-    assert found["gfx90a"].endswith("7.10.0a20260501.tar.gz")
+    assert found["gfx90a"].source.endswith("7.10.0a20260501.tar.gz")
 
 
 def test_what_was_cut_on_its_way_is_read_again_and_a_page_that_is_not_there_is_told(tmp_path):
@@ -261,14 +262,30 @@ def test_what_was_cut_on_its_way_is_read_again_and_a_page_that_is_not_there_is_t
         server.faults["rocm.tar.gz"].append(Fault(cut=1000))
         retry = Retry(attempts=3, pause=0.01)
         with Client({}, retry=retry, note=lambda _: None) as client:
-            asking = replace(world(tmp_path), client=client)
-            found = resolving.newest_tarballs(page, asking)
+            found = listing.newest(page, client=client, cwd=tmp_path)
             assert list(found) == ["gfx90a"]
-            assert client.sha256(there) == hashlib.sha256(tarball).hexdigest()
+            assert client.digest(there)[0] == hashlib.sha256(tarball).hexdigest()
             secret = server.url("gone").replace("//", "//user:password@")
             with pytest.raises(FetchError, match="gone: there is no such page") as caught:
-                resolving.newest_tarballs(secret, asking)
+                listing.newest(secret, client=client, cwd=tmp_path)
     assert "password" not in str(caught.value)
+
+
+def test_an_unchanged_tarball_is_read_once_and_a_changed_one_again(tmp_path):
+    name = "therock-dist-linux-gfx90a-7.15.0a20260630.tar.gz"
+    with FaultServer() as server, Client({}, retry=Retry(attempts=1), note=print) as client:
+        asking = replace(world(tmp_path), client=client)
+        url = server.add(name, b"ROCm")
+        first = resolving.one_tarball(url, "", asking)
+        assert (first.version, first.sha256) == (
+            "7.15.0a20260630",
+            hashlib.sha256(b"ROCm").hexdigest(),
+        )
+        assert resolving.one_tarball(url, "", asking) == first
+        sent = [request for request in server.requests if request.path == name]
+        assert ["if-none-match" in request.headers for request in sent] == [False, True]
+        server.add(name, b"ROCM")
+        assert resolving.one_tarball(url, "", asking).sha256 != first.sha256
 
 
 SET = """

@@ -23,7 +23,7 @@ from rocwheel.model import timestamp
 from rocwheel.pipeline import standing
 from rocwheel.pipeline.local import critical_paths
 from rocwheel.pipeline.standing import Phase
-from rocwheel.store import open_store
+from rocwheel.store.opening import open_store
 from rocwheel.values import replace
 from rocwheel.verdict import State
 

@@ -12,7 +12,7 @@ from rocwheel.model import timestamp
 from rocwheel.pipeline.cell import Worker
 from rocwheel.pipeline.slurm import SlurmScheduler
 from rocwheel.process import HostRunner
-from rocwheel.store import open_store
+from rocwheel.store.opening import open_store
 from rocwheel.verdict import State
 
 CELLS = (

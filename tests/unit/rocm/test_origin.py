@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec import UNSET
 from support import tarballs
 from support.tarballs import NAME
 
 from rocwheel import rocm
 from rocwheel.download import proxies, without_secrets
 from rocwheel.errors import ConfigError, RocmError
+from rocwheel.manifest import RocmDelivery, RocmSource
+from rocwheel.values import replace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -169,3 +172,33 @@ def test_proxies_come_from_the_given_environment(
     url: str, env: dict[str, str], expected: dict[str, str]
 ) -> None:
     assert proxies(url, env) == expected
+
+
+RECORDED = RocmSource(
+    version="7.10.0a20251120", header_version="7.10.0", sha256="5" * 64, origin="tarball", name=NAME,
+    delivery=RocmDelivery(url=f"https://mirror.example/{NAME}", size=9, etag=""),
+)  # fmt: skip
+
+
+def test_a_manifests_rocm_is_fetched_from_where_it_came(tmp_path: Path) -> None:
+    planned = rocm.recorded(RECORDED, cache=tmp_path)
+    assert planned.source == f"https://mirror.example/{NAME}"
+    assert planned.sha256 == "5" * 64
+    assert planned.family
+    assert planned.family.name == "gfx94X-dcgpu"
+    assert planned.document()["cached"] is None
+
+
+def test_without_an_address_only_the_cache_can_help_and_no_url_is_guessed(tmp_path: Path) -> None:
+    nowhere = replace(RECORDED, delivery=UNSET)  # as in a manifest of schema 1
+    with pytest.raises(ConfigError, match="does not say where this ROCm came from") as caught:
+        rocm.recorded(nowhere, cache=tmp_path)
+    assert "--rocm" in caught.value.hint
+    tree = tmp_path / "rocm" / "trees" / ("5" * 64) / "tree"
+    tree.mkdir(parents=True)
+    assert rocm.recorded(nowhere, cache=tmp_path).cached == tree
+
+
+def test_a_tarball_for_windows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RocmError, match="is a ROCm for windows"):
+        plan(URL.replace("linux", "windows"), tmp_path)

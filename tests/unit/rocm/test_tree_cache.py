@@ -37,7 +37,9 @@ def put(cache: Cache, letter: str, *, size: int = 100, used: float = 0.0, source
         (staging / "tree/lib/file").write_bytes(bytes(size))
         (staging / "tree/lib").chmod(0o555)
         (staging / "tree").chmod(0o555)
-        entry = CachedTree(sha256=sha256, source="s", files=1, bytes=size, facts=FACTS)
+        entry = CachedTree(
+            sha256=sha256, source="s", packed=1, files=1, bytes=size, links=(), facts=FACTS
+        )
         _, _, lease = cache.publish(staging, entry)
     if used:
         os.utime(cache.folder / "locks" / f"{sha256}.lock", (used, used))

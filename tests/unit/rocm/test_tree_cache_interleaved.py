@@ -53,7 +53,9 @@ class Together:
             yield staging
 
     def published(self, staging):
-        entry = CachedTree(sha256=NAME, source="s", files=1, bytes=5, facts=FACTS)
+        entry = CachedTree(
+            sha256=NAME, source="s", packed=1, files=1, bytes=5, links=(), facts=FACTS
+        )
         return self.cache.publish(staging, entry)[2]
 
     def publish(self, source="second"):

@@ -128,25 +128,25 @@ def weights(place: Place | None, suite: str, manifest: str, cache: Path) -> Mapp
     return Weights.from_bytes(place.store.read(kept)[0], name=place.store.locate(kept)).files
 
 
-def cell(results: Results) -> str:
-    """Names what runs are compared with each other: suite, family, CPython, backend."""
+def name_of(results: Results) -> str:
+    """Return the name of the runs it is compared with: suite, family, CPython, backend."""
     about = results.environment
     python = ".".join(about.get("python", "").split(".")[:2])
     return "-".join((results.suite, about.get("family", ""), python, about.get("backend", "")))
 
 
-def read_last(place: Place | None, cell: str, cache: Path) -> LastRun | None:
-    """The last whole run of a cell; None where none is known."""
+def read_last(place: Place | None, name: str, cache: Path) -> LastRun | None:
+    """Return the last whole run of that name; None where none is known."""
     try:
-        data = place.store.read(key(place, cell))[0] if place else _file(cache, cell).read_bytes()
-        return LastRun.from_bytes(data, name=cell)
+        data = place.store.read(key(place, name))[0] if place else _file(cache, name).read_bytes()
+        return LastRun.from_bytes(data, name=name)
     except (StoreError, OSError, ConfigError):
         return None
 
 
-def keep_last(place: Place | None, cell: str, cache: Path, run: LastRun) -> None:
-    """Keep a run as the last of its cell. Raises StoreError, OSError."""
-    _replace(place, cell, cache, lambda _old: run.to_bytes())
+def keep_last(place: Place | None, name: str, cache: Path, run: LastRun) -> None:
+    """Keep a run as the last of that name. Raises StoreError, OSError."""
+    _replace(place, name, cache, lambda _old: run.to_bytes())
 
 
 def key(place: Place, suite: str) -> str:

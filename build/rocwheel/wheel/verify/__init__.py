@@ -17,7 +17,8 @@ from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
-from rocwheel.wheel.verify.one_wheel import Expectation, Judge
+from rocwheel.wheel.verify.libraries import Expectation
+from rocwheel.wheel.verify.one_wheel import Judge
 from rocwheel.wheel.verify.rules import Finding, Severity, finding
 
 if TYPE_CHECKING:

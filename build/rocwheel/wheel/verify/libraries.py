@@ -12,16 +12,31 @@ from rocwheel.wheel.inspect import LIBRARIES
 from rocwheel.wheel.verify.rules import Finding, finding
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rocwheel.wheel.elf import ElfFacts
     from rocwheel.wheel.inspect import WheelReport
-    from rocwheel.wheel.verify.one_wheel import Expectation
     from rocwheel.wheel.wheel_policy import WheelPolicy
 
 _MACHINE: Final = re.compile(
     r"(?:manylinux_[0-9]+_[0-9]+|manylinux[0-9]+|linux|musllinux_[0-9]+_[0-9]+)_(\w+)\Z"
 )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Expectation:
+    """What a wheel was meant to be; what is empty or None is not checked."""
+
+    kind: WheelKind | None = None  # None: as its project name says
+    project: str = ""
+    version: str = ""
+    python: str = ""  # interpreter tag: cp312, py3
+    abi: str = ""  # cp312, cp314t, none
+    platform: str = ""  # manylinux_2_27_x86_64
+    gfx_targets: frozenset[str] | None = None
+    rocm_sonames: frozenset[str] | None = None  # of every library in the ROCm root
+    siblings: Mapping[str, str] | None = None  # project -> version of every wheel of the set
+    partial: bool = False  # wheels of the set may lie elsewhere: `siblings` has those that are here
 
 
 @dataclass(frozen=True, kw_only=True)

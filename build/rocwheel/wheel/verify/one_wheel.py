@@ -12,12 +12,12 @@ from rocwheel.wheel import requirements
 from rocwheel.wheel.inspect import LIBRARIES, kind_of
 from rocwheel.wheel.install import LIBRARY, SCRIPT_GROUPS, landings, scripts, sound_mode
 from rocwheel.wheel.metadata import canonical_platform, normal_name
-from rocwheel.wheel.verify.libraries import Libraries
+from rocwheel.wheel.verify.libraries import Expectation, Libraries
 from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.zip_reader import path_conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
@@ -44,22 +44,6 @@ LEFTOVERS: Final = re.compile(
     r"(^|/)(__pycache__|\.git|\.DS_Store|\.hypothesis|\.pytest_cache|node_modules)(/|$)"
     r"|\.(pyc|pyo|orig|rej|swp|o|a|d)$|~$"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Expectation:
-    """What a wheel was meant to be; what is empty or None is not checked."""
-
-    kind: WheelKind | None = None  # None: as its project name says
-    project: str = ""
-    version: str = ""
-    python: str = ""  # interpreter tag: cp312, py3
-    abi: str = ""  # cp312, cp314t, none
-    platform: str = ""  # manylinux_2_27_x86_64
-    gfx_targets: frozenset[str] | None = None
-    rocm_sonames: frozenset[str] | None = None  # of every library in the ROCm root
-    siblings: Mapping[str, str] | None = None  # project -> version of every wheel of the set
-    partial: bool = False  # wheels of the set may lie elsewhere: `siblings` has those that are here
 
 
 @dataclass(frozen=True, kw_only=True)

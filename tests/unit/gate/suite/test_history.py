@@ -63,7 +63,7 @@ def test_a_run_is_compared_with_the_last_of_its_cell(place, tmp_path, kept_in):
     where = place if kept_in == "the store" else None
     about = {"family": "gfx90a", "python": "3.12.1", "backend": "rocm", "manifest": "m"}
     found = results(result("a::t", Outcome.FAILED), result("b::t"), environment=about)
-    cell = history.cell(found)
+    cell = history.name_of(found)
     assert cell == "s-gfx90a-3.12-rocm"
     assert history.read_last(where, cell, tmp_path) is None
     run = LastRun.of(found, State.FAIL, ended="2026-05-01 12:00")

@@ -156,9 +156,23 @@ def edited(draw):
     )
 
 
-@settings(deadline=None, max_examples=200, derandomize=True)
-@given(st.lists(edited(), min_size=1, max_size=2))
+RUNS = st.lists(edited(), min_size=1, max_size=2)
+
+
+@settings(max_examples=25, derandomize=True)
+@given(RUNS)
 def test_results_in_their_format_are_joined_and_shown_or_refused(runs):
+    joined_and_shown_or_refused(runs)
+
+
+@pytest.mark.soak
+@settings(max_examples=200)
+@given(RUNS)
+def test_many_more_results_in_their_format_are_joined_and_shown_or_refused(runs):
+    joined_and_shown_or_refused(runs)
+
+
+def joined_and_shown_or_refused(runs):
     for run in runs:
         again = Results.from_bytes(run.to_bytes(), name="r")
         assert render(again, judge(again, DEMAND), {})

@@ -14,16 +14,18 @@ from click.testing import CliRunner
 from rocwheel import doctor
 from rocwheel.cli import ci_build
 from rocwheel.cli.app import App
+from rocwheel.process import HostRunner, base_env
 from rocwheel.store.file import FileStore
 
 
 @pytest.fixture
-def machine(tmp_path, runner):
+def machine(tmp_path):
     def make(environ=MappingProxyType({}), **kwargs):
+        environ = {"PATH": os.environ["PATH"], "https_proxy": "http://proxy:1", **environ}
         return doctor.Machine(
-            environ={"PATH": os.environ["PATH"], "https_proxy": "http://proxy:1", **environ},
+            environ=environ,
             cache=tmp_path / "cache",
-            runner=runner,
+            runner=HostRunner(base_env(environ)),
             groups=frozenset({"users"}),
             root=tmp_path,
             **kwargs,
@@ -36,14 +38,19 @@ def rows(place, purpose):
     return {row.name: row for row in doctor.examine(place, doctor.Purpose(purpose))}
 
 
-def test_each_purpose_has_its_own_rows(machine):
-    build, gate, release = (rows(machine(), name) for name in ("build", "gate", "release"))
+def test_each_purpose_has_its_own_rows_and_the_clock(machine):
+    place = machine(now=datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc))
+    build, gate, release, everything = (
+        rows(place, name) for name in ("build", "gate", "release", "all")
+    )
     assert {"clang", "git", "auditwheel"} <= build.keys()
     assert "/dev/kfd" in gate
     assert not {"clang", "git", "auditwheel"} & gate.keys()
     assert not {"clang", "/dev/kfd"} & release.keys()
     assert "S3 credentials" in release
-    assert {*build, *gate, *release} == rows(machine(), "all").keys()
+    assert {*build, *gate, *release} == everything.keys()
+    for shown in (build, gate, release, everything):
+        assert shown["clock"].found == "2026-01-02 03:04 UTC"
 
 
 def test_a_machine_without_gpus_says_what_a_gate_lacks(machine):
@@ -87,16 +94,6 @@ def test_a_folder_says_whether_it_may_be_written(machine, tmp_path):
     assert "store" not in rows(machine(), "build")
 
 
-def test_the_clock_is_shown_for_every_purpose(machine):
-    for purpose in doctor.Purpose:
-        assert (
-            rows(machine(now=datetime(2026, 1, 2, 3, 4, tzinfo=timezone.utc)), purpose.value)[
-                "clock"
-            ].found
-            == "2026-01-02 03:04 UTC"
-        )
-
-
 def test_headers_matter_for_building_only(machine, tmp_path, monkeypatch):
     bare = doctor.machine.Interpreter(
         version=doctor.machine.PythonVersion(3, 12),
@@ -112,10 +109,12 @@ def test_headers_matter_for_building_only(machine, tmp_path, monkeypatch):
 def test_an_engine_that_does_not_answer_is_told_from_one_that_does(machine, tmp_path):
     client = tmp_path / "bin" / "docker"
     client.parent.mkdir()
-    client.write_text("#!/bin/sh\necho 'Cannot connect to the Docker daemon' >&2\nexit 1\n")
+    client.write_text(
+        "#!/bin/sh\necho 'Cannot connect to the Docker daemon, says a fake' >&2\nexit 1\n"
+    )
     client.chmod(0o755)
     row = rows(machine({"PATH": f"{client.parent}:{os.environ['PATH']}"}), "build")["docker"]
-    assert "does not answer" in row.found
+    assert "does not answer: Cannot connect to the Docker daemon, says a fake" in row.found
     assert row.remedy
     assert row.is_optional
 

@@ -1,0 +1,299 @@
+"""A session: the gates that one command asks for, from its options to what is stored and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rocwheel.console import Console
+from rocwheel.errors import HostError, InterruptError, RocwheelError, StoreError
+from rocwheel.gate import run as gate_runs
+from rocwheel.gate.engine.plan import Snapshot, Watcher
+from rocwheel.gate.request import DeviceChoice, GateOptions, GateRequest, Host
+from rocwheel.gate.run import GateResult
+from rocwheel.gate.suite import history, skips, suites
+from rocwheel.gate.suite.suites import Suite
+from rocwheel.gate.verdict import storing
+from rocwheel.home import Home
+from rocwheel.places import Place
+from rocwheel.report import render
+from rocwheel.report.gate_page import verdict_text
+from rocwheel.results import Attempt, Fault, LastRun, Results
+from rocwheel.verdict import State, Verdict
+
+NAME_WIDTH: Final = 40  # of a test in the progress line
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateJob:
+    """One gate of a session: request, machine, and where the verdict goes."""
+
+    request: GateRequest
+    host: Host
+    place: Place | None  # staging; None for local wheels
+
+    @property
+    def stored(self) -> Place | None:
+        """Return where the verdict goes; None unless a whole suite ran on the family's GPUs."""
+        counts = self.request.whole and self.request.device is DeviceChoice.FAMILY
+        return self.place if counts and self.request.installed is None else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GateReport:
+    """The result of one gate, as it is printed."""
+
+    results: Results
+    found: Fault
+    document: dict[str, Any]
+    text: str
+    error: RocwheelError | None = None  # why its folder does not hold the reports
+
+
+@dataclass(frozen=True, kw_only=True)
+class SessionOptions:
+    """What a command asks for beside the options that all its gates share."""
+
+    suites: tuple[str, ...]
+    output: Path | None  # a folder of each suite below it where there are several
+    failed_of: Path | None  # earlier results, of which only the failures run again
+    command: Callable[[str], str]  # the line that asks the same again for one suite
+
+
+def prepare(
+    options: GateOptions,
+    session: SessionOptions,
+    *,
+    host: Host,
+    place: Place | None,
+    console: Console,
+) -> tuple[GateJob, ...]:
+    """Make a job for each suite. Raises ConfigError, StoreError."""
+    wanted = [suites.load(options.home.ci, name) for name in session.suites]
+    listed = skips.load(options.home.ci, today=host.now().date())
+    jobs = []
+    for suite in wanted:
+        request = GateRequest(
+            **vars(options),
+            suite=suite,
+            beside=tuple(other for other in wanted if other is not suite),
+            output=host.cwd / _output(options, suite, session.output, several=len(wanted) > 1),
+            libraries=suites.libraries(options.home.ci),
+            skips=listed,
+            known=suites.known(options.home, suite, listed),
+            history=history.read(place, suite.name, host.cache),
+            weights=_weights(options, place, suite, host),
+            command=session.command(suite.name),
+        )
+        if session.failed_of:
+            earlier = storing.results_in(session.failed_of)
+            request = request.for_failures_of(earlier)
+            _compare_tests(request, earlier, console)
+        gate_runs.check(request, host)
+        jobs.append(GateJob(request=request, host=host, place=place))
+    return tuple(jobs)
+
+
+def _output(options: GateOptions, suite: Suite, output: Path | None, *, several: bool) -> Path:
+    """Return where the reports and logs of a suite go."""
+    if output:
+        return output / suite.name if several else output
+    shard = options.shard
+    suffix = f"-{shard.number}-of-{shard.count}" if shard.count > 1 else ""
+    return Path("gate-results") / f"{suite.name}-{options.python}{suffix}"
+
+
+def _weights(
+    options: GateOptions, place: Place | None, suite: Suite, host: Host
+) -> Mapping[str, int]:
+    """Return what the shards of a set are cut by; on several machines only a store knows it."""
+    if options.shard.count == 1 or place is None:
+        return {}
+    return history.weights(place, suite.name, options.wheels.manifest, host.cache)
+
+
+def _compare_tests(request: GateRequest, earlier: Results, console: Console) -> None:
+    """Warn where the tests to run again have changed. JAX's own are those of a commit."""
+    now, before = request.known.tests if request.known else "", earlier.environment.get("tests")
+    if before and now and before != now:
+        console.warn(
+            f"the files of {request.suite.name} have changed since: what passes now may be another "
+            "test than the one that failed"
+        )
+
+
+def run_each(jobs: Sequence[GateJob], console: Console) -> Iterator[GateReport]:
+    """Run one gate after the other until a signal ends it; store what each has found."""
+    with ExitStack() as held:
+        for job in jobs:
+            held.enter_context(storing.alone(job.request.output))
+        for number, job in enumerate(jobs, 1):
+            with _interruptible(job):
+                gated = _run(job, console)
+                if gated.error:
+                    console.fail(gated.error)
+                report = _finished(job, gated, console)
+            yield report
+            if gated.results.cut_short:
+                left = ", ".join(waiting.request.suite.name for waiting in jobs[number:])
+                unbegun = f"not begun: {left}; " if left else ""
+                console.info(f"interrupted: {unbegun}run the same command again")
+                return
+
+
+def _run(job: GateJob, console: Console) -> GateResult:
+    """Run one gate and show its progress."""
+    storing.clear(job.request.output)
+    console.info(f"gate {job.request.key}")
+    with _watching(console) as watcher:
+        return gate_runs.run(job.request, job.host, console, watcher)
+
+
+def run_unstored(job: GateJob, console: Console) -> GateResult:
+    """Run one gate of which nothing is stored."""
+    with storing.alone(job.request.output), _interruptible(job):
+        return _run(job, console)
+
+
+def _finished(job: GateJob, gated: GateResult, console: Console) -> GateReport:
+    """Store and keep what a gate has found."""
+    request, host, results = job.request, job.host, gated.results
+    report = finish(
+        (results, gated.found, gated.verdict),
+        job.stored,
+        request.output,
+        home=request.home,
+        cache=host.cache,
+        console=console,
+        whole=host.now() if request.whole and not str(request.shard) else None,
+    )
+    if results.tests:
+        with _remembering(console):
+            history.add(job.stored, request.suite.name, host.cache, results)
+    return report
+
+
+@contextmanager
+def _interruptible(job: GateJob) -> Iterator[None]:
+    """Turn the signal that interrupts the end of a gate into an InterruptError.
+
+    The first signal is a verdict; this is for a second one, while that is written.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise InterruptError(
+            f"the gate of {job.request.key} was interrupted while it ended: "
+            "its verdict may not be complete",
+            hint="run the same command again; its tests start anew",
+        ) from None
+
+
+@contextmanager
+def _watching(console: Console) -> Iterator[Watcher]:
+    """Show a run: a bar, and every failure at once."""
+
+    class Shown(Watcher):
+        def progress(self, snapshot: Snapshot) -> None:
+            lanes = " | ".join(
+                f"{name} {_short(what)} {seconds:.0f} s" for name, what, seconds in snapshot.lanes
+            )
+            bar.update(snapshot.done, total=snapshot.total, text=f"{snapshot.bad} bad | {lanes}")
+
+        def failed(self, test: str, attempt: Attempt) -> None:
+            again = " again" if test in shown else ""
+            shown.add(test)
+            console.info(
+                f"   {attempt.outcome.value}{again} on {attempt.lane}: {test}: {attempt.message}"
+            )
+
+    shown: set[str] = set()
+    with console.progress("tests") as bar:
+        yield Shown()
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_WIDTH else f"…{name[1 - NAME_WIDTH :]}"
+
+
+def finish(
+    judged: tuple[Results, Fault, Verdict | None],
+    place: Place | None,
+    output: Path,
+    *,
+    home: Home,
+    cache: Path,
+    console: Console,
+    whole: datetime | None,
+) -> GateReport:
+    """Write the reports, store them and the verdict; return what there is to print.
+
+    `whole` is when the run of a whole suite ended, with which the next run is compared.
+    """
+    results, found, verdict = judged
+    notes = {library.name: library.note for library in suites.libraries(home.ci)}
+    last = history.read_last(place, history.name_of(results), cache)
+    reports = render(results, found, notes, last)
+    unwritten = _write(output, reports, None)  # before anything can go wrong with the store
+    key = ""
+    if verdict and place:
+        key, verdict = storing.put(place, verdict, reports, output / storing.LOGS)
+        console.info(f"stored {place.store.locate(key)}")
+    unwritten = _write(output, {}, verdict) or unwritten
+    for reason in verdict.ran.unofficial if verdict else ():
+        console.info(f"no promotion takes this verdict: {reason}")
+    if whole and results.tests:
+        run = LastRun.of(results, found.state, ended=whole.strftime("%Y-%m-%d %H:%M"))
+        with _remembering(console):
+            history.keep_last(place, history.name_of(results), cache, run)
+    counts = {name: number for name, number in results.counts.by_outcome().items() if number}
+    numbers = ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in counts.items())
+    page = output / "report.html"
+    reason = f": {found.message}" if found.message else ""
+    return GateReport(
+        results=results,
+        found=found,
+        document={
+            "suite": results.suite,
+            "state": found.state.value,
+            "reason": found.message,
+            "counts": results.counts.by_outcome(),
+            "report": str(page),
+            "verdict": key,
+        },
+        text=f"{verdict_text(results, found)}{reason}\n{numbers or 'no test ran'}\n{page}",
+        error=unwritten,
+    )
+
+
+def state_of(reports: Iterable[GateReport]) -> State:
+    """Return the state of the first that is no pass."""
+    states = (report.found.state for report in reports)
+    return next((state for state in states if state is not State.PASS), State.PASS)
+
+
+def _write(
+    output: Path, reports: Mapping[str, bytes], verdict: Verdict | None
+) -> RocwheelError | None:
+    """Write into the folder; a full disk keeps nothing from being stored and printed."""
+    try:
+        storing.write(output, reports, verdict)
+    except OSError as exc:
+        return HostError(
+            f"{output}: the reports could not be written: {exc.strerror}",
+            hint="free some space, or choose another --output",
+        )
+    return None
+
+
+@contextmanager
+def _remembering(console: Console) -> Iterator[None]:
+    """Turn a failure to keep something for the next run into a warning: it decides nothing."""
+    try:
+        yield
+    except (StoreError, OSError) as exc:
+        console.warn(f"this run was not kept for the next one: {exc}")

@@ -1,0 +1,150 @@
+"""The pages and folders where TheRock's tarballs are listed, as they are served.
+
+Three kinds of page are read: TheRock's own, whose files stand in a JavaScript constant (since
+7.9.0, `build_tools/index_generation_s3_tar.py`), a plain list of links, and the XML with which a
+bucket answers a listing. Nothing of a page is trusted but the names and times of its files.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from html import unescape
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, unquote, urljoin, urlsplit, urlunsplit
+
+from rocwheel.download import Client, without_secrets
+from rocwheel.errors import ConfigError, FetchError
+from rocwheel.rocm import tarball_name
+from rocwheel.rocm.tarball_name import TarballName
+
+PAGE_BYTES: Final = 64 << 20
+BUCKET_PAGES: Final = 100  # of 1,000 files each
+_FILES: Final = re.compile(r"\bconst\s+files\s*=\s*(?=\[)")
+_HREF: Final = re.compile(r"""href\s*=\s*["']?([^"'\s>]+)""", re.IGNORECASE)
+_ENTRY: Final = re.compile(r"<Contents>(.*?)</Contents>", re.DOTALL)
+_FIELD: Final = re.compile(r"<(Key|Size|LastModified)>([^<]*)</\1>")
+_NEXT: Final = re.compile(r"<NextContinuationToken>([^<]+)</NextContinuationToken>")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ListedTarball:
+    """A tarball that a page or a folder lists, and what the page says of it."""
+
+    name: TarballName
+    source: str  # URL, or path
+    modified: str = ""  # as the page spells it; "" where it says nothing
+
+
+def newest(where: str, *, client: Client, cwd: Path) -> dict[str, ListedTarball]:
+    """Return the newest tarball of each family, and of `multiarch`, that `where` lists.
+
+    `where` is the URL of a page, or a folder. Raises FetchError for a page without tarballs of
+    TheRock's, or with two of one name; ConfigError for a folder that is not there.
+    """
+    listed: dict[str, ListedTarball] = {}
+    chosen: dict[str, ListedTarball] = {}
+    for item in _page(where, client) if "://" in where else _folder(cwd / where):
+        name, other = tarball_name.base_name(item.source), None
+        other = listed.setdefault(name, item)
+        if other.source != item.source:
+            raise FetchError(
+                f"{without_secrets(where)}: lists {name} twice, at two addresses",
+                hint="name the right one with `source` in place of `tarballs`",
+            )
+        best = chosen.get(item.name.group)
+        if item.name.is_release and (best is None or _version(best) < _version(item)):
+            chosen[item.name.group] = item
+    if not chosen:
+        raise FetchError(
+            f"{without_secrets(where)}: lists no ROCm tarball (therock-dist-linux-…)",
+            hint="check the address: a login page, another project's or an empty one looks so",
+        )
+    return chosen
+
+
+def _version(item: ListedTarball) -> Any:
+    return item.name.version.version if item.name.version else None
+
+
+def _folder(folder: Path) -> Iterator[ListedTarball]:
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: no such folder", hint="check where the tarballs are listed")
+    for path in sorted(folder.glob("*.tar.*")):
+        yield from _listed(path.name, str(path))
+
+
+def _page(url: str, client: Client) -> Iterator[ListedTarball]:
+    address = url
+    for _ in range(BUCKET_PAGES):
+        body = client.read(address, limit=PAGE_BYTES, fresh=True, beside=url)
+        if body is None:
+            raise FetchError(
+                f"{without_secrets(url)}: there is no such page", hint="check the address"
+            )
+        text = body.decode("utf-8", "replace")
+        yield from read(text, url)
+        more = _NEXT.search(text) if "<ListBucketResult" in text else None
+        if more is None:
+            return
+        parts = urlsplit(url)
+        token = f"continuation-token={quote(unescape(more[1]), safe='')}"
+        query = f"{parts.query}&{token}" if parts.query else f"list-type=2&{token}"
+        address = urlunsplit(parts._replace(query=query))
+    raise FetchError(f"{without_secrets(url)}: lists too many files", hint="name a longer prefix")
+
+
+def read(text: str, url: str) -> Iterator[ListedTarball]:
+    """Yield the tarballs that one page lists. Raises FetchError for a page that was cut."""
+    if "<ListBucketResult" in text:
+        yield from _bucket(text, url)
+        return
+    constant = _FILES.search(text)
+    if constant is None:
+        for href in _HREF.findall(text):
+            yield from _listed(unquote(unescape(href)), unescape(href), page=url)
+        return
+    try:
+        files, _ = json.JSONDecoder().raw_decode(text, constant.end())
+    except (ValueError, RecursionError) as exc:
+        raise _cut(url, "its list of files does not end") from exc
+    for item in files:
+        name = item.get("name") if isinstance(item, Mapping) else None
+        if not isinstance(name, str):
+            raise _cut(url, "its list of files has an entry without a name")
+        yield from _listed(name, quote(name), page=url, modified=str(item.get("mtime", "")))
+
+
+def _bucket(text: str, url: str) -> Iterator[ListedTarball]:
+    if "</ListBucketResult>" not in text:
+        raise _cut(url, "its listing does not end")
+    parts = urlsplit(url)
+    for entry in _ENTRY.findall(text):
+        fields = {key: unescape(value) for key, value in _FIELD.findall(entry)}
+        key = fields.get("Key", "")
+        # a bucket is listed at its root, whatever the prefix
+        root = urlunsplit((parts.scheme, parts.netloc, "/", "", ""))
+        yield from _listed(key, quote(key), page=root, modified=fields.get("LastModified", ""))
+
+
+def _listed(
+    name: str, address: str, *, page: str = "", modified: str = ""
+) -> Iterator[ListedTarball]:
+    """Yield the entry, if it is a tarball of TheRock's at an address that makes sense."""
+    try:
+        parsed = tarball_name.parse(tarball_name.base_name(name))
+        source = urljoin(page, address) if page else address
+    except ValueError:  # such as `http://[bad`
+        return
+    if parsed and parsed.version:
+        yield ListedTarball(name=parsed, source=source, modified=modified)
+
+
+def _cut(url: str, problem: str) -> FetchError:
+    return FetchError(
+        f"{without_secrets(url)}: {problem}",
+        hint="the page came in part or has a format that is not known; try again later",
+    )

@@ -1,0 +1,23 @@
+"""Opens a store by its URL: the one place that knows which kinds there are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from rocwheel.errors import ConfigError
+from rocwheel.store import Options, Store, bucket_of
+from rocwheel.store.file import FileStore
+from rocwheel.store.s3 import S3Store
+
+
+def open_store(url: str, options: Options | None = None) -> Store:
+    """Open a store by its URL; nothing is asked of it yet. Raises ConfigError."""
+    options = options or Options()
+    parts = urlsplit(url)
+    is_here = parts.scheme == "file" and parts.netloc in {"", "localhost"}
+    if is_here and parts.path[:1] == "/" and not (parts.query or parts.fragment):
+        return FileStore(Path(unquote(parts.path)))
+    if address := bucket_of(url):
+        return S3Store(*address, options)
+    raise ConfigError(f"{url}: not a store", hint="write s3://bucket/prefix or file:///folder")
