@@ -6,8 +6,8 @@ from datetime import datetime, timedelta, timezone
 from zlib import crc32
 
 import amdgpu_family_matrix as matrix
-from rocwheel.model import timestamp
 from rocwheel.ledger.nights import Phase
+from rocwheel.model import timestamp
 from rocwheel.report.night_summary import (
     CellSummary,
     FamilySummary,

@@ -9,7 +9,7 @@ import click
 
 from rocwheel import families
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, group, once
+from rocwheel.cli.command import command, group, once, option
 from rocwheel.cli.target import TargetOptions
 from rocwheel.release import rights
 
@@ -24,6 +24,7 @@ class RightsOptions(TargetOptions):
     """Options of `channels rights`."""
 
     role: str
+    repository: str
 
 
 @command("rights", RightsOptions, parent=channels)
@@ -33,6 +34,12 @@ class RightsOptions(TargetOptions):
     required=True,
     help="What the machine does; docs/how-to/release.md has a table.",
 )
+@option(
+    "--repository",
+    default="",
+    metavar="OWNER/NAME",
+    help="Print the role's trust policy for GitHub Actions of this repository, too.",
+)
 def show_rights(app: App, options: RightsOptions) -> None:
     """Print the S3 policy of a role: what it may do in the channel's bucket, and nothing more.
 
@@ -40,4 +47,7 @@ def show_rights(app: App, options: RightsOptions) -> None:
     """
     family = families.named(options.family).name if options.family else "*"
     document = rights.policy(options.open(app), rights.ROLES[options.role], family=family)
+    if options.repository:
+        trust = rights.trust(rights.ROLES[options.role], options.repository)
+        document = {"rights": document, "trust": trust}
     app.emit(document, json.dumps(document, indent=2))

@@ -94,7 +94,8 @@ def plan(app: App, options: NightPlanOptions) -> None:
     if not options.dry_run:
         target.nights.check_clock(app.now())
         state = "planned" if target.nights.add(made) else "nothing-to-do"
-        app.github_outputs(planning.github_outputs(made))
+        if "GITHUB_OUTPUT" in app.environ:
+            app.github_outputs(planning.github_outputs(made))
     _say_planned(app, made, state, explain=options.explain or options.dry_run)
 
 

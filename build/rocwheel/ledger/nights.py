@@ -74,7 +74,7 @@ class Cell(Value, frozen=True, kw_only=True):
     settled: tuple[str, ...] = ()  # cells that must have ended, whichever way
     needs: Needs = Needs()
     seconds: int = 60  # expected
-    limit: int = 3600  # seconds it may take
+    limit: int = 2400  # seconds it may take
     wheels: str = ""  # the set: its recipe's name
     family: str = ""
     python: str = ""

@@ -29,6 +29,8 @@ from rocwheel.values import replace
 from rocwheel.verdict import SILENT
 
 HALF_HOUR: Final = 1800
+HOSTED: Final = "ubuntu-24.04"  # the label of GitHub's own machines, for what any machine can do
+HOSTED_CPUS: Final = 4
 KINDS: Final = ("build", "stage", "gate", "merge", "promote", "image", "prune", "page", "notify")
 OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote", "image"})
 
@@ -417,8 +419,15 @@ def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, lis
 
     Raises ConfigError above GitHub's limit.
     """
+    large = [cell for cell in plan.cells if cell.kind == kind and is_to_run(cell)]
+    large = [c for c in large if c.needs.cpus > HOSTED_CPUS and not c.needs.label]
+    if large:
+        raise ConfigError(
+            f"{large[0].name}: needs {large[0].needs.cpus} CPUs, and {HOSTED} has {HOSTED_CPUS}",
+            hint="name the label of its runners: `build: {label: …}` in ci/nightly.yaml",
+        )
     rows = [
-        {"cell": cell.name, "runner": cell.needs.label or "ubuntu-24.04"}
+        {"cell": cell.name, "runner": cell.needs.label or HOSTED}
         for cell in plan.cells
         if cell.kind == kind and is_to_run(cell) and family in ("", cell.family)
     ]

@@ -187,7 +187,7 @@ def load(path: Path, pools: Path | None = None) -> NightSettings:
         trigger=matrix.Trigger(trigger),
         sets=sets,
         build=_cost(
-            fields.get("build"), Cost(cpus=32, memory_mib=64 << 10, disk_mib=150 << 10, hours=6)
+            fields.get("build"), Cost(cpus=32, memory_mib=64 << 10, disk_mib=150 << 10, hours=5)
         ),
         gate=_cost(
             fields.get("gate"), Cost(cpus=8, memory_mib=32 << 10, disk_mib=40 << 10, hours=5)
