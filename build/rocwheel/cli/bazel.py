@@ -9,12 +9,11 @@ from pathlib import Path
 
 import click
 
-from rocwheel import dev as loop
-from rocwheel import housekeeping
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, once, option
 from rocwheel.cli.dist import needed_rocm, request_from
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
 from rocwheel.cli.options import (
     BuildOptions,
@@ -23,9 +22,12 @@ from rocwheel.cli.options import (
     source_options,
     unpublished_options,
 )
-from rocwheel.console import count
-from rocwheel.container import devices
-from rocwheel.model import WheelKind
+
+with when_run():
+    from rocwheel import dev as loop
+    from rocwheel import housekeeping
+    from rocwheel.console import count
+    from rocwheel.container import devices
 
 _PATH = click.Path(path_type=Path)
 
@@ -97,7 +99,7 @@ class DevOptions(BuildOptions, DryRun):
 @option(
     "--only",
     metavar="LIST",
-    type=OneOf(known.of(*(kind.value for kind in WheelKind)), many=True),
+    type=OneOf(known.wheel_kinds, many=True),
     help="Wheels to build, comma-separated: plugin,pjrt,jaxlib; default: all.",
 )
 @option("--editable", is_flag=True, help="Install editable, where the layout has it.")

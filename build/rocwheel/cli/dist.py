@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-import platform
 import re
-import shlex
 import sys
 from dataclasses import dataclass
 
 import click
 
-from rocwheel import dist, housekeeping
-from rocwheel.bazel.remote import Remote, read_remote
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.options import BuildOptions, build_options, listed
-from rocwheel.dist.build_request import Executor
-from rocwheel.download import shown
 from rocwheel.errors import ConfigError
-from rocwheel.model import PythonVersion, byte_count
+
+with when_run():
+    import platform
+    import shlex
+
+    from rocwheel import dist, housekeeping
+    from rocwheel.bazel.remote import Remote, read_remote
+    from rocwheel.dist.build_request import Executor
+    from rocwheel.download import shown
+    from rocwheel.model import PythonVersion, byte_count
 
 LEAST_MEMORY = 6 << 20  # of Docker: https://docs.docker.com/engine/containers/resource_constraints
 
@@ -31,7 +35,7 @@ class DistOptions(BuildOptions, DryRun):
 def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Request:
     """Turn build options into the one value `dist` takes. Raises ConfigError."""
     pythons = dict.fromkeys(PythonVersion.parse(item) for item in listed(options.python_versions))
-    return dist.Request(
+    request = dist.Request(
         therock=therock,
         therock_sha256=options.therock_sha256,
         rocm_version=options.rocm_version,
@@ -39,6 +43,9 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         family=options.family,
         gfx_targets=listed(options.gfx_targets),
         jax_version=options.jax_version or "",
+        jax_repository=options.jax_repository or "",
+        jax_ref=options.jax_ref or "",
+        allow_unverified_pin=options.allow_unverified_pin,
         jax_source_dir=app.path(options.jax_source_dir),
         xla_source_dir=app.path(options.xla_source_dir),
         xla_repository=options.xla_repo or "",
@@ -71,6 +78,7 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         started=app.now().isoformat(timespec="seconds"),
         host=platform.node(),
     )
+    return dist.resolved(request, runner=app.runner)
 
 
 def _executor(app: App, options: BuildOptions) -> Executor:

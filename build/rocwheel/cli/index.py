@@ -12,20 +12,23 @@ import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option, section
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import (
     PersonOptions,
     Target,
     TargetOptions,
 )
-from rocwheel.console import Unit
-from rocwheel.entry import parsed
 from rocwheel.errors import HostError, StoreError
-from rocwheel.index.serve import Site
-from rocwheel.ledger import log
-from rocwheel.places import Place
-from rocwheel.release import adopt as adoption
-from rocwheel.release import audit, pip_resolution
-from rocwheel.release.operations import Tally, Who
+
+with when_run():
+    from rocwheel.console import Unit
+    from rocwheel.entry import parsed
+    from rocwheel.index.serve import Site
+    from rocwheel.ledger import log
+    from rocwheel.places import Place
+    from rocwheel.release import adopt as adoption
+    from rocwheel.release import audit, pip_resolution
+    from rocwheel.release.operations import Tally, Who
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import click
 
-from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
-from rocwheel.build_record import EXECUTORS
+from rocwheel.choices import COMPILERS, CPU_FEATURES, EXECUTORS, JAXLIB_ORIGINS, WHEEL_TYPES
 from rocwheel.cli import known
 from rocwheel.cli.command import once, option, section, together
 from rocwheel.cli.known import OneOf
-from rocwheel.dist.build_request import JAXLIB_ORIGINS
 
 _PATH = click.Path(path_type=Path)
 
@@ -37,6 +35,9 @@ class BuildOptions(RocmOptions):
     family: str | None = None
     gfx_targets: str | None = None
     jax_version: str | None = None
+    jax_repository: str | None = None
+    jax_ref: str | None = None
+    allow_unverified_pin: bool = False
     jax_source_dir: Path | None = None
     xla_source_dir: Path | None = None
     xla_repo: str | None = None
@@ -129,6 +130,19 @@ jax_options = section(
         metavar="VERSION",
         type=OneOf(known.jax_versions),
         help="JAX pin of ci/pins.yaml; default: the default pin.",
+    ),
+    once(
+        "--jax-repository",
+        metavar="URL",
+        help="Repository of --jax-ref, such as ROCm's fork of JAX; default: the pin's.",
+    ),
+    once(
+        "--jax-ref", metavar="REF", help="Branch, tag or commit of JAX to build instead of a pin."
+    ),
+    option(
+        "--allow-unverified-pin",
+        is_flag=True,
+        help="Build a pin whose facts were not compared with the sources.",
     ),
     once("--jax-source-dir", type=_PATH, help="JAX source tree to build instead of a pin."),
     once(

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import click
 
-import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import LATEST, NightTarget
 from rocwheel.cli.target import FamiliesOptions, judging
-from rocwheel.pipeline import upkeep
-from rocwheel.report.night_page import PAGE
+
+with when_run():
+    import amdgpu_family_matrix as matrix
+    from rocwheel.pipeline import upkeep
+    from rocwheel.report.night_page import PAGE
 
 
 @group("report")

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 import click
 
-from rocwheel import rocm
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.options import RocmOptions, fetch_options
-from rocwheel.model import byte_count
+
+with when_run():
+    from rocwheel import rocm
+    from rocwheel.model import byte_count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from typing import Any, Final
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family, RunnerPool
 from rocwheel import __version__
+from rocwheel.choices import CELL_KINDS
 from rocwheel.errors import ConfigError
 from rocwheel.gate import subject
 from rocwheel.gate.suite import suites
@@ -31,7 +32,6 @@ from rocwheel.verdict import SILENT
 HALF_HOUR: Final = 1800
 HOSTED: Final = "ubuntu-24.04"  # the label of GitHub's own machines, for what any machine can do
 HOSTED_CPUS: Final = 4
-KINDS: Final = ("build", "stage", "gate", "merge", "promote", "image", "prune", "page", "notify")
 OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote", "image"})
 
 
@@ -391,7 +391,7 @@ def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     values = {"night": plan.night}
     names = sorted({cell.family for cell in plan.cells if cell.family and is_to_run(cell)})
     values["families"] = json.dumps(names)
-    for kind in KINDS:
+    for kind in CELL_KINDS:
         own = kind in OF_A_FAMILY
         rows = github_matrix(plan, kind, family) if own == bool(family) else {"include": []}
         values[kind] = json.dumps(rows)
