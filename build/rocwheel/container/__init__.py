@@ -5,11 +5,12 @@ however that ends, and everything made here says which process it belongs to, so
 found.
 """
 
-from rocwheel.container.engine import ContainerEngine, EngineKind, ask, headline
+from rocwheel.container.engine import ContainerEngine, EngineKind, ask
 from rocwheel.container.folders import PLACE, claimed, scratch
 from rocwheel.container.leftovers import Leftover, leftovers, remove
 from rocwheel.container.running import Container, kept, running
 from rocwheel.container.spec import DeviceNode, Limits, Mount, Spec, User, devices
+from rocwheel.container.words import headline
 
 __all__ = [
     "PLACE",

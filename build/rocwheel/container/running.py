@@ -17,10 +17,12 @@ from os.path import normpath, realpath
 from pathlib import Path
 from typing import IO, Any, Final
 
-from rocwheel.container.engine import ANSWER_SECONDS, headline
+from rocwheel.container import words
+from rocwheel.container.engine import ANSWER_SECONDS
 from rocwheel.container.folders import LOCK, claimed, clear, refused
 from rocwheel.container.owner import owner
 from rocwheel.container.spec import RUN, TURNS, Spec
+from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError, RocwheelError
 from rocwheel.files import Lock, locked, write
 from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostProcess, HostRunner
@@ -170,9 +172,7 @@ class Container:
                 "continues from what is complete",
                 detail=said,
             )
-        if status in NOT_STARTED and (
-            "not found" in said or "no such file" in said.lower() or "chdir" in said
-        ):
+        if status in NOT_STARTED and Trouble.NO_PROGRAM.is_in(said):
             raise HostError(
                 f"{command.argv[0]}: no such program or folder in the image {self.spec.image}",
                 hint="use an image that has it: see `image show`",
@@ -312,22 +312,21 @@ def _compare(spec: Spec, token: str) -> None:
 
 def refusal(spec: Spec, said: str) -> HostError:
     """Why an engine did not start a container, from what its client said."""
-    kind, lowered = spec.engine.kind.value, said.lower()
+    kind = spec.engine.kind.value
     last = headline(said) or f"no answer within {START_SECONDS:g} s"
-    known = (
-        (("no space left",), f"free some space at {spec.engine.root}: rocwheel image prune"),
-        (("no such image", "image not known", "unable to find image"),
-         f"get it first: rocwheel image build, or {kind} pull {spec.image}"),
-        (("bind source path", "no such file or directory: ", "mount", "statfs"),
-         "a folder cannot be mounted: check that it exists and that the engine may read it"),
-        (("cgroup",), CGROUPS),
-        (("exec format error",), "the image is for another architecture: build one for this"),
-        (("rlimit",), "set default_ulimits in containers.conf to what this user may have"),
-    )  # fmt: skip
-    hint = next(
-        (hint for words, hint in known if any(word in lowered for word in words)),
-        f"what {kind} said is above" if said.strip() else f"look at what it does: {kind} ps --all",
-    )
+    remedies = {
+        Trouble.NO_SPACE: f"free some space at {spec.engine.root}: rocwheel image prune",
+        Trouble.NO_IMAGE: f"get it first: rocwheel image build, or {kind} pull {spec.image}",
+        Trouble.NO_MOUNT: "a folder cannot be mounted: check that it exists and that the engine "
+        "may read it",
+        Trouble.CGROUP: CGROUPS,
+        Trouble.OTHER_ARCHITECTURE: "the image is for another architecture: build one for this",
+        Trouble.LIMIT: "set default_ulimits in containers.conf to what this user may have",
+        None: f"what {kind} said is above"
+        if said.strip()
+        else f"look at what it does: {kind} ps --all",
+    }
+    hint = remedies[words.first(said, *(trouble for trouble in remedies if trouble))]
     return HostError(f"{kind}: the container does not start: {last}", hint=hint, detail=said)
 
 
@@ -357,7 +356,9 @@ def _remove_late(spec: Spec, runner: HostRunner, clock: Callable[[], float]) -> 
     container that has the name proves that no other one comes.
     """
     until = clock() + END_SECONDS
-    while "already in use" in runner.run(spec.take_name, check=False).output and clock() < until:
+    while clock() < until and Trouble.NAME_TAKEN.is_in(
+        runner.run(spec.take_name, check=False).output
+    ):
         time.sleep(0.2)
         runner.run(spec.engine.remove(spec.name), check=False)
     runner.run(spec.engine.remove(spec.name), check=False)
