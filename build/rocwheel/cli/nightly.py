@@ -140,7 +140,8 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         old, _ = target.nights.plan(target.night(options.repeat))
         return planning.again(old, night=night, by=by, now=app.now())
     path = app.path(options.config) or app.home.ci / settings_file.FILE
-    settings = settings_file.load(path, app.path(options.pools))
+    settings = settings_file.load(path)
+    pools = app.path(options.pools)
     settings = settings.built_in(target.channel.executor, target.channel.builder_image)
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
@@ -169,6 +170,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         now=app.now(),
         own=(f"--families={app.path(options.families)}",) if own else (),
         images=made_of,
+        pools=settings_file.load_pools(pools, settings) if pools else settings_file.Pools(),
     )
     names = target.nights.names()
     last = summing.known(target.nights.summary(names[-1]) if names else None)

@@ -46,11 +46,11 @@ def message(nights: Nights, night: str, page: str) -> Message | None:
     """
     names = nights.names()
     earlier = names[: names.index(night)] if night in names else names
-    found = [read for n in (*earlier[-1:], night) if (read := summing.read(nights, n))]
-    if not found or found[-1].night != night:
+    summaries = [read for n in (*earlier[-1:], night) if (read := summing.read(nights, n))]
+    if not summaries or summaries[-1].night != night:
         return None
-    here, before = found[-1], found[0] if len(found) > 1 else None
-    loud = [item for item in changes(found) if item.change not in night_feed.QUIET]
+    here, before = summaries[-1], summaries[0] if len(summaries) > 1 else None
+    loud = [item for item in changes(summaries) if item.change not in night_feed.QUIET]
     old = {item.family: item.green for item in before.families} if before else {}
     green = {f.family: f.green for f in here.families if f.green and old.get(f.family) != f.green}
     nothing = here.nothing_built and not (before and before.nothing_built)

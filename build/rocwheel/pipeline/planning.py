@@ -24,7 +24,7 @@ from rocwheel.model import suggest, timestamp
 from rocwheel.pipeline import images
 from rocwheel.pipeline.images import NightImage
 from rocwheel.pipeline.looking import DONE, RELEASED, PlanInput, SetSeen, StoreContents
-from rocwheel.pipeline.settings import Cost, overlaid
+from rocwheel.pipeline.settings import Cost
 from rocwheel.runtime.image_recipe import ImagedSet
 from rocwheel.values import replace
 from rocwheel.verdict import SILENT
@@ -90,7 +90,7 @@ class _Made:
 
     def recipe(self, recipe: WheelRecipe) -> None:
         """Build, and what follows for each family."""
-        cost, label = self._setting.settings.build, self._setting.settings.label
+        cost = self._setting.settings.build
         manifest = self._seen.manifests.get(recipe.inputs, "")
         build = self._add(
             f"build.{recipe.name}",
@@ -100,7 +100,7 @@ class _Made:
                 cpus=cost.cpus,
                 memory_mib=cost.memory_mib,
                 disk_mib=cost.disk_mib,
-                label=overlaid(RunnerPool(label), self._setting.settings).label if label else "",
+                label=self._setting.pools.of(RunnerPool(cost.label)).label if cost.label else "",
             ),
             seconds=cost.hours * 3600,
             limit=cost.hours * 3600,
@@ -253,7 +253,7 @@ class _Made:
     ) -> None:
         """The cell of one runtime image, or the reason why there is none."""
         own, cost = image.settings, self._setting.settings.image
-        name = f"image.{recipe.name}.{family.name}.{python}.{own.name}"
+        name = f"image.{recipe.name}.{family.name}.{python}.{own.label}"
         suite, gpus = image.hardest(family)
         runners = family.runners_for(suite) if suite else ()
         tags = image.tags(family.name, python)
@@ -279,7 +279,7 @@ class _Made:
             self.absent.append(Absent(name=name, why=why))
             return
         self._pushed |= dict.fromkeys(pushed, name)
-        there = seen.images.get((own.name, python), "")
+        there = seen.images.get((own.label, python), "")
         options = (
             *((f"--base={own.base}",) if own.base else ()),
             f"--profile={own.profile}",
@@ -314,7 +314,7 @@ class _Made:
         if not runners:
             return needs
         chosen = matrix.choose(runners, f"{self._setting.night}/{name}")
-        runner = overlaid(chosen, self._setting.settings)
+        runner = self._setting.pools.of(chosen)
         gres = runner.gres if gpus else ""
         return replace(needs, label=runner.label, partition=runner.partition, gres=gres)
 

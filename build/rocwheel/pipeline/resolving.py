@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
@@ -26,6 +27,8 @@ from rocwheel.rocm import listing, tarball_name
 from rocwheel.source import git
 from rocwheel.source.pins import Pin, Pins
 from rocwheel.values import canonical_json
+
+EXECUTOR: Final = "docker"  # the engine of a set's image that names no other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +160,7 @@ def _recipe(
         *argv,
         f"--python-versions={','.join(pythons)}",
         *((f"--gfx-targets={','.join(targets)}",) if targets else ()),
-        *((f"--executor={item.executor}", f"--builder-image={image}") if image else ()),
+        *((f"--executor={item.executor or EXECUTOR}", f"--builder-image={image}") if image else ()),
         *(option.replace("{date}", date) for option in item.options),
         "--wheelhouse={wheelhouse}",
     )

@@ -134,7 +134,7 @@ def test_only_the_jobs_that_need_it_have_the_promoters_role_and_each_is_in_an_en
 
 def test_no_build_lands_on_githubs_own_machines(tmp_path):
     settings = settings_file.load(ROOT / "ci" / "nightly.yaml")
-    assert settings.label, "build cells have a label of their own"
+    assert settings.build.label, "build cells have a label of their own"
     assert settings.build.cpus > planning.HOSTED_CPUS
 
 
