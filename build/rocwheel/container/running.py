@@ -21,7 +21,7 @@ from rocwheel.container import words
 from rocwheel.container.engine import ANSWER_SECONDS
 from rocwheel.container.folders import LOCK, claimed, clear, refused
 from rocwheel.container.owner import owner
-from rocwheel.container.spec import RUN, TURNS, Spec
+from rocwheel.container.spec import RUN, TURNS, ContainerSpec
 from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError, RocwheelError
 from rocwheel.files import Lock, locked, write
@@ -59,7 +59,11 @@ class Container:
     isolated = True
 
     def __init__(
-        self, spec: Spec, runner: HostRunner, first: HostProcess | None, clock: Callable[[], float]
+        self,
+        spec: ContainerSpec,
+        runner: HostRunner,
+        first: HostProcess | None,
+        clock: Callable[[], float],
     ) -> None:
         """`first` is the client of the first process; None for a container that is kept."""
         self.spec = spec
@@ -238,7 +242,7 @@ def _status(status: int | None) -> int | None:
 
 @contextmanager
 def running(
-    spec: Spec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
+    spec: ContainerSpec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Container]:
     """Start a container that lives no longer than this process.
 
@@ -250,7 +254,9 @@ def running(
 
 
 @contextmanager
-def _running(ours: Spec, runner: HostRunner, clock: Callable[[], float]) -> Iterator[Container]:
+def _running(
+    ours: ContainerSpec, runner: HostRunner, clock: Callable[[], float]
+) -> Iterator[Container]:
     _write(ours)
     read, write = os.pipe()
     process: HostProcess | None = None
@@ -272,7 +278,7 @@ def _running(ours: Spec, runner: HostRunner, clock: Callable[[], float]) -> Iter
             _finish(ours, process, runner, clock)
 
 
-def _write(spec: Spec) -> None:
+def _write(spec: ContainerSpec) -> None:
     try:
         spec.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         for name, text in spec.files.items():
@@ -296,7 +302,7 @@ def _answer(pipe: IO[bytes], process: HostProcess, clock: Callable[[], float]) -
     return said.decode(errors="replace")
 
 
-def _compare(spec: Spec, token: str) -> None:
+def _compare(spec: ContainerSpec, token: str) -> None:
     """Refuse a container that did not start, or does not see the file that we just wrote."""
     if token == spec.files["token"]:
         return
@@ -310,7 +316,7 @@ def _compare(spec: Spec, token: str) -> None:
     raise refusal(spec, said)
 
 
-def refusal(spec: Spec, said: str) -> HostError:
+def refusal(spec: ContainerSpec, said: str) -> HostError:
     """Why an engine did not start a container, from what its client said."""
     kind = spec.engine.kind.value
     last = headline(said) or f"no answer within {START_SECONDS:g} s"
@@ -331,7 +337,7 @@ def refusal(spec: Spec, said: str) -> HostError:
 
 
 def _finish(
-    spec: Spec, process: HostProcess, runner: HostRunner, clock: Callable[[], float]
+    spec: ContainerSpec, process: HostProcess, runner: HostRunner, clock: Callable[[], float]
 ) -> None:
     """Wait for the end that closing the pipe brings; insist where it does not come."""
     try:
@@ -349,7 +355,7 @@ def _finish(
             _end_monitor(spec.name, clock)
 
 
-def _remove_late(spec: Spec, runner: HostRunner, clock: Callable[[], float]) -> None:
+def _remove_late(spec: ContainerSpec, runner: HostRunner, clock: Callable[[], float]) -> None:
     """Remove a container that the engine may still be making, as its killed client asked.
 
     Until it is made nothing can remove it; but its name is taken as soon as that begins. So a
@@ -393,7 +399,7 @@ def _monitors(name: str) -> list[int]:
 
 @contextmanager
 def kept(
-    spec: Spec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
+    spec: ContainerSpec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Container]:
     """A container that stays for `spec.keep_minutes` after the last use; an earlier one is reused.
 
@@ -413,7 +419,7 @@ def kept(
         yield Container(spec, runner, None, clock)
 
 
-def _alone(spec: Spec) -> Lock:
+def _alone(spec: ContainerSpec) -> Lock:
     """What is held by who looks for a kept container, and starts it."""
     try:
         return locked(spec.folder.with_name(LOCK))
@@ -421,7 +427,7 @@ def _alone(spec: Spec) -> Lock:
         raise refused(spec.folder, exc) from exc
 
 
-def _begin_turn(spec: Spec) -> int:
+def _begin_turn(spec: ContainerSpec) -> int:
     """What keeps a kept container while it is open, and is closed however this process ends."""
     fifo = spec.folder / TURNS
     with suppress(FileExistsError):
@@ -429,7 +435,7 @@ def _begin_turn(spec: Spec) -> int:
     return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)  # which waits for nobody: fifo(7)
 
 
-def _runs(spec: Spec, runner: HostRunner) -> bool:
+def _runs(spec: ContainerSpec, runner: HostRunner) -> bool:
     """Whether the kept container is there and runs.
 
     Raises HostError when another one has its name, which is neither used nor removed, or when
@@ -457,7 +463,7 @@ def _runs(spec: Spec, runner: HostRunner) -> bool:
     return bool(found["State"].get("Running"))
 
 
-def _is_ours(spec: Spec, found: Mapping[str, Any]) -> bool:
+def _is_ours(spec: ContainerSpec, found: Mapping[str, Any]) -> bool:
     """Whether a container has our labels, and in our places our folders."""
     labels = found.get("Config", {}).get("Labels") or {}
     mounts = {item.get("Destination"): item.get("Source", "") for item in found.get("Mounts", ())}
@@ -467,7 +473,7 @@ def _is_ours(spec: Spec, found: Mapping[str, Any]) -> bool:
     )
 
 
-def _compare_kept(spec: Spec, runner: HostRunner) -> None:
+def _compare_kept(spec: ContainerSpec, runner: HostRunner) -> None:
     asked = spec.engine.command("exec", spec.name, "cat", f"{RUN}/token")
     (spec.folder / "engine.log").write_text("", encoding="utf-8")
     try:
