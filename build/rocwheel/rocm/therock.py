@@ -18,7 +18,7 @@ Kind = Literal["tarballs", "per_family", "asan", "packages"]
 _WORD: Final = re.compile(r"[a-z]+\Z")
 
 
-class Channel(Value, frozen=True, kw_only=True):
+class TheRockChannel(Value, frozen=True, kw_only=True):
     """One channel: what lies where."""
 
     tarballs: Address
@@ -29,10 +29,10 @@ class Channel(Value, frozen=True, kw_only=True):
 
 class _File(Value, frozen=True, kw_only=True):
     schema: Literal[1]
-    channels: Mapping[str, Channel]
+    channels: Mapping[str, TheRockChannel]
 
 
-def load(path: Path) -> Mapping[str, Channel]:
+def load(path: Path) -> Mapping[str, TheRockChannel]:
     """Read the channels by name. Raises ConfigError."""
     return yaml_file.read(path, _File).channels
 
