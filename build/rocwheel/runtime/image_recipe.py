@@ -6,34 +6,42 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
-from rocwheel import located_yaml
+import msgspec
+
+from rocwheel import yaml_file
 from rocwheel.choices import IMAGE_PROFILES
 from rocwheel.errors import ConfigError
-from rocwheel.image.recipe import MEBI, Base, base
-from rocwheel.located_yaml import Field
+from rocwheel.image.recipe import MEBI, Base
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, suggest
+from rocwheel.values import Count, Sha256, Value, replace
+from rocwheel.yaml_file import FieldError
 
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")  # OCI distribution specification
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, kw_only=True)
-class PythonSource:
+class PythonSource(Value, frozen=True, kw_only=True):
     """Where an image's CPython comes from: packages of the base, or an archive by SHA-256."""
 
     packages: tuple[str, ...] = ()
     archive: str = ""  # URL, of a folder that holds bin/python3
-    sha256: str = ""
+    sha256: Sha256 | Literal[""] = ""
+
+    def __post_init__(self) -> None:
+        """Refuse an archive without its digest, and a digest of nothing."""
+        if bool(self.archive) != bool(self.sha256):
+            raise FieldError(
+                "an archive needs its SHA-256", hint="write archive: URL and sha256: 64 digits"
+            )
 
 
-@dataclass(frozen=True, kw_only=True)
-class RuntimeBase:
+class RuntimeBase(Value, frozen=True, kw_only=True):
     """What a runtime image starts from."""
 
-    name: str
+    name: str = ""  # the key in the file
     base: Base
     glibc: str
     suffix: str  # of tags, where it is not the recipe's default
@@ -61,31 +69,58 @@ class ImagedSet:
     family: str  # whose place the set is in
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunTimeFiles:
+class RunTimeFiles(Value, frozen=True, kw_only=True):
     """Files that nothing names in NEEDED: opened or executed at run time."""
 
-    beside: str  # a library's name without version, "" for always
-    paths: tuple[str, ...]  # patterns below ROCm's root
+    beside: str = msgspec.field(name="with")  # a library's name without version, "" for always
+    # Patterns below ROCm's root that must meet a file; of a list in the list, one of them.
+    paths: tuple[str | tuple[str, ...], ...] = ()
+    may_lack: tuple[str, ...] = ()  # patterns that a release need not have
 
 
-@dataclass(frozen=True, kw_only=True)
-class RuntimeRecipe:
+class Budgets(Value, frozen=True, kw_only=True):
+    """MiB that an image of each profile may weigh."""
+
+    runtime: Count
+    devel: Count
+
+    def of(self, profile: str) -> int:
+        """Return the bytes that an image of `profile` may weigh."""
+        return MEBI * int(getattr(self, profile))
+
+
+class RuntimeRecipe(Value, frozen=True, kw_only=True):
     """What images of one kind hold, and how they are called."""
 
-    name: str
     repository: str
     unreleased: str  # the repository of sets that are only staged
     tag: str
     requirements: tuple[str, ...]
     suites: tuple[str, ...]
-    bases: tuple[RuntimeBase, ...]
-    budgets: Mapping[str, int]  # profile -> bytes
-    files: tuple[RunTimeFiles, ...]
+    bases: tuple[str, ...]  # the first is the default
+    budgets: Budgets
+    # what is not in the recipe's own entry of the file
+    name: str = ""
+    known: Mapping[str, RuntimeBase] = {}
+    files: tuple[RunTimeFiles, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse a recipe without a base, and a tag of something that a set has not."""
+        if not self.bases:
+            raise FieldError("no base", "bases", hint="name one of `bases`")
+        try:
+            _tag(self.tag, ImagedSet(set_id="", jax="", rocm="", family=""), "")
+        except (ValueError, LookupError) as exc:
+            raise FieldError(
+                f"{self.tag!r}: names something else than a set has",
+                "tag",
+                hint="a tag may say {rocm}, {jax}, {python}, {family} and {set}",
+            ) from exc
 
     def base(self, name: str) -> RuntimeBase:
-        """A base by name, "" for the default. Raises ConfigError."""
-        return _named(name, {item.name: item for item in self.bases}) if name else self.bases[0]
+        """Return a base by name, "" for the default. Raises ConfigError."""
+        chosen = name or self.bases[0]
+        return replace(_named(chosen, {item: self.known[item] for item in self.bases}), name=chosen)
 
     def tag_of(
         self,
@@ -96,7 +131,7 @@ class RuntimeRecipe:
     ) -> str:
         """The tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
         parts = [_tag(self.tag, wheels, str(python))]
-        if chosen != self.bases[0]:
+        if chosen.name != self.bases[0]:
             parts.append(chosen.suffix)
         if profile != IMAGE_PROFILES[0]:
             parts.append(profile)
@@ -110,43 +145,36 @@ class RuntimeRecipe:
         return tuple(item.format(jax=manifest.jax_version) for item in self.requirements)
 
 
+class _Runtime(Value, frozen=True, kw_only=True):
+    recipes: Mapping[str, RuntimeRecipe]
+    bases: Mapping[str, RuntimeBase]
+    files: tuple[RunTimeFiles, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse a recipe on a base that the file has not."""
+        for key, recipe in self.recipes.items():
+            for number, base in enumerate(recipe.bases):
+                if base not in self.bases:
+                    raise FieldError(
+                        f"{base!r}: not in `bases`", "recipes", key, "bases", number,
+                        hint=suggest(base, tuple(self.bases)),
+                    )  # fmt: skip
+
+
+class _File(Value, frozen=True, kw_only=True):
+    schema: Literal[1]
+    registries: Any
+    builders: Any  # rocwheel.image.recipe reads them
+    runtime: _Runtime | None = None
+
+
 def load(path: Path, name: str) -> RuntimeRecipe:
     """Read a recipe. Raises ConfigError with line and column."""
-    whole = located_yaml.load(path).record(
-        required=("schema", "registries", "builders"), optional=("runtime",)
-    )
-    if "runtime" not in whole:
+    runtime = yaml_file.read(path, _File).runtime
+    if runtime is None:
         raise ConfigError(f"{path}: says nothing of runtime images", hint="add `runtime`")
-    fields = whole["runtime"].record(required=("recipes", "bases", "files"))
-    recipes = fields["recipes"].mapping()
-    entry = _named(name, recipes).record(
-        required=("repository", "unreleased", "tag", "requirements", "suites", "bases", "budgets")
-    )
-    bases = fields["bases"].mapping()
-    budgets = entry["budgets"].record(required=IMAGE_PROFILES)
-    try:
-        _tag(entry["tag"].string(), ImagedSet(set_id="", jax="", rocm="", family=""), "")
-    except (ValueError, LookupError):
-        entry["tag"].fail(
-            f"{entry['tag'].string()!r}: names something else than a set has",
-            hint="a tag may say {rocm}, {jax}, {python}, {family} and {set}",
-        )
-    chosen = tuple(
-        _base(item.string(), _named(item.string(), bases)) for item in entry["bases"].sequence()
-    )
-    if not chosen:
-        entry["bases"].fail("no base", hint="name one of `bases`")
-    return RuntimeRecipe(
-        name=name,
-        repository=entry["repository"].string(),
-        unreleased=entry["unreleased"].string(),
-        tag=entry["tag"].string(),
-        requirements=entry["requirements"].strings(),
-        suites=entry["suites"].strings(),
-        bases=chosen,
-        budgets={profile: budgets[profile].integer() * MEBI for profile in IMAGE_PROFILES},
-        files=tuple(_extra(item) for item in fields["files"].sequence()),
-    )
+    chosen = _named(name, runtime.recipes)
+    return replace(chosen, name=name, known=runtime.bases, files=runtime.files)
 
 
 def _tag(scheme: str, wheels: ImagedSet, python: str) -> str:
@@ -157,37 +185,6 @@ def _tag(scheme: str, wheels: ImagedSet, python: str) -> str:
         family=wheels.family,
         set=wheels.set_id[:12],
     )
-
-
-def _base(name: str, entry: Field) -> RuntimeBase:
-    fields = entry.record(required=("base", "glibc", "suffix", "packages", "pythons"))
-    return RuntimeBase(
-        name=name,
-        base=base(fields["base"]),
-        glibc=fields["glibc"].string(),
-        suffix=fields["suffix"].string(),
-        packages=fields["packages"].strings(),
-        pythons={
-            str(PythonVersion.parse(version)): _python(item)
-            for version, item in fields["pythons"].mapping().items()
-        },
-    )
-
-
-def _python(entry: Field) -> PythonSource:
-    fields = entry.record(required=(), optional=("packages", "archive", "sha256"))
-    if ("archive" in fields) != ("sha256" in fields):
-        entry.fail("an archive needs its SHA-256", hint="write archive: URL and sha256: 64 digits")
-    return PythonSource(
-        packages=fields["packages"].strings() if "packages" in fields else (),
-        archive=fields["archive"].string() if "archive" in fields else "",
-        sha256=fields["sha256"].sha256() if "sha256" in fields else "",
-    )
-
-
-def _extra(entry: Field) -> RunTimeFiles:
-    fields = entry.record(required=("with", "paths"))
-    return RunTimeFiles(beside=fields["with"].string(), paths=fields["paths"].strings())
 
 
 def _named(name: str, known: Mapping[str, _T]) -> _T:

@@ -321,7 +321,7 @@ def _history(name: str, engine: ContainerEngine, runner: HostRunner) -> Iterator
 def refuse_heavy(plan: ImagePlan, made: MadeImage) -> None:
     """Hold an image against its budget. Raises ConfigError with what its layers weigh."""
     profile = plan.subject.profile
-    total, most = sum(made.layers.values()), plan.subject.recipe.budgets[profile]
+    total, most = sum(made.layers.values()), plan.subject.recipe.budgets.of(profile)
     if total > most:
         listed = ", ".join(f"{name} {size >> 20} MiB" for name, size in made.layers.items())
         raise ConfigError(

@@ -27,7 +27,7 @@ def inputs(images):
 
 def test_every_base_has_a_dated_tag(images):
     assert images.builders
-    for item in images.builders:
+    for item in images.builders.values():
         assert any(
             (part.isdigit() and len(part) >= 8) or "." in part for part in item.base.tag.split("-")
         )
@@ -90,8 +90,8 @@ def test_a_changed_file_of_the_tool_changes_its_digest(tmp_path):
     ("old", "new", "problem"),
     [
         ("tag: bookworm-20260918-slim", "tag: latest", "moves"),
-        ("digest: sha256:", "digest: sha256:123", "no digest"),
-        ("family: apt", "family: zypper", "unknown"),
+        ("digest: sha256:", "digest: sha256:123", "digest"),
+        ("family: apt", "family: zypper", "unknown value"),
         ("glibc:", "glibcc:", "unknown key"),
     ],
 )
