@@ -31,6 +31,8 @@ from rocwheel.verdict import Demand, KnownSuite, demand_for
 
 FOLDER: Final = skips.SUITES
 LIBRARIES: Final = "rocm_libraries.yaml"
+NUMBERS: Final = tuple(name for name in Demand.__struct_fields__ if name != "must_call")
+DEVICE_ERRORS: Final = "device_errors.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +90,7 @@ class Library:
     name: str
     mapped: tuple[str, ...] = ()  # prefixes of its shared objects
     trace: Mapping[str, str] = field(default_factory=dict)  # environment; {file} is the trace
+    printed: str = ""  # what it prints when it is called, with the environment of `trace`
     note: str = ""  # why it cannot be seen, where it cannot
 
 
@@ -167,6 +170,12 @@ def _tests(folder: Path) -> str:
     return git.digest(folder, names)
 
 
+def device_errors(ci: Path) -> tuple[str, ...]:
+    """Read the texts of errors that end the use of a device. Raises ConfigError."""
+    fields = located_yaml.load(ci / DEVICE_ERRORS).record(required=("errors",))
+    return fields["errors"].strings()
+
+
 def libraries(ci: Path) -> tuple[Library, ...]:
     """Read how ROCm libraries are seen. Raises ConfigError."""
     table = located_yaml.load(ci / LIBRARIES).record(required=("libraries",))["libraries"]
@@ -179,7 +188,7 @@ def _suite(document: Field, name: str) -> Suite:
         optional=(
             "select", "environment", "may_skip", "may_xfail", "may_deselect", "may_lose",
             "flaky_budget", "crash_budget", "timeout_budget", "poison_budget", "retries",
-            "with_jax", "trace", "process_memory", "jax",
+            "with_jax", "trace", "process_memory", "jax", "must_call",
         ),
     )  # fmt: skip
     said = fields["suite"].string()
@@ -189,7 +198,8 @@ def _suite(document: Field, name: str) -> Suite:
     def number(key: str, default: int) -> int:
         return _natural(fields[key]) if key in fields else default
 
-    demand = _demand(fields, Demand(must_run=1))
+    called = fields["must_call"].strings() if "must_call" in fields else ()
+    demand = _demand(fields, Demand(must_run=1, must_call=called))
     environment = fields["environment"].mapping() if "environment" in fields else {}
     return Suite(
         name=name,
@@ -211,7 +221,8 @@ def _suite(document: Field, name: str) -> Suite:
 
 def _demand(fields: Mapping[str, Field], base: Demand) -> Demand:
     """What a suite demands; what is not said is as in `base`."""
-    said = {name: _natural(fields[name]) for name in base.__struct_fields__ if name in fields}
+    numbers = [name for name in NUMBERS if name in fields]
+    said = {name: _natural(fields[name]) for name in numbers}
     found = replace(base, **said)
     if not found.must_run:
         fields["must_run"].fail("must be 1 at least", hint="a suite without tests proves nothing")
@@ -226,7 +237,7 @@ def _by_jax(entry: Field, base: Demand) -> dict[str, Demand]:
             Version(name)
         except InvalidVersion:
             item.fail(f"{name!r} is no version of JAX", hint='write "0.10.2": {must_run: …}')
-        found[name] = _demand(item.record(required=(), optional=base.__struct_fields__), base)
+        found[name] = _demand(item.record(required=(), optional=NUMBERS), base)
     return found
 
 
@@ -282,7 +293,7 @@ def _natural(entry: Field) -> int:
 
 
 def _library(name: str, entry: Field) -> Library:
-    fields = entry.record(required=(), optional=("mapped", "trace", "note"))
+    fields = entry.record(required=(), optional=("mapped", "trace", "printed", "note"))
     trace = fields["trace"].mapping() if "trace" in fields else {}
     if not fields:
         entry.fail("nothing says how it is seen", hint="add mapped, trace or a note why not")
@@ -290,5 +301,6 @@ def _library(name: str, entry: Field) -> Library:
         name=name,
         mapped=fields["mapped"].strings() if "mapped" in fields else (),
         trace={key: value.string() for key, value in trace.items()},
+        printed=fields["printed"].string() if "printed" in fields else "",
         note=fields["note"].string() if "note" in fields else "",
     )
