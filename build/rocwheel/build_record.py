@@ -10,7 +10,6 @@ from typing import Final, Literal
 
 from rocwheel.values import Count, Sha256, Value
 
-EXECUTORS: Final = ("host", "docker", "podman")
 BUILD_RECORD: Final = "build.json"
 
 

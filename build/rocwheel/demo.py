@@ -14,7 +14,6 @@ import dataclasses
 import hashlib
 import http.server
 import json
-import shlex
 import shutil
 import sys
 import tempfile
@@ -36,6 +35,7 @@ from rocwheel.gate.suite import suites
 from rocwheel.home import Home
 from rocwheel.host import debian, machine
 from rocwheel.index import channels
+from rocwheel.install import Install
 from rocwheel.ledger.nights import NightPlan, Nights, WheelRecipe
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, WheelKind, module_name
@@ -69,14 +69,13 @@ class Released:
     """Where the set can be installed from, and what can be looked at."""
 
     index: str  # URL
-    requirements: Path  # of the set, with hashes, for every CPython
+    requirements: Path  # of the set, with its index and hashes, for every CPython
     page: Path  # the page of the night, which leads to the gates' reports
 
     @property
     def pip(self) -> str:
         """The line that installs the set, by hash and from nowhere else."""
-        words = ("install", "--index-url", self.index, "--require-hashes", "-r")
-        return shlex.join(("python3", "-m", "pip", *words, str(self.requirements)))
+        return Install.by_hash(str(self.requirements))[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,7 +287,8 @@ def finish(
     channel = setting.channel
     place = channel.release(channel.open(), FAMILY, wheelset.rocm_major(manifest))
     requirements = what.folder / "requirements.txt"
-    requirements.write_text(_pinned(manifest), encoding="utf-8")
+    text = Install.of(manifest, place.url).requirements
+    requirements.write_text(text, encoding="utf-8")
     released = Released(
         index=place.url, requirements=requirements, page=what.folder / "store" / PAGE
     )
@@ -299,7 +299,7 @@ def finish(
         installed = tuple(
             install(
                 interpreter,
-                ("--isolated", "--index-url", released.index, *words),
+                ("--isolated", *words),
                 modules_of(manifest),
                 rocm=tree.root,
                 tool=None,
@@ -315,17 +315,6 @@ def finish(
 def house(folder: Path, manifest: str) -> Path:
     """The wheelhouse of a set."""
     return folder / manifest[: wheelhouse.IDENTITY_LENGTH]
-
-
-def _pinned(manifest: Manifest) -> str:
-    """A requirements file of the whole set, for every CPython: pip takes the wheel that fits."""
-    hashes: dict[tuple[str, str], list[str]] = {}
-    for wheel in manifest.wheels:
-        hashes.setdefault((wheel.project, wheel.version), []).append(wheel.sha256)
-    return "".join(
-        f"{project}=={version} {' '.join(f'--hash=sha256:{item}' for item in found)}\n"
-        for (project, version), found in sorted(hashes.items())
-    )
 
 
 def dry_run(

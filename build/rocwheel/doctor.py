@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import os
 import shutil
 import socket
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 from packaging.specifiers import SpecifierSet
 
 from rocwheel import container
+from rocwheel.choices import Purpose
 from rocwheel.console import size
 from rocwheel.dist import readiness
 from rocwheel.download import proxies
@@ -39,15 +39,6 @@ class Row:
     found: str
     remedy: str = ""  # empty where nothing is wrong
     is_optional: bool = False  # what is wrong stops nothing that was asked for
-
-
-class Purpose(enum.Enum):
-    """What a machine is wanted for; each looks at what it needs and at nothing else."""
-
-    BUILD = "build"
-    GATE = "gate"
-    RELEASE = "release"
-    ALL = "all"
 
 
 def _engines(place: Machine) -> Iterator[Row]:

@@ -1,7 +1,7 @@
-"""Families of a team's own, from a YAML file: what has no place in the GPU family matrix.
+"""A team's own families, from a YAML file: what has no place in the GPU family matrix.
 
-`examples/miniature/families.yaml` is one: it shows the whole way on a machine without a GPU. Each
-family says itself what a pass must show, so nothing else treats it in another way.
+`examples/miniature/families.yaml` shows the whole way on a machine without a GPU. Each family says
+what a pass must show, so that no code treats it in a special way.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def load(path: Path) -> dict[str, Family]:
 
 
 def named(name: str, others: tuple[str, ...] = ()) -> Family:
-    """The family of the matrix of that name. Raises ConfigError that names the nearest one.
+    """Find a family of the matrix. Raises ConfigError that names the nearest one.
 
     A rule of its policy for a CPython that does not exist is an error: it would require nothing.
     """

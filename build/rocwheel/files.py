@@ -52,7 +52,7 @@ def locked(
 ) -> Lock:
     """Hold the lock `path`, alone or with others who share it; its folder is made.
 
-    `waiting` is called once when somebody else has it. Raises OSError.
+    `waiting` is called once when another process has it. Raises OSError.
     """
     lock = try_locked(path, shared=shared, mode=mode)
     if lock is None:
@@ -63,7 +63,7 @@ def locked(
 
 
 def try_locked(path: Path, *, shared: bool = False, mode: int = 0o666) -> Lock | None:
-    """The lock `path`, or None when somebody else has it now. Raises OSError."""
+    """Take the lock `path`; return None when another process has it now. Raises OSError."""
     lock = _opened(path, shared=shared, mode=mode)
     try:
         fcntl.flock(lock.descriptor, _how(shared=shared) | fcntl.LOCK_NB)
@@ -77,7 +77,7 @@ def try_locked(path: Path, *, shared: bool = False, mode: int = 0o666) -> Lock |
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the lock `path`, also where nothing can be written. Raises OSError."""
+    """Return whether a process holds the lock `path`, also on a read-only disk. Raises OSError."""
     with _opened(path, shared=True, mode=0o666) as lock:
         try:
             fcntl.flock(lock.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,7 +102,7 @@ def _opened(path: Path, *, shared: bool, mode: int) -> Lock:
 
 
 def sha256(source: Path | bytes | Iterable[bytes]) -> str:
-    """The SHA-256 of a file, of bytes, or of blocks. Raises OSError, with the file's name."""
+    """Return the SHA-256 of a file, of bytes, or of blocks. Raises OSError, with its name."""
     digest = hashlib.sha256()
     if isinstance(source, bytes):
         digest.update(source)
@@ -117,9 +117,9 @@ def sha256(source: Path | bytes | Iterable[bytes]) -> str:
 
 
 def read(path: Path, *, most: int) -> bytes:
-    """The bytes of a regular file of at most `most` bytes.
+    """Read a regular file of at most `most` bytes.
 
-    Raises OSError; also for anything that is none, which could be read without end or not at all.
+    Raises OSError, also for a device or FIFO, which could be read without end or not at all.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -149,9 +149,9 @@ def write(path: Path, data: bytes, *, mode: int | None = None) -> None:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Where to make a folder that appears whole or not at all; whoever asks holds its lock.
+    """Yield where to make a folder that appears whole or not at all; the caller holds its lock.
 
-    Takes the place of what `folder` was once the block ends well. What a killed run left goes.
+    It replaces `folder` once the block ends well. What a killed run left there is removed.
     """
     aside = folder.with_name(f"{folder.name}.part")
     remove(aside)
@@ -160,13 +160,13 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         remove(folder)
         aside.rename(folder)
     except BaseException:
-        with suppress(OSError):  # what went wrong first is what is told
+        with suppress(OSError):  # the first error is the one to raise
             remove(aside)
         raise
 
 
 def ends(descriptor: int, head: int, tail: int) -> bytes:
-    """What is in an open file; of one longer than both, its head and its tail. Raises OSError."""
+    """Read a file; if it is longer than head + tail, only its two ends. Raises OSError."""
     size = os.fstat(descriptor).st_size
     if size <= head + tail:
         return os.pread(descriptor, size, 0)
@@ -182,7 +182,7 @@ def write_json(path: Path, document: object) -> None:
 def remove(path: Path) -> None:
     """Remove a file, a link, or a folder with all that is in it, read-only or not.
 
-    Nothing happens when it is not there, or when somebody else removes it meanwhile.
+    Nothing happens when it does not exist, or when another process removes it meanwhile.
     """
     if path.is_symlink() or not path.is_dir():
         with suppress(FileNotFoundError):
@@ -197,14 +197,14 @@ def remove(path: Path) -> None:
 
 
 def is_writable(path: Path) -> bool:
-    """Whether something of this name can be made or changed, with the folders above it."""
+    """Return whether `path` can be made or changed, with the folders above it."""
     while not os.path.lexists(path) and path != path.parent:
         path = path.parent
     return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
 
 
 def entries(folder: Path) -> tuple[Path, ...]:
-    """What lies in a folder, by name; nothing where there is no such folder (any more)."""
+    """List a folder by name; a folder that does not exist (any more) is empty."""
     try:
         return tuple(sorted(folder.iterdir()))
     except (FileNotFoundError, NotADirectoryError):
@@ -212,7 +212,7 @@ def entries(folder: Path) -> tuple[Path, ...]:
 
 
 def status(path: Path) -> os.stat_result | None:
-    """What `stat` says, or None when there is nothing (any more)."""
+    """Return what `stat` answers, or None when there is nothing (any more)."""
     try:
         return path.stat()
     except (FileNotFoundError, NotADirectoryError):

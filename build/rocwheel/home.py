@@ -31,7 +31,7 @@ class Home:
 
     @property
     def is_checkout(self) -> bool:
-        """Whether rocwheel runs from its sources."""
+        """Return whether rocwheel runs from its sources."""
         return self.root != SHARE
 
     @property
@@ -46,7 +46,7 @@ class Home:
 
 
 def find(ci: Path | None) -> Home:
-    """The data that is used; `ci` is a team's own folder. Raises ConfigError where it is none."""
+    """Return the data to use; `ci` is a team's own folder. Raises ConfigError."""
     checkout = PACKAGE.parents[1]
     root = checkout if (checkout / "ci" / MARK).is_file() else SHARE
     if ci is None:
@@ -60,9 +60,9 @@ def find(ci: Path | None) -> Home:
 
 
 def tool(home: Home, identify: Callable[[Path], Source]) -> Source:
-    """Which rocwheel this is: what its checkout is, or what it was built from.
+    """Identify this rocwheel by its checkout, or by the commit it was built from.
 
-    Never from where it was cloned or installed, so that the same one always has one name.
+    Where it was cloned from is left out, so that the same rocwheel always has one name.
     """
     if home.is_checkout:
         return replace(identify(home.root), repository="")

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.values import Value
 
 _FROM: Final = frozenset({">=", ">", "=="})  # operators that say where a range begins
 
@@ -61,36 +61,44 @@ VALUES: Final = frozenset({
 PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 
 
-@dataclass(frozen=True, kw_only=True)
-class ConditionalOptions:
+class ConditionalOptions(Value, frozen=True, kw_only=True, rename={"env": "set"}):
     """Options (or environment variables) that a build gets when all of `when` holds."""
 
-    when: frozenset[str]
+    when: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
+    env: Mapping[str, str] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse a step that gives both or nothing."""
+        if bool(self.options) == bool(self.env):
+            raise ValueError("a step has either `options` or `set`")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Marks:
+class Marks(Value, frozen=True, kw_only=True):
     """What a tree of a version class has, whatever version it says it is."""
 
     configs: tuple[str, ...] = ()  # defined in its rc files
     without: tuple[str, ...] = ()  # not defined there
-    contains: Mapping[str, str] = field(default_factory=dict)  # file: a text in it
+    contains: Mapping[str, str] = {}  # file: a text in it
 
 
-@dataclass(frozen=True, kw_only=True)
-class RocmNeeds:
+class Bitcode(Value, frozen=True, kw_only=True):
+    """Where a ROCm's clang looks for its device library, and the files it wants there."""
+
+    folders: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+
+
+class RocmNeeds(Value, frozen=True, kw_only=True):
     """What the build rules of some JAX versions look for in a ROCm tree before they compile.
 
     A path may be a pattern, and `a|b` is satisfied by either. A library is `lib<name>.so`.
     """
 
     files: tuple[str, ...] = ()
-    macros: Mapping[str, str] = field(default_factory=dict)  # header: a number it must define
+    macros: Mapping[str, str] = {}  # header: a number it must define
     executables: tuple[str, ...] = ()
-    bitcode_folders: tuple[str, ...] = ()  # where clang looks for its device library
-    bitcode: tuple[str, ...] = ()  # files there
+    bitcode: Bitcode = Bitcode()
     libraries: tuple[str, ...] = ()
     programs: tuple[str, ...] = ()  # of the machine
 
@@ -98,33 +106,36 @@ class RocmNeeds:
         """Return every file that must be there to build for these gfx targets."""
         isa = (f"oclc_isa_version_{item.removeprefix('gfx')}.bc" for item in targets)
         bitcode = (
-            "|".join(f"{folder}/{name}" for folder in self.bitcode_folders)
-            for name in (*self.bitcode, *(isa if self.bitcode else ()))
+            "|".join(f"{folder}/{name}" for folder in self.bitcode.folders)
+            for name in (*self.bitcode.files, *(isa if self.bitcode.files else ()))
         )
         libraries = (f"lib/lib{name}.so|lib64/lib{name}.so" for name in self.libraries)
         return (*self.files, *bitcode, *libraries)
 
 
-@dataclass(frozen=True, kw_only=True)
-class VersionClass:
-    """JAX versions whose Bazel is asked in the same way."""
+class ClassFields(Value, frozen=True, kw_only=True):
+    """What a version class says of itself in `ci/layouts.yaml`."""
 
     versions: SpecifierSet
     rocm: SpecifierSet  # ROCm versions these sources can be built against
-    marks: Marks = Marks()
-    needs: RocmNeeds = RocmNeeds()
-    linker: str = ""  # what the ROCm toolchain links with where the machine's own clang compiles
+    marks: Marks
+    linker: Literal["gold", "lld"]  # of the ROCm toolchain, where the machine's own clang compiles
     own_clang: str = ""  # why the machine's own clang is not the one to use; "" where it is
     startup_files: tuple[str, ...] = ()  # rc files, relative to the workspace
     features: frozenset[str] = frozenset()
-    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    values: Mapping[str, tuple[str, ...]] = {}
+
+
+class VersionClass(ClassFields, frozen=True, kw_only=True):
+    """JAX versions whose Bazel is asked in the same way."""
+
+    needs: RocmNeeds
 
     def __str__(self) -> str:
         return f"JAX {self.versions}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class LockFiles:
+class LockFiles(Value, frozen=True, kw_only=True):
     """Where a tree shows which CPythons it accepts: `<folder>/<prefix>3_12<suffix>`."""
 
     folder: str
@@ -136,16 +147,14 @@ class LockFiles:
         return f"{self.folder}/{self.prefix}{python.major}_{python.minor}{variant}{self.suffix}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Assignment:
+class Assignment(Value, frozen=True, kw_only=True):
     """`variable = "value"` in a file of the tree."""
 
     file: str
     variable: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class XlaPin:
+class XlaPin(Value, frozen=True, kw_only=True):
     """Where a tree says which XLA it builds; paths are relative to the checkout."""
 
     repository: str  # where its commits are
@@ -154,38 +163,41 @@ class XlaPin:
     variable: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class FileText:
+class FileText(Value, frozen=True, kw_only=True):
     """A regular expression to look for in a file of the tree."""
 
     file: str
     pattern: re.Pattern[str]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Layout:
-    """The interface to one kind of source tree; paths are relative to the checkout."""
+class LayoutFields(Value, frozen=True, kw_only=True):
+    """What a layout says of itself in `ci/layouts.yaml`; paths are relative to the checkout."""
 
-    name: str
     description: str
     workspace: str
     markers: tuple[str, ...]
     version: Assignment
     xla: XlaPin
     known: SpecifierSet  # JAX versions that were compared with their sources
-    fixed_number: FileText | None  # where a wheel's name carries a number instead of ROCm's major
-    refusal: FileText | None  # where the tree's own build says that it makes no ROCm wheels
-    lock_files: LockFiles | None
-    pythons: tuple[PythonVersion, ...]  # accepted where the tree has no lock files
-    left_behind: tuple[str, ...]  # rc files of earlier builds, which would leak into ours
-    personal: tuple[str, ...]  # the user's own rc files
-    command: str  # `build`, or `run` where the target is a program that writes the wheel
-    compilers: tuple[str, ...]
+    fixed_number: FileText | None = None  # where wheels carry a number instead of ROCm's major
+    refusal: FileText | None = None  # where the tree's own build says that it makes no ROCm wheels
+    lock_files: LockFiles | None = None
+    left_behind: tuple[str, ...] = ()  # rc files of earlier builds, which would leak into ours
+    personal: tuple[str, ...] = ()  # the user's own rc files
+    command: Literal["build", "run"]  # `run` where the target is a program that writes the wheel
+    compilers: tuple[Literal["hermetic", "clang", "gcc"], ...]
     targets: Mapping[WheelKind, str]
-    editable: Mapping[WheelKind, str]
+    editable: Mapping[WheelKind, str] = {}
     recipe: tuple[ConditionalOptions, ...]
-    arguments: tuple[ConditionalOptions, ...]  # of the program, for `run`
-    environment: tuple[ConditionalOptions, ...]  # of the program, for `run`
+    arguments: tuple[ConditionalOptions, ...] = ()  # of the program, for `run`
+    environment: tuple[ConditionalOptions, ...] = ()  # of the program, for `run`
+
+
+class Layout(LayoutFields, frozen=True, kw_only=True):
+    """The interface to one kind of source tree."""
+
+    name: str
+    pythons: tuple[PythonVersion, ...]  # accepted where the tree has no lock files
     classes: tuple[VersionClass, ...]
 
     @property
@@ -222,7 +234,7 @@ def expand(
     return tuple(
         option
         for step in steps
-        if step.when <= conditions
+        if conditions.issuperset(step.when)
         for template in step.options
         for option in fill(template, values)
     )
@@ -235,7 +247,7 @@ def expand_env(
     return {
         name: next(fill(template, values))
         for step in steps
-        if step.when <= conditions
+        if conditions.issuperset(step.when)
         for name, template in step.env.items()
     }
 

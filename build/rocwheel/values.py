@@ -43,7 +43,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A record: an immutable value with one spelling as bytes."""
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON, as it is stored.
+        """Return canonical JSON, as it is stored.
 
         Raises ConfigError for a value that `from_bytes` would refuse: it is never written.
         """
@@ -84,7 +84,7 @@ class Value(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 def replace(value: _T, /, **changes: Any) -> _T:
-    """A copy of a Value, or of a dataclass, with some fields changed."""
+    """Copy a Value, or a dataclass, with some fields changed."""
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.replace(value, **changes)
     return dataclasses.replace(value, **changes)  # type: ignore[type-var]
@@ -126,10 +126,10 @@ def _refused(exc: msgspec.ValidationError, name: str) -> ConfigError:
 
 
 def canonical_json(document: object) -> bytes:
-    """Sorted keys, UTF-8, two blanks of indent, one final newline. Raises TypeError on floats.
+    """Spell a document: sorted keys, UTF-8, two blanks of indent, one newline at the end.
 
-    Raises ValueError for text that UTF-8 cannot spell (lone surrogates), and for numbers that other
-    readers of JSON take for another one.
+    Raises TypeError on floats, ValueError for text that UTF-8 cannot spell (lone surrogates) and
+    for numbers that other readers of JSON take for another one.
     """
     _refuse_numbers(document)
     text = json.dumps(document, sort_keys=True, ensure_ascii=False, indent=2)
@@ -150,16 +150,16 @@ def _refuse_numbers(value: Any) -> None:
 
 
 def _missing(document: Any, whole: Any, path: str = "") -> str:
-    """The path of the first key of `whole` that `document` lacks; "" when it has all."""
+    """Return the path of the first key of `whole` that `document` lacks; "" when it has all."""
     if isinstance(whole, dict):
         for key, value in whole.items():
             where = f"{path}.{key}" if path else key
             if key not in document:
                 return where
-            if found := _missing(document[key], value, where):
-                return found
+            if missing := _missing(document[key], value, where):
+                return missing
     elif isinstance(whole, (list, tuple)):
         for number, value in enumerate(whole):
-            if found := _missing(document[number], value, f"{path}[{number}]"):
-                return found
+            if missing := _missing(document[number], value, f"{path}[{number}]"):
+                return missing
     return ""

@@ -1,7 +1,8 @@
 """Nights of the miniature in a bucket of a real S3 server: real wheels, real gates, pip and uv.
 
 Nothing is played here: Bazel builds, the suite of `ci/suites/miniature.yaml` runs the wheels, and
-the store is SeaweedFS, read through nginx as installers do. A change of the workspace makes a set that is really broken.
+the store is SeaweedFS, which refuses anonymous requests: people and installers read it through
+`serve`. A change of the workspace makes a set that is really broken.
 """
 
 from __future__ import annotations
@@ -23,11 +24,13 @@ import pytest
 from e2e.conftest import World
 from e2e.test_faults import WORKSPACE
 from support import slurm
-from support.nginx import in_front_of
 from support.s3 import program
+from support.serving import serving
+
+from rocwheel.store import open_store
 
 pytestmark = [
-    pytest.mark.needs("bazel", "clang-19", "cc", "nginx", *slurm.PROGRAMS),
+    pytest.mark.needs("bazel", "clang-19", "cc", *slurm.PROGRAMS),
     pytest.mark.slow,
     pytest.mark.timeout(3600),
     pytest.mark.xdist_group("demo"),
@@ -175,9 +178,11 @@ def show(demo, tmp_path, servers):
     world = World(tmp_path, env=env)
     url = servers.fresh_url("seaweedfs")
     tarball = next((shared.cache / "demo").glob("*/therock-dist-*.tar.gz"))
-    (tmp_path / "nginx").mkdir()
-    with in_front_of(server.endpoint, tmp_path / "nginx") as front:
-        yield Show(world, url, url.replace("s3:/", front), tarball)
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in server.environ().items():
+            patch.setenv(name, value)
+        with serving(open_store(url)) as site:
+            yield Show(world, url, site.url.rstrip("/"), tarball)
 
 
 def installed(show: Show, family: str, installer: str) -> str:

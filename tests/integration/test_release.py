@@ -1005,7 +1005,7 @@ READ_ONLY = {"AWS_ACCESS_KEY_ID": READER, "AWS_SECRET_ACCESS_KEY": READER_SECRET
     [
         ({}, "no-such-bucket", "s3://no-such-bucket: no such bucket", "check the store"),
         (dict.fromkeys(READ_ONLY), BUCKET, "no usable AWS credentials", "AWS_PROFILE"),
-        (READ_ONLY, BUCKET, "PutObject: 403 AccessDenied", "s3:PutObject"),
+        (READ_ONLY, BUCKET, "403 AccessDenied for ", "s3:PutObject"),
     ],
 )
 @pytest.mark.parametrize(

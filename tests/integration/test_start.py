@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -148,3 +150,67 @@ def test_a_full_stdout_is_said_in_two_lines(arguments, status):
             program, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=240
         )
     assert (done.returncode, len(done.stderr.splitlines())) == (status, 2), done.stderr
+
+
+HELP_OF_ALL = """
+import contextlib, io, json, sys
+import click
+before = set(sys.modules)
+from rocwheel.cli import COMMANDS, ci_build, main
+allowed = set(json.loads(sys.argv[1]))
+def walk(words, command):
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main([*words, "--help"]) == 0, words
+    new = set(sys.modules) - before
+    wrong = {m for m in new if m.split(".")[0] not in sys.stdlib_module_names | {"click", "rocwheel"}}
+    wrong |= {m for m in new if m.startswith("rocwheel.") and m not in allowed
+              and not m.startswith("rocwheel.cli")} | new & {"json", "subprocess", "ssl", "socket"}
+    assert not wrong, (words, sorted(wrong))
+    for name, inner in getattr(command, "commands", {}).items():
+        walk([*words, name], inner)
+for name in COMMANDS:
+    walk([name], ci_build.get_command(None, name))
+"""
+LOOKS = {  # what a command that only looks does not import
+    ("--version",): {"requests", "boto3", "rich", "jinja2", "elftools", "rocwheel.dist"},
+    ("cache", "list"): {"msgspec", "yaml", "requests", "boto3", "rich", "rocwheel.dist"},
+    ("gate", "list"): {"requests", "boto3", "elftools", "rich", "rocwheel.dist"},
+    ("completion", "bash"): {"msgspec", "yaml", "packaging", "rocwheel.model"},
+    ("wheel", "inspect", "none.whl"): {"requests", "boto3", "jinja2", "rocwheel.dist"},
+}
+
+
+def python(code, *arguments, **env):
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT / 'build'}:{ROOT}", **env}, timeout=240,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_help_of_no_command_imports_a_room():
+    python(HELP_OF_ALL, json.dumps(["rocwheel.errors", "rocwheel.choices"]))
+
+
+@pytest.mark.parametrize("words", LOOKS, ids=" ".join)
+def test_a_command_that_only_looks_imports_no_more_than_it_needs(words, tmp_path):
+    code = (
+        "import sys; from rocwheel.cli import main; sys.stdout = sys.stderr; main(sys.argv[1:])\n"
+        "print(*sys.modules, file=sys.__stdout__)"
+    )
+    modules = python(code, *words, XDG_CACHE_HOME=str(tmp_path)).split()
+    assert "rocwheel.cli" in modules
+    assert LOOKS[words].isdisjoint(modules), LOOKS[words] & set(modules)
+
+
+def test_what_waits_for_a_command_is_bound_when_something_uses_it_before():
+    code = (
+        "from rocwheel.cli.imports import carry_out, parsing\n"
+        "with parsing(): from rocwheel.cli import cache\n"
+        "import sys; assert 'rocwheel.housekeeping' not in sys.modules\n"
+        "later = cache.byte_count; assert later('1K') == 1024\n"
+        "carry_out(); assert cache.byte_count is not later\n"
+        "from rocwheel import housekeeping; assert cache.housekeeping is housekeeping\n"
+    )
+    python(code)

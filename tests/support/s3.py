@@ -2,8 +2,9 @@
 
 Several, because they can do different things and the store has to notice: SeaweedFS keeps every
 condition and checksum, as AWS does; moto keeps conditions on puts but none on copies, and accepts
-wrong checksums; rclone ignores all conditions; Ceph's RGW wants ETags without quotes. Every one may
-be read without credentials.
+wrong checksums; rclone ignores all conditions; Ceph's RGW wants ETags without quotes. SeaweedFS and
+RGW refuse who has no credentials, as a new bucket of AWS does; `public` is a SeaweedFS that lets
+strangers read, and so does moto's bucket. rclone lets everybody in.
 """
 
 from __future__ import annotations
@@ -63,11 +64,11 @@ class Server:
         ).client("s3", endpoint_url=self.endpoint, config=config)
 
     def bucket(self, name: str) -> str:
-        """Make a bucket that anybody can read."""
+        """Make a bucket; moto's is public, as one of AWS that is an index by itself."""
         client = self.client()
         where = {"CreateBucketConfiguration": {"LocationConstraint": "us-east-2"}}
         client.create_bucket(Bucket=name, **({} if self.name == "rgw" else where))
-        if self.name in {"moto", "rgw"}:
+        if self.name == "moto":
             statement = {
                 "Effect": "Allow",
                 "Principal": "*",
@@ -184,7 +185,7 @@ def rclone(folder: Path) -> Iterator[Server]:
 
 
 @contextlib.contextmanager
-def seaweedfs(folder: Path, *, anonymous: tuple[str, ...] = ("Read",)) -> Iterator[Server]:
+def seaweedfs(folder: Path, *, anonymous: tuple[str, ...] = ()) -> Iterator[Server]:
     kept = folder / "seaweedfs"
     kept.mkdir(parents=True, exist_ok=True)
 
@@ -218,6 +219,15 @@ def seaweedfs(folder: Path, *, anonymous: tuple[str, ...] = ("Read",)) -> Iterat
     with running(argv, f"{endpoint}/healthz", folder / "seaweedfs.log", cwd=kept) as pid:
         server = Server(name="seaweedfs", endpoint=endpoint, pid=pid, folder=kept)
         _wait_for_volumes(server)
+        yield server
+
+
+@contextlib.contextmanager
+def public(folder: Path) -> Iterator[Server]:
+    """SeaweedFS that may be read without credentials, as behind a web server."""
+    own = folder / "public"
+    own.mkdir()
+    with seaweedfs(own, anonymous=("Read",)) as server:
         yield server
 
 
@@ -317,7 +327,7 @@ def rgw(folder: Path) -> Iterator[Server]:
         yield Server(name="rgw", endpoint=endpoint, pid=pid)
 
 
-SERVERS = {"moto": moto, "rclone": rclone, "seaweedfs": seaweedfs, "rgw": rgw}
+SERVERS = {"moto": moto, "rclone": rclone, "seaweedfs": seaweedfs, "public": public, "rgw": rgw}
 
 
 class Servers:

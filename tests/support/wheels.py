@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 PAGE = 4096
+PLUGIN_MODULES = (
+    "_hybrid", "_prng", "_rnn", "_solver", "_sparse", "_triton", "rocm_plugin_extension",
+)  # fmt: skip
+JAXLIB_MODULES = (
+    "utils", "weakref_lru_cache", "cpu_feature_guard", "cpu/_lapack", "cpu/_sparse",
+    "mlir/_mlir_libs/_mlir", "mlir/_mlir_libs/_jax_mlir_ext", "mlir/_mlir_libs/_stablehlo",
+)  # fmt: skip
 SHORT_RUNPATH = ("$ORIGIN/../rocm/lib", "$ORIGIN/../../rocm/lib", "/opt/rocm/lib")
 
 
@@ -295,6 +302,13 @@ def plugin(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
                 mode=0o755,
             ),
             f"{package}/version.py": File(version_module(version)),
+            **{
+                f"{package}/{name}.so": File(
+                    make_elf(runpath=":".join(SHORT_RUNPATH), exports=(f"PyInit_{name}",)),
+                    mode=0o755,
+                )
+                for name in PLUGIN_MODULES
+            },
         },
     )
     return made.but(**changes)
@@ -309,8 +323,8 @@ def pjrt(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
         tag="py3-none-manylinux_2_28_x86_64",
         entry_points=f"[jax_plugins]\nxla_rocm{number} = jax_plugins.xla_rocm{number}\n",
         files={
-            f"{package}/__init__.py": File(),
-            f"{package}/version.py": File(b"_release_version: str | None = None\n"),
+            f"{package}/__init__.py": File(b"def initialize():\n    pass\n"),
+            f"{package}/version.py": File(version_module(version)),
             f"{package}/xla_rocm_plugin.so": File(
                 make_elf(
                     needed=("libamdhip64.so.7", "libc.so.6"),
@@ -321,6 +335,32 @@ def pjrt(*, number: str = "7", version: str = "0.9.1", **changes) -> Wheel:
                 ),
                 mode=0o755,
             ),
+        },
+    )
+    return made.but(**changes)
+
+
+def jaxlib(*, version: str = "0.9.1", **changes) -> Wheel:
+    """A small wheel of the jaxlib kind that breaks no rule."""
+    made = Wheel(
+        project="jaxlib",
+        version=version,
+        tag="cp312-cp312-manylinux_2_27_x86_64",
+        requires=("numpy>=2.0", "scipy>=1.14", "ml_dtypes>=0.5.0"),
+        files={
+            "jaxlib/__init__.py": File(),
+            "jaxlib/version.py": File(version_module(version)),
+            "jaxlib/xla_client.py": File(b"from . import _jax\n"),
+            "jaxlib/plugin_support.py": File(),
+            "jaxlib/mlir/ir.py": File(),
+            "jaxlib/libjax_common.so": File(make_elf(soname="libjax_common.so"), mode=0o755),
+            "jaxlib/_jax.so": File(
+                make_elf(needed=("libjax_common.so",), runpath="$ORIGIN/"), mode=0o755
+            ),
+            **{
+                f"jaxlib/{name}.so": File(make_elf(runpath="$ORIGIN"), mode=0o755)
+                for name in JAXLIB_MODULES
+            },
         },
     )
     return made.but(**changes)

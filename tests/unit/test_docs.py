@@ -41,8 +41,9 @@ def test_relative_links_lead_somewhere(page):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_every_place_that_the_architecture_names_is_there():
-    text = (ROOT / "docs" / "architecture.md").read_text()
+def test_every_place_that_architecture_and_design_name_is_there():
+    pages = [ROOT / "docs" / "architecture.md", *(ROOT / "docs" / "design").glob("*.md")]
+    text = "\n".join(page.read_text() for page in pages)
     rooms = {path.stem for path in PACKAGE.iterdir()}
     looked = 0
     for word in re.findall(r"`([^`\n]+)`", text):
@@ -61,6 +62,30 @@ def test_the_architecture_gives_every_module_of_the_top_its_layer():
     for path in PACKAGE.iterdir():
         if (path.suffix == ".py" or (path / "__init__.py").exists()) and path.stem[0] != "_":
             assert re.search(rf"`{path.stem}/?`", table), path
+
+
+def test_the_architecture_says_of_every_module_where_it_is_and_stays_short():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    assert text.count("\n") <= 200
+    rows = text.partition("## Where is")[2].partition("\n## ")[0]
+    named = set(re.findall(r"[\w/]+\.py", rows))
+    for folder, names in re.findall(r"([\w/]+)\{([\w,]+)\}\.py", rows):
+        named |= {f"{folder}{name}.py" for name in names.split(",")}
+    there = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("[!_]*.py")}
+    assert there - named == set(), "add them to a row"
+
+
+def test_the_architecture_names_every_class_that_becomes_json():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    row = next(line for line in text.splitlines() if line.startswith("| json |"))
+    looked = 0
+    for path in (*PACKAGE.glob("release/*.py"), *PACKAGE.glob("rocm/*.py"), *PACKAGE.glob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            methods = {item.name for item in getattr(node, "body", ()) if hasattr(item, "name")}
+            if isinstance(node, ast.ClassDef) and methods & {"to_json", "document"}:
+                assert f"`{node.name}`" in row, path
+                looked += 1
+    assert looked > 10
 
 
 def test_a_public_class_is_called_like_no_other():

@@ -42,8 +42,9 @@ def test_every_cell_is_readable_without_a_script():
     for cell in newest.cells:
         if cell.kind == "gate" and cell.state is not State.PASS:
             assert cell.reason in text
-    assert "pip install --index-url https://rocm.example.org/v2/gfx94X-dcgpu/" in text
-    assert "uv pip install --index" in text
+    assert "pip install --no-deps --index-url https://rocm.example.org/v2/gfx94X-dcgpu/" in text
+    assert "uv pip install --no-deps --default-index https" in text
+    assert "--extra-index-url" not in text
     assert "no runner" in render(families=16)
 
 

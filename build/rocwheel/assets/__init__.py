@@ -18,18 +18,18 @@ if TYPE_CHECKING:  # imported when the first page is rendered
 
 @cache
 def text(name: str) -> str:
-    """A file of an `assets` folder, such as `report/assets/page.js`."""
+    """Read a file of an `assets` folder, such as `report/assets/page.js`."""
     return files("rocwheel").joinpath(name).read_text("utf-8")
 
 
 @cache
 def style(*names: str) -> str:
-    """The theme, and what some pages add to it."""
+    """Return the theme with the styles that a page adds to it."""
     return "".join(map(text, ("assets/theme.css", *names)))
 
 
 def template(name: str, **filters: Callable[[Any], str]) -> Template:
-    """A template that escapes what it is given, and fails where something is missing."""
+    """Return a template that escapes its values and fails where one is missing."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(

@@ -5,9 +5,6 @@ from rocwheel.bazel.build import BazelResult, build, shutdown
 from rocwheel.bazel.failures import KnownFailure, explained
 from rocwheel.bazel.failures import load as load_failures
 from rocwheel.bazel.invocation import (
-    COMPILERS,
-    CPU_FEATURES,
-    WHEEL_TYPES,
     BazelInvocation,
     BuildSpec,
     Caches,
@@ -20,9 +17,6 @@ from rocwheel.bazel.remote import Remote, read_remote
 from rocwheel.bazel.runs import Runs, build_all
 
 __all__ = [
-    "COMPILERS",
-    "CPU_FEATURES",
-    "WHEEL_TYPES",
     "BazelBinary",
     "BazelInvocation",
     "BazelResult",

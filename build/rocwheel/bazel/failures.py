@@ -6,17 +6,16 @@ The patterns are data, `ci/known_failures.yaml`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from rocwheel import located_yaml
+from rocwheel import yaml_file
 from rocwheel.errors import BazelError
-from rocwheel.located_yaml import Field
+from rocwheel.values import Value, replace
+from rocwheel.yaml_file import FieldError
 
-SCHEMA: Final = 1
 SHOWN: Final = 160  # characters of a line
 # The start of what a compiler, a linker or Bazel calls an error; not a path with the word in it.
 _ERROR: Final = re.compile(
@@ -24,36 +23,29 @@ _ERROR: Final = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class KnownFailure:
-    """One kind of failure."""
+class KnownFailure(Value, frozen=True, kw_only=True, rename={"example": "line"}):
+    """One kind of failure, with a line that shows it."""
 
-    name: str
+    name: str = ""  # its key in the file
     pattern: re.Pattern[str]
     example: str
     remedy: str
 
+    def __post_init__(self) -> None:
+        """Refuse a pattern that misses its own example."""
+        if not self.pattern.search(self.example):
+            raise FieldError("does not match the example", "pattern", hint="mend one of the two")
+
+
+class _File(Value, frozen=True, kw_only=True):
+    schema: Literal[1]
+    failures: Mapping[str, KnownFailure]
+
 
 def load(path: Path) -> tuple[KnownFailure, ...]:
     """Read the patterns. Raises ConfigError, also for one that misses its own example."""
-    fields = located_yaml.load(path).record(required=("schema", "failures"))
-    fields["schema"].schema(SCHEMA)
-    return tuple(_known(name, entry) for name, entry in fields["failures"].mapping().items())
-
-
-def _known(name: str, entry: Field) -> KnownFailure:
-    fields = entry.record(required=("pattern", "line", "remedy"))
-    text = fields["pattern"].string()
-    try:
-        pattern = re.compile(text)
-    except re.error as exc:
-        fields["pattern"].fail(f"{text!r}: {exc}", hint="write a regular expression")
-    example = fields["line"].string()
-    if not pattern.search(example):
-        fields["pattern"].fail("does not match the example", hint="mend one of the two")
-    return KnownFailure(
-        name=name, pattern=pattern, example=example, remedy=fields["remedy"].string()
-    )
+    known = yaml_file.read(path, _File).failures
+    return tuple(replace(failure, name=name) for name, failure in known.items())
 
 
 def recognised(

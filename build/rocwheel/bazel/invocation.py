@@ -15,6 +15,7 @@ from typing import Final
 from rocwheel import files
 from rocwheel.bazel.binary import BazelBinary
 from rocwheel.bazel.remote import LOCAL, Remote
+from rocwheel.choices import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.errors import ConfigError
 from rocwheel.model import (
     PythonVersion,
@@ -27,9 +28,6 @@ from rocwheel.model import (
 from rocwheel.process import Command, GuestPath
 from rocwheel.source_layout import Layout, VersionClass, expand, expand_env
 
-COMPILERS: Final = ("clang", "gcc", "hermetic")
-CPU_FEATURES: Final = ("release", "native", "default")
-WHEEL_TYPES: Final = ("release", "nightly", "custom", "snapshot")
 IDLE_SECONDS: Final = 900  # a server waits this long for the next build, then frees its memory
 BAZEL_WITH_MODULES: Final = (6,)
 CLANG_WITH_CONFIG: Final = 16

@@ -10,16 +10,16 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
-from rocwheel import files, located_yaml
+from rocwheel import files, yaml_file
 from rocwheel.console import Console, Unit
 from rocwheel.download import Client, Retry, has_password, save, without_secrets
 from rocwheel.errors import ConfigError
-from rocwheel.located_yaml import Field
 from rocwheel.model import suggest
+from rocwheel.values import Sha256, Value
+from rocwheel.yaml_file import FieldError
 
-SCHEMA: Final = 1
 ELSEWHERE: Final = "check --bazel-mirror and --bazel-proxy, or name a Bazel with --bazel-path"
 PATIENT: Final = Retry()
 _MACHINES: Final = {"x86_64": "x86_64", "aarch64": "arm64"}  # as Bazel spells them
@@ -81,20 +81,38 @@ class Downloads:
     retry: Retry = PATIENT
 
 
+class _Digest(Value, frozen=True, kw_only=True):
+    sha256: Sha256
+    verified: bool
+
+
+class _File(Value, frozen=True, kw_only=True):
+    schema: Literal[1]
+    url: str
+    releases: Mapping[str, Mapping[str, _Digest]]
+
+    def __post_init__(self) -> None:
+        """Refuse a template without what differs between releases."""
+        for placeholder in ("{version}", "{platform}"):
+            if placeholder not in self.url:
+                raise FieldError(f"does not contain {placeholder}", "url", hint="write it in")
+
+
 def load_releases(path: Path) -> Releases:
     """Read the table. Raises ConfigError."""
-    fields = located_yaml.load(path).record(required=("schema", "url", "releases"))
-    fields["schema"].schema(SCHEMA)
-    url = fields["url"].string()
-    for placeholder in ("{version}", "{platform}"):
-        if placeholder not in url:
-            fields["url"].fail(f"does not contain {placeholder}", hint="write it in")
+    table = yaml_file.read(path, _File)
     return Releases(
-        url=url,
+        url=table.url,
         releases=tuple(
-            _release(entry, url, version=version, name=name)
-            for version, platforms in fields["releases"].mapping().items()
-            for name, entry in platforms.mapping().items()
+            Release(
+                version=version,
+                platform=name,
+                url=table.url.format(version=version, platform=name),
+                sha256=digest.sha256,
+                verified=digest.verified,
+            )
+            for version, platforms in table.releases.items()
+            for name, digest in platforms.items()
         ),
     )
 
@@ -141,14 +159,3 @@ def fetch(release: Release, downloads: Downloads, *, console: Console) -> Path:
                 save(client, release.url, path, sha256=release.sha256, progress=bar.update)
         path.chmod(0o755)
     return path
-
-
-def _release(entry: Field, url: str, *, version: str, name: str) -> Release:
-    fields = entry.record(required=("sha256", "verified"))
-    return Release(
-        version=version,
-        platform=name,
-        url=url.format(version=version, platform=name),
-        sha256=fields["sha256"].sha256(),
-        verified=fields["verified"].boolean(),
-    )

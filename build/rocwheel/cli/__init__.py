@@ -23,6 +23,7 @@ from rocwheel.cli.command import (
     common_options,
     params_of,
 )
+from rocwheel.cli.imports import parsing
 from rocwheel.errors import HostError, InterruptError, RocwheelError, Terminated
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ class Commands(SectionedGroup):
         if cmd_name not in COMMANDS:
             return None
         module, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        with parsing():
+            command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
@@ -341,7 +343,7 @@ def _usage(app: App, exc: click.ClickException) -> int:
 
     message = shown_setting("", " ".join(exc.format_message().split()))
     error = RocwheelError(message, hint=f"see {command} --help")
-    _tell(app, error)
+    _tell(app, error, cause=exc)
     _tell_program(app, "usage", error)
     return exc.exit_code
 
@@ -363,15 +365,16 @@ def _fail(app: App, error: RocwheelError) -> int:
     return error.exit_code
 
 
-def _tell(app: App, error: RocwheelError) -> None:
-    """Say an error on stderr, and where a value that it quotes was set, if not on the line.
+def _tell(app: App, error: RocwheelError, cause: Exception | None = None) -> None:
+    """Print an error on stderr, with the variable or file that set the value it is about.
 
     A stderr that takes nothing changes no exit status.
     """
-    if app.command and not isinstance(error, HostError):
+    ctx = getattr(cause, "ctx", None) or app.context
+    if app.command and ctx and not isinstance(error, HostError):
         from rocwheel.cli import config_file
 
-        if where := config_file.origin(str(error), app.command, app.settings, app.environ):
+        if where := config_file.origin(cause or error, ctx, app.settings):
             error.hint += f"{'; ' if error.hint else ''}it is set by {where}"
     with suppress(OSError):
         app.console.fail(error)

@@ -40,6 +40,7 @@ class App:
         if cwd is not None:
             self.cwd = cwd
         self.command = ""  # of the table of commands
+        self.context: click.Context | None = None  # of the command that runs
         self.ci_dir = ""
         self.json = False
         self.debug = False

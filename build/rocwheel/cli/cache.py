@@ -7,11 +7,14 @@ from pathlib import Path
 
 import click
 
-from rocwheel import housekeeping
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option, section
-from rocwheel.console import columns, count, size
-from rocwheel.model import byte_count
+from rocwheel.cli.imports import when_run
+
+with when_run():
+    from rocwheel import housekeeping
+    from rocwheel.console import columns, count, size
+    from rocwheel.model import byte_count
 
 
 @dataclass(frozen=True, kw_only=True)

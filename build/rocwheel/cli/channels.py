@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
 import click
 
-from rocwheel import families
+from rocwheel.choices import ROLES
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import TargetOptions
-from rocwheel.release import rights
+
+with when_run():
+    import json
+
+    from rocwheel import families
+    from rocwheel.release import rights
 
 
 @group("channels")
@@ -29,7 +34,7 @@ class RightsOptions(TargetOptions):
 @command("rights", RightsOptions, parent=channels)
 @once(
     "--role",
-    type=click.Choice(list(rights.ROLES)),
+    type=click.Choice(ROLES),
     required=True,
     help="What the machine does; docs/how-to/release.md has a table.",
 )

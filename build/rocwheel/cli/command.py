@@ -26,6 +26,7 @@ import click
 from click.core import ParameterSource
 
 from rocwheel.cli.app import App
+from rocwheel.cli.imports import carry_out
 
 if TYPE_CHECKING:  # what `--help` does not need
     from collections.abc import Iterable
@@ -250,7 +251,10 @@ def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
     def run(ctx: click.Context, /, **given: Any) -> int | None:
         if ctx.invoked_subcommand is not None:
             return None
-        return function(ctx.find_object(App) or _no_app(), options(**given))
+        carry_out()
+        app = ctx.find_object(App) or _no_app()
+        app.context = ctx
+        return function(app, options(**given))
 
     entry = click.pass_context(run)
     own = entry.__dict__.pop("__click_params__", [])  # the last one is shown first

@@ -7,12 +7,10 @@ part of its path.
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 from typing import Final
 
 import click
-from click.shell_completion import ShellComplete
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command
@@ -109,6 +107,8 @@ def completion(app: App, options: CompletionOptions) -> None:
 
 def answer(program: click.Command, app: App) -> str:
     """What can stand where the cursor is, for the code of a shell."""
+    from click.shell_completion import ShellComplete
+
     shell = app.environ.get("_ROCWHEEL_COMPLETE", "")
     before, unfinished = _line(app.environ.get(WORDS, ""), splits_options=shell == "bash")
     asked = ShellComplete(program, {"obj": app}, NAMES[0], "")
@@ -131,6 +131,8 @@ def _line(words: str, *, splits_options: bool) -> tuple[list[str], str]:
 
 
 def _unquoted(word: str) -> str:
+    import shlex
+
     try:
         return "".join(shlex.split(word))
     except ValueError:  # a quote that is still open

@@ -14,15 +14,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 
 from rocwheel.errors import ConfigError
-from rocwheel.model import suggest
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 NAMES: Final = ("rocwheel.toml", "pyproject.toml")
 FOLDERS: Final = ("cache-dir", "ci-dir")  # of every command
@@ -66,7 +60,7 @@ class Settings:
             else:
                 known = [*options, *groups]
                 name = f"{path}.{key}"
-                raise self._wrong(name, f"{name}: unknown option", hint=suggest(key, known))
+                raise self._wrong(name, f"{name}: unknown option", hint=_suggest(key, known))
         return found
 
     def _value(self, item: click.Option, value: object, where: str) -> object:
@@ -85,7 +79,7 @@ class Settings:
         """Refuse what names no command. Raises ConfigError with the nearest one."""
         for key in self.values:
             if key not in commands and key not in FOLDERS:
-                hint = suggest(key, (*commands, *FOLDERS))
+                hint = _suggest(key, (*commands, *FOLDERS))
                 raise self._wrong(key, f"{key}: unknown command or key", hint=hint)
 
     def lines(self) -> Iterator[tuple[str, str, str]]:
@@ -98,9 +92,9 @@ class Settings:
             if isinstance(value, dict):
                 yield from self._lines(name, value)
             else:
-                yield name, _shown(key, value), self._where(name)
+                yield name, _shown(key, value), self.where(name)
 
-    def _where(self, name: str) -> str:
+    def where(self, name: str) -> str:
         """File and line of a key with its table, else of the first line with that word."""
         ours = ["tool", "rocwheel"] if self.path and self.path.name == NAMES[1] else []
         *table, key = [*ours, *name.split(".")]
@@ -120,19 +114,46 @@ class Settings:
     def _wrong(
         self, name: str, problem: str, *, hint: str = "see docs/how-to/configure.md"
     ) -> ConfigError:
-        return ConfigError(f"{self._where(name)}: {problem}", hint=hint)
+        return ConfigError(f"{self.where(name)}: {problem}", hint=hint)
 
 
-def origin(message: str, command: str, settings: Settings, environ: Mapping[str, str]) -> str:
-    """Where a value that an error quotes was set for a command: a variable, or file and line."""
-    prefix = f"ROCWHEEL_{command.upper()}_"
-    for variable, value in environ.items():
-        if variable.startswith(prefix) and value and repr(value) in message:
-            return variable
-    for name, shown, where in settings.lines():
-        if name.startswith(f"{command}.") and repr(shown) in message:
-            return where
-    return ""
+def origin(error: Exception, ctx: click.Context, settings: Settings) -> str:
+    """Return what set the value that an error is about: a variable, or file and line.
+
+    "" stands for the command line, and for an error that more than one option may have caused.
+    """
+    param = getattr(error, "param", None)
+    suspects = [param] if param in ctx.command.params else _quoted(str(error), ctx)
+    if len(suspects) != 1:
+        return ""
+    match ctx.get_parameter_source(suspects[0].name or ""):
+        case ParameterSource.ENVIRONMENT:
+            return _variable(suspects[0], ctx)
+        case ParameterSource.DEFAULT_MAP:
+            key, inner = suspects[0].opts[0].lstrip("-"), ctx
+            while inner.parent is not None:
+                key, inner = f"{inner.info_name}.{key}", inner.parent
+            return settings.where(key)
+        case _:
+            return ""
+
+
+def _quoted(message: str, ctx: click.Context) -> list[click.Parameter]:
+    """Return the options that were given, anywhere, a value that a message quotes."""
+    suspects: list[click.Parameter] = []
+    for item in _options(ctx.command):
+        value = ctx.params.get(item.name or "")
+        given = ctx.get_parameter_source(item.name or "") is not ParameterSource.DEFAULT
+        texts = map(str, value if isinstance(value, tuple | list) else (value,))
+        words = {word.strip() for text in texts for word in (text, *text.split(","))}
+        if given and any(word and repr(word) in message for word in words):
+            suspects.append(item)
+    return suspects
+
+
+def _variable(param: click.Parameter, ctx: click.Context) -> str:
+    named = (param.envvar,) if isinstance(param.envvar, str) else tuple(param.envvar or ())
+    return next(iter(named), f"{ctx.auto_envvar_prefix}_{(param.name or '').upper()}")
 
 
 def _shown(key: str, value: object) -> str:
@@ -143,6 +164,22 @@ def _shown(key: str, value: object) -> str:
     return shown_setting(key, str(value))
 
 
+def _suggest(name: str, known: Collection[str]) -> str:
+    from rocwheel.model import suggest
+
+    return suggest(name, known)
+
+
+def _toml(text: str) -> dict[str, Any]:
+    """Parse TOML. Raises ValueError."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    values: dict[str, Any] = tomllib.loads(text)
+    return values
+
+
 def find(cwd: Path, named: str) -> Settings:
     """Read the file that is in force. Raises ConfigError for one that cannot be read."""
     places = [cwd / named] if named else [f / n for f in (cwd, *cwd.parents) for n in NAMES]
@@ -151,13 +188,13 @@ def find(cwd: Path, named: str) -> Settings:
             continue
         try:
             text = path.read_text(encoding="utf-8")
-            values: dict[str, Any] = tomllib.loads(text)
+            values = _toml(text)
         except UnicodeDecodeError as exc:
             raise ConfigError(f"{path}: is not UTF-8", hint="save it as UTF-8 text") from exc
         except OSError as exc:
             hint = "check ROCWHEEL_CONFIG" if named else "make it readable, or remove it"
             raise ConfigError(f"{path}: {exc.strerror}", hint=hint) from exc
-        except tomllib.TOMLDecodeError as exc:
+        except ValueError as exc:
             raise ConfigError(f"{path}: {exc}", hint="mend the TOML there") from exc
         if path.name == "pyproject.toml":
             if "rocwheel" not in values.get("tool", {}):
@@ -178,7 +215,7 @@ def misspelt(
         of_another = not of_this and variable.startswith(prefixes)
         if variable not in mine and variable not in VARIABLES and not of_another:
             known = (*mine, *VARIABLES) if of_this else (*VARIABLES, *prefixes)
-            yield f"{variable}: sets nothing; {suggest(variable, known)}"
+            yield f"{variable}: sets nothing; {_suggest(variable, known)}"
 
 
 def _variables(command: click.Command, prefix: str) -> Iterator[str]:

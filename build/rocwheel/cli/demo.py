@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from rocwheel import demo as job
-from rocwheel import dist, housekeeping, wheelhouse
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, given_words, option
 from rocwheel.cli.dist import request_from
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import run_here, worker
 from rocwheel.cli.options import (
     BuildOptions,
@@ -20,8 +19,12 @@ from rocwheel.cli.options import (
     wheelhouse_options,
 )
 from rocwheel.errors import InterruptError
-from rocwheel.ledger.nights import Nights
-from rocwheel.release.operations import Who
+
+with when_run():
+    from rocwheel import demo as job
+    from rocwheel import dist, housekeeping, wheelhouse
+    from rocwheel.ledger.nights import Nights
+    from rocwheel.release.operations import Who
 
 # what the build cell is told by the night, or is not asked of it
 _OWN = frozenset({"dry_run", "wheels_only", "python_versions", "wheelhouse"})

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import platform
 import re
-import shlex
 import sys
 from dataclasses import dataclass
 
-import click
-
-from rocwheel import dist, housekeeping
-from rocwheel.bazel.remote import Remote, read_remote
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.options import BuildOptions, build_options, listed
-from rocwheel.dist.build_request import Executor
-from rocwheel.download import shown
+from rocwheel.cli.rocm import rocm_source
 from rocwheel.errors import ConfigError
-from rocwheel.model import PythonVersion, byte_count
+
+with when_run():
+    import platform
+    import shlex
+
+    from rocwheel import dist, housekeeping
+    from rocwheel.bazel.remote import Remote, read_remote
+    from rocwheel.dist.build_request import Executor
+    from rocwheel.download import shown
+    from rocwheel.model import PythonVersion, byte_count
 
 LEAST_MEMORY = 6 << 20  # of Docker: https://docs.docker.com/engine/containers/resource_constraints
 
@@ -31,14 +34,19 @@ class DistOptions(BuildOptions, DryRun):
 def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Request:
     """Turn build options into the one value `dist` takes. Raises ConfigError."""
     pythons = dict.fromkeys(PythonVersion.parse(item) for item in listed(options.python_versions))
-    return dist.Request(
+    request = dist.Request(
         therock=therock,
         therock_sha256=options.therock_sha256,
         rocm_version=options.rocm_version,
+        therock_index=options.therock_index_url or "",
+        devices=listed(options.device),
         pythons=tuple(pythons),
         family=options.family,
         gfx_targets=listed(options.gfx_targets),
         jax_version=options.jax_version or "",
+        jax_repository=options.jax_repository or "",
+        jax_ref=options.jax_ref or "",
+        allow_unverified_pin=options.allow_unverified_pin,
         jax_source_dir=app.path(options.jax_source_dir),
         xla_source_dir=app.path(options.xla_source_dir),
         xla_repository=options.xla_repo or "",
@@ -71,6 +79,7 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         started=app.now().isoformat(timespec="seconds"),
         host=platform.node(),
     )
+    return dist.resolved(request, runner=app.runner)
 
 
 def _executor(app: App, options: BuildOptions) -> Executor:
@@ -126,13 +135,6 @@ def _remote(app: App, options: BuildOptions) -> Remote:
     )
 
 
-def needed_rocm(options: BuildOptions) -> str:
-    """What --therock-path says. Raises UsageError where it is not given."""
-    if not options.therock_path:
-        raise click.UsageError("needs --therock-path: a URL, a tarball or a directory")
-    return options.therock_path
-
-
 @command("dist_wheels", DistOptions)
 @build_options
 def dist_wheels(app: App, options: DistOptions) -> None:
@@ -142,7 +144,7 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     The wheelhouse appears whole, below --wheelhouse, under the first digits of the manifest's
     SHA-256; `current` points to the newest. The path of the manifest is printed.
     """
-    planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
+    planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
     if options.dry_run:
         app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
         return

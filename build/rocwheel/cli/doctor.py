@@ -6,26 +6,32 @@ import grp
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
 import click
 
-from rocwheel import dist, families
-from rocwheel import doctor as examination
+from rocwheel.choices import Purpose
 from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, option
-from rocwheel.cli.dist import needed_rocm, request_from
+from rocwheel.cli.dist import request_from
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.options import BuildOptions, build_options
+from rocwheel.cli.rocm import rocm_source
 from rocwheel.cli.target import StoreOptions
-from rocwheel.console import columns
-from rocwheel.dist import readiness
-from rocwheel.dist.readiness import NOTE
-from rocwheel.download import shown_setting
 from rocwheel.errors import HostError
-from rocwheel.host import cgroup
-from rocwheel.index import channels
-from rocwheel.store import Store
+
+with when_run():
+    from urllib.parse import urlsplit
+
+    from rocwheel import dist, families
+    from rocwheel import doctor as examination
+    from rocwheel.console import columns
+    from rocwheel.dist import readiness
+    from rocwheel.dist.readiness import NOTE
+    from rocwheel.download import shown_setting
+    from rocwheel.host import cgroup
+    from rocwheel.index import channels
+    from rocwheel.store import Store
 
 VERY_BUILD = "dist_wheels"
 
@@ -44,7 +50,7 @@ class DoctorOptions(BuildOptions, StoreOptions):
         if not (self.channel or self.store_url):
             return None
         channel = self.open(app)
-        if self.purpose != examination.Purpose.GATE.value:
+        if self.purpose != Purpose.GATE.value:
             return channel.open()
         if not self.family:
             raise known.lacking("--family, whose verdicts are stored there", known.families)
@@ -56,7 +62,7 @@ class DoctorOptions(BuildOptions, StoreOptions):
 @option(
     "--for",
     "purpose",
-    type=click.Choice([*(purpose.value for purpose in examination.Purpose), VERY_BUILD]),
+    type=click.Choice([*(purpose.value for purpose in Purpose), VERY_BUILD]),
     default="build",
     show_default=True,
     help="What the machine is wanted for; dist_wheels: the very build of its options.",
@@ -70,9 +76,9 @@ def doctor(app: App, options: DoctorOptions) -> int:
     something that is needed is missing; what is `optional` stops only who asks for it.
     """
     if options.purpose != VERY_BUILD:
-        rows = examination.examine(_place(app, options), examination.Purpose(options.purpose))
+        rows = examination.examine(_place(app, options), Purpose(options.purpose))
         return _show(app, (*rows, *_settings(app)))
-    planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
+    planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
     needs = tuple(readiness.examine(planned, runner=app.runner, memory=cgroup.memory()))
     return _show(app, needs, install=readiness.install_lines(needs))
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import shlex
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import click
 
-import amdgpu_family_matrix as matrix
-from rocwheel import housekeeping
 from rocwheel.cli import gate_run
 from rocwheel.cli.app import App
 from rocwheel.cli.command import (
@@ -24,17 +20,25 @@ from rocwheel.cli.command import (
     option,
 )
 from rocwheel.cli.gate_run import CellOptions, GateCommandOptions, slots_option
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import TargetOptions
-from rocwheel.console import columns
 from rocwheel.errors import ConfigError
-from rocwheel.gate import session
-from rocwheel.gate.machine.slots import SlotRequest, become
-from rocwheel.gate.request import Choice
-from rocwheel.gate.suite import skips, suites
-from rocwheel.gate.verdict import storing
-from rocwheel.gate.verdict.merge import merge as merge_shards
-from rocwheel.results import Results
-from rocwheel.verdict import KnownSuite
+
+with when_run():
+    import shlex
+    from tempfile import TemporaryDirectory
+
+    import amdgpu_family_matrix as matrix
+    from rocwheel import housekeeping
+    from rocwheel.console import columns
+    from rocwheel.gate import session
+    from rocwheel.gate.machine.slots import SlotRequest, become
+    from rocwheel.gate.request import Choice
+    from rocwheel.gate.suite import skips, suites
+    from rocwheel.gate.verdict import storing
+    from rocwheel.gate.verdict.merge import merge as merge_shards
+    from rocwheel.results import Results
+    from rocwheel.verdict import KnownSuite
 
 _PATH = click.Path(path_type=Path)
 

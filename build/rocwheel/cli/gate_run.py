@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,28 +10,34 @@ from pathlib import Path
 
 import click
 
-from amdgpu_family_matrix import Family
-from rocwheel import home, housekeeping
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, given_words, once, option, section, together
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
 from rocwheel.cli.target import Target, TargetOptions, family_of
-from rocwheel.console import ConsoleMode
-from rocwheel.gate import run as gate_runs
-from rocwheel.gate import session, subject
-from rocwheel.gate.request import Choice, DeviceChoice, GateOptions, Host
-from rocwheel.gate.session import GateJob, GateReport, SessionOptions
-from rocwheel.gate.subject import WheelsUnderTest
-from rocwheel.gate.suite import suites
-from rocwheel.gate.suite.discovery import Shard
-from rocwheel.gate.verdict import storing
-from rocwheel.manifest import MANIFEST, Manifest
-from rocwheel.model import PythonVersion
-from rocwheel.places import Place
-from rocwheel.report import summary
-from rocwheel.results import Fault, Results
-from rocwheel.verdict import State, Verdict
+
+with when_run():
+    import shlex
+    import socket
+
+    from amdgpu_family_matrix import Family
+    from rocwheel import home, housekeeping
+    from rocwheel.console import ConsoleMode
+    from rocwheel.gate import run as gate_runs
+    from rocwheel.gate import session, subject
+    from rocwheel.gate.request import Choice, DeviceChoice, GateOptions, Host
+    from rocwheel.gate.session import GateJob, GateReport, SessionOptions
+    from rocwheel.gate.subject import WheelsUnderTest
+    from rocwheel.gate.suite import suites
+    from rocwheel.gate.suite.discovery import Shard
+    from rocwheel.gate.verdict import storing
+    from rocwheel.manifest import MANIFEST, Manifest
+    from rocwheel.model import PythonVersion
+    from rocwheel.places import Place
+    from rocwheel.report import summary
+    from rocwheel.results import Fault, Results
+    from rocwheel.verdict import State, Verdict
 
 SLOTS = Path("/run/lock/rocwheel")
 _TEXT_PATH = click.Path(path_type=str)
@@ -288,13 +292,12 @@ def _wheels(
         if not (folder / MANIFEST).is_file():
             return family, None, None, subject.of_folder(folder, python)
         local = Manifest.load(folder)
-        link = lambda name: (folder / name).resolve().as_uri()  # noqa: E731
-        return family, local, None, subject.of_manifest(local, python, link)
+        return family, local, None, subject.of_manifest(local, python, folder)
     if not options.manifest:
         raise click.UsageError("give --manifest with --channel or --store, or --wheels")
     target = Target(app, options)
     place, manifest = target.staged(app, options.manifest)
-    return target.family, manifest, place, subject.of_manifest(manifest, python, place.link)
+    return target.family, manifest, place, subject.of_manifest(manifest, python, place)
 
 
 def this_host(app: App, slots: Path, label: str) -> Host:

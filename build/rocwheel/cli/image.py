@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from rocwheel import container, image, source
-from rocwheel import rocm as trees
-from rocwheel.bazel import releases
-from rocwheel.bazel.releases import Downloads
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, once, option, section
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
-from rocwheel.console import columns, size
-from rocwheel.container import EngineKind
-from rocwheel.dist.build_request import Executor
-from rocwheel.dist.executor import container_spec
 from rocwheel.errors import ConfigError, HostError
-from rocwheel.image import building, contents, found, recipe, registry, searching
+
+with when_run():
+    import json
+
+    from rocwheel import container, image, source
+    from rocwheel import rocm as trees
+    from rocwheel.bazel import releases
+    from rocwheel.bazel.releases import Downloads
+    from rocwheel.console import columns, size
+    from rocwheel.container import EngineKind
+    from rocwheel.dist.build_request import Executor
+    from rocwheel.dist.executor import container_spec
+    from rocwheel.image import building, contents, found, recipe, registry, searching
 
 ENGINES = ("docker", "podman")
 

@@ -12,20 +12,24 @@ import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option, section
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import (
     PersonOptions,
     Target,
     TargetOptions,
 )
-from rocwheel.console import Unit
-from rocwheel.entry import parsed
 from rocwheel.errors import HostError, StoreError
-from rocwheel.index.serve import Site
-from rocwheel.ledger import log
-from rocwheel.places import Place
-from rocwheel.release import adopt as adoption
-from rocwheel.release import audit, pip_resolution
-from rocwheel.release.operations import Tally, Who
+
+with when_run():
+    from rocwheel.console import Unit
+    from rocwheel.entry import parsed
+    from rocwheel.index.serve import Site
+    from rocwheel.install import Install
+    from rocwheel.ledger import log, manifests
+    from rocwheel.places import Place
+    from rocwheel.release import adopt as adoption
+    from rocwheel.release import audit, pip_resolution
+    from rocwheel.release.operations import Tally, Who
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,14 +198,14 @@ class ServeOptions(TargetOptions):
 def serve(app: App, options: ServeOptions) -> None:
     """Serve a store over local HTTP as pip and uv see it, until Ctrl-C.
 
-    A line that installs the newest plugin of each index is printed.
+    The lines that install the newest set of each index are printed.
     """
     target = Target(app, options)
     site = options.site(app, target)
     places = [place for pair in target.pairs() for place in reversed(pair)]
     urls = [f"{site.url}{place.root}/" for place in places]
     lines = [
-        _install_line(place, url, options.upstream) for place, url in zip(places, urls, strict=True)
+        line for place, url in zip(places, urls, strict=True) for line in _install_lines(place, url)
     ]
     try:
         with site:
@@ -212,14 +216,16 @@ def serve(app: App, options: ServeOptions) -> None:
         app.console.info(f"stopped: {site.url} is not served any more")
 
 
-def _install_line(place: Place, url: str, upstream: str) -> str:
-    """A line to paste: the newest plugin by its exact version, the rest from upstream."""
+def _install_lines(place: Place, url: str) -> tuple[str, ...]:
+    """Return lines to paste: the set of the newest plugin, then jax from the package index."""
     state = log.read(place)
     state = log.load(place, state, [name for name in state.digests if name.endswith("-plugin")])
-    others = "" if upstream else " --extra-index-url https://pypi.org/simple/"
     for project in sorted(name for name in state.projects if name in state.listings):
         files = [item for item in state.shown(project) if item.yanked is None]
         if files:
-            newest = max(files, key=lambda item: parsed(item.version)).version
-            return f"pip install --index-url {url}{others} {project}=={newest}"
-    return f"# nothing is listed at {url}"
+            newest = max(files, key=lambda item: parsed(item.version))
+            manifest = manifests.find(place, newest.manifest) if newest.manifest else None
+            if manifest is not None:
+                return Install.of(manifest, url).pip
+            return Install.of_version(project, newest.version, url).pip
+    return (f"# nothing is listed at {url}",)

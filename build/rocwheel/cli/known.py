@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import click
-from click.shell_completion import CompletionItem
 
-import amdgpu_family_matrix as matrix
-from rocwheel import files, source
 from rocwheel.cli.app import App, start
 from rocwheel.errors import RocwheelError
-from rocwheel.gate.suite.suites import FOLDER
-from rocwheel.image import recipe
-from rocwheel.index import channels as channel_file
-from rocwheel.model import CPYTHONS
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 Values: TypeAlias = Callable[[click.Context], Collection[str]]
 
@@ -33,6 +29,8 @@ class OneOf(click.types.StringParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """The values that begin as what was typed, behind those of the list that stand already."""
+        from click.shell_completion import CompletionItem
+
         del param
         before, comma, last = incomplete.rpartition(",") if self.many else ("", "", incomplete)
         taken = before.split(",")
@@ -55,6 +53,8 @@ class _File(click.types.StringParamType):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """What makes a shell look for files itself."""
+        from click.shell_completion import CompletionItem
+
         del ctx, param
         return [CompletionItem(incomplete, type="file")]
 
@@ -84,26 +84,37 @@ def _ci(ctx: click.Context) -> Path:
 
 def families(_ctx: click.Context) -> tuple[str, ...]:
     """GPU families of the matrix."""
+    import amdgpu_family_matrix as matrix
+
     return tuple(matrix.FAMILIES)
 
 
 def gfx_targets(_ctx: click.Context) -> Collection[str]:
     """Targets of any family."""
+    import amdgpu_family_matrix as matrix
+
     return matrix.known_targets()
 
 
 def channels(ctx: click.Context) -> tuple[str, ...]:
     """Channels of --channels-file, or of the data in use. Raises ConfigError."""
+    from rocwheel.index import channels as channel_file
+
     return tuple(channel_file.load(ctx.params.get("channels_file") or _ci(ctx) / "channels.yaml"))
 
 
 def suites(ctx: click.Context) -> tuple[str, ...]:
     """Suites of the data in use."""
+    from rocwheel import files
+    from rocwheel.gate.suite.suites import FOLDER
+
     return tuple(path.stem for path in files.entries(_ci(ctx) / FOLDER) if path.suffix == ".yaml")
 
 
 def jax_versions(ctx: click.Context) -> tuple[str, ...]:
     """JAX releases that are pinned, newest first. Raises ConfigError."""
+    from rocwheel import source
+
     layouts = source.load_layouts(_ci(ctx) / "layouts.yaml")
     pins = source.load_pins(_ci(ctx) / "pins.yaml", layouts=layouts)
     return tuple(pin.version for pin in reversed(pins.pins))
@@ -111,9 +122,20 @@ def jax_versions(ctx: click.Context) -> tuple[str, ...]:
 
 def recipes(ctx: click.Context) -> tuple[str, ...]:
     """Builder images. Raises ConfigError."""
+    from rocwheel.image import recipe
+
     return tuple(item.name for item in recipe.load(_ci(ctx) / "images.yaml").builders)
 
 
 def pythons(_ctx: click.Context) -> tuple[str, ...]:
     """CPythons that wheels are built for."""
+    from rocwheel.model import CPYTHONS
+
     return CPYTHONS
+
+
+def wheel_kinds(_ctx: click.Context) -> tuple[str, ...]:
+    """Kinds of wheels of a set."""
+    from rocwheel.model import WheelKind
+
+    return tuple(kind.value for kind in WheelKind)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import click
 
-import amdgpu_family_matrix as matrix
+from rocwheel.choices import CELL_KINDS
 from rocwheel.cli import nightly_upkeep  # noqa: F401 - its commands are of the same group
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, option
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
     LATEST,
     NightOptions,
@@ -26,21 +25,26 @@ from rocwheel.cli.nightly_options import (
     worker,
 )
 from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
-from rocwheel.console import columns, count
-from rocwheel.container.owner import owner
-from rocwheel.download import Client, Retry
 from rocwheel.errors import CommandError, ConfigError
-from rocwheel.ledger.nights import Book, Ended, NightPlan, Phase, check_name
-from rocwheel.model import suggest
-from rocwheel.pipeline import cell as cells
-from rocwheel.pipeline import images, looking, planning, resolving, slurm, standing, summing
-from rocwheel.pipeline import settings as settings_file
-from rocwheel.pipeline.standing import CellStanding
-from rocwheel.process import Command, base_env
-from rocwheel.verdict import State
+
+with when_run():
+    import json
+    import shlex
+
+    import amdgpu_family_matrix as matrix
+    from rocwheel.console import columns, count
+    from rocwheel.container.owner import owner
+    from rocwheel.download import Client, Retry
+    from rocwheel.ledger.nights import Book, Ended, NightPlan, Phase, check_name
+    from rocwheel.model import suggest
+    from rocwheel.pipeline import cell as cells
+    from rocwheel.pipeline import images, looking, planning, resolving, slurm, standing, summing
+    from rocwheel.pipeline import settings as settings_file
+    from rocwheel.pipeline.standing import CellStanding
+    from rocwheel.process import Command, base_env
+    from rocwheel.verdict import State
 
 ENGINES: Final = ("local", "slurm", "github")
-RETRY: Final = Retry(attempts=4)
 
 
 # --- plan ----------------------------------------------------------------------------------------
@@ -73,7 +77,7 @@ class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
 @option(
     "--matrix",
     "matrix_kind",
-    type=click.Choice(planning.KINDS),
+    type=click.Choice(CELL_KINDS),
     help="Print the cells of this kind of a night that is planned, for a GitHub matrix.",
 )
 def plan(app: App, options: NightPlanOptions) -> None:
@@ -126,7 +130,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     settings = settings.built_in(target.channel.executor, target.channel.builder_image)
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
-    with Client(base_env(app.environ), retry=RETRY, note=app.console.detail) as client:
+    with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
         world = resolving.World(
             ci=app.home.ci,
             cwd=path.parent,

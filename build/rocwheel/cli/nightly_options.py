@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,17 +12,22 @@ import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import group
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import ConfigError
-from rocwheel.files import locked
-from rocwheel.gate.machine import accelerators
-from rocwheel.host import cgroup
-from rocwheel.ledger.nights import PROBE, Book, Nights
-from rocwheel.pipeline import cell as cells
-from rocwheel.pipeline import local, slurm
-from rocwheel.pipeline.standing import CellStanding
-from rocwheel.process import HostRunner
-from rocwheel.verdict import State
+
+with when_run():
+    import socket
+
+    from rocwheel.files import locked
+    from rocwheel.gate.machine import accelerators
+    from rocwheel.host import cgroup
+    from rocwheel.ledger.nights import PROBE, Book, Nights
+    from rocwheel.pipeline import cell as cells
+    from rocwheel.pipeline import local, slurm
+    from rocwheel.pipeline.standing import CellStanding
+    from rocwheel.process import HostRunner
+    from rocwheel.verdict import State
 
 LATEST: Final = "latest"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 import time
 from dataclasses import dataclass
 from functools import partial
@@ -14,6 +13,7 @@ import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, option
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
     LATEST,
     NightOptions,
@@ -25,14 +25,18 @@ from rocwheel.cli.nightly_options import (
     worker,
 )
 from rocwheel.cli.target import PersonOptions, StoreOptions
-from rocwheel.console import columns, count, duration
 from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.ledger.nights import Book
-from rocwheel.model import moment
-from rocwheel.pipeline import cell as cells
-from rocwheel.pipeline import notify, slurm, standing, upkeep
-from rocwheel.pipeline.standing import CellStanding
-from rocwheel.process import Command
+
+with when_run():
+    import shlex
+
+    from rocwheel.console import columns, count, duration
+    from rocwheel.ledger.nights import Book
+    from rocwheel.model import moment
+    from rocwheel.pipeline import cell as cells
+    from rocwheel.pipeline import notify, slurm, standing, upkeep
+    from rocwheel.pipeline.standing import CellStanding
+    from rocwheel.process import Command
 
 # --- look ----------------------------------------------------------------------------------------
 

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import click
 
-from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
-from rocwheel.build_record import EXECUTORS
+from rocwheel.choices import COMPILERS, CPU_FEATURES, EXECUTORS, JAXLIB_ORIGINS, WHEEL_TYPES
 from rocwheel.cli import known
 from rocwheel.cli.command import once, option, section, together
 from rocwheel.cli.known import OneOf
-from rocwheel.dist.build_request import JAXLIB_ORIGINS
 
 _PATH = click.Path(path_type=Path)
 
@@ -24,6 +22,8 @@ class RocmOptions:
     therock_path: str | None = None
     therock_sha256: str | None = None
     rocm_version: str | None = None
+    therock_index_url: str | None = None
+    device: str | None = None
     cache_dir: Path | None = None
     rocm_dir: Path | None = None
     cache_budget: str | None = None
@@ -37,6 +37,9 @@ class BuildOptions(RocmOptions):
     family: str | None = None
     gfx_targets: str | None = None
     jax_version: str | None = None
+    jax_repository: str | None = None
+    jax_ref: str | None = None
+    allow_unverified_pin: bool = False
     jax_source_dir: Path | None = None
     xla_source_dir: Path | None = None
     xla_repo: str | None = None
@@ -84,8 +87,18 @@ rocm_options = section(
         "--therock-path",
         metavar="SOURCE",
         type=known.FILE,
-        help="ROCm: URL of a TheRock tarball, a local tarball (.tar.gz, .tar.xz, .tar.zst) or a "
-        "directory that holds ROCm.",
+        help="ROCm: URL of a TheRock tarball, a local tarball (.tar.gz, .tar.xz, .tar.zst), a "
+        "directory that holds ROCm, or pip:REQUIREMENT.",
+    ),
+    once(
+        "--therock-index-url",
+        metavar="URL",
+        help="pip index with TheRock's packages, to install ROCm from.",
+    ),
+    once(
+        "--device",
+        metavar="LIST",
+        help="GPUs whose code a ROCm by pip has, comma-separated, or all.",
     ),
     once("--therock-sha256", metavar="HEX", help="SHA-256 the tarball must have."),
     once(
@@ -129,6 +142,19 @@ jax_options = section(
         metavar="VERSION",
         type=OneOf(known.jax_versions),
         help="JAX pin of ci/pins.yaml; default: the default pin.",
+    ),
+    once(
+        "--jax-repository",
+        metavar="URL",
+        help="Repository of --jax-ref, such as ROCm's fork of JAX; default: the pin's.",
+    ),
+    once(
+        "--jax-ref", metavar="REF", help="Branch, tag or commit of JAX to build instead of a pin."
+    ),
+    option(
+        "--allow-unverified-pin",
+        is_flag=True,
+        help="Build a pin whose facts were not compared with the sources.",
     ),
     once("--jax-source-dir", type=_PATH, help="JAX source tree to build instead of a pin."),
     once(

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import click
 
-from rocwheel import files
 from rocwheel.cli.app import App
+from rocwheel.cli.imports import when_run
 from rocwheel.errors import HostError
+
+with when_run():
+    from rocwheel import files
 
 
 def page_path(app: App, asked: Path | None) -> Path | None:

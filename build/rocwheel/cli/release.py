@@ -11,20 +11,23 @@ import click
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, option, section
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import (
     ManifestOptions,
     PersonOptions,
     Target,
     TargetOptions,
 )
-from rocwheel.console import count, size
 from rocwheel.errors import PromotionError
-from rocwheel.ledger.state import Action
-from rocwheel.release import promote as promotion
-from rocwheel.release import retention, withdraw
-from rocwheel.release import stage as staging
-from rocwheel.release import status as standing
-from rocwheel.release.policy import Approval
+
+with when_run():
+    from rocwheel.console import count, size
+    from rocwheel.ledger.state import Action
+    from rocwheel.release import promote as promotion
+    from rocwheel.release import retention, withdraw
+    from rocwheel.release import stage as staging
+    from rocwheel.release import status as standing
+    from rocwheel.release.policy import Approval
 
 LOOK = 10  # staged sets that `status` judges
 

@@ -7,13 +7,16 @@ from pathlib import Path
 
 import click
 
-import amdgpu_family_matrix as matrix
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import LATEST, NightTarget
 from rocwheel.cli.target import FamiliesOptions, judging
-from rocwheel.pipeline import upkeep
-from rocwheel.report.night_page import PAGE
+
+with when_run():
+    import amdgpu_family_matrix as matrix
+    from rocwheel.pipeline import upkeep
+    from rocwheel.report.night_page import PAGE
 
 
 @group("report")
@@ -51,7 +54,15 @@ def state(app: App, options: StateOptions) -> None:
     if options.dry_run:
         app.emit_plan([f"summary of {night or 'no night'}", target.store.locate(PAGE)])
         return
-    pages = upkeep.NightPages(
+    pages = _pages(app, options, target)
+    body, shown = pages.publish(night)
+    if options.output:
+        (app.cwd / options.output).write_bytes(body)
+    app.emit({"page": pages.url, "nights": shown, "bytes": len(body)}, pages.url)
+
+
+def _pages(app: App, options: StateOptions, target: NightTarget) -> upkeep.NightPages:
+    return upkeep.NightPages(
         nights=target.nights,
         channel=judging(app, target.channel),
         families=matrix.FAMILIES | options.own_families(app),
@@ -59,7 +70,3 @@ def state(app: App, options: StateOptions) -> None:
         console=app.console,
         shown=options.nights,
     )
-    body, shown = pages.publish(night)
-    if options.output:
-        (app.cwd / options.output).write_bytes(body)
-    app.emit({"page": pages.url, "nights": shown, "bytes": len(body)}, pages.url)

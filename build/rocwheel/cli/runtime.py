@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from rocwheel import container, files, parallel, rocm, source
+from rocwheel.choices import IMAGE_PROFILES
 from rocwheel.cli.app import App
 from rocwheel.cli.command import (
     DryRun,
@@ -21,39 +20,45 @@ from rocwheel.cli.command import (
 )
 from rocwheel.cli.gate_run import SLOTS
 from rocwheel.cli.image import EngineOptions
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.page_file import page_path, write_page
 from rocwheel.cli.target import (
     PersonOptions,
     Target,
     TargetOptions,
 )
-from rocwheel.console import columns, size
-from rocwheel.container import ContainerEngine, EngineKind
 from rocwheel.errors import ConfigError, PromotionError
-from rocwheel.gate import subject as gated
-from rocwheel.gate.machine.accelerators import MASKS
-from rocwheel.gate.suite import suites
-from rocwheel.image import contents, found
-from rocwheel.ledger import log
-from rocwheel.ledger.state import Standing
-from rocwheel.manifest import Manifest
-from rocwheel.model import PythonVersion
-from rocwheel.places import Place
-from rocwheel.release import wheelset
-from rocwheel.runtime import (
-    image_recipe,
-    listing,
-    making,
-    packages,
-    publishing,
-    record,
-    sbom,
-    trial,
-)
-from rocwheel.runtime.making import ImagePlan, MadeImage, Subject
-from rocwheel.source import git
-from rocwheel.verdict import State
-from rocwheel.wheel.inspect import inspect
+
+with when_run():
+    import socket
+
+    from rocwheel import container, files, parallel, rocm, source
+    from rocwheel.console import columns, size
+    from rocwheel.container import ContainerEngine, EngineKind
+    from rocwheel.gate import subject as gated
+    from rocwheel.gate.machine.accelerators import MASKS
+    from rocwheel.gate.suite import suites
+    from rocwheel.image import contents, found
+    from rocwheel.ledger import log, manifests
+    from rocwheel.ledger.state import Standing
+    from rocwheel.manifest import Manifest
+    from rocwheel.model import PythonVersion
+    from rocwheel.places import Place
+    from rocwheel.release import wheelset
+    from rocwheel.runtime import (
+        image_recipe,
+        listing,
+        making,
+        packages,
+        publishing,
+        record,
+        sbom,
+        trial,
+    )
+    from rocwheel.runtime.making import ImagePlan, MadeImage, Subject
+    from rocwheel.source import git
+    from rocwheel.verdict import State
+    from rocwheel.wheel.inspect import inspect
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,8 +104,8 @@ class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
     ),
     once(
         "--profile",
-        type=click.Choice(image_recipe.PROFILES),
-        default=image_recipe.PROFILES[0],
+        type=click.Choice(IMAGE_PROFILES),
+        default=IMAGE_PROFILES[0],
         show_default=True,
         help="What of ROCm: what the wheels need, or all of it.",
     ),
@@ -323,7 +328,8 @@ def _plan(app: App, options: RuntimeOptions, wanted: _Wanted, engine: ContainerE
             raise ConfigError("another ROCm than the set's", hint="give --rocm")
     with app.console.step("Wheels and their dependencies", key="wheels"):
         folder = app.cache / "runtime" / manifest.sha256
-        local = packages.fetch(wanted.place, manifest, folder)
+        brought = {wheel.filename: wheel.sha256 for wheel in manifest.built}
+        local = manifests.bring(wanted.place, brought, folder)
         reports = tuple(parallel.each(inspect, local))
         fits = {
             item.filename for item in manifest.built if item.python in ("", str(subject.python))

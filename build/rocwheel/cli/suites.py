@@ -9,8 +9,11 @@ import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, group, option
-from rocwheel.console import count
-from rocwheel.gate.suite import static
+from rocwheel.cli.imports import when_run
+
+with when_run():
+    from rocwheel.console import count
+    from rocwheel.gate.suite import static
 
 _PATH = click.Path(path_type=Path)
 

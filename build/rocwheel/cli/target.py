@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import click
 
-import amdgpu_family_matrix as matrix
-from rocwheel import families
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import once, option, section
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
 from rocwheel.errors import ConfigError, StoreError
-from rocwheel.gate.suite import suites
-from rocwheel.index import channels
-from rocwheel.index.channels import Channel
-from rocwheel.ledger import manifests
-from rocwheel.manifest import Manifest
-from rocwheel.places import Place
-from rocwheel.release import wheelset
-from rocwheel.release.operations import Who
-from rocwheel.store import TRIED, Store
-from rocwheel.store.file import FileStore
+
+with when_run():
+    from urllib.parse import urlsplit
+
+    import amdgpu_family_matrix as matrix
+    from rocwheel import families
+    from rocwheel.gate.suite import suites
+    from rocwheel.index import channels
+    from rocwheel.index.channels import Channel
+    from rocwheel.ledger import manifests
+    from rocwheel.manifest import Manifest
+    from rocwheel.places import Place
+    from rocwheel.release import wheelset
+    from rocwheel.release.operations import Who
+    from rocwheel.store import TRIED, Store
+    from rocwheel.store.file import FileStore
 
 LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
 SHORTEST = 6  # digits of a manifest's SHA-256 that may stand for it

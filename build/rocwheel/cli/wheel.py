@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -11,18 +10,23 @@ from typing import Final
 
 import click
 
-from rocwheel import parallel
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
+from rocwheel.cli.imports import when_run
 from rocwheel.cli.options import listed
 from rocwheel.errors import ConfigError, WheelError
-from rocwheel.model import gfx_target
-from rocwheel.wheel import diff as comparing
-from rocwheel.wheel import inspect as inspection
-from rocwheel.wheel import rename, show
-from rocwheel.wheel import repair as repairing
-from rocwheel.wheel import verify as judging
-from rocwheel.wheel import wheel_policy as policies
+
+with when_run():
+    import shutil
+
+    from rocwheel import parallel
+    from rocwheel.model import gfx_target
+    from rocwheel.wheel import diff as comparing
+    from rocwheel.wheel import inspect as inspection
+    from rocwheel.wheel import rename, show
+    from rocwheel.wheel import repair as repairing
+    from rocwheel.wheel import verify as judging
+    from rocwheel.wheel import wheel_policy as policies
 
 DIFFERENT: Final = 13  # the status of `diff --exit-code`, which no error has
 _PATH = click.Path(path_type=Path)

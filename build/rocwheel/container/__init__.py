@@ -5,22 +5,23 @@ however that ends, and everything made here says which process it belongs to, so
 found.
 """
 
-from rocwheel.container.engine import ContainerEngine, EngineKind, ask, headline
+from rocwheel.container.engine import ContainerEngine, EngineKind, ask
 from rocwheel.container.folders import PLACE, claimed, scratch
 from rocwheel.container.leftovers import Leftover, leftovers, remove
 from rocwheel.container.running import Container, kept, running
-from rocwheel.container.spec import DeviceNode, Limits, Mount, Spec, User, devices
+from rocwheel.container.spec import ContainerSpec, DeviceNode, Limits, Mount, User, devices
+from rocwheel.container.words import headline
 
 __all__ = [
     "PLACE",
     "Container",
     "ContainerEngine",
+    "ContainerSpec",
     "DeviceNode",
     "EngineKind",
     "Leftover",
     "Limits",
     "Mount",
-    "Spec",
     "User",
     "ask",
     "claimed",

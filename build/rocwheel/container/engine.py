@@ -11,6 +11,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, Final
 
+from rocwheel.container import words
+from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError
 from rocwheel.process import Command, Runner
 
@@ -30,14 +32,6 @@ CLIENT_ENV: Final = {
     ),
 }  # fmt: skip
 ANSWER_SECONDS: Final = 60.0
-# What clients say once their daemon does not answer, or has ended under them.
-NO_DAEMON: Final = (
-    "cannot connect to the docker daemon", "failed to connect to the docker api",
-    "cannot connect to podman", "during connect", "error reading from server",
-    "code = unavailable", "closing transport", "\nunexpected eof",
-)  # fmt: skip
-_HELP: Final = re.compile(r"(See|Run) '\S+ .*help|(Usage|Examples?):", re.IGNORECASE)
-_ERROR: Final = re.compile(r"\b(error|invalid argument|failed)\b", re.IGNORECASE)
 ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 INSTALL: Final = {
     "docker": "install it (Debian and Ubuntu: docker.io), or use --executor=host",
@@ -181,42 +175,32 @@ def _elsewhere(program: str, where: str) -> HostError:
     )
 
 
-def headline(said: str) -> str:
-    """The line that says the error, of what a client printed.
-
-    That is the last one that calls itself so, or else the last but for where to find help.
-    """
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    rest = [line for line in lines if not _HELP.match(line)]
-    errors = [line for line in rest if _ERROR.search(line)]
-    return next(iter([*errors[-1:], *rest[-1:], *lines[-1:]]), "")
-
-
-def _unusable(kind: EngineKind, said: str) -> HostError:
-    """Say why an engine did not answer."""
-    program, lowered = kind.value, said.lower()
-    last = headline(said)
-    if "permission denied" in lowered:
-        return HostError(
-            f"{program}: this user may not use it: {last}",
-            hint=f"ask for membership in the group {program}, or use --executor=podman or host"
-            if kind is EngineKind.DOCKER
-            else "check the permissions of its storage, or use --executor=host",
-        )
-    if any(words in lowered for words in NO_DAEMON):
-        return HostError(
-            f"{program}: its daemon does not answer: {last}",
-            hint="start it (systemctl start docker), set DOCKER_HOST, or use --executor=host",
-        )
-    if "no end after" in lowered:
-        return HostError(
-            f"{program}: no answer within {ANSWER_SECONDS:g} s",
-            hint=f"restart its daemon, and try: {program} info",
-        )
-    if "cgroup" in lowered:
-        return HostError(
-            f"{program}: refuses the layout of control groups here: {last}",
-            hint='run it as root with runtime = "runc" and cgroup_manager = "cgroupfs" in '
-            "containers.conf, or use --executor=docker or host",
-        )
-    return HostError(f"{program}: does not work: {last}", hint=f"try: {program} info")
+def _unusable(kind: EngineKind, output: str) -> HostError:
+    """Return the error of an engine that did not answer."""
+    program, line = kind.value, headline(output)
+    match words.first(output, Trouble.NO_PERMISSION, Trouble.NO_DAEMON, Trouble.CGROUP):
+        case Trouble.NO_PERMISSION:
+            return HostError(
+                f"{program}: this user may not use it: {line}",
+                hint=f"ask for membership in the group {program}, or use --executor=podman or host"
+                if kind is EngineKind.DOCKER
+                else "check the permissions of its storage, or use --executor=host",
+            )
+        case Trouble.NO_DAEMON:
+            return HostError(
+                f"{program}: its daemon does not answer: {line}",
+                hint="start it (systemctl start docker), set DOCKER_HOST, or use --executor=host",
+            )
+        case Trouble.CGROUP:
+            return HostError(
+                f"{program}: refuses the layout of control groups here: {line}",
+                hint='run it as root with runtime = "runc" and cgroup_manager = "cgroupfs" in '
+                "containers.conf, or use --executor=docker or host",
+            )
+        case _ if "no end after" in output:  # of rocwheel.process, not of an engine
+            return HostError(
+                f"{program}: no answer within {ANSWER_SECONDS:g} s",
+                hint=f"restart its daemon, and try: {program} info",
+            )
+        case _:
+            return HostError(f"{program}: does not work: {line}", hint=f"try: {program} info")

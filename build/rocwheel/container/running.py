@@ -17,10 +17,12 @@ from os.path import normpath, realpath
 from pathlib import Path
 from typing import IO, Any, Final
 
-from rocwheel.container.engine import ANSWER_SECONDS, headline
+from rocwheel.container import words
+from rocwheel.container.engine import ANSWER_SECONDS
 from rocwheel.container.folders import LOCK, claimed, clear, refused
 from rocwheel.container.owner import owner
-from rocwheel.container.spec import RUN, TURNS, Spec
+from rocwheel.container.spec import RUN, TURNS, ContainerSpec
+from rocwheel.container.words import Trouble, headline
 from rocwheel.errors import CommandError, HostError, RocwheelError
 from rocwheel.files import Lock, locked, write
 from rocwheel.process import GRACE_SECONDS, Command, Completed, GuestPath, HostProcess, HostRunner
@@ -57,7 +59,11 @@ class Container:
     isolated = True
 
     def __init__(
-        self, spec: Spec, runner: HostRunner, first: HostProcess | None, clock: Callable[[], float]
+        self,
+        spec: ContainerSpec,
+        runner: HostRunner,
+        first: HostProcess | None,
+        clock: Callable[[], float],
     ) -> None:
         """`first` is the client of the first process; None for a container that is kept."""
         self.spec = spec
@@ -170,9 +176,7 @@ class Container:
                 "continues from what is complete",
                 detail=said,
             )
-        if status in NOT_STARTED and (
-            "not found" in said or "no such file" in said.lower() or "chdir" in said
-        ):
+        if status in NOT_STARTED and Trouble.NO_PROGRAM.is_in(said):
             raise HostError(
                 f"{command.argv[0]}: no such program or folder in the image {self.spec.image}",
                 hint="use an image that has it: see `image show`",
@@ -238,7 +242,7 @@ def _status(status: int | None) -> int | None:
 
 @contextmanager
 def running(
-    spec: Spec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
+    spec: ContainerSpec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Container]:
     """Start a container that lives no longer than this process.
 
@@ -250,7 +254,9 @@ def running(
 
 
 @contextmanager
-def _running(ours: Spec, runner: HostRunner, clock: Callable[[], float]) -> Iterator[Container]:
+def _running(
+    ours: ContainerSpec, runner: HostRunner, clock: Callable[[], float]
+) -> Iterator[Container]:
     _write(ours)
     read, write = os.pipe()
     process: HostProcess | None = None
@@ -272,7 +278,7 @@ def _running(ours: Spec, runner: HostRunner, clock: Callable[[], float]) -> Iter
             _finish(ours, process, runner, clock)
 
 
-def _write(spec: Spec) -> None:
+def _write(spec: ContainerSpec) -> None:
     try:
         spec.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
         for name, text in spec.files.items():
@@ -296,7 +302,7 @@ def _answer(pipe: IO[bytes], process: HostProcess, clock: Callable[[], float]) -
     return said.decode(errors="replace")
 
 
-def _compare(spec: Spec, token: str) -> None:
+def _compare(spec: ContainerSpec, token: str) -> None:
     """Refuse a container that did not start, or does not see the file that we just wrote."""
     if token == spec.files["token"]:
         return
@@ -310,29 +316,28 @@ def _compare(spec: Spec, token: str) -> None:
     raise refusal(spec, said)
 
 
-def refusal(spec: Spec, said: str) -> HostError:
+def refusal(spec: ContainerSpec, said: str) -> HostError:
     """Why an engine did not start a container, from what its client said."""
-    kind, lowered = spec.engine.kind.value, said.lower()
+    kind = spec.engine.kind.value
     last = headline(said) or f"no answer within {START_SECONDS:g} s"
-    known = (
-        (("no space left",), f"free some space at {spec.engine.root}: rocwheel image prune"),
-        (("no such image", "image not known", "unable to find image"),
-         f"get it first: rocwheel image build, or {kind} pull {spec.image}"),
-        (("bind source path", "no such file or directory: ", "mount", "statfs"),
-         "a folder cannot be mounted: check that it exists and that the engine may read it"),
-        (("cgroup",), CGROUPS),
-        (("exec format error",), "the image is for another architecture: build one for this"),
-        (("rlimit",), "set default_ulimits in containers.conf to what this user may have"),
-    )  # fmt: skip
-    hint = next(
-        (hint for words, hint in known if any(word in lowered for word in words)),
-        f"what {kind} said is above" if said.strip() else f"look at what it does: {kind} ps --all",
-    )
+    remedies = {
+        Trouble.NO_SPACE: f"free some space at {spec.engine.root}: rocwheel image prune",
+        Trouble.NO_IMAGE: f"get it first: rocwheel image build, or {kind} pull {spec.image}",
+        Trouble.NO_MOUNT: "a folder cannot be mounted: check that it exists and that the engine "
+        "may read it",
+        Trouble.CGROUP: CGROUPS,
+        Trouble.OTHER_ARCHITECTURE: "the image is for another architecture: build one for this",
+        Trouble.LIMIT: "set default_ulimits in containers.conf to what this user may have",
+        None: f"what {kind} said is above"
+        if said.strip()
+        else f"look at what it does: {kind} ps --all",
+    }
+    hint = remedies[words.first(said, *(trouble for trouble in remedies if trouble))]
     return HostError(f"{kind}: the container does not start: {last}", hint=hint, detail=said)
 
 
 def _finish(
-    spec: Spec, process: HostProcess, runner: HostRunner, clock: Callable[[], float]
+    spec: ContainerSpec, process: HostProcess, runner: HostRunner, clock: Callable[[], float]
 ) -> None:
     """Wait for the end that closing the pipe brings; insist where it does not come."""
     try:
@@ -350,14 +355,16 @@ def _finish(
             _end_monitor(spec.name, clock)
 
 
-def _remove_late(spec: Spec, runner: HostRunner, clock: Callable[[], float]) -> None:
+def _remove_late(spec: ContainerSpec, runner: HostRunner, clock: Callable[[], float]) -> None:
     """Remove a container that the engine may still be making, as its killed client asked.
 
     Until it is made nothing can remove it; but its name is taken as soon as that begins. So a
     container that has the name proves that no other one comes.
     """
     until = clock() + END_SECONDS
-    while "already in use" in runner.run(spec.take_name, check=False).output and clock() < until:
+    while clock() < until and Trouble.NAME_TAKEN.is_in(
+        runner.run(spec.take_name, check=False).output
+    ):
         time.sleep(0.2)
         runner.run(spec.engine.remove(spec.name), check=False)
     runner.run(spec.engine.remove(spec.name), check=False)
@@ -392,7 +399,7 @@ def _monitors(name: str) -> list[int]:
 
 @contextmanager
 def kept(
-    spec: Spec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
+    spec: ContainerSpec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Container]:
     """A container that stays for `spec.keep_minutes` after the last use; an earlier one is reused.
 
@@ -412,7 +419,7 @@ def kept(
         yield Container(spec, runner, None, clock)
 
 
-def _alone(spec: Spec) -> Lock:
+def _alone(spec: ContainerSpec) -> Lock:
     """What is held by who looks for a kept container, and starts it."""
     try:
         return locked(spec.folder.with_name(LOCK))
@@ -420,7 +427,7 @@ def _alone(spec: Spec) -> Lock:
         raise refused(spec.folder, exc) from exc
 
 
-def _begin_turn(spec: Spec) -> int:
+def _begin_turn(spec: ContainerSpec) -> int:
     """What keeps a kept container while it is open, and is closed however this process ends."""
     fifo = spec.folder / TURNS
     with suppress(FileExistsError):
@@ -428,7 +435,7 @@ def _begin_turn(spec: Spec) -> int:
     return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)  # which waits for nobody: fifo(7)
 
 
-def _runs(spec: Spec, runner: HostRunner) -> bool:
+def _runs(spec: ContainerSpec, runner: HostRunner) -> bool:
     """Whether the kept container is there and runs.
 
     Raises HostError when another one has its name, which is neither used nor removed, or when
@@ -456,7 +463,7 @@ def _runs(spec: Spec, runner: HostRunner) -> bool:
     return bool(found["State"].get("Running"))
 
 
-def _is_ours(spec: Spec, found: Mapping[str, Any]) -> bool:
+def _is_ours(spec: ContainerSpec, found: Mapping[str, Any]) -> bool:
     """Whether a container has our labels, and in our places our folders."""
     labels = found.get("Config", {}).get("Labels") or {}
     mounts = {item.get("Destination"): item.get("Source", "") for item in found.get("Mounts", ())}
@@ -466,7 +473,7 @@ def _is_ours(spec: Spec, found: Mapping[str, Any]) -> bool:
     )
 
 
-def _compare_kept(spec: Spec, runner: HostRunner) -> None:
+def _compare_kept(spec: ContainerSpec, runner: HostRunner) -> None:
     asked = spec.engine.command("exec", spec.name, "cat", f"{RUN}/token")
     (spec.folder / "engine.log").write_text("", encoding="utf-8")
     try:

@@ -92,7 +92,7 @@ class DeviceNode:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spec:
+class ContainerSpec:
     """One container: image, folders, user, limits. `run` names it and everything about it."""
 
     engine: ContainerEngine
@@ -117,7 +117,7 @@ class Spec:
     def name(self) -> str:
         return f"rocwheel-{self.run}"
 
-    def kept(self, minutes: int) -> Spec:
+    def kept(self, minutes: int) -> ContainerSpec:
         """The same as a container that outlives us; all that it was asked for finds it again.
 
         Also that its folders are the same ones: a container goes on seeing a folder that was

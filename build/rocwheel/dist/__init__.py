@@ -5,7 +5,7 @@ sources, ROCm, Bazel, wheels, wheelhouse. Each stage is a value that the next on
 """
 
 from rocwheel.dist.assemble import Result, build
-from rocwheel.dist.build_request import Plan, Request, plan
+from rocwheel.dist.build_request import Plan, Request, plan, resolved
 from rocwheel.dist.inputs import Inputs, gather, preview
 from rocwheel.dist.output import (
     contents,
@@ -35,6 +35,7 @@ __all__ = [
     "pasteable",
     "plan",
     "preview",
+    "resolved",
     "table",
     "writing",
 ]

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, families, rocm, source
-from rocwheel.bazel.invocation import COMPILERS, CPU_FEATURES, WHEEL_TYPES
 from rocwheel.bazel.remote import LOCAL
+from rocwheel.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS, WHEEL_TYPES
 from rocwheel.container import DeviceNode
 from rocwheel.download import has_secret
 from rocwheel.errors import ConfigError
 from rocwheel.home import Home
-from rocwheel.model import PythonVersion, gfx_target, suggest
+from rocwheel.model import PythonVersion, gfx_target, is_commit, suggest
+from rocwheel.process import Runner
 from rocwheel.wheel import wheel_policy as policy_file
 from rocwheel.wheel.wheel_policy import WheelPolicy
-
-JAXLIB_ORIGINS: Final = ("built", "upstream")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,10 +53,16 @@ class Request:
     therock: str
     therock_sha256: str | None = None
     rocm_version: str | None = None
+    therock_index: str = ""  # where pip finds ROCm
+    devices: tuple[str, ...] = ()  # of a ROCm by pip
     pythons: tuple[PythonVersion, ...] = ()
     family: str | None = None
     gfx_targets: tuple[str, ...] = ()
     jax_version: str = ""
+    jax_repository: str = ""
+    jax_ref: str = ""  # commit, once `resolved` has asked
+    jax_branch: str = ""
+    allow_unverified_pin: bool = False
     jax_source_dir: Path | None = None
     xla_source_dir: Path | None = None
     xla_repository: str = ""
@@ -107,6 +112,17 @@ class Plan:
     gfx_targets: tuple[str, ...]
 
 
+def resolved(request: Request, *, runner: Runner) -> Request:
+    """Replace a branch or tag of JAX by the commit it has now. Raises SourceError, ConfigError."""
+    if not request.jax_ref or is_commit(request.jax_ref):
+        return request
+    ci = request.home.ci
+    pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
+    repository = request.jax_repository or pins.default.repository
+    commit = source.resolve_ref(repository, request.jax_ref, runner=runner)
+    return replace(request, jax_ref=commit, jax_branch=request.jax_ref)
+
+
 def plan(request: Request) -> Plan:
     """Check the request and decide. Changes nothing. Raises ConfigError, RocmError, HostError."""
     ci = request.home.ci
@@ -137,23 +153,34 @@ def plan(request: Request) -> Plan:
         version=request.rocm_version,
         cache=request.rocm_cache or request.cache,
         cwd=request.cwd,
+        index=request.therock_index,
     )
     rocm.check_local(planned)
+    sources = source.plan(
+        source.SourceRequest(
+            jax_version=request.jax_version,
+            jax_repository=request.jax_repository,
+            jax_ref=request.jax_ref,
+            jax_branch=request.jax_branch,
+            allow_unverified=request.allow_unverified_pin,
+            jax_dir=request.jax_source_dir,
+            xla_dir=request.xla_source_dir,
+            xla_repository=request.xla_repository,
+            xla_ref=request.xla_ref,
+            is_snapshot=request.is_snapshot,
+        ),
+        pins=pins,
+        cache=request.cache,
+    )
+    if request.locked and sources.pin and sources.pin.unverified:
+        raise ConfigError(
+            f"JAX {sources.pin.version}: an unverified pin, and --locked",
+            hint=f"verify it: rocwheel pin add {sources.pin.version}",
+        )
     return Plan(
         request=request,
         rocm=planned,
-        sources=source.plan(
-            source.SourceRequest(
-                jax_version=request.jax_version,
-                jax_dir=request.jax_source_dir,
-                xla_dir=request.xla_source_dir,
-                xla_repository=request.xla_repository,
-                xla_ref=request.xla_ref,
-                is_snapshot=request.is_snapshot,
-            ),
-            pins=pins,
-            cache=request.cache,
-        ),
+        sources=sources,
         pins=pins,
         layouts=layouts,
         policy=policy_file.load(ci / "wheel_policy.yaml"),
@@ -175,6 +202,8 @@ def _targets(request: Request, of_tarball: matrix.Family | None) -> tuple[str, .
         return families.named(request.family).targets
     if of_tarball:
         return of_tarball.targets
+    if request.devices and "all" not in request.devices:
+        return _targets(replace(request, gfx_targets=request.devices), None)
     raise ConfigError(
         "gfx targets: neither given nor in the tarball's name",
         hint="add --family gfx94X-dcgpu or --gfx-targets gfx942,gfx1100",

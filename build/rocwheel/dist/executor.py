@@ -20,7 +20,7 @@ from typing import Final
 from rocwheel import bazel, container
 from rocwheel.build_record import BuilderRecord
 from rocwheel.console import Console
-from rocwheel.container import EngineKind, Limits, Mount, Spec, User
+from rocwheel.container import ContainerSpec, EngineKind, Limits, Mount, User
 from rocwheel.dist.build_request import Executor, Request
 from rocwheel.errors import CommandError, ConfigError, HostError, RocwheelError
 from rocwheel.host import machine
@@ -72,7 +72,7 @@ class BuildEnvironment:
     """Where commands run, before they run: paths are translated, programs are found."""
 
     executor: Executor
-    spec: Spec | None = None  # None is this machine
+    spec: ContainerSpec | None = None  # None is this machine
     image: Found | None = None
     facts: ImageFacts | None = None
     extra: tuple[Interpreter, ...] = ()  # the mounted CPythons
@@ -149,7 +149,7 @@ class BuildEnvironment:
         return _guest(self.facts.tool) if self.facts else None
 
     @property
-    def entered(self) -> Spec | None:
+    def entered(self) -> ContainerSpec | None:
         """The container as it is started: one that is kept has a name of its own."""
         minutes = self.executor.keep_minutes
         return self.spec.kept(minutes) if self.spec and minutes else self.spec
@@ -465,7 +465,7 @@ def container_spec(
     *,
     cache: Path,
     environ: Mapping[str, str],
-) -> Spec:
+) -> ContainerSpec:
     """A container of an image, run as the caller, with nothing mounted yet.
 
     Raises ConfigError for a proxy whose address is a secret.
@@ -485,7 +485,7 @@ def container_spec(
         if bundle:
             mounts.append(Mount(host=Path(bundle), guest=CA_BUNDLE))
             env |= dict.fromkeys(CERTIFICATES, str(CA_BUNDLE))
-    return Spec(
+    return ContainerSpec(
         engine=engine,
         image=found.identity,
         run=run,

@@ -1,4 +1,4 @@
-"""A fresh environment: the wheel set by URL and SHA-256, JAX by version, the suite's own needs.
+"""A fresh environment: the wheel set by file and SHA-256, JAX by version, the suite's own needs.
 
 The set is installed first, alone and by hash; what follows is held to its versions by
 constraints. The wheels bring no ROCm: its root is linked to where their RUNPATH looks for it, so
@@ -24,6 +24,7 @@ from rocwheel.host.machine import Interpreter
 from rocwheel.process import Command, Runner
 from rocwheel.values import replace
 
+BROUGHT: Final = "wheels"  # the folder into which those of a store are brought
 QUIET: Final = {"PYTHONDONTWRITEBYTECODE": "1"}  # what looks at an environment changes nothing
 PIP: Final = ("-m", "pip", "--disable-pip-version-check", "--no-input")
 # what pip says where nothing meets a requirement; "none" also where an index does not answer
@@ -63,7 +64,7 @@ def plan(
     return InstallPlan(
         python=python,
         files=(
-            (ours, _lines(wheel.requirement for wheel in wheels.wheels)),
+            (ours, _lines(wheel.requirement(folder / BROUGHT) for wheel in wheels.wheels)),
             (others, _lines((*jax, *requirements))),
             (held, _lines(pins)),
         ),
@@ -132,7 +133,9 @@ def make(
                     detail=exc.detail,
                 ) from exc
             raise InfraError(
-                f"the environment could not be made: {exc}", hint=exc.hint, detail=exc.detail
+                f"the environment could not be made: {cause(exc.detail)}{exc}",
+                hint=exc.hint,
+                detail=exc.detail,
             ) from exc
     try:
         with console.step(last):
@@ -154,6 +157,12 @@ def make(
     return Environment(
         python=planned.python, site=site, packages=tuple(sorted(listed.split(), key=str.lower))
     )
+
+
+def cause(detail: str) -> str:
+    """Return what pip says of a failure, to stand before its command; "" where it says nothing."""
+    errors = [line.strip() for line in detail.splitlines() if line.lstrip().startswith("ERROR:")]
+    return f"{errors[0].removeprefix('ERROR:').strip()}: " if errors else ""
 
 
 def _unmet(said: str, planned: InstallPlan) -> str:

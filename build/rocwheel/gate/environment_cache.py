@@ -22,13 +22,14 @@ from urllib.parse import unquote, urlsplit
 
 from rocwheel import files
 from rocwheel.console import Console
-from rocwheel.errors import ConfigError
+from rocwheel.errors import ConfigError, StoreError
 from rocwheel.gate import environment
 from rocwheel.gate.environment import Environment, InstallPlan
 from rocwheel.gate.request import Host
 from rocwheel.gate.setup_errors import InfraError
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.host.machine import Interpreter
+from rocwheel.ledger import manifests
 from rocwheel.values import Value, canonical_json
 
 FOLDER: Final = "gate/environments"
@@ -212,9 +213,11 @@ def _make(
     started = host.clock()
     planned = asked.plan(target)
     try:
+        _bring(asked.wheels, target / environment.BROUGHT, console)
         fresh = environment.make(
             planned, runner=host.runner, rocm=asked.rocm, console=console, log=log, left=left
         )
+        files.remove(target / environment.BROUGHT)
         made = _Made(
             made=host.now().strftime("%Y-%m-%d %H:%M:%S %Z").strip(),
             milliseconds=round(1000 * (host.clock() - started)),
@@ -229,6 +232,17 @@ def _make(
         raise
     how = f"made in {made.milliseconds / 1000:.1f} s: {len(fresh.packages)} packages"
     return target, _prepared(planned, made, how, target, seen)
+
+
+def _bring(wheels: WheelsUnderTest, folder: Path, console: Console) -> None:
+    """Download the wheels of a store by digest; pip has no credentials. Raises InfraError."""
+    if wheels.place is None or not wheels.stored:
+        return
+    try:
+        with console.step(f"{len(wheels.stored)} wheels from {wheels.place.location}"):
+            manifests.bring(wheels.place, wheels.stored, folder)
+    except StoreError as exc:
+        raise InfraError(f"{exc}: the wheels could not be brought", hint=exc.hint) from exc
 
 
 def _prepared(

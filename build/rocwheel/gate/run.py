@@ -88,6 +88,10 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
         request, interpreter, host.cache / environment_cache.FOLDER / "<new>", ()
     )
     yield "unless a kept environment is what these would make, files and packages, make one:"
+    if place := request.wheels.place:
+        yield from (
+            f"bring {place.store.locate(place.key(name))}" for name in request.wheels.stored
+        )
     for path, text in planned.files:
         yield f"write {path}:"
         yield from (f"  {line}" for line in text.splitlines())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, WheelError
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.places import Place
 from rocwheel.source.git import Checkout
 
 
@@ -30,6 +30,8 @@ def rocm_of(
         return rocm.recorded(known, cache=cache)
     if not named:
         what = "was built with a folder of ROCm" if known else "names no ROCm"
+        if known and known.origin == "pip":
+            what = f"was built with ROCm by pip ({known.name})"
         raise ConfigError(
             f"which ROCm? The wheel set {what}",
             hint="add --rocm with a tarball or a folder; for a gate also pip:REQUIREMENT",
@@ -70,18 +72,19 @@ def checkout(repository: str, commit: str, *, ref: str = "", cache: Path) -> Che
 
 @dataclass(frozen=True, kw_only=True)
 class WheelUnderTest:
-    """One wheel to install; without a URL it comes from the upstream index, still by hash."""
+    """One wheel to install by hash: a local file, a stored one, or one of upstream's index."""
 
     filename: str
     project: str
     version: str
     sha256: str
-    url: str
+    url: str = ""  # of a local file
+    is_stored: bool = False  # it is brought from `WheelsUnderTest.place` before it is installed
 
-    @property
-    def requirement(self) -> str:
-        """A line of a requirements file that allows these bytes and no others."""
-        what = f"{self.project} @ {self.url}" if self.url else f"{self.project}=={self.version}"
+    def requirement(self, brought: Path) -> str:
+        """Return the line of a requirements file that allows these bytes and no others."""
+        url = (brought / self.filename).as_uri() if self.is_stored else self.url
+        what = f"{self.project} @ {url}" if url else f"{self.project}=={self.version}"
         return f"{what} --hash=sha256:{self.sha256}"
 
 
@@ -92,12 +95,17 @@ class WheelsUnderTest:
     manifest: str  # SHA-256, "" for wheels without one
     jax_version: str
     wheels: tuple[WheelUnderTest, ...]
+    place: Place | None = None  # where stored ones lie
+
+    @property
+    def stored(self) -> dict[str, str]:
+        """File names and SHA-256 of the wheels that are brought from the store."""
+        return {wheel.filename: wheel.sha256 for wheel in self.wheels if wheel.is_stored}
 
 
-def of_manifest(
-    manifest: Manifest, python: PythonVersion, link: Callable[[str], str]
-) -> WheelsUnderTest:
-    """The wheels of a manifest; `link` gives the URL of a file name. Raises WheelError."""
+def of_manifest(manifest: Manifest, python: PythonVersion, origin: Path | Place) -> WheelsUnderTest:
+    """Return the wheels of a manifest that lie in a folder or in a store. Raises WheelError."""
+    folder = origin if isinstance(origin, Path) else None
     if str(python) not in manifest.pythons:
         raise WheelError(
             f"the wheel set has no CPython {python}", hint=f"it has {', '.join(manifest.pythons)}"
@@ -111,11 +119,15 @@ def of_manifest(
                 project=wheel.project,
                 version=wheel.version,
                 sha256=wheel.sha256,
-                url=link(wheel.filename) if wheel.origin == "built" else "",
+                url=(folder.resolve() / wheel.filename).as_uri()
+                if folder and wheel.origin == "built"
+                else "",
+                is_stored=folder is None and wheel.origin == "built",
             )
             for wheel in manifest.wheels
             if wheel.python in ("", str(python))
         ),
+        place=None if isinstance(origin, Path) else origin,
     )
 
 

@@ -18,24 +18,24 @@ THREAD_VARIABLES: Final = ("MKL_NUM_THREADS", "NPROC", "OMP_NUM_THREADS", "OPENB
 
 
 def cpus(root: Path = Path("/"), *, online: int = 0) -> int:
-    """CPUs this process may keep busy: `online` (0: its affinity), or less by a cgroup's quota."""
+    """Count the CPUs for this process: `online` (0: its affinity), or less by a cgroup's quota."""
     online = online or len(os.sched_getaffinity(0))
     quotas = [quota for folder in _folders(root, "cpu") if (quota := _quota(folder))]
     return max(1, min([online, *(int(quota) for quota in quotas)]))
 
 
 def memory(root: Path = Path("/")) -> int:
-    """Bytes of memory this process may use: the machine's, or less by a cgroup's limit."""
-    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    """Return the memory for this process in bytes: the machine's, or less by a cgroup's limit."""
+    limits = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for folder in _folders(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             with suppress(OSError, ValueError):  # ValueError: `max`
-                found.append(int((folder / name).read_text(encoding="ascii")))
-    return min(found)
+                limits.append(int((folder / name).read_text(encoding="ascii")))
+    return min(limits)
 
 
 def oom_kills(root: Path) -> int:
-    """How many processes of this control group the kernel killed for memory so far."""
+    """Count the processes of this control group that the kernel killed for memory."""
     for folder in _folders(root, "memory"):
         for name in ("memory.events", "memory.oom_control"):
             with suppress(OSError, ValueError):
@@ -52,10 +52,10 @@ def thread_environment(count: int) -> dict[str, str]:
 
 
 def _folders(root: Path, controller: str) -> Iterator[Path]:
-    """Folders of this process's control group, from its own up to the hierarchy's root.
+    """Yield folders of this process's control group, from its own up to the hierarchy's root.
 
     A container sees its own group as the root of the hierarchy, while /proc may still name the
-    path on the host; folders that do not exist are passed over.
+    path on the host; folders that do not exist are left out.
     """
     base = root / "sys/fs/cgroup"
     with suppress(OSError):
@@ -74,7 +74,7 @@ def _folders(root: Path, controller: str) -> Iterator[Path]:
 
 
 def _quota(folder: Path) -> float | None:
-    """CPUs' worth of time per period, None without a limit."""
+    """Return how many CPUs' time a period has, None without a limit."""
     with suppress(OSError, ValueError):
         quota, period = (folder / "cpu.max").read_text(encoding="ascii").split()
         return None if quota == "max" else int(quota) / int(period)

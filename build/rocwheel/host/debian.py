@@ -31,14 +31,14 @@ MINIATURE_PACKAGES: Final = (
 
 
 def present() -> bool:
-    """Whether this machine is Debian or one of its descendants."""
+    """Return whether this machine is Debian or one of its descendants."""
     return Path("/etc/debian_version").is_file()
 
 
 def missing(packages: Sequence[str], *, runner: Runner) -> tuple[str, ...]:
-    """Those of `packages` that dpkg does not report as installed."""
+    """Return the packages that dpkg does not report as installed."""
     query = ("dpkg-query", "--show", "--showformat=${Package} ${db:Status-Status}\n", *packages)
-    done = runner.run(Command(argv=query), check=False)  # exits 1 when it knows one of them not
+    done = runner.run(Command(argv=query), check=False)  # exits 1 when it does not know one of them
     installed = {
         name
         for name, _, status in (line.partition(" ") for line in done.output.splitlines())
@@ -48,7 +48,7 @@ def missing(packages: Sequence[str], *, runner: Runner) -> tuple[str, ...]:
 
 
 def install_commands(packages: Sequence[str]) -> tuple[Command, ...]:
-    """The commands that install `packages`."""
+    """Return the commands that install `packages`."""
     quiet = {"DEBIAN_FRONTEND": "noninteractive"}
     return (
         Command(argv=("apt-get", "update"), env=quiet),
@@ -61,7 +61,7 @@ def install_commands(packages: Sequence[str]) -> tuple[Command, ...]:
 def ensure(
     packages: Sequence[str], *, runner: Runner, root: bool, say: Callable[[str], None]
 ) -> tuple[str, ...]:
-    """Install what is missing, after saying what; return it.
+    """Install what is missing, and print it before; return it.
 
     Raises HostError with the one command to run when this user may not install packages, or this
     is no Debian; CommandError when apt-get fails.

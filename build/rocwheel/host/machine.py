@@ -33,14 +33,14 @@ class Programs(Protocol):
     """The programs of the place where builds run: whether they are there, what they answer."""
 
     def has(self, name: str, /, *, path: str = "") -> bool:
-        """Whether a program can be started; `path` is searched on this machine, not the caller's.
+        """Return whether a program can be started; `path` replaces PATH on this machine.
 
-        Raises CommandError and HostError where it cannot be told.
+        Raises CommandError and HostError where that cannot be found out.
         """
         ...
 
     def answer(self, command: Command, /) -> str:
-        """What a program prints about itself. Raises CommandError when it fails."""
+        """Return what a program prints about itself. Raises CommandError when it fails."""
         ...
 
 
@@ -72,17 +72,17 @@ def pythons(environ: Mapping[str, str], *, runner: Runner) -> tuple[Interpreter,
     """Find the CPythons 3.10-3.14 on PATH and in pyenv, one per version, sorted.
 
     The first that answers counts; one with headers beats one without. A name that does not run
-    (a pyenv shim of a version that is not selected) is passed over.
+    (a pyenv shim of a version that is not selected) is left out.
     """
-    found: dict[PythonVersion, Interpreter] = {}
+    pythons: dict[PythonVersion, Interpreter] = {}
     for candidate in _candidates(environ):
-        asked = ask(runner.path(candidate), runner=runner)
-        if asked is None:
+        answer = ask(runner.path(candidate), runner=runner)
+        if answer is None:
             continue
-        known = found.get(asked.version)
-        if known is None or (asked.headers and not known.headers):
-            found[asked.version] = asked
-    return tuple(found[version] for version in sorted(found))
+        known = pythons.get(answer.version)
+        if known is None or (answer.headers and not known.headers):
+            pythons[answer.version] = answer
+    return tuple(pythons[version] for version in sorted(pythons))
 
 
 def _candidates(environ: Mapping[str, str]) -> Iterable[Path]:
@@ -100,7 +100,7 @@ def _candidates(environ: Mapping[str, str]) -> Iterable[Path]:
 
 
 def _numbers(folder: Path) -> tuple[int, ...]:
-    """What sorts pyenv's 3.9.18 before 3.10.2."""
+    """Return the numbers that sort pyenv's 3.9.18 before 3.10.2."""
     return tuple(map(int, re.findall(r"\d+", folder.parent.name)))
 
 
@@ -112,10 +112,10 @@ def ask(executable: GuestPath, *, runner: Runner) -> Interpreter | None:
         return None
 
 
-def interpreter(said: str) -> Interpreter | None:
-    """What a Python said about itself; None when that is no CPython 3.10-3.14."""
+def interpreter(printed: str) -> Interpreter | None:
+    """Read what a Python printed about itself; None when that is no CPython 3.10-3.14."""
     try:
-        answer = json.loads(said)
+        answer = json.loads(printed)
         if answer["implementation"] != "cpython" or answer["version"] not in CPYTHONS:
             return None
         return Interpreter(
@@ -129,7 +129,7 @@ def interpreter(said: str) -> Interpreter | None:
 
 
 def newest(name: str, environ: Mapping[str, str]) -> Path:
-    """The program `name`, or its highest numbered variant on PATH: clang-20 beats clang-9.
+    """Find the program `name`, or its highest numbered variant on PATH: clang-20 beats clang-9.
 
     Raises HostError when there is none.
     """
@@ -154,7 +154,7 @@ _T = TypeVar("_T")
 
 
 def preferred(name: str, candidates: Sequence[_T], path: Callable[[_T], str]) -> _T:
-    """Of the program `name` and its numbered variants: the plain one, else the highest number."""
+    """Choose the program `name` itself, else the variant with the highest number."""
 
     def rank(candidate: _T) -> tuple[bool, int]:
         base = path(candidate).rpartition("/")[2]
@@ -203,8 +203,10 @@ def compiler(
             f"{cc}: is no {name}, it calls itself {introduced.splitlines()[0]!r}",
             hint="name another compiler: --compiler-path",
         )
-    said = runner.capture(Command(argv=(str(cc), "-dumpversion"), timeout=60)).strip()
-    match = re.match(r"(\d+)", said)
+    version = runner.capture(Command(argv=(str(cc), "-dumpversion"), timeout=60)).strip()
+    match = re.match(r"(\d+)", version)
     if match is None:
-        raise HostError(f"{cc}: said {said!r} instead of its version", hint="name another compiler")
+        raise HostError(
+            f"{cc}: printed {version!r} instead of its version", hint="name another compiler"
+        )
     return CompilerPair(cc=runner.path(cc), cxx=runner.path(cxx), major=int(match[1]))

@@ -12,9 +12,9 @@ from typing import Final
 
 from rocwheel.console import Console, size
 from rocwheel.container import ContainerEngine, headline, scratch
-from rocwheel.container.engine import NO_DAEMON
 from rocwheel.container.leftovers import base_name, untag
 from rocwheel.container.spec import LABEL
+from rocwheel.container.words import Trouble
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.image.recipe import DOCKERFILE, SCRIPT, ImageInputs, tool_files
@@ -206,26 +206,21 @@ def _download(inputs: ImageInputs, context: Path) -> Command:
 
 def explained(what: str, base: str, exc: CommandError) -> HostError:
     """Why an engine's `build` failed, from what it said; `what` was to be made on `base`."""
-    said = exc.detail.lower()
     known = (
-        (("neither apt-get nor dnf",), f"{base}: a base without its package manager",
+        (Trouble.NO_PACKAGE_MANAGER, f"{base}: a base without its package manager",
          "use a base with apt-get or dnf"),
-        (("no space left",), f"{what}: the disk of the engine is full",
+        (Trouble.NO_SPACE, f"{what}: the disk of the engine is full",
          "free some space: rocwheel image prune"),
-        (NO_DAEMON, f"{what}: the engine ended in mid-build",
+        (Trouble.NO_DAEMON, f"{what}: the engine ended in mid-build",
          "start it again and run the same command: nothing was tagged"),
-        (("network bridge not found", "could not resolve", "temporary failure resolving",
-          "cannot download", "unable to connect"),
-         f"{what}: a step that installs packages has no network",
+        (Trouble.NO_NETWORK, f"{what}: a step that installs packages has no network",
          "lend it this machine's: --build-network host"),
-        (("/bin/sh: no such file", "exec /bin/sh failed", '"/bin/sh": stat'),
-         f"{base}: a base without a shell", "use a base with apt-get or dnf"),
-        (("unable to locate package", "no match for argument"),
-         f"{what}: the base does not know a package of the recipe",
+        (Trouble.NO_SHELL, f"{base}: a base without a shell", "use a base with apt-get or dnf"),
+        (Trouble.NO_PACKAGE, f"{what}: the base does not know a package of the recipe",
          "see above which; `packages` in ci/images.yaml are those of its own distribution"),
     )  # fmt: skip
-    for words, message, hint in known:
-        if any(word in said for word in words):
+    for trouble, message, hint in known:
+        if trouble.is_in(exc.detail):
             return HostError(message, hint=hint, detail=exc.detail)
     last = headline(exc.detail)
     return HostError(

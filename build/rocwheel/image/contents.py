@@ -138,7 +138,12 @@ BUILD_ONE: Final = "make one that has it: rocwheel image build"
 
 
 def ask(
-    spec: container.Spec, key: str, *, cache: Path, runner: HostRunner, remember: bool = True
+    spec: container.ContainerSpec,
+    key: str,
+    *,
+    cache: Path,
+    runner: HostRunner,
+    remember: bool = True,
 ) -> ImageFacts:
     """Ask the image of `spec`, or recall what it said; `key` is its config digest.
 
@@ -157,7 +162,7 @@ def ask(
 
 @contextmanager
 def entered(
-    spec: container.Spec, *, runner: HostRunner, remember: bool = True
+    spec: container.ContainerSpec, *, runner: HostRunner, remember: bool = True
 ) -> Iterator[container.Container]:
     """A container to ask something; outside of the cache where that cannot or shall not change."""
     with ExitStack() as stack:
@@ -227,7 +232,12 @@ class ImagePrograms:
 
 @contextmanager
 def programs(
-    spec: container.Spec, key: str, *, cache: Path, runner: HostRunner, remember: bool = True
+    spec: container.ContainerSpec,
+    key: str,
+    *,
+    cache: Path,
+    runner: HostRunner,
+    remember: bool = True,
 ) -> Iterator[ImagePrograms]:
     """The programs of the image of `spec`; a container starts once something new is asked.
 

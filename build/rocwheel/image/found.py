@@ -12,8 +12,9 @@ from datetime import datetime, timezone
 from typing import IO, Any, Final
 
 from rocwheel.console import Console
-from rocwheel.container import ContainerEngine, EngineKind, headline
+from rocwheel.container import ContainerEngine, EngineKind, headline, words
 from rocwheel.container.spec import LABEL
+from rocwheel.container.words import Trouble
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.process import Runner
 
@@ -211,17 +212,14 @@ def plainly(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
 
 
 def _not_pulled(reference: str, said: str, otherwise: str) -> HostError:
-    lowered = said.lower()
-    last = headline(said)
-    if "no space left" in lowered:
-        hint = "free some space where the engine keeps images: rocwheel image prune"
-    elif "manifest unknown" in lowered or "not found" in lowered:
-        hint = f"the registry does not have it: check the name, or {otherwise}"
-    elif "denied" in lowered or "unauthorized" in lowered:
-        hint = "log in to its registry, or check the name"
-    else:
-        hint = f"check the name and the network, or {otherwise}"
-    return HostError(f"{reference}: cannot be pulled: {last}", hint=hint)
+    remedies = {
+        Trouble.NO_SPACE: "free some space where the engine keeps images: rocwheel image prune",
+        Trouble.NOT_IN_REGISTRY: f"the registry does not have it: check the name, or {otherwise}",
+        Trouble.NOT_LOGGED_IN: "log in to its registry, or check the name",
+        None: f"check the name and the network, or {otherwise}",
+    }
+    hint = remedies[words.first(said, *(trouble for trouble in remedies if trouble))]
+    return HostError(f"{reference}: cannot be pulled: {headline(said)}", hint=hint)
 
 
 def _is_own(name: str, item: Found) -> bool:

@@ -7,21 +7,24 @@ unknown keys, a loosened suite or a prefix used twice are errors with file, line
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal, TypeAlias
+
+import msgspec
+from msgspec.structs import asdict
 
 import amdgpu_family_matrix as matrix
-from rocwheel import files, located_yaml
+from rocwheel import files, yaml_file
 from rocwheel.errors import ConfigError
-from rocwheel.located_yaml import Field
 from rocwheel.model import WheelKind, suggest
 from rocwheel.places import OURS, Place
 from rocwheel.store import Options, Store
 from rocwheel.store.opening import open_store
+from rocwheel.values import Sha256, Value, matching
 from rocwheel.verdict import KnownSuite
+from rocwheel.yaml_file import CPythons, FieldError
 
 FILE: Final = "ci/channels.yaml"
 ANY_MAJOR: Final = 0
@@ -30,22 +33,39 @@ WHEEL_CACHE: Final = "public, max-age=31536000, immutable"
 MIB: Final = 1 << 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Prefixes:
+Prefix: TypeAlias = Annotated[
+    str,
+    matching(
+        r"\A[A-Za-z0-9]([A-Za-z0-9._/-]*[A-Za-z0-9])?\Z", "a prefix", "write for example v2-staging"
+    ),
+]
+Url: TypeAlias = Annotated[
+    str, matching(r"\Ahttps?://.", "a URL of this kind", "write https://host")
+]
+StoreUrl: TypeAlias = Annotated[
+    str,
+    matching(r"\A(s3|file)://.", "a URL of this kind", "write s3://bucket or file:///folder"),
+]
+FromOne: TypeAlias = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class Prefixes(Value, frozen=True, kw_only=True):
     """The staging and the release prefix of one ROCm major."""
 
-    staging: str
-    release: str
+    staging: Prefix
+    release: Prefix
 
 
-@dataclass(frozen=True, kw_only=True)
-class Retention:
+class Retention(Value, frozen=True, kw_only=True):
     """How long wheels are kept; None is for ever. Pins and open operations overrule it."""
 
-    staging_days: int | None = None
-    release_days: int | None = None
+    staging_days: FromOne | None = None
+    release_days: FromOne | None = None
     keep_newest: int = 3  # of each JAX version, however old
-    pinned: tuple[str, ...] = ()  # manifests (SHA-256) that are never pruned
+    pinned: tuple[Sha256, ...] = ()  # manifests that are never pruned
+
+
+KEEP_ALL: Final = Retention()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +81,7 @@ class Channel:
     public_environ: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
     page_cache: str = PAGE_CACHE
     wheel_cache: str = WHEEL_CACHE
-    retention: Retention = Retention()
+    retention: Retention = KEEP_ALL
     size_budget: Mapping[WheelKind, int] = field(default_factory=dict)  # bytes per wheel
     policy: tuple[matrix.Rule, ...] = ()
     # where its nights build; "" is the machine itself
@@ -133,14 +153,97 @@ def of_store(url: str, options: Options | None = None) -> Channel:
     return Channel(name="", store=url, prefixes=prefixes, options=options or Options())
 
 
+class _Cache(Value, frozen=True, kw_only=True):
+    pages: str
+    wheels: str
+
+
+class _Build(Value, frozen=True, kw_only=True):
+    executor: Literal["docker", "podman"]
+    image: str
+
+
+class _Rule(Value, frozen=True, kw_only=True):
+    suite: str
+    level: matrix.Level
+    pythons: CPythons = CPythons()
+
+    def __post_init__(self) -> None:
+        """Refuse to make advisory what some family requires."""
+        rules = ((item, rule) for item in matrix.FAMILIES.values() for rule in item.policy)
+        for family, rule in rules:
+            if rule.suite == self.suite and rule.level is not self.level is matrix.Level.ADVISORY:
+                raise FieldError(
+                    f"{family.name} requires {self.suite}; a channel may only tighten",
+                    "level",
+                    hint="change amdgpu_family_matrix.py, where everybody sees it",
+                )
+
+
+class _Entry(Value, frozen=True, kw_only=True):
+    store: StoreUrl
+    prefixes: Mapping[FromOne, Prefixes]
+    region: str = ""
+    endpoint: Url = ""
+    public_url: Url = ""
+    cache_control: _Cache = _Cache(pages=PAGE_CACHE, wheels=WHEEL_CACHE)
+    retention: Retention = Retention()
+    size_budget_mib: Mapping[WheelKind, int] = {}
+    policy: tuple[_Rule, ...] = ()
+    build: _Build | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a prefix with two purposes."""
+        if not self.prefixes:
+            hint = 'add for example "7": {staging: v2-staging, release: v2}'
+            raise FieldError("no prefix", "prefixes", hint=hint)
+        used = set[str]()
+        for major, prefixes in self.prefixes.items():
+            for name, prefix in asdict(prefixes).items():
+                if prefix in used:
+                    hint = "every prefix has one purpose"
+                    at = ("prefixes", str(major), name)
+                    raise FieldError(f"{prefix!r} is used twice", *at, hint=hint)
+                used.add(prefix)
+
+    def channel(self, name: str) -> Channel:
+        """Make the channel."""
+        return Channel(
+            name=name,
+            store=self.store.rstrip("/"),
+            prefixes=self.prefixes,
+            options=Options(region=self.region, endpoint=self.endpoint.rstrip("/")),
+            public_url=self.public_url.rstrip("/"),
+            page_cache=self.cache_control.pages,
+            wheel_cache=self.cache_control.wheels,
+            retention=self.retention,
+            size_budget={kind: size * MIB for kind, size in self.size_budget_mib.items()},
+            policy=tuple(
+                matrix.Rule(rule.suite, rule.level, tuple(map(str, rule.pythons)))
+                for rule in self.policy
+            ),
+            executor=self.build.executor if self.build else "",
+            builder_image=self.build.image if self.build else "",
+        )
+
+
+class _File(Value, frozen=True, kw_only=True):
+    channels: Mapping[str, _Entry]
+
+
 def load(path: Path) -> dict[str, Channel]:
     """Read every channel. Raises ConfigError with file, line and key."""
-    channels = located_yaml.load(path).record(required=("channels",))["channels"].mapping()
-    beside = (item.stem for item in files.entries(path.parent / "suites"))
-    suites = frozenset(
-        [*beside, *(name for family in matrix.FAMILIES.values() for name in family.suites)]
-    )
-    return {name: _channel(name, entry, suites) for name, entry in channels.items()}
+    document = yaml_file.load(path)
+    channels = document.to(_File).channels
+    suites = {item.stem for item in files.entries(path.parent / "suites")}
+    suites.update(*(family.suites for family in matrix.FAMILIES.values()))
+    for name, entry in channels.items():
+        for number, rule in enumerate(entry.policy):
+            if rule.suite not in suites:
+                at = ("channels", name, "policy", number, "suite")
+                hint = suggest(rule.suite, suites)
+                raise document.error(f"unknown value {rule.suite!r}", *at, hint=hint)
+    return {name: entry.channel(name) for name, entry in channels.items()}
 
 
 def channel(path: Path, name: str) -> Channel:
@@ -151,117 +254,3 @@ def channel(path: Path, name: str) -> Channel:
             f"{name!r}: no such channel in {path}", hint=suggest(name, frozenset(channels))
         )
     return channels[name]
-
-
-def _channel(name: str, entry: Field, suites: frozenset[str]) -> Channel:
-    fields = entry.record(
-        required=("store", "prefixes"),
-        optional=(
-            "region", "endpoint", "public_url", "cache_control", "retention", "size_budget_mib",
-            "policy", "build",
-        ),
-    )  # fmt: skip
-    build = fields["build"].record(required=("executor", "image")) if "build" in fields else {}
-    cache = (
-        fields["cache_control"].record(required=("pages", "wheels"))
-        if "cache_control" in fields
-        else {}
-    )
-    return Channel(
-        name=name,
-        store=_url(fields["store"], r"(s3|file)://.+", "write s3://bucket or file:///folder"),
-        prefixes=_prefixes(fields["prefixes"]),
-        options=Options(
-            region=fields["region"].string() if "region" in fields else "",
-            endpoint=_url(fields["endpoint"], r"https?://.+", "write https://host")
-            if "endpoint" in fields
-            else "",
-        ),
-        public_url=_url(fields["public_url"], r"https?://.+", "write https://host")
-        if "public_url" in fields
-        else "",
-        page_cache=cache["pages"].string() if cache else PAGE_CACHE,
-        wheel_cache=cache["wheels"].string() if cache else WHEEL_CACHE,
-        retention=_retention(fields["retention"]) if "retention" in fields else Retention(),
-        size_budget=_budget(fields["size_budget_mib"]) if "size_budget_mib" in fields else {},
-        policy=tuple(_rule(item, suites) for item in fields["policy"].sequence())
-        if "policy" in fields
-        else (),
-        executor=build["executor"].choice(("docker", "podman")) if build else "",
-        builder_image=build["image"].string() if build else "",
-    )
-
-
-def _url(entry: Field, pattern: str, hint: str) -> str:
-    value = entry.string()
-    if not re.fullmatch(pattern, value):
-        entry.fail(f"{value!r} is not a URL of this kind", hint=hint)
-    return value.rstrip("/")
-
-
-def _prefixes(entry: Field) -> dict[int, Prefixes]:
-    found: dict[int, Prefixes] = {}
-    used: set[str] = set()
-    for major, item in entry.mapping().items():
-        if not major.isdecimal() or major == "0":
-            item.fail("not a ROCm major", hint='write for example "7":')
-        fields = item.record(required=("staging", "release"))
-        for value in fields.values():
-            prefix = value.string()
-            if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._/-]*[A-Za-z0-9]", prefix):
-                value.fail(f"{prefix!r} is not a prefix", hint="write for example v2-staging")
-            if prefix in used:
-                value.fail(f"{prefix!r} is used twice", hint="every prefix has one purpose")
-            used.add(prefix)
-        found[int(major)] = Prefixes(
-            staging=fields["staging"].string(), release=fields["release"].string()
-        )
-    if not found:
-        entry.fail("no prefix", hint='add for example "7": {staging: v2-staging, release: v2}')
-    return found
-
-
-def _retention(entry: Field) -> Retention:
-    fields = entry.record(
-        required=(), optional=("staging_days", "release_days", "keep_newest", "pinned")
-    )
-
-    def days(name: str) -> int | None:
-        if name not in fields or fields[name].null():
-            return None
-        value = fields[name].integer()
-        if value < 1:
-            fields[name].fail("must be 1 or more", hint="leave it out to keep for ever")
-        return value
-
-    pinned = fields["pinned"].sequence() if "pinned" in fields else ()
-    return Retention(
-        staging_days=days("staging_days"),
-        release_days=days("release_days"),
-        keep_newest=fields["keep_newest"].integer() if "keep_newest" in fields else 3,
-        pinned=tuple(item.sha256() for item in pinned),
-    )
-
-
-def _budget(entry: Field) -> dict[WheelKind, int]:
-    kinds = {kind.value: kind for kind in WheelKind}
-    return {
-        kinds[name]: value.integer() * MIB
-        for name, value in entry.record(required=(), optional=kinds).items()
-    }
-
-
-def _rule(entry: Field, suites: frozenset[str]) -> matrix.Rule:
-    """Read one rule. It may not make advisory what some family requires."""
-    fields = entry.record(required=("suite", "level"), optional=("pythons",))
-    level = matrix.Level(fields["level"].choice(item.value for item in matrix.Level))
-    suite = fields["suite"].choice(suites)
-    if level is matrix.Level.ADVISORY:
-        for family in matrix.FAMILIES.values():
-            if any(rule.suite == suite and rule.level is not level for rule in family.policy):
-                fields["level"].fail(
-                    f"{family.name} requires {suite}; a channel may only tighten",
-                    hint="change amdgpu_family_matrix.py, where everybody sees it",
-                )
-    pythons = fields["pythons"].cpythons() if "pythons" in fields else ()
-    return matrix.Rule(suite, level, tuple(map(str, pythons)))

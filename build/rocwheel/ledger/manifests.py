@@ -1,12 +1,21 @@
-"""Manifests in a store: written once, read by their digest."""
+"""Manifests in a store, written once and read by their digest, and the wheels they name."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rocwheel import files
 from rocwheel.errors import ObjectMissingError
 from rocwheel.ledger.log import small
 from rocwheel.manifest import Manifest
 from rocwheel.model import is_sha256
+from rocwheel.parallel import each
 from rocwheel.places import Place
+from rocwheel.store import replaced
+
+THREADS: Final = 4  # wheels that are downloaded at once
 
 
 def put(place: Place, manifest: Manifest) -> None:
@@ -35,3 +44,26 @@ def names(place: Place, prefix: str = "") -> list[str]:
     keys = (item.key for item in place.store.keys(start + prefix))
     found = (key.removeprefix(start).removesuffix(".json") for key in keys)
     return [name for name in found if is_sha256(name)]
+
+
+def bring(place: Place, wheels: Mapping[str, str], folder: Path) -> dict[Path, str]:
+    """Download wheels (file name -> SHA-256) with the store's credentials; return path -> SHA-256.
+
+    What is in the folder already is hashed and used again. Raises StoreError, and
+    ObjectDiffersError where the stored bytes have another digest.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def one(name: str) -> Path:
+        path, key = folder / name, place.key(name)
+        if not (path.is_file() and files.sha256(path) == wheels[name]):
+            part = path.with_name(f".unfinished-{name}")
+            with part.open("wb") as file:
+                place.store.stream(key, file.write)
+            if (stored := files.sha256(part)) != wheels[name]:
+                part.unlink()
+                raise replaced(place.store.locate(key), stored, wheels[name])
+            part.replace(path)
+        return path
+
+    return dict(zip(each(one, wheels, threads=THREADS), wheels.values(), strict=True))

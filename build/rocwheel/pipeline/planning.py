@@ -15,6 +15,7 @@ from typing import Any, Final
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import __version__
+from rocwheel.choices import CELL_KINDS
 from rocwheel.errors import ConfigError
 from rocwheel.gate import subject
 from rocwheel.gate.suite import suites
@@ -29,7 +30,6 @@ from rocwheel.values import replace
 from rocwheel.verdict import SILENT
 
 HALF_HOUR: Final = 1800
-KINDS: Final = ("build", "stage", "gate", "merge", "promote", "image", "page", "notify", "prune")
 OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote", "image"})
 CLOSING: Final = frozenset({"page", "notify", "prune"})  # leave nothing that grows old
 
@@ -361,7 +361,7 @@ def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     values = {"night": plan.night}
     names = sorted({cell.family for cell in plan.cells if cell.family and not cell.kept})
     values["families"] = json.dumps(names)
-    for kind in KINDS:
+    for kind in CELL_KINDS:
         own = kind in OF_A_FAMILY
         rows = github_matrix(plan, kind, family) if own == bool(family) else {"include": []}
         values[kind] = json.dumps(rows)

@@ -18,9 +18,9 @@ import yaml
 
 import amdgpu_family_matrix as matrix
 from rocwheel import located_yaml
+from rocwheel.choices import IMAGE_PROFILES
 from rocwheel.located_yaml import Field
 from rocwheel.model import PythonVersion, suggest
-from rocwheel.runtime.image_recipe import PROFILES
 
 FILE: Final = "nightly.yaml"
 ENGINES: Final = ("docker", "podman")
@@ -90,7 +90,7 @@ class ImageSettings:
     families: tuple[str, ...] = ()  # names; () for those of a set
     pythons: tuple[str, ...] = ()  # () for those of a set that the base has
     base: str = ""  # of ci/images.yaml; "" for the recipe's first
-    profile: str = PROFILES[0]
+    profile: str = IMAGE_PROFILES[0]
     executor: str = "docker"
     tags: tuple[str, ...] = ()  # that move; {family} and {python} are filled in
 
@@ -255,7 +255,9 @@ def _image(entry: Field, sets: Sequence[str]) -> ImageSettings:
         recipe=fields["recipe"].string(),
         push=push,
         base=fields["base"].string() if "base" in fields else "",
-        profile=fields["profile"].choice(PROFILES) if "profile" in fields else PROFILES[0],
+        profile=fields["profile"].choice(IMAGE_PROFILES)
+        if "profile" in fields
+        else IMAGE_PROFILES[0],
         executor=fields["executor"].choice(ENGINES) if "executor" in fields else "docker",
         **lists,
     )

@@ -8,6 +8,7 @@ from datetime import datetime
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
 from rocwheel.index.channels import Channel
+from rocwheel.install import Install
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.log import LogEnd
 from rocwheel.ledger.nights import Book, Nights, Phase
@@ -196,9 +197,8 @@ def _green(
         rocm=row.rocm,
         pythons=tuple(row.pythons),
         index=url,
-        requirements=tuple(
-            sorted({f"{wheel.project}=={wheel.version}" for wheel in manifest.wheels})
-        ),
+        requirements=tuple(map(str, Install.of(manifest, url).ours)),
+        upstream=tuple(map(str, Install.of(manifest, url).upstream)),
         sizes=tuple(
             WheelSize(
                 kind=kind.value,

@@ -18,6 +18,7 @@ from rocwheel.console import size as readable
 from rocwheel.entry import Entry
 from rocwheel.errors import ObjectMissingError, PromotionError
 from rocwheel.index.channels import Channel
+from rocwheel.install import Install
 from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition
 from rocwheel.ledger.verdicts import FoundVerdict
@@ -165,6 +166,7 @@ class PromotePlan:
             "manifest": self.manifest.sha256,
             "family": self.release.family,
             "index_url": self.release.url,
+            "install": Install.of(self.manifest, self.release.url).to_json(),
             "blocked_by": [cell.to_json() for cell in self.decision.blocking],
             "wheels": [
                 {

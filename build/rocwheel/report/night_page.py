@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 from rocwheel.assets import style, template, text
 from rocwheel.console import duration, size
+from rocwheel.install import Install, Package
 from rocwheel.ledger.log import LogEnd
 from rocwheel.ledger.nights import Phase
 from rocwheel.model import timestamp
@@ -94,7 +95,8 @@ class FamilySummary(Value, frozen=True, kw_only=True):
     rocm: str = ""
     pythons: tuple[str, ...] = ()
     index: str = ""  # URL
-    requirements: tuple[str, ...] = ()  # what installs exactly that set
+    requirements: tuple[str, ...] = ()  # what that set has in the index
+    upstream: tuple[str, ...] = ()  # and what comes from the package index
     blocked: str = ""  # what holds up the newest set that is not released
     blocked_set: str = ""
     sizes: tuple[WheelSize, ...] = ()
@@ -103,15 +105,16 @@ class FamilySummary(Value, frozen=True, kw_only=True):
     staged_since: str = ""  # nothing that staging holds is older; "" where nobody looked
 
     @property
-    def pip(self) -> str:
-        wanted = " ".join(f'"{item}"' for item in self.requirements)
-        places = f"--index-url {self.index} --extra-index-url https://pypi.org/simple"
-        return f"pip install {places} {wanted}"
-
-    @property
-    def uv(self) -> str:
-        wanted = " ".join(f'"{item}"' for item in self.requirements)
-        return f"uv pip install --index {self.index} {wanted}"
+    def install(self) -> Install:
+        """How that set is installed."""
+        ours, others = (
+            tuple(
+                Package(project=name, version=version)
+                for name, _, version in (item.partition("==") for item in items)
+            )
+            for items in (self.requirements, self.upstream)
+        )
+        return Install(index=self.index, ours=ours, upstream=others, jax=self.jax)
 
 
 class BuildSummary(Value, frozen=True, kw_only=True):

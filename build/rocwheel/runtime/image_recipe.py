@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from rocwheel import located_yaml
+from rocwheel.choices import IMAGE_PROFILES
 from rocwheel.errors import ConfigError
 from rocwheel.image.recipe import MEBI, Base, base
 from rocwheel.located_yaml import Field
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, suggest
 
-PROFILES: Final = ("runtime", "devel")
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")  # OCI distribution specification
 _T = TypeVar("_T")
 
@@ -98,7 +98,7 @@ class RuntimeRecipe:
         parts = [_tag(self.tag, wheels, str(python))]
         if chosen != self.bases[0]:
             parts.append(chosen.suffix)
-        if profile != PROFILES[0]:
+        if profile != IMAGE_PROFILES[0]:
             parts.append(profile)
         tag = re.sub(r"[^A-Za-z0-9_.-]", "-", "-".join(parts))
         if not _TAG.match(tag):
@@ -123,7 +123,7 @@ def load(path: Path, name: str) -> RuntimeRecipe:
         required=("repository", "unreleased", "tag", "requirements", "suites", "bases", "budgets")
     )
     bases = fields["bases"].mapping()
-    budgets = entry["budgets"].record(required=PROFILES)
+    budgets = entry["budgets"].record(required=IMAGE_PROFILES)
     try:
         _tag(entry["tag"].string(), ImagedSet(set_id="", jax="", rocm="", family=""), "")
     except (ValueError, LookupError):
@@ -144,7 +144,7 @@ def load(path: Path, name: str) -> RuntimeRecipe:
         requirements=entry["requirements"].strings(),
         suites=entry["suites"].strings(),
         bases=chosen,
-        budgets={profile: budgets[profile].integer() * MEBI for profile in PROFILES},
+        budgets={profile: budgets[profile].integer() * MEBI for profile in IMAGE_PROFILES},
         files=tuple(_extra(item) for item in fields["files"].sequence()),
     )
 

@@ -24,10 +24,8 @@ from rocwheel.download import Client, Retry, save
 from rocwheel.errors import CommandError, WheelError
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
-from rocwheel.places import Place
 from rocwheel.process import Command, Runner
 from rocwheel.runtime.image_recipe import PythonSource
-from rocwheel.store import replaced
 
 LIST: Final = "requirements.txt"
 GUEST: Final = "/wheels"  # where the folder is seen while an image is made
@@ -150,28 +148,6 @@ def gather(
 def _line(pin: PackagePin) -> str:
     url = f"file://{GUEST}/{quote(pin.filename)}"
     return f"{pin.project} @ {url} --hash=sha256:{pin.sha256}\n"
-
-
-def fetch(place: Place, manifest: Manifest, folder: Path) -> dict[Path, str]:
-    """The wheels that a set brought, from where it is released or staged: path -> SHA-256.
-
-    Raises StoreError; ObjectDiffersError where the bytes are not the manifest's.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    found = {}
-    for wheel in manifest.built:
-        path = folder / wheel.filename
-        if not (path.is_file() and files.sha256(path) == wheel.sha256):
-            part = path.with_name(f".unfinished-{wheel.filename}")
-            with part.open("wb") as file:
-                place.store.stream(place.key(wheel.filename), file.write)
-            there = files.sha256(part)
-            if there != wheel.sha256:
-                part.unlink()
-                raise replaced(place.store.locate(place.key(wheel.filename)), there, wheel.sha256)
-            part.replace(path)
-        found[path] = wheel.sha256
-    return found
 
 
 def upstream(manifest: Manifest, python: PythonVersion) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from amdgpu_family_matrix import Family
 from rocwheel import container
-from rocwheel.container import ContainerEngine, Mount, Spec
+from rocwheel.container import ContainerEngine, ContainerSpec, Mount
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import caller, limits
 from rocwheel.errors import CommandError, HostError
@@ -70,10 +70,10 @@ class Trial:
 
 def inside(
     image: Found, mounts: tuple[Mount, ...], *, engine: ContainerEngine, folder: Path
-) -> Spec:
+) -> ContainerSpec:
     """A container of an image as users would run it: as nobody in particular, with its GPUs."""
     run = secrets.token_hex(6)
-    return Spec(
+    return ContainerSpec(
         engine=engine,
         image=image.identity,
         run=run,

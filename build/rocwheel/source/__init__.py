@@ -2,7 +2,7 @@
 
 from rocwheel.source.bazelrc import RcFiles, joined, variables
 from rocwheel.source.bazelrc import read as read_rc
-from rocwheel.source.git import head, identify, public
+from rocwheel.source.git import head, identify, public, resolve_ref
 from rocwheel.source.layouts import Layouts
 from rocwheel.source.layouts import load as load_layouts
 from rocwheel.source.pins import Pin, Pins
@@ -38,5 +38,6 @@ __all__ = [
     "public",
     "read_rc",
     "resolve",
+    "resolve_ref",
     "variables",
 ]

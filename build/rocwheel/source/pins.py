@@ -8,17 +8,83 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Literal
 
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import located_yaml
+from rocwheel import yaml_file
 from rocwheel.errors import ConfigError
-from rocwheel.located_yaml import Field
 from rocwheel.model import PythonVersion, suggest
 from rocwheel.source.layouts import Layouts
+from rocwheel.source_layout import Layout
+from rocwheel.values import Commit, Count, Sha256, Value
+from rocwheel.yaml_file import CPythons, FieldError
 
-SCHEMA: Final = 1
+ADD = "rocwheel pin add"
+
+
+class _Wheel(Value, frozen=True, kw_only=True):
+    filename: str
+    size: Count
+    sha256: Sha256
+
+
+class _Jaxlib(Value, frozen=True, kw_only=True):
+    origin: Literal["built", "upstream"]
+    requires_python: str
+    wheels: Mapping[str, _Wheel]
+
+
+class _Pin(Value, frozen=True, kw_only=True):
+    repository: str
+    ref: str
+    commit: Commit
+    xla_commit: Commit | None = None
+    layout: str
+    bazel: str
+    pythons: CPythons
+    jaxlib: _Jaxlib
+    default: bool = False
+    unverified: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a pin that lacks what only an unverified one may lack."""
+        if self.xla_commit is None and not self.unverified:
+            raise FieldError("'xla_commit' is missing", hint="add `xla_commit:` here")
+        if self.default and self.unverified:
+            raise FieldError(
+                "an unverified pin is never the default", "default", hint="leave it out"
+            )
+        wanted = list(map(str, self.pythons))
+        for name in self.jaxlib.wheels:
+            if name not in wanted:
+                raise FieldError(
+                    "unknown key", "jaxlib", "wheels", name, hint=suggest(name, wanted)
+                )
+        for name in wanted:
+            if name not in self.jaxlib.wheels:
+                raise FieldError(
+                    f"{name!r} is missing", "jaxlib", "wheels", hint=f"add `{name}:` here"
+                )
+
+
+class _File(Value, frozen=True, kw_only=True):
+    schema: Literal[1]
+    pins: Mapping[str, _Pin]
+
+    def __post_init__(self) -> None:
+        """Refuse names that are no versions, and any number of defaults but one."""
+        for version in self.pins:
+            try:
+                Version(version)
+            except InvalidVersion:
+                raise FieldError(
+                    f"{version!r} is no version", "pins", version, hint='write for example "0.9.1"'
+                ) from None
+        count = sum(pin.default for pin in self.pins.values())
+        if count != 1:
+            hint = "write `default: true` at exactly one"
+            raise FieldError(f"{count} pins are marked default", "pins", hint=hint)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,12 +105,13 @@ class Pin:
     repository: str
     ref: str  # what people call the commit
     commit: str
-    xla_commit: str
+    xla_commit: str  # "" where only the tree says it, as of an unverified pin
     layout: str
     bazel: str
     pythons: tuple[PythonVersion, ...]
     default: bool
-    jaxlib_origin: str  # "built" or "upstream": what is done unless somebody says otherwise
+    unverified: str  # what nobody has compared with the sources; "" for a pin like any other
+    jaxlib_origin: str  # "built" or "upstream": what is done where no option says otherwise
     jaxlib: Mapping[PythonVersion, UpstreamWheel]  # of the Python package index
 
 
@@ -54,96 +121,106 @@ class Pins:
 
     path: str
     pins: tuple[Pin, ...]
+    layouts: Layouts
 
     def __getitem__(self, version: str) -> Pin:
-        """Find a release. Raises ConfigError with the nearest one there is."""
-        for pin in self.pins:
-            if pin.version == version:
-                return pin
-        known = tuple(pin.version for pin in self.pins)
-        raise ConfigError(f"JAX {version}: no pin in {self.path}", hint=suggest(version, known))
+        """Return the pin of a release. Raises ConfigError."""
+        return self.find(version)
+
+    def find(self, version: str, *, allow_unverified: bool = False) -> Pin:
+        """Return the pin of a release, an unverified one only where it is allowed.
+
+        Raises ConfigError that says how the release would be built, and how a pin is added.
+        """
+        pin = next((pin for pin in self.pins if pin.version == version), None)
+        if pin is None:
+            known = tuple(pin.version for pin in self.pins)
+            built_as = self._class(version)
+            raise ConfigError(
+                f"JAX {version}: no pin in {self.path}{built_as}",
+                hint=f"{ADD} {version} makes one" if built_as else suggest(version, known),
+            )
+        if pin.unverified and not allow_unverified:
+            raise ConfigError(
+                f"JAX {version}: its pin is unverified: {pin.unverified}",
+                hint=f"build it all the same: --allow-unverified-pin; verify it: {ADD} {version}",
+            )
+        return pin
 
     @property
     def default(self) -> Pin:
+        """Return the release that is built where none is named."""
         return next(pin for pin in self.pins if pin.default)
+
+    def _class(self, version: str) -> str:
+        """Say which class of the upstream layout a release would be built as."""
+        try:
+            wanted = Version(version)
+        except InvalidVersion:
+            return ""
+        found = self.layouts["upstream"].version_class(wanted)
+        if found is None or wanted <= max(Version(pin.version) for pin in self.pins):
+            return ""
+        return f"; it would be built as {found}, which was not compared with its sources"
 
 
 def load(path: Path, *, layouts: Layouts) -> Pins:
     """Read the pins; their layouts and versions must be known to `layouts`. Raises ConfigError."""
-    return read(located_yaml.load(path), layouts=layouts, path=str(path))
+    document = yaml_file.load(path)
+    entries = document.to(_File).pins
+    for version, entry in entries.items():
+        mistake = _mistake(version, entry, layouts)
+        if mistake:
+            at = ("pins", version, *mistake.at)
+            raise document.error(str(mistake), *at, hint=mistake.hint)
+    pins = (_pin(version, entry) for version, entry in entries.items())
+    ordered = sorted(pins, key=lambda pin: Version(pin.version))
+    return Pins(path=str(path), pins=tuple(ordered), layouts=layouts)
 
 
-def read(document: Field, *, layouts: Layouts, path: str) -> Pins:
-    """Read the pins from a parsed document. Raises ConfigError."""
-    fields = document.record(required=("schema", "pins"))
-    fields["schema"].schema(SCHEMA)
-    entries = fields["pins"].mapping()
-    pins = sorted(
-        (_pin(version, entry, layouts) for version, entry in entries.items()),
-        key=lambda pin: Version(pin.version),
-    )
-    defaults = [pin.version for pin in pins if pin.default]
-    if len(defaults) != 1:
-        fields["pins"].fail(
-            f"{len(defaults)} pins are marked default", hint="write `default: true` at exactly one"
-        )
-    return Pins(path=path, pins=tuple(pins))
+def _mistake(version: str, entry: _Pin, layouts: Layouts) -> FieldError | None:
+    """Find what a pin says that its layout or its own name contradicts."""
+    layout: Layout | None = layouts.by_name.get(entry.layout)
+    if layout is None:
+        hint = suggest(entry.layout, tuple(layouts.by_name))
+        return FieldError(f"unknown value {entry.layout!r}", "layout", hint=hint)
+    if layout.version_class(Version(version)) is None:
+        problem = f"no class of layout {layout.name!r} holds JAX {version}"
+        return FieldError(problem, "layout", hint="add one to ci/layouts.yaml")
+    for python in entry.pythons:
+        name = entry.jaxlib.wheels[str(python)].filename
+        start = f"jaxlib-{version}-{python.interpreter}-{python.abi}-"
+        if not (name.startswith(start) and name.endswith(".whl")):
+            return FieldError(
+                f"{name} does not start with {start}",
+                *("jaxlib", "wheels", str(python), "filename"),
+                hint="compare the two",
+            )
+    return None
 
 
-def _pin(version: str, entry: Field, layouts: Layouts) -> Pin:
-    fields = entry.record(
-        required=(
-            "repository", "ref", "commit", "xla_commit", "layout", "bazel", "pythons", "jaxlib",
-        ),
-        optional=("default",),
-    )  # fmt: skip
-    try:
-        parsed = Version(version)
-    except InvalidVersion:
-        entry.fail(f"{version!r} is no version", hint='write for example "0.9.1"')
-    layout = layouts[fields["layout"].choice(layouts.by_name)]
-    if layout.version_class(parsed) is None:
-        fields["layout"].fail(
-            f"no class of layout {layout.name!r} holds JAX {version}",
-            hint="add one to ci/layouts.yaml",
-        )
-    accepted = fields["pythons"].cpythons()
-    origin, wheels = _jaxlib(version, fields["jaxlib"], accepted)
+def _pin(version: str, entry: _Pin) -> Pin:
+    jaxlib = entry.jaxlib
     return Pin(
         version=version,
-        repository=fields["repository"].string(),
-        ref=fields["ref"].string(),
-        commit=fields["commit"].commit(),
-        xla_commit=fields["xla_commit"].commit(),
-        layout=layout.name,
-        bazel=fields["bazel"].string(),
-        pythons=accepted,
-        default=fields["default"].boolean() if "default" in fields else False,
-        jaxlib_origin=origin,
-        jaxlib=wheels,
-    )
-
-
-def _jaxlib(
-    version: str, field: Field, accepted: tuple[PythonVersion, ...]
-) -> tuple[str, dict[PythonVersion, UpstreamWheel]]:
-    fields = field.record(required=("origin", "requires_python", "wheels"))
-    origin = fields["origin"].choice(("built", "upstream"))
-    requires_python = fields["requires_python"].string()
-    wheels = fields["wheels"].record(required=tuple(map(str, accepted)))
-    found = {}
-    for python in accepted:
-        entry = wheels[str(python)].record(required=("filename", "size", "sha256"))
-        filename = entry["filename"].string()
-        start = f"jaxlib-{version}-{python.interpreter}-{python.abi}-"
-        if not (filename.startswith(start) and filename.endswith(".whl")):
-            entry["filename"].fail(
-                f"{filename} does not start with {start}", hint="compare the two"
+        repository=entry.repository,
+        ref=entry.ref,
+        commit=entry.commit,
+        xla_commit=entry.xla_commit or "",
+        layout=entry.layout,
+        bazel=entry.bazel,
+        pythons=tuple(entry.pythons),
+        default=entry.default,
+        unverified=entry.unverified,
+        jaxlib_origin=jaxlib.origin,
+        jaxlib={
+            python: UpstreamWheel(
+                filename=wheel.filename,
+                size=wheel.size,
+                sha256=wheel.sha256,
+                requires_python=jaxlib.requires_python,
             )
-        found[python] = UpstreamWheel(
-            filename=filename,
-            size=entry["size"].integer(),
-            sha256=entry["sha256"].sha256(),
-            requires_python=requires_python,
-        )
-    return origin, found
+            for python in entry.pythons
+            for wheel in (jaxlib.wheels[str(python)],)
+        },
+    )

@@ -37,6 +37,10 @@ class SourceRequest:
     """A request for sources: pin, folders, overrides; everything may be left out."""
 
     jax_version: str = ""  # a pin
+    jax_repository: str = ""  # of `jax_ref`; "" for the pin's
+    jax_ref: str = ""  # commit to build in place of the pin's
+    jax_branch: str = ""  # branch or tag that has it
+    allow_unverified: bool = False  # a pin whose facts nobody compared with the sources
     jax_dir: Path | None = None
     xla_dir: Path | None = None
     xla_repository: str = ""
@@ -53,6 +57,7 @@ class SourcePlan:
     checkout: Checkout | None  # None for a folder of the user's
     request: SourceRequest
     cache: Path
+    like: Pin | None = None  # what a commit of `jax_ref` is taken to be until it is here
 
     @property
     def is_fetched(self) -> bool:
@@ -179,32 +184,58 @@ class SourceTree:
 
 def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
     """Decide where the sources come from; reads nothing but the pins. Raises ConfigError."""
-    if request.jax_dir and request.jax_version:
-        raise ConfigError(
-            f"{request.jax_dir}: a folder and a JAX version were given",
-            hint="drop one: a folder says itself which version it is",
-        )
+    for given, what in (
+        (request.jax_version, "a JAX version"),
+        (request.jax_ref or request.jax_repository, "a JAX branch or repository"),
+    ):
+        if request.jax_dir and given:
+            raise ConfigError(
+                f"{request.jax_dir}: a folder and {what} were given",
+                hint="drop one: a folder says itself which version it is",
+            )
     if request.xla_dir and (request.xla_repository or request.xla_ref):
         raise ConfigError(
             f"{request.xla_dir}: an XLA folder and an XLA repository were given", hint="drop one"
         )
-    parts = urlsplit(request.xla_repository)
-    if parts.password or parts.query or (parts.username and parts.scheme in {"http", "https"}):
-        raise ConfigError(
-            f"{without_secrets(request.xla_repository)}: an XLA repository with a password in it",
-            hint="leave it out; git's credential helper gives it (git help credentials)",
-        )
-    if request.xla_repository and not request.xla_ref:
-        raise ConfigError(
-            f"{request.xla_repository}: which commit?", hint="add --xla-ref with a branch or commit"
-        )
+    _check_repository("XLA", request.xla_repository, request.xla_ref)
+    _check_repository("JAX", request.jax_repository, request.jax_ref)
     if request.jax_dir:
         return SourcePlan(
             root=request.jax_dir, pin=None, checkout=None, request=request, cache=cache
         )
-    pin = pins[request.jax_version] if request.jax_version else pins.default
-    wanted = _checkout(pin.repository, pin.ref, pin.commit, cache)
-    return SourcePlan(root=wanted.folder, pin=pin, checkout=wanted, request=request, cache=cache)
+    pin = pins.default
+    if request.jax_version:
+        pin = pins.find(request.jax_version, allow_unverified=request.allow_unverified)
+    repository, ref, commit = pin.repository, pin.ref, pin.commit
+    if request.jax_ref:
+        repository, ref = request.jax_repository or pin.repository, request.jax_branch
+        commit = request.jax_ref
+    wanted = _checkout(repository, ref, commit, cache)
+    return SourcePlan(
+        root=wanted.folder,
+        pin=None if request.jax_ref else pin,
+        checkout=wanted,
+        request=request,
+        cache=cache,
+        like=replace(pin, repository=repository, ref=ref, commit=commit, xla_commit="")
+        if request.jax_ref
+        else None,
+    )
+
+
+def _check_repository(what: str, repository: str, ref: str) -> None:
+    """Refuse a repository with a password in it, or without a commit. Raises ConfigError."""
+    parts = urlsplit(repository)
+    if parts.password or parts.query or (parts.username and parts.scheme in {"http", "https"}):
+        raise ConfigError(
+            f"{without_secrets(repository)}: an {what} repository with a password in it",
+            hint="leave it out; git's credential helper gives it (git help credentials)",
+        )
+    if repository and not ref:
+        raise ConfigError(
+            f"{repository}: which commit?",
+            hint=f"add --{what.lower()}-ref with a branch or commit",
+        )
 
 
 def resolve(
@@ -266,7 +297,7 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
 
     Raises what `resolve` raises for a tree that is here.
     """
-    pin, request = planned.pin, planned.request
+    pin, request = planned.pin or planned.like, planned.request
     if pin is None or planned.root.is_dir():
         here = replace(planned, request=replace(request, xla_repository="", xla_ref=""))
         tree = resolve(here, pins=pins, layouts=layouts, runner=runner, console=silent())
@@ -284,6 +315,7 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
             xla=Source(repository=layout.xla.repository, commit=pin.xla_commit),
             xla_dir=request.xla_dir,
             release=pin,
+            warnings=_later(planned, pin),
         )
     xla = planned.xla(tree)
     if xla is None:
@@ -291,6 +323,13 @@ def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner
     return replace(
         tree, xla=Source(repository=xla.repository, commit=xla.commit), xla_dir=xla.folder
     )
+
+
+def _later(planned: SourcePlan, pin: Pin) -> tuple[str, ...]:
+    if planned.like is None:
+        return ()
+    name = planned.request.jax_branch or pin.commit
+    return (f"JAX {name} is not here yet: taken to be like {pin.version} (--jax-version)",)
 
 
 def _checkout(repository: str, ref: str, commit: str, cache: Path) -> Checkout:
@@ -537,7 +576,7 @@ def _xla(
 
 
 def _compare(planned: SourcePlan, commit: str, path: Path) -> None:
-    if planned.pin and planned.pin.xla_commit != commit:
+    if planned.pin and planned.pin.xla_commit not in ("", commit):
         raise SourceError(
             f"{path}: names XLA {commit}, the pin of JAX {planned.pin.version} another",
             hint=f"correct xla_commit in ci/pins.yaml ({planned.pin.xla_commit})",

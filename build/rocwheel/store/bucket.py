@@ -372,7 +372,7 @@ class Bucket:
         else:
             hint = "the server refused it for good; trying again will not help"
         kind = StoreError if number >= SERVER_ERROR or number in PASSING else RefusedError
-        return kind(f"{where}: {operation}: {number} {code}".rstrip(), hint=hint)
+        return kind(f"{number} {code or 'Error'} for {where}: {operation}", hint=hint)
 
     def _no_bucket(self) -> StoreError:
         return StoreError(

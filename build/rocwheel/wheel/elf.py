@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.wheel import hip
+from rocwheel.wheel.limits import LIMITS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -58,10 +59,10 @@ class Budget:
     to hold gigabytes. The largest published wheel needs a hundredth of this.
     """
 
-    entries: int = 500_000  # dynamic entries, symbols, needed versions
-    names: int = 16 << 20  # bytes of all names
-    fronts: int = 10_000  # places that look like a bundle of GPU code
-    objects: int = 200_000  # code objects in bundles
+    entries: int = LIMITS.elf_entries
+    names: int = LIMITS.elf_names
+    fronts: int = LIMITS.bundle_fronts
+    objects: int = LIMITS.code_objects
 
     def take(self, what: str, count: int) -> None:
         """Raise ElfError where no more of it is left."""
@@ -385,8 +386,9 @@ def _section(table: bytes, kind: int) -> tuple[int, int] | None:
 
 
 def _path_list(strings: _Strings, values: list[int]) -> tuple[str, ...]:
+    """Return the entries of search paths; an empty one is the current directory to glibc."""
     lists = [strings.at(value, limit=16 * NAME) for value in values]
-    return tuple(part for text in lists for part in text.split(":") if part)
+    return tuple(part for text in lists if text for part in text.split(":"))
 
 
 def _versions(raw: bytes, strings: _Strings) -> dict[str, tuple[str, ...]]:

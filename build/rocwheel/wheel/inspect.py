@@ -8,11 +8,14 @@ the members runs in threads beside the inflating.
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import itertools
+import os
 import queue
 import re
 import threading
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from rocwheel.errors import WheelError
@@ -20,6 +23,7 @@ from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import WheelKind
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
 from rocwheel.wheel.hip import sum_of_objects
+from rocwheel.wheel.limits import LIMITS
 from rocwheel.wheel.metadata import (
     STRONG,
     KeyValueText,
@@ -28,13 +32,14 @@ from rocwheel.wheel.metadata import (
     dist_info,
     read_record,
     record_digest,
+    release_of,
     row_problems,
 )
+from rocwheel.wheel.python_source import Compiled, compile_members
 from rocwheel.wheel.zip_reader import SMALL, Stamp, ZipArchive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
     from types import TracebackType
 
     from rocwheel.manifest import Source
@@ -87,12 +92,15 @@ class WheelReport:
     dist_info: str  # name of the folder
     metadata: Mapping[str, tuple[str, ...]]  # fields of METADATA that rules look at
     wheel: Mapping[str, tuple[str, ...]]  # fields of WHEEL
-    entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`
+    entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`, line by line
+    entry_points_read: Mapping[str, tuple[str, ...]]  # the same as importlib.metadata reads it
     members: tuple[MemberFacts, ...]
     elf: tuple[ElfFacts, ...]
     grafted: tuple[str, ...]  # file names, without the hash that auditwheel adds
     provenance: Mapping[str, str]
+    releases: Mapping[str, str | None]  # version.py -> `_release_version` (see `release_of`)
     record: RecordProblems  # empty where RECORD was not compared
+    compiled: Compiled  # empty unless checked, and of one of JAX's wheels
 
     @property
     def project(self) -> str:
@@ -166,12 +174,13 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         )
         reader = _Reader(archive, {row.path: row for row in rows} if hashes else None, background)
         elf = [facts for member in archive.members if (facts := reader.read(member))]
-        provenance = _provenance(archive, folder, texts)
+        provenance, releases = _provenance(archive, folder, texts)
         members = tuple(
             MemberFacts(name=item.name, size=item.size, compressed=item.compressed, mode=item.mode)
             for item in archive.members
         )
-        entry_points = _entry_points(archive, f"{folder}/entry_points.txt")
+        name = f"{folder}/entry_points.txt"
+        text = archive.read(name).decode("utf-8", "replace") if name in archive.by_name else ""
         size, stamp = archive.size, archive.stamp
     record = RecordProblems(
         rows=tuple(row_problems(archive.by_name, rows, folder)) if hashes else (),
@@ -187,12 +196,15 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         dist_info=folder,
         metadata={key: texts["METADATA"].all(key) for key in METADATA_FIELDS},
         wheel={key: texts["WHEEL"].exactly(key) for key in WHEEL_FIELDS},
-        entry_points=entry_points,
+        entry_points=_entry_points(text),
+        entry_points_read=_as_read(text),
         members=members,
         elf=tuple(elf),
         grafted=_grafted(members),
         provenance=provenance,
+        releases=releases,
         record=record,
+        compiled=compile_members(path) if hashes and kind_of(filename.project) else Compiled(),
     )
 
 
@@ -345,12 +357,34 @@ class _Reader:
             yield piece
 
 
-def _entry_points(archive: ZipArchive, name: str) -> dict[str, tuple[str, ...]]:
-    if name not in archive.by_name:
+class _Texts(importlib.metadata.Distribution):
+    """A distribution that has entry_points.txt and nothing else."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def read_text(self, filename: str) -> str | None:
+        return self._text if filename == "entry_points.txt" else None
+
+    def locate_file(self, path: str | os.PathLike[str]) -> Path:
+        return Path(path)
+
+
+def _as_read(text: str) -> dict[str, tuple[str, ...]]:
+    """Return entry points by group as JAX gets them; none where importlib.metadata fails."""
+    groups: dict[str, list[str]] = {}
+    try:
+        for point in _Texts(text).entry_points:
+            groups.setdefault(point.group, []).append(f"{point.name} = {point.value}")
+    except (TypeError, ValueError, AttributeError):
         return {}
+    return {group: tuple(points) for group, points in groups.items()}
+
+
+def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
     groups: dict[str, list[str]] = {}
     group = groups[""] = []  # of lines before the first section
-    for raw in archive.read(name).decode("utf-8", "replace").splitlines():
+    for raw in text.splitlines():
         line = raw.strip()
         if line.startswith("[") and line.endswith("]"):
             title = line[1:-1].strip()
@@ -380,26 +414,31 @@ def _grafted(members: tuple[MemberFacts, ...]) -> tuple[str, ...]:
 
 def _provenance(
     archive: ZipArchive, folder: str, texts: Mapping[str, KeyValueText]
-) -> dict[str, str]:
-    """Commits, ROCm and generator, from the places where the builders leave them."""
+) -> tuple[dict[str, str], dict[str, str | None]]:
+    """Return commits, ROCm and generator as the builders leave them, and the version modules."""
     found: dict[str, str] = {}
-    for member in archive.members:
-        base = member.name.rpartition("/")[2]
-        if (
-            base in ("version.py", "commit_info.py")
-            and not member.name.startswith(folder)
-            and member.size <= SMALL
-        ):
-            text = archive.read(member.name).decode("utf-8", "replace")
-            if base == "commit_info.py":
-                found |= _commits(text)
-            elif match := _GIT_HASH.search(text):
-                found["git"] = match[1]
+    releases: dict[str, str | None] = {}
+    modules = (
+        member
+        for member in archive.members
+        if member.name.rpartition("/")[2] in ("version.py", "commit_info.py")
+        and not member.name.startswith(folder)
+        and member.size <= SMALL
+    )
+    for member in itertools.islice(modules, LIMITS.provenance):
+        content = archive.read(member.name)
+        text = content.decode("utf-8", "replace")
+        if member.name.endswith("commit_info.py"):
+            found |= _commits(text)
+            continue
+        releases[member.name] = release_of(content)
+        if match := _GIT_HASH.search(text):
+            found["git"] = match[1]
     if match := _SUMMARY_ROCM.search("".join(texts["METADATA"].all("Summary")[:1])):
         found["rocm"] = (match[1] or match[2]).strip()
     if generator := texts["WHEEL"].all("Generator"):
         found["generator"] = generator[0]
-    return found
+    return found, releases
 
 
 def _commits(text: str) -> dict[str, str]:

@@ -30,6 +30,9 @@ _FILENAME: Final = re.compile(
     r"(?P<build>-[0-9][^-]*)?-(?P<python>[\w.]+)-(?P<abi>[\w.]+)-(?P<platform>[\w.]+)\.whl\Z",
     re.ASCII,
 )
+_RELEASE: Final = re.compile(
+    rb"^(_release_version\b[^=\n]*=[ \t]*)(?:None\b|(['\"])([^'\"\n]*)\2)", re.MULTILINE
+)
 _FIELD: Final = re.compile(r"([A-Za-z][A-Za-z0-9-]*):[ \t]*(.*)\Z", re.DOTALL)
 
 
@@ -192,6 +195,25 @@ class KeyValueText:
                 if match[1].lower() == "name":  # pip and uv take no name of several lines
                     value = match[2].removesuffix("\n").removesuffix("\r").strip(" \t")
                 yield match[1], value
+
+
+def release_of(module: bytes) -> str | None:
+    """Return what a version.py says its release is: "" for None, None where it does not say."""
+    match = _RELEASE.search(module)
+    return (match[3] or b"").decode("utf-8", "replace") if match else None
+
+
+def with_release(module: bytes, version: str) -> bytes:
+    """Return a version.py with another release; without the assignment it stays as it is.
+
+    JAX's module repeats an assignment in the code that writes it: a version is replaced there too.
+    """
+    match = _RELEASE.search(module)
+    if match is None:
+        return module
+    if not match[2]:
+        return module[: match.start()] + match[1] + repr(version).encode() + module[match.end() :]
+    return module.replace(match[1] + match[2] + match[3], match[1] + match[2] + version.encode())
 
 
 def read_record(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:

@@ -26,14 +26,16 @@ from rocwheel.wheel.metadata import (
     normal_name,
     read_record,
     record_digest,
+    release_of,
     row_of,
     row_problems,
+    with_release,
 )
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, check_folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from packaging.version import Version
@@ -42,7 +44,6 @@ SIGNATURES: Final = ("RECORD.jws", "RECORD.p7s")
 TEXT: Final = 64 << 10  # bytes up to which a member counts as a text that RECORD must confirm
 _REQUIRED: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _CLAUSE: Final = re.compile(r"(===|==|<=|>=|~=|!=|<|>)\s*([^\s,;()]+)")
-_RELEASE: Final = re.compile(rb"^(_release_version\b[^=\n]*=[ \t]*['\"])([^'\"\n]+)", re.MULTILINE)
 # PEP 425 and 600; https://packaging.python.org/en/latest/specifications/platform-compatibility-tags/
 _TAGS: Final = {
     "python": (re.compile(r"(?:py|cp|pp|ip|jy|graalpy)[1-9][0-9]{0,3}\Z"), "cp312"),
@@ -193,10 +194,12 @@ def plan_reversion(paths: Sequence[Path], change: NewVersion) -> tuple[Rename, .
             pins, alone = _pins(metadata.all("Requires-Dist"), name, versions)
             metadata.replace("Requires-Dist", pins)
             draft.edit(f"{draft.folder}/METADATA", metadata.to_bytes())
-            draft.edit_version_modules(name.version, new)
-            notes = tuple(
-                f"{path.name} will require {project} {new}: re-version that wheel too"
-                for project in alone
+            notes = (
+                *draft.edit_version_modules(name.version, new),
+                *(
+                    f"{path.name} will require {project} {new}: re-version that wheel too"
+                    for project in alone
+                ),
             )
             return draft.rename(replace(name, version_text=str(new)), notes=notes)
 
@@ -296,20 +299,23 @@ class _Draft:
         if content != self._archive.read(member):
             self._edits[member] = content
 
-    def edit_version_modules(self, old: Version, new: Version) -> None:
-        """Write the new version where a version.py carries the old release version."""
+    def edit_version_modules(self, old: Version, new: Version) -> Iterator[str]:
+        """Write the new version where a version.py says the old one, or None.
+
+        Yields the modules of JAX's wheels that keep another version, or say none.
+        """
         for member in self._archive.members:
             if member.name.rpartition("/")[2] != "version.py":
                 continue
             if member.size > TEXT:  # a version in it would stay as it is
                 self._archive.refuse(f"{member.name}: {member.size} bytes, too large to be edited")
             content = self._archive.read(member.name)
-            match = _RELEASE.search(content)
-            text = match[2].decode("utf-8", "replace") if match else ""
-            release = requirements.version(text)
-            if match and release and release.base_version == old.base_version:
-                # Everywhere: JAX's module repeats the assignment in the code that writes it.
-                self.edit(member.name, content.replace(match[0], match[1] + str(new).encode()))
+            text = release_of(content)
+            release = requirements.version(text or "")
+            if text == "" or (release and release.base_version == old.base_version):
+                self.edit(member.name, with_release(content, str(new)))
+            elif _SET.match(self.name.project):
+                yield f"{member.name} keeps {text or 'no version'}: it is not of {old}"
 
     def rename(self, after: WheelName, *, notes: tuple[str, ...] = ()) -> Rename:
         """The plan; RECORD is adapted to new content and new names."""

@@ -22,10 +22,19 @@ from rocwheel import __version__, files
 from rocwheel.console import brief, count
 from rocwheel.errors import WheelError
 from rocwheel.process import Command, GuestPath
+from rocwheel.wheel import requirements
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name, inspect, kind_of
 from rocwheel.wheel.install import sound_mode
-from rocwheel.wheel.metadata import KeyValueText, edit_record, read_record, record_line, row_of
+from rocwheel.wheel.metadata import (
+    KeyValueText,
+    edit_record,
+    read_record,
+    record_line,
+    row_of,
+    with_release,
+)
+from rocwheel.wheel.verify.libraries import graft_entry, is_found
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, check_folder, pieces
 
@@ -66,6 +75,7 @@ class RepairPlan:
     grafting: tuple[str, ...]  # members that need them
     runpaths: Mapping[str, tuple[str, ...]]  # member -> the RUNPATH it gets
     modes: Mapping[str, int]  # member -> the type and permission bits it gets
+    releases: tuple[str, ...]  # version modules that get the wheel's version
     platform: str  # tag of the wheel as it is; a grafted library may need a newer one
 
     def __str__(self) -> str:
@@ -74,6 +84,8 @@ class RepairPlan:
             steps.append(f"graft {', '.join(self.graft)}")
         if self.runpaths:
             steps.append(f"set RUNPATH of {', '.join(sorted(self.runpaths))}")
+        if self.releases:
+            steps.append(f"set the version in {', '.join(self.releases)}")
         if self.modes:
             steps.append(f"mend the modes of {count(len(self.modes), 'file')}")
         return f"{self.report.path}: {'; '.join(steps)}"
@@ -145,7 +157,22 @@ def plan_repair(path: Path, *, policy: WheelPolicy, kind: WheelKind | None = Non
             for member in report.members
             if sound_mode(member.mode) != member.mode
         },
+        releases=_releases(report) if kind else (),
         platform=_platform(report, report.elf, policy),
+    )
+
+
+def _releases(report: WheelReport) -> tuple[str, ...]:
+    """Return the version modules that say no version, or another post-release of this one."""
+    own = report.filename.version
+    return tuple(
+        name
+        for name, text in report.releases.items()
+        if text == ""
+        or (
+            ((release := requirements.version(text or "")) is not None and release != own)
+            and release.base_version == own.base_version
+        )
     )
 
 
@@ -202,6 +229,8 @@ def apply(
         for member, runpath in plan.runpaths.items():
             console.detail(f"   patchelf sets the RUNPATH of {member}")
             bench.set_runpath(member, runpath)
+        for member in plan.releases:
+            bench.set_release(member)
         facts = bench.measure()
         platform = _platform(report, facts, plan.policy)
         after = replace(report.filename, platforms=(platform,))
@@ -225,11 +254,15 @@ def _missing(
 ) -> dict[str, tuple[str, ...]]:
     """ZipMember -> libraries to graft for it. Raises WheelError for one that may not be."""
     rules = policy.kinds[kind] if kind else None
-    known = report.provides | policy.outside(kind)
+    sonames = {item.path: item.soname for item in report.elf}
     found: dict[str, tuple[str, ...]] = {}
     refused: list[str] = []
     for item in report.elf:
-        names = tuple(name for name in item.needed if name not in known)
+        names = tuple(
+            name
+            for name in item.needed
+            if name not in policy.outside(kind) and not is_found(item, name, sonames)
+        )
         refused += [
             f"{item.path} needs {name}"
             for name in names
@@ -256,11 +289,11 @@ def _runpaths(
     for item in report.elf:
         if item.path.startswith(f"{libraries}/") or item.machine == GPU_MACHINE:
             continue
-        up = "../" * item.path.count("/")
-        own = tuple(entry for entry in item.runpath if entry.endswith(f"/{libraries}"))
+        graft = graft_entry(report.filename, item.path)
+        own = tuple(entry for entry in item.runpath if entry == graft)
         rest = tuple(entry for entry in item.runpath if entry not in own)
         if item.path in grafting and not own:
-            own = (f"$ORIGIN/{up}{libraries}",)
+            own = (graft,)
         if templates and rest not in templates:
             rest = templates[0]
         if item.rpath or item.path in grafting or (*own, *rest) != item.runpath:
@@ -374,14 +407,26 @@ class _Bench:
         program = str(own) if own.exists() else "patchelf"
         self._runner.run(Command(argv=(program, *what, str(file))))
 
+    def set_release(self, member: str) -> None:
+        """Write the wheel's version into a version module."""
+        content = self._archive.read(member)
+        self._change(member, with_release(content, self._report.version))
+
     def measure(self) -> tuple[ElfFacts, ...]:
-        """Facts about every ELF file as it is now."""
+        """Return facts about every ELF file as it is now; grafted ones get a RUNPATH.
+
+        An RPATH of who loads a library, on which older auditwheels rely, is a RUNPATH by then, and
+        that does not count for what the library needs.
+        """
         facts = {item.path: item for item in self._report.elf}
+        grafted = {name.rpartition("/")[2] for name in self._added}
         for name, change in {**self._changes, **self._added}.items():
             if isinstance(change.content, Path):
                 facts[name] = _scan(name, change.content)
-                if name in self._added and facts[name].rpath:
-                    self.set_runpath(name, facts[name].rpath)  # as RUNPATH
+                own = grafted.intersection(facts[name].needed) and not facts[name].runpath
+                if name in self._added and (facts[name].rpath or own):
+                    self.set_runpath(name, facts[name].rpath or ("$ORIGIN",))
+                    facts[name] = _scan(name, change.content)
         return tuple(facts.values())
 
     def parts(self, tags: tuple[str, ...]) -> tuple[list[Part], bool]:

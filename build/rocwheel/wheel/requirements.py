@@ -12,12 +12,13 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from rocwheel.wheel.limits import LIMITS
+
 if TYPE_CHECKING:  # packaging costs as much as renaming a wheel
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
     from packaging.version import Version
 
-LONGEST: Final = 4096  # characters; the longest that was published has 100
 LARGEST: Final = 2**64 - 2  # number of a version (not in its local part) that uv takes
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
 _URL_SCHEMES: Final = re.compile(r"(?:https?|file|git\+(?:https?|ssh|file))\Z")
@@ -117,7 +118,7 @@ def _compares(found: SpecifierSet) -> bool:
 
 
 def _parsed(kind: Callable[[str], _Value], text: str) -> _Value | None:
-    if len(text) > LONGEST:
+    if len(text) > LIMITS.specifier or text.count("(") > LIMITS.brackets:
         return None
     try:
         return kind(text)

@@ -103,6 +103,7 @@ def plan_document(plan: RepairPlan) -> dict[str, Any]:
         "platform": plan.platform,
         "graft": plan.graft,
         "runpaths": plan.runpaths,
+        "releases": plan.releases,
         "modes": {name: f"{mode & 0o7777:04o}" for name, mode in plan.modes.items()},
     }
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from rocwheel import located_yaml
@@ -56,6 +57,32 @@ class RunpathUse:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AllowedRequirement:
+    """Which versions a requirement must admit and must refuse; "" where any is right."""
+
+    admits: str
+    refuses: str
+
+    def fits(self, specifier: SpecifierSet) -> bool:
+        """Return whether a requirement's specifier is as JAX needs it."""
+        contains = partial(specifier.contains, prereleases=True)
+        return not (self.admits and not contains(self.admits)) and not (
+            self.refuses and contains(self.refuses)
+        )
+
+    def __str__(self) -> str:
+        return f"and must admit {self.admits} and refuse {self.refuses}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RequiredMembers:
+    """What wheels of these JAX versions must have inside."""
+
+    jax: SpecifierSet
+    members: tuple[str, ...]  # `{rocm}` is the ROCm number
+
+
+@dataclass(frozen=True, kw_only=True)
 class KindPolicy:
     """What is true of one kind of wheel."""
 
@@ -63,6 +90,12 @@ class KindPolicy:
     packages: tuple[str, ...]  # all that is installed is below these; `{rocm}` is the ROCm number
     graft: frozenset[str]  # versioned SONAMEs that may be grafted
     gpu_code: bool
+    tag: str  # "cpython" (cp312-cp312, cp314-cp314t), or interpreter and ABI: "py3-none"
+    required: tuple[RequiredMembers, ...]  # the first that has the JAX version counts
+    functions: Mapping[str, tuple[str, ...]]  # module -> what JAX calls in it
+    entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`
+    requires: Mapping[str, AllowedRequirement]  # by normalised name
+    extras: tuple[str, ...]  # patterns of names that an extra may require
 
     def may_graft(self, library: str) -> bool:
         """Whether a library of this SONAME, or in a file of a longer version, may come in."""
@@ -97,6 +130,14 @@ class WheelPolicy:
             if use.jax.contains(base):
                 return tuple(self.runpath_templates[name] for name in use.templates)
         return ()
+
+    def required(self, kind: WheelKind, version: Version) -> tuple[str, ...]:
+        """Return the members that a wheel of this kind and version must have."""
+        from packaging.version import Version
+
+        base = Version(version.base_version)
+        uses = (each for each in self.kinds[kind].required if each.jax.contains(base))
+        return next((use.members for use in uses), ())
 
     def level(self, platform: str) -> Manylinux | None:
         """The level of a platform tag such as manylinux_2_28_x86_64, None where it has none."""
@@ -202,10 +243,35 @@ def _use(entry: Field, templates: Mapping[str, tuple[str, ...]]) -> RunpathUse:
 
 
 def _kind(entry: Field) -> KindPolicy:
-    fields = entry.record(required=("size", "packages", "graft", "gpu_code"))
+    fields = entry.record(
+        required=(
+            "size", "packages", "graft", "gpu_code", "tag", "required", "functions",
+            "entry_points", "requires", "extras",
+        )
+    )  # fmt: skip
     return KindPolicy(
         size=fields["size"].integer(),
         packages=fields["packages"].strings(),
         graft=frozenset(fields["graft"].strings()),
         gpu_code=fields["gpu_code"].boolean(),
+        tag=fields["tag"].choice(["cpython", "py3-none"]),
+        required=tuple(_required(item) for item in fields["required"].sequence()),
+        functions=_lists(fields["functions"]),
+        entry_points=_lists(fields["entry_points"]),
+        requires={name: _allowed(item) for name, item in fields["requires"].mapping().items()},
+        extras=fields["extras"].strings(),
     )
+
+
+def _required(entry: Field) -> RequiredMembers:
+    fields = entry.record(required=("jax", "members"))
+    return RequiredMembers(jax=fields["jax"].specifiers(), members=fields["members"].strings())
+
+
+def _allowed(entry: Field) -> AllowedRequirement:
+    fields = entry.record(required=("admits", "refuses"))
+    return AllowedRequirement(admits=fields["admits"].string(), refuses=fields["refuses"].string())
+
+
+def _lists(entry: Field) -> dict[str, tuple[str, ...]]:
+    return {name: item.strings() for name, item in entry.mapping().items()}

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from rocwheel.console import brief
 from rocwheel.errors import WheelError
+from rocwheel.wheel.limits import LIMITS, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -67,19 +68,6 @@ READ: Final = 256 << 10  # bytes of compressed input at a time
 CHUNK: Final = 1 << 20  # bytes of inflated output at a time
 _LIKE_AN_ARCHIVE: Final = re.compile(rb"PK[\0-\x1f]")  # uv refuses such a comment, too
 SMALL: Final = 64 << 10  # bytes of a member up to which the standard library inflates it
-
-
-@dataclass(frozen=True, kw_only=True)
-class ZipLimits:
-    """What a wheel may cost to read; a legitimate ROCm wheel stays far below."""
-
-    members: int = 100_000
-    directory: int = 16 << 20  # bytes of the central directory, and of all local headers
-    total: int = 16 << 30  # bytes of all members, inflated
-    ratio: int = 200  # inflated to compressed, for members above `ratio_from` bytes
-    ratio_from: int = 16 << 20
-    text: int = 2 << 20  # bytes of a member that is read as a whole
-    record: int = 16 << 20  # bytes of RECORD, which has a line for each file
 
 
 class Stamp(NamedTuple):
@@ -148,15 +136,13 @@ class ZipArchive:
     was read need not belong together.
     """
 
-    def __init__(
-        self, path: Path, *, limits: ZipLimits | None = None, stamp: Stamp | None = None
-    ) -> None:
+    def __init__(self, path: Path, *, limits: Limits = LIMITS, stamp: Stamp | None = None) -> None:
         """Open and check the structure; with `stamp`, also that the file is still that one.
 
         Raises WheelError, also when the file cannot be read.
         """
         self.path = path
-        self.limits = limits or ZipLimits()
+        self.limits = limits
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as exc:
@@ -438,8 +424,9 @@ class ZipArchive:
 
     def _check_sizes(self, records: list[_Record]) -> None:
         limits = self.limits
-        if sum(record.size for record in records) > limits.total:
-            self.refuse(f"expands to more than {limits.total} bytes")
+        total = sum(record.size for record in records)
+        if total > min(limits.total, max(limits.total_from, limits.total_ratio * self.size)):
+            self.refuse(f"{self.size} bytes that expand to {total}")
         for record in records:
             if record.name.endswith("/") and record.size:
                 self.refuse(f"{record.name}: a folder with content")

@@ -1,4 +1,4 @@
-"""Engines that really run, one session of each."""
+"""Engines that really run, for one module after the other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rocwheel.container import EngineKind
 from rocwheel.process import HostRunner, base_env
 
 
-@pytest.fixture(scope="session", params=merge_tries("docker", of=["docker", "podman"]))
+# Its storage is of one daemon at a time, and tests elsewhere start one, too.
+@pytest.fixture(scope="module", params=merge_tries("docker", of=["docker", "podman"]))
 def engine(request):
     """A running engine that has the base image."""
     if request.param == "podman":

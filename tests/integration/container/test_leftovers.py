@@ -17,7 +17,7 @@ import pytest
 from support.engines import BASE
 
 from rocwheel import container
-from rocwheel.container import Spec, User
+from rocwheel.container import ContainerSpec, User
 from rocwheel.container.owner import owner
 from rocwheel.image import building, inspect
 
@@ -61,7 +61,7 @@ def environ(engine, tmp_path):
 @pytest.fixture
 def spec(asked, environ):
     run = f"test-{random.randrange(10**9)}"
-    return Spec(
+    return ContainerSpec(
         engine=asked, image=BASE, run=run, folder=scratch(environ) / run,
         user=User(uid=1234, gid=1234),
     )  # fmt: skip

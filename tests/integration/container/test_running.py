@@ -20,7 +20,7 @@ import pytest
 from support.engines import BASE
 
 from rocwheel import container
-from rocwheel.container import Limits, Mount, Spec, User
+from rocwheel.container import ContainerSpec, Limits, Mount, User
 from rocwheel.container.running import _end_monitor, _monitors
 from rocwheel.errors import CommandError, HostError
 from rocwheel.image import contents
@@ -39,7 +39,7 @@ ORDINARY = User(uid=1234, gid=1234, groups=(1234, 2345), name="somebody")
 def spec(asked, tmp_path):
     (tmp_path / "data").mkdir()
     tmp_path.chmod(0o755)
-    return Spec(
+    return ContainerSpec(
         engine=asked,
         image=BASE,
         run=f"test-{random.randrange(10**9)}",
@@ -66,7 +66,7 @@ def gone(engine, name: str, seconds: float = 240.0) -> bool:
     return True
 
 
-def gone_when_idle(engine, spec: Spec) -> bool:
+def gone_when_idle(engine, spec: ContainerSpec) -> bool:
     """Turn the clock of a kept container until it has ended; the end of a turn turns it back."""
     until = time.monotonic() + 240
     while spec.name in engine.containers():
@@ -199,7 +199,7 @@ def test_nothing_is_left_when_all_went_well(spec, host, engine):
     assert not spec.folder.exists()
 
 
-def start_child(spec: Spec, engine, *, entered: str = "running") -> subprocess.Popen[str]:
+def start_child(spec: ContainerSpec, engine, *, entered: str = "running") -> subprocess.Popen[str]:
     """Another process that runs a container with a command in it, and says so."""
     program = f"""
 import sys, time

@@ -22,7 +22,7 @@ from support import engines, registries
 from support.tiers import merge_tries
 
 from rocwheel import container
-from rocwheel.container import EngineKind, Spec, User
+from rocwheel.container import ContainerSpec, EngineKind, User
 from rocwheel.errors import CommandError, HostError
 from rocwheel.image import found
 from rocwheel.image.building import explained
@@ -101,7 +101,7 @@ def test_an_engine_that_dies_is_one_error_and_its_next_start_leaves_nothing(root
     with engines.docker(home, run=run) as engine:
         engine.load(root, TINY)
         ours, runner = asked(engine)
-        spec = Spec(
+        spec = ContainerSpec(
             engine=ours, image=TINY, run="dies", folder=short / "spec", user=User(uid=1, gid=1)
         )
 
@@ -222,7 +222,7 @@ def test_what_a_killed_client_had_asked_for_is_not_left_behind(root, short, tmp_
         through = {**engine.env, "DOCKER_HOST": f"unix://{short}/slow"}
         with Slow(short / "slow", short / "docker.sock", kill) as slow:
             ours, runner = asked(replace(engine, env=through))
-            spec = Spec(
+            spec = ContainerSpec(
                 engine=ours, image=TINY, run="late", folder=short / "spec", user=User(uid=1, gid=1)
             )
             with (

@@ -130,7 +130,7 @@ def request_(staged, checkout, tmp_path, interpreter):
         suite=SUITE,
         family=FAMILY,
         python=interpreter.version,
-        wheels=subject.of_manifest(manifest, interpreter.version, place.link),
+        wheels=subject.of_manifest(manifest, interpreter.version, place),
         manifest=manifest,
         home=Home(root=checkout, ci=checkout / "ci", tests=checkout),
         output=tmp_path / "out",
@@ -240,10 +240,14 @@ def test_a_wheel_whose_bytes_are_others_is_never_installed(request_, host, conso
     gated = gate(replace(request_, wheels=replace(request_.wheels, wheels=bad)), host, console)
     assert gated.found.state is State.INFRA
     assert gated.verdict.wheels == {}
-    assert f"its set says {'0' * 64}" in gated.found.message
+    assert f"is stored, {'0' * 64} was expected" in gated.found.message
 
 
-def test_a_wheel_that_was_damaged_since_is_no_pass_with_a_kept_environment(request_, host, console):
+def test_a_local_wheel_that_was_damaged_since_is_no_pass_with_a_kept_environment(
+    request_, host, console, tmp_path
+):
+    local = subject.of_manifest(request_.manifest, request_.python, tmp_path / "wh")
+    request_ = replace(request_, wheels=local)
     assert gate(request_, host, console).found.state is State.PASS
     path = Path(unquote(urlsplit(request_.wheels.wheels[0].url).path))
     with path.open("ab") as file:

@@ -25,6 +25,7 @@ from urllib.parse import urljoin
 import pytest
 from support.nginx import in_front_of
 from support.s3 import program
+from support.serving import serving
 from support.wheelset import FAMILY, WHO, Shop, make_set, make_wheel, pass_gate
 
 from rocwheel.cli import main
@@ -34,7 +35,6 @@ from rocwheel.errors import StoreError
 from rocwheel.index import publish
 from rocwheel.index.page import UNFOLDED, links
 from rocwheel.index.publish import await_public
-from rocwheel.index.serve import Site
 from rocwheel.ledger.state import Action
 from rocwheel.release import adopt, pip_resolution
 from rocwheel.store import SIMPLE_JSON
@@ -94,18 +94,6 @@ def clients(tmp_path_factory) -> dict[str, Client]:
     }
 
 
-@contextlib.contextmanager
-def serving(store, **options) -> Iterator[Site]:
-    with Site(store, **options) as site:
-        thread = threading.Thread(target=site.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield site
-        finally:
-            site.shutdown()
-            thread.join()
-
-
 @pytest.fixture
 def world(request, servers, tmp_path, monkeypatch, console) -> Iterator[tuple[Shop, str]]:
     """A shop, and the URL under which installers find its store: in a folder, on S3, …"""
@@ -114,7 +102,7 @@ def world(request, servers, tmp_path, monkeypatch, console) -> Iterator[tuple[Sh
         shop = Shop((tmp_path / "a store").as_uri(), console)
         yield shop, f"{shop.store.url}/"
         return
-    server = "moto" if where == "S3" else "seaweedfs"
+    server = {"S3": "moto", "nginx": "public"}.get(where, "seaweedfs")
     for key, value in servers[server].environ().items():
         monkeypatch.setenv(key, value)
     url = servers.fresh_url(server)

@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +20,11 @@ import pytest
 from support.nginx import in_front_of
 from support.ports import free_port
 from support.s3 import program, running
+from support.serving import serving
 from support.wheelset import WHO, Shop, make_wheel
 
 from rocwheel.console import Console
 from rocwheel.host import machine
-from rocwheel.index.serve import Site
 from rocwheel.ledger.state import Action
 from rocwheel.process import HostRunner, base_env
 from rocwheel.release import adopt
@@ -96,18 +95,6 @@ def fill(shop: Shop, folder: Path) -> str:
     return f"{shop.release.root}/"
 
 
-@contextlib.contextmanager
-def serving(store) -> Iterator[str]:
-    with Site(store) as site:
-        thread = threading.Thread(target=site.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield site.url
-        finally:
-            site.shutdown()
-            thread.join()
-
-
 @pytest.fixture(scope="module")
 def indexes(servers, tmp_path_factory) -> Iterator[list[Index]]:
     folder = tmp_path_factory.mktemp("matrix")
@@ -115,7 +102,7 @@ def indexes(servers, tmp_path_factory) -> Iterator[list[Index]]:
     with contextlib.ExitStack() as stack:
         buckets = []
         # moto keeps an object `a/` beside `a/b`, as AWS does; SeaweedFS needs nginx for that.
-        for name in ("moto", "seaweedfs"):
+        for name in ("moto", "public"):
             patch = stack.enter_context(pytest.MonkeyPatch.context())
             for key, value in servers[name].environ().items():
                 patch.setenv(key, value)
@@ -125,7 +112,7 @@ def indexes(servers, tmp_path_factory) -> Iterator[list[Index]]:
         files = Shop((folder / "store").as_uri(), console)
         assert fill(files, folder / "files") == root
         (folder / "nginx").mkdir()
-        endpoint = servers["seaweedfs"].endpoint
+        endpoint = servers["public"].endpoint
         front = stack.enter_context(in_front_of(endpoint, folder / "nginx"))
         port = free_port()
         argv = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
@@ -135,7 +122,7 @@ def indexes(servers, tmp_path_factory) -> Iterator[list[Index]]:
             bucket.store.http(""),
             f"{behind.store.url.replace('s3:/', front)}/",
             plain,
-            stack.enter_context(serving(files.store)),
+            stack.enter_context(serving(files.store)).url,
         )
         yield [Index(name, url + root) for name, url in zip(SERVERS, urls, strict=True)]
 

@@ -101,6 +101,50 @@ def many_members(count: int) -> bytes:
     return Zip([*empty, *wheels.entries(Wheel())], count=(count + 3) & 0xFFFF).to_bytes()
 
 
+def deep(count: int) -> bytes:
+    """So many modules, each in 480 folders of its own."""
+    names = (f"{number:05}/" + "a/" * 480 + "m.py" for number in range(count))
+    members = [Entry(name.encode(), method=0) for name in names]
+    return Zip([*members, *wheels.entries(Wheel())]).to_bytes()
+
+
+def zeros(count: int) -> bytes:
+    """So many members of 16 MiB each, which pack to a thousandth."""
+    size = 16 * MIB
+    packed, crc = deflated(bytes(size)), zlib.crc32(bytes(size))
+    members = [
+        Entry(f"demo/{number}".encode(), packed=packed, size=size, crc=crc)
+        for number in range(count)
+    ]
+    return Zip([*members, *wheels.entries(Wheel())]).to_bytes()
+
+
+def commits(count: int) -> bytes:
+    """So many modules that say of which commits they are, after texts that could be names."""
+    line = b"a" * 99 + b"'" + b"0123456789" * 4 + b"'\n"
+    content = line * ((60 << 10) // len(line))
+    packed, crc = deflated(content), zlib.crc32(content)
+    members = [
+        Entry(f"demo/{number}/commit_info.py".encode(), packed=packed, size=len(content), crc=crc)
+        for number in range(count)
+    ]
+    return Zip([*members, *wheels.entries(Wheel())]).to_bytes()
+
+
+def brackets(count: int) -> bytes:
+    """So many requirements whose markers have 150 brackets each."""
+    marker = "(" * 150 + "python_version>'3'" + ")" * 150
+    made = Wheel(requires=tuple(f"x{number}; {marker}" for number in range(count)))
+    return Zip(wheels.entries(made)).to_bytes()
+
+
+def source(content: bytes) -> bytes:
+    """A plugin with this Python file."""
+    made = wheels.plugin(version="1.0", tag="cp312-cp312-manylinux_2_28_x86_64")
+    files = {**made.files, "jax_rocm7_plugin/x.py": File(content)}
+    return Zip(wheels.entries(made.but(files=files))).to_bytes()
+
+
 def bundles(count: int) -> bytes:
     """Bundles of 500 targets each, one on each page that is large enough."""
     one = wheels.make_bundle([f"gfx{number}" for number in range(500)], code=b"")
@@ -117,6 +161,12 @@ LONG = b"\0" + b"A" * (6 * MIB) + b"\0"
 SHORT = b"\0" + b"A" * 4000 + b"\0"
 
 CASES: dict[str, Callable[[], bytes]] = {
+    "modules in folders of their own": lambda: deep(7_000),
+    "15 GB of zeros in 15 MB": lambda: zeros(960),
+    "2,000 modules that name commits": lambda: commits(2_000),
+    "30 requirements of 150 brackets": lambda: brackets(30),
+    "a source that takes its square to compile": lambda: source(b'f"' + b"{a}" * 300_000 + b'"'),
+    "a source that takes memory to compile": lambda: source(b"a\n" * (7 << 20)),
     "thousands of libraries with one long name": lambda: of(
         elf(strings=LONG, dynamic=[(1, 1 + number) for number in range(2000)])
     ),

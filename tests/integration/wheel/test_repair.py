@@ -353,8 +353,8 @@ def test_every_library_that_is_not_allowed_is_named(tmp_path, console) -> None:
     )
 
 
-def test_verify_and_repair_know_a_library_inside_by_its_soname(tmp_path, console) -> None:
-    """Under another file name: whoever loads it first makes it known to the others."""
+def test_a_library_under_another_file_name_is_not_found(tmp_path, console) -> None:
+    """The loader would know it by its SONAME only if something else had loaded it before."""
     made = wheels.plugin()
     needy = wheels.make_elf(
         needed=("libinner.so.1",), runpath=":".join(SHORT), exports=("PyInit__linalg",)
@@ -362,10 +362,11 @@ def test_verify_and_repair_know_a_library_inside_by_its_soname(tmp_path, console
     inner = wheels.make_elf(
         soname="libinner.so.1", runpath=":".join(SHORT), exports=("PyInit_inner",)
     )
-    files = {MODULE: File(needy), "jax_rocm7_plugin/inner.so": File(inner)}
+    files = {**made.files, MODULE: File(needy), "jax_rocm7_plugin/inner.so": File(inner)}
     path = made.but(files=files).write(tmp_path)
-    assert verify(path, policy=GRAFTING) == ()
-    assert not repair(path, tmp_path / "out", NoRunner(), console).changed
+    assert "elf.needed" in {item.rule for item in verify(path, policy=GRAFTING)}
+    with pytest.raises(WheelError, match=r"_linalg\.so needs libinner\.so\.1"):
+        repair(path, tmp_path / "out", NoRunner(), console)
 
 
 def test_files_for_two_machines_are_refused(tmp_path, console) -> None:

@@ -133,7 +133,7 @@ class Recorded:
             or any(
                 option in step.options
                 for step in LAYOUTS[self.layout].recipe
-                if step.when <= self.features
+                if self.features.issuperset(step.when)
             )
         )
 

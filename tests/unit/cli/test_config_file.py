@@ -167,6 +167,21 @@ def test_an_error_says_where_the_value_it_quotes_was_set(tmp_path, monkeypatch, 
     assert "it is set by" not in capsys.readouterr().err
 
 
+def test_a_variable_is_blamed_only_for_the_value_that_it_set(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    line = ["status", f"--store={tmp_path.as_uri()}"]
+    monkeypatch.setenv("ROCWHEEL_STATUS_MANIFEST", "gfx942")  # no option of `status`
+    monkeypatch.setenv("ROCWHEEL_STATUS_FAMILY", "gfx942")
+    assert cli.main([*line, "--family=gfx942"]) == 3
+    assert "it is set by" not in capsys.readouterr().err
+    assert cli.main(line) == 3
+    assert capsys.readouterr().err.endswith("it is set by ROCWHEEL_STATUS_FAMILY\n")
+    monkeypatch.setenv("ROCWHEEL_YANK_FAMILY", "gfx942")
+    monkeypatch.setenv("ROCWHEEL_YANK_REASON", "gfx942")  # either may be what is quoted
+    assert cli.main(["yank", line[1], "--manifest=123456"]) == 3
+    assert "REASON" not in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("text", ["[dist_wheels", "[dist_weels]"])
 def test_a_file_that_is_wrong_is_told_in_two_lines(tmp_path, monkeypatch, capsys, text):
     monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from rocwheel.container import EngineKind, ask, headline
+from rocwheel.container import EngineKind, ask
 from rocwheel.errors import HostError
 from rocwheel.process import HostRunner
 
@@ -109,31 +109,3 @@ def test_a_podman_that_is_too_old_is_refused(engine):
     old = {**PODMAN, "version": {"Version": "3.4.2"}}
     with pytest.raises(HostError, match=r"podman 3\.4\.2: too old"):
         engine("podman", out=json.dumps(old))()
-
-
-@pytest.mark.parametrize(
-    ("said", "line"),
-    [
-        (
-            "docker: Error response from daemon: network x not found.\nSee 'docker run --help'.",
-            "docker: Error response from daemon: network x not found.",
-        ),
-        (
-            'invalid argument "1x" for "--shm-size" flag\nSee \'docker run --help\'.\n',
-            'invalid argument "1x" for "--shm-size" flag',
-        ),
-        (
-            "docker: invalid reference format.\n\nRun 'docker run --help' for more information",
-            "docker: invalid reference format.",
-        ),
-        (
-            "Error: no such thing\nWARN[0000] the lock could not be removed\n",
-            "Error: no such thing",
-        ),
-        ("one\ntwo\n", "two"),
-        ("See 'docker run --help'.", "See 'docker run --help'."),
-        (" \n", ""),
-    ],
-)
-def test_the_line_that_says_the_error_is_told(said, line):
-    assert headline(said) == line

@@ -152,7 +152,7 @@ def test_a_cache_that_takes_no_folder_is_one_error(tmp_path):
 KILLED = """
 import itertools, json, os, signal, sys
 from pathlib import Path
-from rocwheel.container import EngineKind, Spec, User, claimed
+from rocwheel.container import EngineKind, ContainerSpec, User, claimed
 from rocwheel.container.engine import ContainerEngine
 from rocwheel.container.folders import abandoned, clear
 from rocwheel.container.running import _write
@@ -163,7 +163,7 @@ engine = ContainerEngine(
     kind=EngineKind.DOCKER, program="docker", version="27.0", architecture="amd64",
     root=place, rootless=False,
 )
-spec = Spec(engine=engine, image="x", run="abc", folder=place / "abc", user=User(uid=1, gid=1))
+spec = ContainerSpec(engine=engine, image="x", run="abc", folder=place / "abc", user=User(uid=1, gid=1))
 
 def run():
     with claimed(spec.folder):

@@ -10,7 +10,15 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from rocwheel import container
-from rocwheel.container import ContainerEngine, EngineKind, Limits, Mount, Spec, User, devices
+from rocwheel.container import (
+    ContainerEngine,
+    ContainerSpec,
+    EngineKind,
+    Limits,
+    Mount,
+    User,
+    devices,
+)
 from rocwheel.dist.build_request import Executor
 from rocwheel.dist.executor import limits
 from rocwheel.errors import HostError
@@ -27,7 +35,7 @@ def spec(tmp_path):
         root=Path("/var/lib/docker"),
         rootless=False,
     )
-    return Spec(
+    return ContainerSpec(
         engine=engine,
         image="sha256:" + "1" * 64,
         run="abc",

@@ -13,22 +13,30 @@ from rocwheel.gate import environment, subject
 from rocwheel.gate.subject import WheelsUnderTest, WheelUnderTest
 from rocwheel.host.machine import Interpreter
 from rocwheel.model import PythonVersion
+from rocwheel.places import Place
+from rocwheel.store import open_store
 
 PYTHON = PythonVersion.parse("3.12")
 
 
-def test_a_manifests_wheels_are_installed_by_url_and_hash(tmp_path):
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_manifests_wheels_are_installed_from_files_by_hash(tmp_path, stored):
     manifest = make_set(tmp_path, upstream_jaxlib=True)
-    wheels = subject.of_manifest(manifest, PYTHON, lambda name: f"https://host/{name}")
-    lines = [wheel.requirement for wheel in wheels.wheels]
+    place = Place(store=open_store(tmp_path.as_uri()), root="v2-staging/x", family="x")
+    wheels = subject.of_manifest(manifest, PYTHON, place if stored else tmp_path)
+    brought = Path("/env/wheels")
+    lines = [wheel.requirement(brought) for wheel in wheels.wheels]
+    built = {w.filename for w in manifest.built if w.python in ("", "3.12")}
+    assert set(wheels.stored) == (built if stored else set())
     assert len(lines) == 3
     for wheel in manifest.wheels:
         if wheel.python in ("", "3.12"):
             assert any(line.endswith(f" --hash=sha256:{wheel.sha256}") for line in lines)
     assert any(line.startswith("jaxlib==0.9.1 --hash=") for line in lines)
-    assert sum("@ https://host/" in line for line in lines) == 2
+    folder = brought if stored else tmp_path
+    assert sum(f"@ {folder.as_uri()}/" in line for line in lines) == 2
     with pytest.raises(WheelError, match=r"no CPython 3\.13"):
-        subject.of_manifest(manifest, PythonVersion.parse("3.13"), str)
+        subject.of_manifest(manifest, PythonVersion.parse("3.13"), tmp_path)
 
 
 def test_a_folder_of_wheels_needs_no_manifest(tmp_path):

@@ -128,13 +128,35 @@ def test_a_set_gets_one_version_and_keeps_its_pins(tmp_path: Path) -> None:
     assert "Requires-Dist: jax-rocm7-pjrt==0.9.1.post1\n" in text(plugin, "/METADATA")
     assert "_release_version: str = '0.9.1.post1'" in text(plugin, "plugin/version.py")
     assert "old = \"_release_version: str = '0.9.1.post1'\"" in text(plugin, "plugin/version.py")
-    assert text(pjrt, "xla_rocm7/version.py") == "_release_version: str | None = None\n"
-    assert changed(paths[0], pjrt) == {"*.dist-info/METADATA", "*.dist-info/RECORD"}
+    assert "_release_version: str = '0.9.1.post1'" in text(pjrt, "xla_rocm7/version.py")
+    assert changed(paths[0], pjrt) == {
+        "*.dist-info/METADATA", "*.dist-info/RECORD", "jax_plugins/xla_rocm7/version.py",
+    }  # fmt: skip
     assert changed(paths[1], plugin) == {
         "*.dist-info/METADATA", "*.dist-info/RECORD", "jax_rocm7_plugin/version.py",
     }  # fmt: skip
     for made in (pjrt, plugin):
         assert verify(made, policy=POLICY) == ()
+
+
+def test_a_version_module_that_says_none_gets_the_version(tmp_path: Path) -> None:
+    """As AMD publishes pjrt: it calls itself `0.12.0.dev<today>`."""
+    name = "jax_plugins/xla_rocm7/version.py"
+    module = b"_version = '0.9.1'\n_release_version: str | None = None\n_git_hash = None\n"
+    made = wheels.pjrt()
+    path = made.but(files={**made.files, name: File(module)}).write(tmp_path)
+    (after,) = reversion([path], tmp_path / "out", post=1)
+    assert "_release_version: str | None = '0.9.1.post1'\n_git" in text(after, name)
+    assert verify(after, policy=POLICY) == ()
+
+
+@pytest.mark.parametrize("module", [b"x = 1\n", b"_release_version = '0.8.0'\n"])
+def test_a_version_that_cannot_be_written_is_reported(module: bytes, tmp_path: Path) -> None:
+    made = wheels.pjrt()
+    files = {**made.files, "jax_plugins/xla_rocm7/version.py": File(module)}
+    (plan,) = plan_reversion([made.but(files=files).write(tmp_path)], NewVersion(post=1))
+    assert len(plan.notes) == 1
+    assert "version.py keeps" in plan.notes[0]
 
 
 def test_a_plugin_alone_is_warned_about_its_sibling(tmp_path: Path) -> None:

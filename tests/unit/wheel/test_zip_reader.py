@@ -17,12 +17,13 @@ from support.hostile import CORPUS, DEEP, GOOD, NAME, SOUND, good
 from support.wheels import File, Zip, make_elf
 
 from rocwheel.errors import WheelError
+from rocwheel.wheel.limits import Limits
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.repair import repair
 from rocwheel.wheel.verify import verify
 from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.wheel_policy import load as load_policy
-from rocwheel.wheel.zip_reader import ZipArchive, ZipLimits
+from rocwheel.wheel.zip_reader import ZipArchive
 
 POLICY = load_policy(Path(__file__).parents[3] / "ci" / "wheel_policy.yaml")
 
@@ -88,10 +89,10 @@ def test_limits_can_be_tightened(tmp_path: Path) -> None:
     path = tmp_path / NAME
     path.write_bytes(SOUND)
     for limits in (
-        ZipLimits(members=2),
-        ZipLimits(directory=10),
-        ZipLimits(total=100),
-        ZipLimits(record=10),
+        Limits(members=2),
+        Limits(directory=10),
+        Limits(total=100),
+        Limits(record=10),
     ):
         with pytest.raises(WheelError), ZipArchive(path, limits=limits) as archive:
             archive.read(f"{GOOD.dist_info}/RECORD")

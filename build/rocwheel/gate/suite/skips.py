@@ -15,17 +15,18 @@ from datetime import date
 from functools import cached_property
 from itertools import permutations
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
+from msgspec import field
 from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
-from rocwheel import located_yaml
+from rocwheel import yaml_file
 from rocwheel.console import columns
 from rocwheel.errors import ConfigError
-from rocwheel.located_yaml import Field
 from rocwheel.model import suggest
 from rocwheel.results import Outcome, Results
+from rocwheel.values import Value, matching, replace
 
 FOLDER: Final = "skips"
 SUITES: Final = "suites"
@@ -41,20 +42,26 @@ class SkipContext:
     jax: Version
 
 
-@dataclass(frozen=True, kw_only=True)
-class Skip:
+class Skip(Value, frozen=True, kw_only=True, dict=True):
     """One entry of a skip list: a test, why and where it is left out, and until when."""
 
-    pattern: str
+    pattern: Annotated[
+        str,
+        matching(
+            r"\A[^:*]+\.py::[^:]",
+            "a node id",
+            "write path/to_test.py::Class::test, * within a part",
+        ),
+    ] = field(name="test")
     suites: frozenset[str]
-    targets: frozenset[str]  # empty: all
-    rocm: SpecifierSet
-    jax: SpecifierSet
+    targets: frozenset[str] = field(name="gfx", default=frozenset())  # empty: all
+    rocm: SpecifierSet = SpecifierSet()
+    jax: SpecifierSet = SpecifierSet()
     reason: str
-    issue: str
+    issue: Annotated[str, matching(r"\Ahttps?://\S+\Z", "a link", "write https://…")]
     owner: str
     expires: date
-    where: str  # file:line
+    where: str = ""  # file:line
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
@@ -101,7 +108,7 @@ def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
     entries = [
         entry
         for path in sorted((ci / FOLDER).glob("*.yaml"))
-        for entry in _read(located_yaml.load(path, name=str(path.relative_to(ci.parent))), suites)
+        for entry in _read(yaml_file.load(path, name=str(path.relative_to(ci.parent))), suites)
     ]
     for entry in entries:
         if entry.expires < today:
@@ -162,40 +169,16 @@ def _overlap(one: Skip, other: Skip) -> bool:
     return bool(one.suites & other.suites) and targets and ranges
 
 
-def _read(document: Field, suites: tuple[str, ...]) -> Iterable[Skip]:
-    for entry in document.record(required=("skips",))["skips"].sequence():
-        fields = entry.record(
-            required=("test", "suites", "reason", "issue", "owner", "expires"),
-            optional=("gfx", "rocm", "jax"),
-        )
-        mark = entry.node.start_mark
-        issue = fields["issue"].string()
-        if not re.fullmatch(r"https?://\S+", issue):
-            fields["issue"].fail(f"{issue!r} is not a link", hint="write https://…")
-        for suite in fields["suites"].strings():
-            if suite not in suites:
-                fields["suites"].fail(f"{suite!r} is no suite", hint=suggest(suite, suites))
-        yield Skip(
-            pattern=_pattern(fields["test"]),
-            suites=frozenset(fields["suites"].strings()),
-            targets=frozenset(fields["gfx"].strings() if "gfx" in fields else ()),
-            rocm=fields["rocm"].specifiers() if "rocm" in fields else SpecifierSet(),
-            jax=fields["jax"].specifiers() if "jax" in fields else SpecifierSet(),
-            reason=fields["reason"].string(),
-            issue=issue,
-            owner=fields["owner"].string(),
-            expires=fields["expires"].day(),
-            where=f"{mark.name}:{mark.line + 1}",
-        )
+class _File(Value, frozen=True, kw_only=True):
+    skips: tuple[Skip, ...]
 
 
-def _pattern(entry: Field) -> str:
-    text = entry.string()
-    if not re.match(r"[^:*]+\.py::[^:]", text):
-        entry.fail(
-            f"{text!r} is not a node id", hint="write path/to_test.py::Class::test, * within a part"
-        )
-    return text
+def _read(document: yaml_file.Document, suites: tuple[str, ...]) -> Iterator[Skip]:
+    for number, entry in enumerate(document.to(_File).skips):
+        for suite in entry.suites.difference(suites):
+            hint = suggest(suite, suites)
+            raise document.error(f"{suite!r} is no suite", "skips", number, "suites", hint=hint)
+        yield replace(entry, where=document.line("skips", number))
 
 
 def _part(text: str, wildcard: str, name: str) -> str:

@@ -17,21 +17,20 @@ import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
-from rocwheel import files, located_yaml
+from rocwheel import files, yaml_file
 from rocwheel.console import duration
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import skips
 from rocwheel.gate.suite.skips import Skip
 from rocwheel.home import Home
-from rocwheel.located_yaml import Field
 from rocwheel.model import suggest
 from rocwheel.source import git
-from rocwheel.values import canonical_json, replace
+from rocwheel.values import Count, NonEmpty, Value, canonical_json, replace
 from rocwheel.verdict import Demand, KnownSuite, demand_for
+from rocwheel.yaml_file import FieldError
 
 FOLDER: Final = skips.SUITES
 LIBRARIES: Final = "rocm_libraries.yaml"
-NUMBERS: Final = tuple(name for name in Demand.__struct_fields__ if name != "must_call")
 DEVICE_ERRORS: Final = "device_errors.yaml"
 
 
@@ -46,8 +45,7 @@ class SuiteSource:
     modules: tuple[str, ...] = ()  # globs of modules of JAX that its wheel lacks and tests import
 
 
-@dataclass(frozen=True, kw_only=True)
-class Deadlines:
+class Deadlines(Value, frozen=True, kw_only=True):
     """The deadlines of a suite, in seconds: of one test, of a shard, of all of it."""
 
     test: int
@@ -83,15 +81,20 @@ class Suite:
         return self.gpus != (0,)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Library:
+class Library(Value, frozen=True, kw_only=True):
     """How a ROCm library can be seen at work."""
 
-    name: str
+    name: str = ""  # its key in the file
     mapped: tuple[str, ...] = ()  # prefixes of its shared objects
-    trace: Mapping[str, str] = field(default_factory=dict)  # environment; {file} is the trace
+    trace: Mapping[str, str] = {}  # environment; {file} is the trace
     printed: str = ""  # what it prints when it is called, with the environment of `trace`
     note: str = ""  # why it cannot be seen, where it cannot
+
+    def __post_init__(self) -> None:
+        """Refuse a library that cannot be seen for no reason."""
+        if not (self.mapped or self.trace or self.note):
+            hint = "add mapped, trace or a note why not"
+            raise FieldError("nothing says how it is seen", hint=hint)
 
 
 def load(ci: Path, name: str) -> Suite:
@@ -101,13 +104,13 @@ def load(ci: Path, name: str) -> Suite:
         raise ConfigError(
             f"{name!r}: no such suite in {ci / FOLDER}", hint=suggest(name, tuple(names))
         )
-    return _suite(located_yaml.load(ci / FOLDER / f"{name}.yaml"), name)
+    return _suite(ci / FOLDER / f"{name}.yaml")
 
 
 def load_all(ci: Path) -> tuple[Suite, ...]:
     """Read every suite of a `ci` folder. Raises ConfigError."""
     paths = sorted((ci / FOLDER).glob("*.yaml"))
-    return tuple(_suite(located_yaml.load(path), path.stem) for path in paths)
+    return tuple(_suite(path) for path in paths)
 
 
 HEADER: Final = ("suite", "GPUs", "tests", "deadline", "must run", "families", "about")
@@ -133,7 +136,7 @@ def document(suite: Suite, required_by: Sequence[str]) -> dict[str, Any]:
         "about": suite.about,
         "gpus": list(suite.gpus),
         "tests": suite.source.folder or "jax",
-        "deadlines": vars(suite.deadlines),
+        "deadlines": msgspec.structs.asdict(suite.deadlines),
         **msgspec.structs.asdict(suite.demand),
         "required_by": list(required_by),
     }
@@ -170,137 +173,132 @@ def _tests(folder: Path) -> str:
     return git.digest(folder, names)
 
 
+class _DeviceErrors(Value, frozen=True, kw_only=True):
+    errors: tuple[NonEmpty, ...]
+
+
 def device_errors(ci: Path) -> tuple[str, ...]:
     """Read the texts of errors that end the use of a device. Raises ConfigError."""
-    fields = located_yaml.load(ci / DEVICE_ERRORS).record(required=("errors",))
-    return fields["errors"].strings()
+    return yaml_file.read(ci / DEVICE_ERRORS, _DeviceErrors).errors
+
+
+class _Libraries(Value, frozen=True, kw_only=True):
+    libraries: Mapping[str, Library]
 
 
 def libraries(ci: Path) -> tuple[Library, ...]:
     """Read how ROCm libraries are seen. Raises ConfigError."""
-    table = located_yaml.load(ci / LIBRARIES).record(required=("libraries",))["libraries"]
-    return tuple(_library(name, entry) for name, entry in table.mapping().items())
+    table = yaml_file.read(ci / LIBRARIES, _Libraries).libraries
+    return tuple(replace(library, name=name) for name, library in table.items())
 
 
-def _suite(document: Field, name: str) -> Suite:
-    fields = document.record(
-        required=("suite", "about", "source", "gpus", "requirements", "deadlines", "must_run"),
-        optional=(
-            "select", "environment", "may_skip", "may_xfail", "may_deselect", "may_lose",
-            "flaky_budget", "crash_budget", "timeout_budget", "poison_budget", "retries",
-            "with_jax", "trace", "process_memory", "jax", "must_call",
-        ),
-    )  # fmt: skip
-    said = fields["suite"].string()
-    if said != name or not re.fullmatch(r"[a-z][a-z0-9_]*", said):
-        fields["suite"].fail(f"{said!r} is not the name of the file", hint=f"write {name}")
+class _JaxTests(Value, frozen=True, kw_only=True):
+    paths: tuple[str, ...]
+    exclude: tuple[str, ...] = ()
+    support: tuple[str, ...] = ()
+    modules: tuple[str, ...] = ()
 
-    def number(key: str, default: int) -> int:
-        return _natural(fields[key]) if key in fields else default
 
-    called = fields["must_call"].strings() if "must_call" in fields else ()
-    demand = _demand(fields, Demand(must_run=1, must_call=called))
-    environment = fields["environment"].mapping() if "environment" in fields else {}
+class _Source(Value, frozen=True, kw_only=True):
+    folder: str = ""
+    jax: _JaxTests | None = None
+
+    def source(self) -> SuiteSource:
+        """Make the source."""
+        if self.jax:
+            return SuiteSource(folder="", **msgspec.structs.asdict(self.jax))
+        return SuiteSource(folder=self.folder, paths=("**/test_*.py",))
+
+
+class _File(Demand, frozen=True, kw_only=True):
+    """A file of `ci/suites`; what it demands stands among the rest."""
+
+    suite: str
+    about: str
+    source: _Source
+    gpus: tuple[Count, ...]
+    requirements: tuple[str, ...]
+    deadlines: Deadlines
+    select: str = ""
+    environment: Mapping[str, str] = {}
+    retries: Count = 20
+    with_jax: bool = True
+    trace: bool = False
+    process_memory: Count = 0
+    jax: Mapping[str, Mapping[str, Count]] = {}
+
+    def __post_init__(self) -> None:
+        """Refuse a suite that proves nothing, or contradicts itself."""
+        for number, requirement in enumerate(self.requirements):
+            _refuse_open(requirement, number)
+        if bool(self.source.folder) == bool(self.source.jax):
+            hint = "write `source: {folder: …}`"
+            raise FieldError("a source is one of `folder` and `jax`", "source", hint=hint)
+        if not self.gpus or list(self.gpus) != sorted(set(self.gpus), reverse=True):
+            hint = "write [1], [8, 4, 2], or [0] for none"
+            raise FieldError("not a falling list of numbers", "gpus", hint=hint)
+        if 0 in self.gpus and self.gpus != (0,):
+            hint = "a suite that needs no GPU has `gpus: [0]`"
+            raise FieldError("0 stands alone", "gpus", hint=hint)
+        if not 0 < self.deadlines.test < self.deadlines.shard <= self.deadlines.suite:
+            hint = "test < shard <= suite, in seconds"
+            raise FieldError("deadlines do not nest", "deadlines", hint=hint)
+        self._refuse_nothing(self.must_run)
+        for version, demand in self.jax.items():
+            if not _is_version(version):
+                hint = 'write "0.10.2": {must_run: …}'
+                raise FieldError(f"{version!r} is no version of JAX", "jax", version, hint=hint)
+            for name in demand.keys() - set(Demand.__struct_fields__):
+                hint = suggest(name, Demand.__struct_fields__)
+                raise FieldError("unknown key", "jax", version, name, hint=hint)
+            self._refuse_nothing(demand.get("must_run", 1), "jax", version)
+
+    def _refuse_nothing(self, must_run: int, *at: str) -> None:
+        if not must_run:
+            hint = "a suite without tests proves nothing"
+            raise FieldError("must be 1 at least", *at, "must_run", hint=hint)
+
+
+def _suite(path: Path) -> Suite:
+    document = yaml_file.load(path)
+    file = document.to(_File)
+    if file.suite != path.stem or not re.fullmatch(r"[a-z][a-z0-9_]*", file.suite):
+        problem = f"{file.suite!r} is not the name of the file"
+        raise document.error(problem, "suite", hint=f"write {path.stem}")
+    demand = Demand(**{name: getattr(file, name) for name in Demand.__struct_fields__})
     return Suite(
-        name=name,
-        about=fields["about"].string(),
-        source=_source(fields["source"]),
-        gpus=_gpus(fields["gpus"]),
-        with_jax=fields["with_jax"].boolean() if "with_jax" in fields else True,
-        select=fields["select"].string() if "select" in fields else "",
-        environment={key: value.string() for key, value in environment.items()},
-        requirements=tuple(_pinned(item) for item in fields["requirements"].sequence()),
-        deadlines=_deadlines(fields["deadlines"]),
+        name=file.suite,
+        about=file.about,
+        source=file.source.source(),
+        gpus=file.gpus,
+        with_jax=file.with_jax,
+        select=file.select,
+        environment=file.environment,
+        requirements=file.requirements,
+        deadlines=file.deadlines,
         demand=demand,
-        by_jax=_by_jax(fields["jax"], demand) if "jax" in fields else {},
-        retries=number("retries", 20),
-        trace=fields["trace"].boolean() if "trace" in fields else False,
-        process_memory=number("process_memory", 0),
+        by_jax={version: replace(demand, **measured) for version, measured in file.jax.items()},
+        retries=file.retries,
+        trace=file.trace,
+        process_memory=file.process_memory,
     )
 
 
-def _demand(fields: Mapping[str, Field], base: Demand) -> Demand:
-    """What a suite demands; what is not said is as in `base`."""
-    numbers = [name for name in NUMBERS if name in fields]
-    said = {name: _natural(fields[name]) for name in numbers}
-    found = replace(base, **said)
-    if not found.must_run:
-        fields["must_run"].fail("must be 1 at least", hint="a suite without tests proves nothing")
-    return found
-
-
-def _by_jax(entry: Field, base: Demand) -> dict[str, Demand]:
-    """What was measured per release of JAX; each holds from that release on."""
-    found = {}
-    for name, item in entry.mapping().items():
-        try:
-            Version(name)
-        except InvalidVersion:
-            item.fail(f"{name!r} is no version of JAX", hint='write "0.10.2": {must_run: …}')
-        found[name] = _demand(item.record(required=(), optional=NUMBERS), base)
-    return found
-
-
-def _source(entry: Field) -> SuiteSource:
-    kinds = entry.mapping()
-    if set(kinds) == {"folder"}:
-        return SuiteSource(folder=kinds["folder"].string(), paths=("**/test_*.py",))
-    if set(kinds) != {"jax"}:
-        entry.fail("a source is one of `folder` and `jax`", hint="write `source: {folder: …}`")
-    fields = kinds["jax"].record(required=("paths",), optional=("exclude", "support", "modules"))
-    return SuiteSource(
-        folder="",
-        paths=fields["paths"].strings(),
-        exclude=fields["exclude"].strings() if "exclude" in fields else (),
-        support=fields["support"].strings() if "support" in fields else (),
-        modules=fields["modules"].strings() if "modules" in fields else (),
-    )
-
-
-def _gpus(entry: Field) -> tuple[int, ...]:
-    numbers = tuple(_natural(item) for item in entry.sequence())
-    if not numbers or list(numbers) != sorted(set(numbers), reverse=True):
-        entry.fail("not a falling list of numbers", hint="write [1], [8, 4, 2], or [0] for none")
-    if 0 in numbers and numbers != (0,):
-        entry.fail("0 stands alone", hint="a suite that needs no GPU has `gpus: [0]`")
-    return numbers
-
-
-def _deadlines(entry: Field) -> Deadlines:
-    fields = entry.record(required=("test", "shard", "suite"))
-    found = Deadlines(**{name: _natural(item) for name, item in fields.items()})
-    if not 0 < found.test < found.shard <= found.suite:
-        entry.fail("deadlines do not nest", hint="test < shard <= suite, in seconds")
-    return found
-
-
-def _pinned(entry: Field) -> str:
-    text = entry.string()
+def _refuse_open(requirement: str, number: int) -> None:
+    hint = "write name==version"
     try:
-        pins = [item.operator for item in Requirement(text).specifier]
+        pins = [item.operator for item in Requirement(requirement).specifier]
     except InvalidRequirement as exc:
-        entry.fail(str(exc).partition("\n")[0], hint="write name==version")
+        problem = str(exc).partition("\n")[0]
+        raise FieldError(problem, "requirements", number, hint=hint) from exc
     if pins != ["=="]:
-        entry.fail(f"{text!r} has no exact version", hint="write name==version")
-    return text
+        problem = f"{requirement!r} has no exact version"
+        raise FieldError(problem, "requirements", number, hint=hint)
 
 
-def _natural(entry: Field) -> int:
-    value = entry.integer()
-    if value < 0:
-        entry.fail("must not be negative")
-    return value
-
-
-def _library(name: str, entry: Field) -> Library:
-    fields = entry.record(required=(), optional=("mapped", "trace", "printed", "note"))
-    trace = fields["trace"].mapping() if "trace" in fields else {}
-    if not fields:
-        entry.fail("nothing says how it is seen", hint="add mapped, trace or a note why not")
-    return Library(
-        name=name,
-        mapped=fields["mapped"].strings() if "mapped" in fields else (),
-        trace={key: value.string() for key, value in trace.items()},
-        printed=fields["printed"].string() if "printed" in fields else "",
-        note=fields["note"].string() if "note" in fields else "",
-    )
+def _is_version(text: str) -> bool:
+    try:
+        Version(text)
+    except InvalidVersion:
+        return False
+    return True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 
     from rocwheel.wheel.elf import ElfFacts
     from rocwheel.wheel.inspect import WheelReport
+    from rocwheel.wheel.metadata import WheelName
     from rocwheel.wheel.wheel_policy import WheelPolicy
 
+ORIGINS: Final = ("$ORIGIN", "${ORIGIN}")
+_ORIGIN: Final = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(/.*|\Z)")
 _MACHINE: Final = re.compile(
     r"(?:manylinux_[0-9]+_[0-9]+|manylinux[0-9]+|linux|musllinux_[0-9]+_[0-9]+)_(\w+)\Z"
 )
@@ -99,8 +103,13 @@ class Libraries:
         templates = self.policy.runpaths(self.report.filename.version)
         for item in self.report.elf:
             if item.rpath:
-                yield finding("elf.rpath", f"{item.path}: RPATH {':'.join(item.rpath)}")
+                yield finding(
+                    "elf.rpath",
+                    f"{item.path}: RPATH {':'.join(item.rpath)}",
+                    warn=self.kind is None,
+                )
         if not self._needs_rocm:
+            yield from self._strays()
             return
         for item in self._own_elf:
             leaks = [
@@ -113,23 +122,36 @@ class Libraries:
                     "elf.runpath-leak", f"{item.path}: RUNPATH has {len(leaks)} such as {leaks[0]}"
                 )
                 continue
-            own = f"/{self.report.filename.distribution}{LIBRARIES}"  # of grafted libraries
-            runpath = tuple(entry for entry in item.runpath if not entry.endswith(own))
+            own = graft_entry(self.report.filename, item.path)
+            runpath = tuple(entry for entry in item.runpath if entry != own)
             if templates and runpath not in templates:
                 yield finding("elf.runpath", f"{item.path}: {_difference(runpath, templates)}")
 
+    def _strays(self) -> Iterator[Finding]:
+        """Find entries that depend on where the process started; jaxlib's lead below $ORIGIN."""
+        for item in self.report.elf:
+            for entry in (*item.runpath, *item.rpath):
+                if not entry.startswith(ORIGINS) and (self.kind or not entry.startswith("/")):
+                    yield finding(
+                        "elf.runpath-leak",
+                        f"{item.path}: RUNPATH has {entry or 'an empty entry'}",
+                        warn=self.kind is None,
+                    )
+
     def _needed(self) -> Iterator[Finding]:
-        without_rocm = self.report.provides | self.policy.platform_libraries
+        sonames = {item.path: item.soname for item in self.report.elf}
         expected = self.policy.outside(self.kind)
         present = self.expected.rocm_sonames
         for item in self.report.elf:
             for name in item.needed:
-                if name in without_rocm:
+                if name in self.policy.platform_libraries or is_found(item, name, sonames):
                     continue
                 if name.startswith("libpython"):
                     yield finding("elf.python", f"{item.path}: needs {name}")
                 elif name not in expected:
-                    yield finding("elf.needed", f"{item.path}: needs {name}")
+                    inside = any(path.endswith(f"/{name}") for path in sonames)
+                    where = ", which is inside where RUNPATH does not lead" if inside else ""
+                    yield finding("elf.needed", f"{item.path}: needs {name}{where}")
                 elif present is not None and name not in present:
                     yield finding("elf.needed-rocm", f"{item.path}: needs {name}")
 
@@ -169,6 +191,26 @@ class Libraries:
                         "gfx.targets", f"{item.path}: bundle at {bundle.offset:#x} {text}"
                     )
                     break
+
+
+def graft_entry(name: WheelName, member: str) -> str:
+    """Return the RUNPATH entry that leads from a member to the wheel's grafted libraries."""
+    return f"$ORIGIN/{'../' * member.count('/')}{name.distribution}{LIBRARIES}"
+
+
+def is_found(item: ElfFacts, name: str, sonames: Mapping[str, str]) -> bool:
+    """Return whether the loader finds a NEEDED library of a file inside the wheel.
+
+    `sonames` has the ELF files of the wheel. RPATH counts only where there is no RUNPATH.
+    """
+    folder = posixpath.dirname(item.path)
+    for entry in item.runpath or item.rpath:
+        match = _ORIGIN.match(entry)
+        if match:
+            path = posixpath.normpath(posixpath.join(folder, match[1].lstrip("/"), name))
+            if sonames.get(path) in ("", name):
+                return True
+    return False
 
 
 def _difference(found: tuple[str, ...], templates: tuple[tuple[str, ...], ...]) -> str:

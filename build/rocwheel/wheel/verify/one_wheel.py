@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -12,12 +14,13 @@ from rocwheel.wheel import requirements
 from rocwheel.wheel.inspect import LIBRARIES, kind_of
 from rocwheel.wheel.install import LIBRARY, SCRIPT_GROUPS, landings, scripts, sound_mode
 from rocwheel.wheel.metadata import canonical_platform, normal_name
+from rocwheel.wheel.verify.contents import Contents
 from rocwheel.wheel.verify.libraries import Expectation, Libraries
 from rocwheel.wheel.verify.rules import Finding, finding
 from rocwheel.wheel.zip_reader import path_conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
@@ -26,10 +29,8 @@ if TYPE_CHECKING:
     from rocwheel.wheel.install import Landing
     from rocwheel.wheel.wheel_policy import WheelPolicy
 
-ENTRY_POINT_GROUP: Final = "jax_plugins"
 FOREIGN: Final = (".dist-info", ".egg-info")  # what makes a folder a distribution
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
-_MODULE: Final = re.compile(r"(.+?)(\.py|\.so|\.abi3\.so|\.cpython-[\w-]+\.so)\Z")
 # packaging.python.org, "Entry points specification"; pip 22 takes no blanks around the colon.
 _ENTRY_POINT: Final = re.compile(
     r"(?P<name>[^\s=\[](?:[^=]*[^\s=])?)\s*=\s*(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
@@ -65,6 +66,10 @@ class Judge:
             self._entry_points, libraries.findings, self._pins, self._grafts, self._size,
         ):  # fmt: skip
             yield from check()
+        if self.kind is not None:
+            yield from Contents(
+                report=self.report, policy=self.policy, kind=self.kind, rocm=self.rocm
+            ).findings()
 
     @property
     def _needs_rocm(self) -> bool:
@@ -182,7 +187,8 @@ class Judge:
 
     def _stray(self, item: Landing) -> str:
         """Why a file has no place in this wheel; "" where it has."""
-        if LEFTOVERS.search(item.member):
+        archive = self.kind is None and item.member.endswith(".a")  # numpy and scipy ship some
+        if LEFTOVERS.search(item.member) and not archive:
             return "left over from a build"
         top = item.path.partition("/")[0]
         own = item.member.partition("/")[0] == self.report.dist_info
@@ -205,33 +211,18 @@ class Judge:
                 yield finding("layout.mode", f"{member.name}: mode {bits:04o}{why}")
 
     def _entry_points(self) -> Iterator[Finding]:
-        modules = self._modules()
+        paths = self._installed()
         for group, lines in self.report.entry_points.items():
             names: set[str] = set()
             for line in lines:
-                if problem := _entry_point_problem(group, line, modules, names):
+                if problem := _entry_point_problem(group, line, paths, names):
                     yield finding("layout.entry-point", f"[{group}] {line}: {problem}")
-        if (
-            self.kind is WheelKind.PJRT
-            and len(self.report.entry_points.get(ENTRY_POINT_GROUP, ())) != 1
-        ):
-            yield finding(
-                "layout.entry-point", f"not one entry point in the group {ENTRY_POINT_GROUP}"
-            )
 
-    def _modules(self) -> frozenset[str]:
-        """Paths of modules and packages once installed, namespace packages (PEP 420) too."""
-        found: set[str] = set()
+    def _installed(self) -> list[str]:
+        """Return the sorted paths of all files once installed in site-packages."""
         names = (member.name for member in self.report.members)
-        for item in landings(names, self.report.filename.stem):
-            match = _MODULE.match(item.path) if item.scheme == LIBRARY else None
-            if match is None:
-                continue
-            path = match[1]
-            while path and path not in found:
-                found.add(path)
-                path = path.rpartition("/")[0]
-        return frozenset(found)
+        found = landings(names, self.report.filename.stem)
+        return sorted(item.path for item in found if item.scheme == LIBRARY)
 
     def _pins(self) -> Iterator[Finding]:
         pinned: set[str] = set()  # projects of the set that are pinned wherever this installs
@@ -295,7 +286,7 @@ class Judge:
             yield finding("size.budget", f"{self.report.size} bytes, the budget is {budget}")
 
 
-def _entry_point_problem(group: str, line: str, modules: frozenset[str], names: set[str]) -> str:
+def _entry_point_problem(group: str, line: str, paths: Sequence[str], names: set[str]) -> str:
     """Why installers stumble over a line of entry_points.txt, "" where they do not.
 
     pip ends with an error for a program without an attribute
@@ -309,9 +300,21 @@ def _entry_point_problem(group: str, line: str, modules: frozenset[str], names: 
     names.add(match["name"])
     if group in SCRIPT_GROUPS and not (match["attr"] and _PROGRAM.match(match["name"])):
         return "not `program = module:function`"
-    if match["module"].replace(".", "/") not in modules:
+    if group in (*SCRIPT_GROUPS, "jax_plugins") and not _has_module(paths, match["module"]):
         return "no such module inside"
     return ""
+
+
+def _has_module(paths: Sequence[str], module: str) -> bool:
+    """Return whether sorted paths have a module, or a package with or without `__init__.py`."""
+    path = module.replace(".", "/")
+    for start in (f"{path}.py", f"{path}/"):
+        at = bisect_left(paths, start)
+        if at < len(paths) and paths[at].startswith(start):
+            return True
+    at = bisect_left(paths, f"{path}.")  # module.so, module.abi3.so, module.cpython-312-….so
+    rest = itertools.takewhile(lambda each: each.startswith(f"{path}."), paths[at:])
+    return any(each.endswith(".so") for each in rest)
 
 
 def _admits(requires: SpecifierSet, tag: str) -> bool:

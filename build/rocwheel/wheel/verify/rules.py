@@ -88,6 +88,26 @@ RULES: Final = {
         "The symbol versions that are needed exist on every system the platform tag promises.",
         "use `wheel repair` to give it the tag that holds, or build with an older sysroot",
     ),
+    "tag.kind": (
+        Severity.ERROR,
+        "Plugins and jaxlib are for one CPython (cp312-cp312), pjrt is py3-none.",
+        "use `wheel retag`, or check for which CPython the wheel was built",
+    ),
+    "version.module": (
+        Severity.ERROR,
+        "Version modules say the version of METADATA; None or another post-release is a warning.",
+        "use `wheel repair`, which writes it; for another release build the wheel again",
+    ),
+    "layout.required": (
+        Severity.ERROR,
+        "A wheel of JAX's has every module and function that JAX takes from it.",
+        "build the wheel again; the list for each JAX version is in ci/wheel_policy.yaml",
+    ),
+    "layout.python": (
+        Severity.ERROR,
+        "Every Python file of JAX's wheels compiles.",
+        "build it from sources that import; newer syntax: run rocwheel with the wheel's CPython",
+    ),
     "layout.stray": (
         Severity.ERROR,
         "Only the wheel's own packages are installed, and no leftovers of a build.",
@@ -104,13 +124,13 @@ RULES: Final = {
         "remove one of them from the wheel's build rule",
     ),
     "layout.mode": (
-        Severity.ERROR,
+        Severity.WARNING,
         "Every file can be read by everyone, and none is set-user-id or world-writable.",
         "use `wheel repair`, or mend the modes where the wheel is packed",
     ),
     "layout.entry-point": (
         Severity.ERROR,
-        "Entry points lead to modules inside, as installers read them; pjrt has one: jax_plugins.",
+        "Programs lead to modules inside; importlib.metadata finds the group jax_plugins.",
         "check the wheel's entry_points",
     ),
     "elf.machine": (
@@ -130,12 +150,12 @@ RULES: Final = {
     ),
     "elf.runpath-leak": (
         Severity.ERROR,
-        "RUNPATH of a ROCm wheel names no folder of the build.",
+        "RUNPATH names no folder of the build, nor (empty or relative) the current one.",
         "build with the release config (link_only), or use `wheel repair`",
     ),
     "elf.needed": (
         Severity.ERROR,
-        "Every NEEDED library is in the wheel, in the platform policy, or an allowed ROCm one.",
+        "RUNPATH finds every NEEDED library in the wheel, or it is one of the platform or of ROCm.",
         "link against the ROCm that was asked for; allow it in ci/wheel_policy.yaml if it is right",
     ),
     "elf.needed-rocm": (
@@ -168,6 +188,11 @@ RULES: Final = {
         "Wheels of the same set are pinned, and the set satisfies the pins.",
         "re-version plugin and pjrt together with one `wheel reversion`",
     ),
+    "pin.allowed": (
+        Severity.ERROR,
+        "JAX's wheels require only what the policy lists, in versions that work.",
+        "mend install_requires where the wheel is built, or the list in ci/wheel_policy.yaml",
+    ),
     "graft.allowed": (
         Severity.ERROR,
         "Only libraries that the policy allows are grafted.",
@@ -191,7 +216,8 @@ RULES: Final = {
 }  # fmt: skip
 
 
-def finding(rule: str, message: str) -> Finding:
-    """A finding with the severity and the remedy that its rule has."""
+def finding(rule: str, message: str, *, warn: bool = False) -> Finding:
+    """Return a finding with its rule's remedy and severity; with `warn` a warning in any case."""
     severity, _, remedy = RULES[rule]
+    severity = Severity.WARNING if warn else severity
     return Finding(rule=rule, severity=severity, message=brief(message), remedy=remedy)

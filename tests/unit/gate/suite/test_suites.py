@@ -61,7 +61,7 @@ def test_a_suite_is_read_with_its_defaults(tmp_path):
         ("gpus: [1]", "gpus: [1, 0]", "0 stands alone"),
         ("gpus: [1]", "gpus: []", "not a falling list"),
         ("{folder: suites/own}", "{folder: a, jax: {paths: [b]}}", "one of `folder` and `jax`"),
-        ("must_run: 3", "must_run: -3", "must not be negative"),
+        ("must_run: 3", "must_run: -3", "must_run: -3: expected a whole number >= 0"),
         ("must_run: 3", "must_run: 0", r"own\.yaml:7:11: must_run: must be 1 at least"),
         ("must_run: 3", 'must_run: 3\njax: {"0.9.0": {must_run: 0}}', "must be 1 at least"),
         ("must_run: 3", "", "'must_run' is missing"),

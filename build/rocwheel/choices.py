@@ -1,0 +1,26 @@
+"""Values that options may have, apart from the rooms that use them: help imports no room."""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+COMPILERS: Final = ("clang", "gcc", "hermetic")
+CPU_FEATURES: Final = ("release", "native", "default")
+WHEEL_TYPES: Final = ("release", "nightly", "custom", "snapshot")
+JAXLIB_ORIGINS: Final = ("built", "upstream")
+EXECUTORS: Final = ("host", "docker", "podman")
+IMAGE_PROFILES: Final = ("runtime", "devel")
+CELL_KINDS: Final = (
+    "build", "stage", "gate", "merge", "promote", "image", "page", "notify", "prune",
+)  # fmt: skip
+ROLES: Final = ("builder", "stager", "runner", "imager", "promoter")
+
+
+class Purpose(enum.Enum):
+    """What a machine is wanted for; `doctor` looks at what that needs and at nothing else."""
+
+    BUILD = "build"
+    GATE = "gate"
+    RELEASE = "release"
+    ALL = "all"

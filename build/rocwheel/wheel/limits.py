@@ -1,0 +1,38 @@
+"""What reading a wheel may cost, in bytes and in work; published wheels stay far below."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Budgets for one wheel; every reader refuses a wheel beyond them."""
+
+    # The archive.
+    members: int = 100_000
+    directory: int = 16 << 20  # bytes of the central directory, and of all local headers
+    total: int = 16 << 30  # bytes of all members, inflated
+    total_ratio: int = 50  # all members inflated to the file's size, above `total_from` bytes
+    total_from: int = 256 << 20
+    ratio: int = 200  # inflated to compressed, for members above `ratio_from` bytes
+    ratio_from: int = 16 << 20
+    text: int = 2 << 20  # bytes of a member that is read as a whole
+    record: int = 16 << 20  # bytes of RECORD, which has a line for each file
+    # Texts.
+    provenance: int = 8  # version.py and commit_info.py that are read; published wheels have 2
+    specifier: int = 4096  # characters of a version or a requirement; 100 were published
+    brackets: int = 16  # of a requirement: packaging's time doubles with each; 2 were published
+    # Python sources, compiled by a child process.
+    sources: int = 16 << 20  # bytes of all; jaxlib has 5 MiB
+    compile_seconds: int = 8  # of CPU time; jaxlib takes 1.3
+    compile_memory: int = 256 << 20  # bytes of address space; jaxlib needs half of it
+    # Tables of all ELF files together.
+    elf_entries: int = 500_000  # dynamic entries, symbols, needed versions
+    elf_names: int = 16 << 20  # bytes of all names
+    bundle_fronts: int = 10_000  # places that look like a bundle of GPU code
+    code_objects: int = 200_000  # in bundles
+
+
+LIMITS: Final = Limits()

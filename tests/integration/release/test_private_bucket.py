@@ -1,0 +1,172 @@
+"""A bucket that refuses anonymous requests, as every new one does: the way of a set through it.
+
+The gate, runtime images and the resolver read wheels with the store's credentials, by digest; only
+people and installers need a URL, which `serve` gives them.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+from support import gate as machines
+from support.s3 import READER
+from support.serving import serving
+from support.wheelset import FAMILY, Shop, make_set, pass_gate
+
+from rocwheel.cli import main
+from rocwheel.errors import ObjectDiffersError
+from rocwheel.gate import run as gate
+from rocwheel.gate import subject
+from rocwheel.gate.engine.plan import Watcher
+from rocwheel.gate.request import DeviceChoice, GateRequest
+from rocwheel.gate.suite.suites import Deadlines, Suite, SuiteSource
+from rocwheel.home import Home
+from rocwheel.ledger import manifests
+from rocwheel.model import PythonVersion
+from rocwheel.process import Command, HostRunner, base_env
+from rocwheel.release import pip_resolution
+from rocwheel.store import open_store
+from rocwheel.values import replace
+from rocwheel.verdict import Demand, State
+
+PYTHON = PythonVersion(major=3, minor=sys.version_info.minor)
+SUITE = Suite(
+    name="own",
+    about="",
+    source=SuiteSource(folder="suites/own", paths=("test_*.py",)),
+    gpus=(0,),
+    with_jax=False,
+    select="",
+    environment={},
+    requirements=("pytest==8.4.2",),
+    deadlines=Deadlines(test=300, shard=900, suite=900),
+    demand=Demand(must_run=1, may_skip=0, flaky_budget=0),
+    retries=0,
+    trace=False,
+)
+
+
+@pytest.fixture
+def shop(servers, monkeypatch, console) -> Shop:
+    for key, value in servers["seaweedfs"].environ().items():
+        monkeypatch.setenv(key, value)
+    return Shop(servers.fresh_url("seaweedfs"), console)
+
+
+def answer(url: str) -> int:
+    """The status of a request without credentials."""
+    try:
+        with urllib.request.urlopen(url) as found:
+            return found.status
+    except urllib.error.HTTPError as exc:
+        return exc.code
+
+
+def request_for(shop: Shop, manifest, folder: Path, wheels=None) -> GateRequest:
+    tests = folder / "checkout" / "suites" / "own"
+    tests.mkdir(parents=True, exist_ok=True)
+    (tests / "test_it.py").write_text(
+        "import jaxlib, jax_plugins.xla_rocm7\ndef test_it(): assert jaxlib.version\n"
+    )
+    return GateRequest(
+        suite=SUITE,
+        family=FAMILY,
+        python=PYTHON,
+        wheels=wheels or subject.of_manifest(manifest, PYTHON, shop.staging),
+        manifest=manifest,
+        home=Home(root=tests.parents[1], ci=tests.parents[1] / "ci", tests=tests.parents[1]),
+        output=folder / "out",
+        device=DeviceChoice.CPU,
+        lanes=1,
+    )
+
+
+def test_a_set_goes_all_the_way_through_a_bucket_that_strangers_may_not_read(
+    shop, tmp_path, console, capsys
+) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
+    where = ("--store", shop.store.url, "--family", FAMILY.name)
+    assert main(["stage", str(tmp_path / "wh"), *where]) == 0
+    wheel = manifest.built[0]
+    for name in (wheel.filename, f"{wheel.project}/index.html"):
+        assert answer(shop.staging.link(name)) == 403, "the premise of this test"
+
+    gated = gate.run(
+        request_for(shop, manifest, tmp_path), machines.host(tmp_path), console, Watcher()
+    )
+    assert gated.found.state is State.PASS, gated
+    assert gated.verdict.wheels == {w.filename: w.sha256 for w in manifest.wheels}
+    assert list((tmp_path / "cache").rglob("*.whl")) == [], "installed; the files need not stay"
+
+    pass_gate(shop.staging, manifest)  # as a runner of the family would have
+    assert main(["promote", "--manifest", manifest.sha256, *where]) == 0
+    assert main(["index", "check", *where]) == 0
+    assert main(["status", *where]) == 0
+    capsys.readouterr()
+
+    brought = manifests.bring(
+        shop.release, {w.filename: w.sha256 for w in manifest.built}, tmp_path / "image"
+    )
+    assert {path.name for path in brought} == {w.filename for w in manifest.built}
+    runner = HostRunner(base_env(os.environ))
+    upstream = (tmp_path / "empty").as_uri()
+    chosen = pip_resolution.resolve(
+        shop.release, upstream=upstream, python=Path(sys.executable), runner=runner
+    )
+    assert chosen == []
+    with serving(shop.store) as site:
+        index = f"{site.url}{shop.release.root}/"
+        installed = Command(
+            argv=(
+                sys.executable, "-m", "pip", "install", "--quiet", "--isolated", "--no-cache-dir",
+                "--target", str(tmp_path / "target"), "--index-url", index,
+                f"{wheel.project}=={wheel.version}",
+            )
+        )  # fmt: skip
+        runner.run(installed)
+    assert (tmp_path / "target" / "jaxlib").is_dir()
+
+
+def test_a_gate_that_may_not_read_the_wheels_says_403_before_anything_else(
+    shop, servers, tmp_path, console, monkeypatch
+) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
+    shop.stage(tmp_path / "wh")
+    for key, value in servers["seaweedfs"].environ(READER, "another secret").items():
+        monkeypatch.setenv(key, value)
+    place = replace(shop.staging, store=open_store(shop.store.url))
+    request = request_for(
+        shop, manifest, tmp_path, wheels=subject.of_manifest(manifest, PYTHON, place)
+    )
+    gated = gate.run(request, machines.host(tmp_path), console, Watcher())
+    assert gated.found.state is State.INFRA
+    assert gated.verdict.reason.startswith("403 SignatureDoesNotMatch for s3://"), gated.found
+    assert "credentials" in gated.error.hint
+
+
+def test_what_is_brought_has_the_manifests_digest_or_does_not_stay(shop, tmp_path) -> None:
+    manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
+    shop.stage(tmp_path / "wh")
+    wheel = manifest.built[0]
+    with pytest.raises(ObjectDiffersError, match=wheel.sha256):
+        manifests.bring(shop.staging, {wheel.filename: "0" * 64}, tmp_path / "bad")
+    assert list((tmp_path / "bad").iterdir()) == []
+    folder = tmp_path / "good"
+    manifests.bring(shop.staging, {wheel.filename: wheel.sha256}, folder)
+    (folder / wheel.filename).write_bytes(b"damaged")
+    (path,) = manifests.bring(shop.staging, {wheel.filename: wheel.sha256}, folder)
+    assert path.read_bytes() == (tmp_path / "wh" / wheel.filename).read_bytes()
+
+
+def test_a_public_bucket_is_a_case_of_its_own(servers, tmp_path, monkeypatch, console) -> None:
+    for key, value in servers["public"].environ().items():
+        monkeypatch.setenv(key, value)
+    shop = Shop(servers.fresh_url("public"), console)
+    manifest = make_set(tmp_path / "wh", pythons=(str(PYTHON),))
+    shop.stage(tmp_path / "wh")
+    assert answer(shop.staging.link(manifest.built[0].filename)) == 200
