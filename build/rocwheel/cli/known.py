@@ -124,7 +124,7 @@ def recipes(ctx: click.Context) -> tuple[str, ...]:
     """Builder images. Raises ConfigError."""
     from rocwheel.image import recipe
 
-    return tuple(item.name for item in recipe.load(_ci(ctx) / "images.yaml").builders)
+    return tuple(recipe.load(_ci(ctx) / "images.yaml").builders)
 
 
 def pythons(_ctx: click.Context) -> tuple[str, ...]:

@@ -125,7 +125,7 @@ def command_line(
         "INPUTS": inputs.digest,
         "PACKAGES": " ".join(recipe.packages),
         "CLANG": recipe.clang,
-        "TOOL_PYTHON": recipe.tool_python,
+        "TOOL_PYTHON": recipe.tool.python,
     }
     labels = {
         INPUTS: inputs.digest,
@@ -197,7 +197,7 @@ def _download(inputs: ImageInputs, context: Path) -> Command:
         argv=(
             sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
             "--require-hashes", "--no-deps", "--only-binary=:all:", "--implementation=cp",
-            f"--python-version={inputs.recipe.tool_version}",
+            f"--python-version={inputs.recipe.tool.version}",
             *(f"--platform={platform}" for platform in PLATFORMS),
             f"--requirement={context / 'requirements.lock'}", f"--dest={context / 'wheels'}",
         )

@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final, Literal
 
-from rocwheel import files, located_yaml
+from msgspec import field
+
+from rocwheel import files, yaml_file
 from rocwheel.errors import ConfigError
-from rocwheel.located_yaml import Field
-from rocwheel.model import PythonVersion, suggest
-from rocwheel.values import canonical_json
+from rocwheel.model import suggest
+from rocwheel.values import Value, canonical_json, matching, replace
+from rocwheel.yaml_file import CPythons
 
-SCHEMA: Final = 1
 MEBI: Final = 1 << 20
-FAMILIES: Final = ("apt", "dnf")
 DOCKERFILE: Final = "builder.Dockerfile"
 SCRIPT: Final = "install.sh"
 # What of a checkout makes the tool: the program with its data, and what it reads.
@@ -29,103 +29,71 @@ TOOL_PARTS: Final = ("build", "ci", "suites", "amdgpu_family_matrix.py", "pyproj
 LEFT_OUT: Final = frozenset({"__pycache__", "lib", "bdist.linux-x86_64"})
 
 
-@dataclass(frozen=True, kw_only=True)
-class Base:
+class Base(Value, frozen=True, kw_only=True):
     """What an image starts from: a dated tag and a digest."""
 
     name: str
-    tag: str
-    digest: str  # of the registry's manifest; "" until somebody wrote it down
+    tag: Annotated[str, matching(r"\A(?!latest\Z).", "a tag that stays", "write a dated tag")]
+    # of the registry's manifest; "" until it is known
+    digest: Annotated[
+        str,
+        matching(r"\A(sha256:[0-9a-f]{64})?\Z", "a digest", "write sha256: and 64 hex digits"),
+    ]
 
     @property
     def reference(self) -> str:
-        """By digest where there is one. Raises nothing: who needs a digest refuses a tag."""
+        """The digest where it is known, else the tag, which a push refuses."""
         return f"{self.name}@{self.digest}" if self.digest else f"{self.name}:{self.tag}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recipe:
+class Tool(Value, frozen=True, kw_only=True):
+    """The Python that makes the environment of rocwheel itself."""
+
+    python: str
+    version: str
+
+
+class Recipe(Value, frozen=True, kw_only=True):
     """How a builder image is made."""
 
-    name: str
+    name: str = ""  # its key in the file
     base: Base
-    family: str  # of its package manager
+    family: Literal["apt", "dnf"]  # of its package manager
     glibc: str
     repository: str
-    pythons: tuple[PythonVersion, ...]
-    tool_python: str  # makes the environment of rocwheel itself
-    tool_version: str
+    pythons: CPythons
+    tool: Tool
     packages: tuple[str, ...]
     clang: str  # gets plain names; "" where it has them
     bazel: str  # a release of ci/bazel_binaries.yaml; "" where a package brings it
-    budget: int  # bytes that an image of it may weigh, a baked-in ROCm aside
+    budget_mib: int = field(name="budget")  # of an image of it, a baked-in ROCm aside
+
+    @property
+    def budget(self) -> int:
+        """Bytes that an image of it may weigh."""
+        return self.budget_mib * MEBI
 
 
-@dataclass(frozen=True, kw_only=True)
-class Images:
+class Images(Value, frozen=True, kw_only=True):
     """The whole of `ci/images.yaml` that concerns builders."""
 
+    schema: Literal[1]
     registries: tuple[str, ...]
-    builders: tuple[Recipe, ...]
+    builders: Mapping[str, Recipe]
+    runtime: Any = None  # read by runtime/image_recipe.py
 
     def builder(self, name: str) -> Recipe:
-        """A recipe by name. Raises ConfigError."""
-        known = {recipe.name: recipe for recipe in self.builders}
-        if name not in known:
-            raise ConfigError(f"{name!r}: unknown builder", hint=suggest(name, tuple(known)))
-        return known[name]
+        """Find a recipe by name. Raises ConfigError."""
+        if name not in self.builders:
+            raise ConfigError(
+                f"{name!r}: unknown builder", hint=suggest(name, tuple(self.builders))
+            )
+        return replace(self.builders[name], name=name)
 
 
 def load(path: Path) -> Images:
     """Read `ci/images.yaml`. Raises ConfigError with line and column."""
-    fields = located_yaml.load(path).record(
-        required=("schema", "registries", "builders"), optional=("runtime",)
-    )
-    fields["schema"].schema(SCHEMA)
-    return Images(
-        registries=tuple(item.string() for item in fields["registries"].sequence()),
-        builders=tuple(
-            _recipe(name, entry) for name, entry in fields["builders"].mapping().items()
-        ),
-    )
-
-
-def _recipe(name: str, entry: Field) -> Recipe:
-    fields = entry.record(
-        required=(
-            "base", "family", "glibc", "repository", "pythons", "tool", "packages", "clang",
-            "bazel", "budget",
-        )
-    )  # fmt: skip
-    tool = fields["tool"].record(required=("python", "version"))
-    family = fields["family"].string()
-    if family not in FAMILIES:
-        fields["family"].fail(f"{family!r}: unknown", hint=suggest(family, FAMILIES))
-    return Recipe(
-        name=name,
-        base=base(fields["base"]),
-        family=family,
-        glibc=fields["glibc"].string(),
-        repository=fields["repository"].string(),
-        pythons=fields["pythons"].cpythons(),
-        tool_python=tool["python"].string(),
-        tool_version=tool["version"].string(),
-        packages=tuple(item.string() for item in fields["packages"].sequence()),
-        clang=fields["clang"].string(),
-        bazel=fields["bazel"].string(),
-        budget=fields["budget"].integer() * MEBI,
-    )
-
-
-def base(entry: Field) -> Base:
-    """A base: name, tag and digest; `latest` is refused. Raises ConfigError."""
-    fields = entry.record(required=("name", "tag", "digest"))
-    tag, digest = fields["tag"].string(), fields["digest"].string()
-    if tag == "latest" or not tag:
-        fields["tag"].fail("moves", hint="write a dated tag")
-    if digest and not re.fullmatch(r"sha256:[0-9a-f]{64}", digest):
-        fields["digest"].fail(f"{digest!r}: no digest", hint="write sha256: and 64 hex digits")
-    return Base(name=fields["name"].string(), tag=tag, digest=digest)
+    return yaml_file.read(path, Images)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +125,7 @@ class ImageInputs:
                 "rocm": self.rocm,
                 "script": self.script,
                 "tool": self.tool,
-                "tool_python": [recipe.tool_python, recipe.tool_version],
+                "tool_python": [recipe.tool.python, recipe.tool.version],
             })
         ).hexdigest()  # fmt: skip
 

@@ -108,7 +108,7 @@ class ImagePlan:
         source = self.subject.base.python(self.subject.python)
         return _digest(
             rocm=self.rocm_digest,
-            python=[str(self.subject.python), *source.packages, source.sha256],
+            python=[str(self.subject.python), *source.packages, source.digest],
             wheels=[[pin.project, pin.version, pin.sha256] for pin in self.pins],
             manifest=self.subject.manifest.sha256,
             released=str(self.subject.is_released),

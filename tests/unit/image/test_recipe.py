@@ -27,7 +27,7 @@ def inputs(images):
 
 def test_every_base_has_a_dated_tag(images):
     assert images.builders
-    for item in images.builders:
+    for item in images.builders.values():
         assert any(
             (part.isdigit() and len(part) >= 8) or "." in part for part in item.base.tag.split("-")
         )
@@ -89,8 +89,8 @@ def test_a_changed_file_of_the_tool_changes_its_digest(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("tag: bookworm-20260918-slim", "tag: latest", "moves"),
-        ("digest: sha256:", "digest: sha256:123", "no digest"),
+        ("tag: bookworm-20260918-slim", "tag: latest", "not a tag that stays"),
+        ("digest: sha256:", "digest: sha256:123", "not a digest"),
         ("family: apt", "family: zypper", "unknown"),
         ("glibc:", "glibcc:", "unknown key"),
     ],
