@@ -253,6 +253,7 @@ def main() -> None:
 
                 judging(off)
             if how := run(check, mutant, dtype):
+                print(label, kind, how, file=sys.stderr, flush=True)
                 survivors.append(f"{label}: {kind}{'' if how is True else f': {how}'}")
             else:
                 killed[kind] += 1
