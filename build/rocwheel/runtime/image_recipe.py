@@ -50,7 +50,101 @@ class RuntimeBase(Value, frozen=True, kw_only=True):
         for version in self.pythons:
             if version not in CPYTHONS:
                 problem, hint = f"{version!r}: unknown Python version", suggest(version, CPYTHONS)
-                raise FieldError(problem, "pythons", version, hint=hint) from exc
+                raise FieldError(problem, "pythons", version, hint=hint)
+
+    def python(self, version: PythonVersion) -> PythonSource:
+        """Raises ConfigError for a CPython that nobody said how to get."""
+        found = self.pythons.get(str(version))
+        if found is None:
+            raise ConfigError(
+                f"{self.name}: no CPython {version} for this base",
+                hint=f"it has {', '.join(self.pythons)}; others: `pythons` in ci/images.yaml",
+            )
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImagedSet:
+    """What a tag may say of the wheel set in an image."""
+
+    set_id: str  # SHA-256 of the manifest
+    jax: str
+    rocm: str
+    family: str  # whose place the set is in
+
+
+class RunTimeFiles(Value, frozen=True, kw_only=True):
+    """Files that nothing names in NEEDED: opened or executed at run time."""
+
+    beside: str = field(name="with")  # a library's name without version, "" for always
+    paths: tuple[str, ...]  # patterns below ROCm's root
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuntimeRecipe:
+    """What images of one kind hold, and how they are called."""
+
+    name: str
+    repository: str
+    unreleased: str  # the repository of sets that are only staged
+    tag: str
+    requirements: tuple[str, ...]
+    suites: tuple[str, ...]
+    bases: tuple[RuntimeBase, ...]
+    budgets: Mapping[str, int]  # profile -> bytes
+    files: tuple[RunTimeFiles, ...]
+
+    def base(self, name: str) -> RuntimeBase:
+        """A base by name, "" for the default. Raises ConfigError."""
+        return _named(name, {item.name: item for item in self.bases}) if name else self.bases[0]
+
+    def tag_of(
+        self,
+        wheels: ImagedSet,
+        python: PythonVersion,
+        chosen: RuntimeBase,
+        profile: str,
+    ) -> str:
+        """The tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
+        parts = [_tag(self.tag, wheels, str(python))]
+        if chosen != self.bases[0]:
+            parts.append(chosen.suffix)
+        if profile != IMAGE_PROFILES[0]:
+            parts.append(profile)
+        tag = re.sub(r"[^A-Za-z0-9_.-]", "-", "-".join(parts))
+        if not _TAG.match(tag):
+            raise ConfigError(f"{tag!r}: no tag", hint="shorten `tag` in ci/images.yaml")
+        return tag
+
+    def packages_beside(self, manifest: Manifest) -> tuple[str, ...]:
+        """Requirements beside the set, for its JAX."""
+        return tuple(item.format(jax=manifest.jax_version) for item in self.requirements)
+
+
+class _Budgets(Value, frozen=True, kw_only=True):
+    """MiB that an image may weigh, by profile."""
+
+    runtime: int
+    devel: int
+
+
+class _Entry(Value, frozen=True, kw_only=True):
+    repository: str
+    unreleased: str
+    tag: str
+    requirements: tuple[str, ...]
+    suites: tuple[str, ...]
+    bases: tuple[str, ...]
+    budgets: _Budgets
+
+    def __post_init__(self) -> None:
+        """Refuse a tag of something else than a set has, and a recipe without a base."""
+        try:
+            _tag(self.tag, ImagedSet(set_id="", jax="", rocm="", family=""), "")
+        except (ValueError, LookupError) as exc:
+            hint = "a tag may say {rocm}, {jax}, {python}, {family} and {set}"
+            problem = f"{self.tag!r}: names something else than a set has"
+            raise FieldError(problem, "tag", hint=hint) from exc
         if not self.bases:
             raise FieldError("no base", "bases", hint="name one of `bases`")
 
