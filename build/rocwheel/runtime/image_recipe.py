@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
@@ -11,9 +12,11 @@ from msgspec import field
 from msgspec.structs import asdict
 
 from rocwheel import yaml_file
+from rocwheel.choices import IMAGE_PROFILES
 from rocwheel.errors import ConfigError
 from rocwheel.image.recipe import MEBI, Base
-from rocwheel.model import CPYTHONS, suggest
+from rocwheel.manifest import Manifest
+from rocwheel.model import CPYTHONS, PythonVersion, suggest
 from rocwheel.values import Sha256OrNone, Value, replace
 from rocwheel.yaml_file import FieldError
 
