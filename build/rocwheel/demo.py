@@ -14,7 +14,6 @@ import dataclasses
 import hashlib
 import http.server
 import json
-import shlex
 import shutil
 import sys
 import tempfile
@@ -36,11 +35,12 @@ from rocwheel.gate.suite import suites
 from rocwheel.home import Home
 from rocwheel.host import debian, machine
 from rocwheel.index import channels
+from rocwheel.install import Install
 from rocwheel.ledger.nights import NightPlan, Nights, WheelRecipe
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, WheelKind, module_name
 from rocwheel.pipeline import looking, planning, resolving
-from rocwheel.pipeline.settings import Cost, NightSettings
+from rocwheel.pipeline.settings import BuildCost, Cost, NightSettings
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.release import wheelset
@@ -69,14 +69,13 @@ class Released:
     """Where the set can be installed from, and what can be looked at."""
 
     index: str  # URL
-    requirements: Path  # of the set, with hashes, for every CPython
+    requirements: Path  # of the set, with its index and hashes, for every CPython
     page: Path  # the page of the night, which leads to the gates' reports
 
     @property
     def pip(self) -> str:
         """The line that installs the set, by hash and from nowhere else."""
-        words = ("install", "--index-url", self.index, "--require-hashes", "-r")
-        return shlex.join(("python3", "-m", "pip", *words, str(self.requirements)))
+        return Install.by_hash(str(self.requirements))[0]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,7 +250,7 @@ def night(
         settings=NightSettings(
             trigger=matrix.Trigger.NIGHTLY,
             sets=(),
-            build=Cost(cpus=1, memory_mib=1024, disk_mib=1024, hours=1),
+            build=BuildCost(cpus=1, memory_mib=1024, disk_mib=1024, hours=1),
             gate=Cost(cpus=1, memory_mib=512, disk_mib=512, hours=1),
         ),
         families=families.load(own),
@@ -288,7 +287,8 @@ def finish(
     channel = setting.channel
     place = channel.release(channel.open(), FAMILY, wheelset.rocm_major(manifest))
     requirements = what.folder / "requirements.txt"
-    requirements.write_text(_pinned(manifest), encoding="utf-8")
+    text = Install.of(manifest, place.url).requirements
+    requirements.write_text(text, encoding="utf-8")
     released = Released(
         index=place.url, requirements=requirements, page=what.folder / "store" / PAGE
     )
@@ -299,7 +299,7 @@ def finish(
         installed = tuple(
             install(
                 interpreter,
-                ("--isolated", "--index-url", released.index, *words),
+                ("--isolated", *words),
                 modules_of(manifest),
                 rocm=tree.root,
                 tool=None,
@@ -315,17 +315,6 @@ def finish(
 def house(folder: Path, manifest: str) -> Path:
     """The wheelhouse of a set."""
     return folder / manifest[: wheelhouse.IDENTITY_LENGTH]
-
-
-def _pinned(manifest: Manifest) -> str:
-    """A requirements file of the whole set, for every CPython: pip takes the wheel that fits."""
-    hashes: dict[tuple[str, str], list[str]] = {}
-    for wheel in manifest.wheels:
-        hashes.setdefault((wheel.project, wheel.version), []).append(wheel.sha256)
-    return "".join(
-        f"{project}=={version} {' '.join(f'--hash=sha256:{item}' for item in found)}\n"
-        for (project, version), found in sorted(hashes.items())
-    )
 
 
 def dry_run(

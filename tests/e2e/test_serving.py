@@ -47,16 +47,16 @@ def read(url):
 
 def test_the_line_that_serve_prints_can_be_pasted(served, tmp_path):
     line = served.lines[0]
-    assert re.fullmatch(r"pip install --index-url http://\S+ .*jax-rocm7-plugin==\S+", line), line
+    wanted = r"pip install --no-deps --index-url http://\S+ .*jax-rocm7-plugin==\S+ jaxlib==\S+"
+    assert re.fullmatch(wanted, line), line
+    assert re.fullmatch(r"pip install jax==\S+", served.lines[1])
     target = [
-        "--no-deps",
         "--target",
         str(tmp_path / "in"),
         "--isolated",
         "--disable-pip-version-check",
     ]
-    words = [word for word in shlex.split(line) if "pypi.org" not in word]
-    words.remove("--extra-index-url")
+    words = shlex.split(line)
     target += ["--python-version", "3.11", "--only-binary=:all:"]
     subprocess.run(
         [sys.executable, "-m", *words, *target], check=True, capture_output=True, timeout=400

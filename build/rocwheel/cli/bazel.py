@@ -12,7 +12,7 @@ import click
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, once, option
-from rocwheel.cli.dist import needed_rocm, request_from
+from rocwheel.cli.dist import request_from
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
 from rocwheel.cli.options import (
@@ -22,6 +22,7 @@ from rocwheel.cli.options import (
     source_options,
     unpublished_options,
 )
+from rocwheel.cli.rocm import rocm_source
 
 with when_run():
     from rocwheel import dev as loop
@@ -53,7 +54,7 @@ def configure(app: App, options: ConfigureOptions) -> None:
     Takes the options of dist_wheels. Bazel run with the file shares its output and caches with
     rocwheel. The command lines are printed, one for each start of Bazel.
     """
-    request = request_from(app, options, therock=needed_rocm(options))
+    request = request_from(app, options, therock=rocm_source(options))
     rc_file = app.path(options.output)
     if options.dry_run:
         app.emit_plan(
@@ -144,7 +145,7 @@ def dev(app: App, options: DevOptions) -> None:
 
 
 def _loop(app: App, options: DevOptions) -> loop.Loop:
-    request = request_from(app, options, therock=needed_rocm(options))
+    request = request_from(app, options, therock=rocm_source(options))
     return loop.Loop(
         request=replace(
             request,
@@ -177,7 +178,7 @@ def shell(app: App, options: ShellOptions) -> int:
     Sources, ROCm and caches are mounted, GPUs passed through, `configure` is done: Bazel run
     there shares its caches with builds. With a command after `--` that runs instead.
     """
-    request = request_from(app, options, therock=needed_rocm(options))
+    request = request_from(app, options, therock=rocm_source(options))
     asked = replace(request.executor, traceable=False, devices=devices())
     words = options.words or ("/bin/sh", "-i")
     status = loop.shell(

@@ -6,12 +6,11 @@ import re
 import sys
 from dataclasses import dataclass
 
-import click
-
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.options import BuildOptions, build_options, listed
+from rocwheel.cli.rocm import rocm_source
 from rocwheel.errors import ConfigError
 
 with when_run():
@@ -39,6 +38,8 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         therock=therock,
         therock_sha256=options.therock_sha256,
         rocm_version=options.rocm_version,
+        therock_index=options.therock_index_url or "",
+        devices=listed(options.device),
         pythons=tuple(pythons),
         family=options.family,
         gfx_targets=listed(options.gfx_targets),
@@ -134,13 +135,6 @@ def _remote(app: App, options: BuildOptions) -> Remote:
     )
 
 
-def needed_rocm(options: BuildOptions) -> str:
-    """What --therock-path says. Raises UsageError where it is not given."""
-    if not options.therock_path:
-        raise click.UsageError("needs --therock-path: a URL, a tarball or a directory")
-    return options.therock_path
-
-
 @command("dist_wheels", DistOptions)
 @build_options
 def dist_wheels(app: App, options: DistOptions) -> None:
@@ -150,7 +144,7 @@ def dist_wheels(app: App, options: DistOptions) -> None:
     The wheelhouse appears whole, below --wheelhouse, under the first digits of the manifest's
     SHA-256; `current` points to the newest. The path of the manifest is printed.
     """
-    planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
+    planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
     if options.dry_run:
         app.emit_plan(dist.dry_run(planned, runner=app.runner, console=app.console))
         return

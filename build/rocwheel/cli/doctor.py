@@ -13,9 +13,10 @@ from rocwheel.choices import Purpose
 from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, option
-from rocwheel.cli.dist import needed_rocm, request_from
+from rocwheel.cli.dist import request_from
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.options import BuildOptions, build_options
+from rocwheel.cli.rocm import rocm_source
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import HostError
 
@@ -77,7 +78,7 @@ def doctor(app: App, options: DoctorOptions) -> int:
     if options.purpose != VERY_BUILD:
         rows = examination.examine(_place(app, options), Purpose(options.purpose))
         return _show(app, (*rows, *_settings(app)))
-    planned = dist.plan(request_from(app, options, therock=needed_rocm(options)))
+    planned = dist.plan(request_from(app, options, therock=rocm_source(options)))
     needs = tuple(readiness.examine(planned, runner=app.runner, memory=cgroup.memory()))
     return _show(app, needs, install=readiness.install_lines(needs))
 

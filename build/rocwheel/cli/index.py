@@ -24,10 +24,11 @@ with when_run():
     from rocwheel.console import Unit
     from rocwheel.entry import parsed
     from rocwheel.index.serve import Site
-    from rocwheel.ledger import log
+    from rocwheel.install import Install
+    from rocwheel.ledger import log, manifests
     from rocwheel.places import Place
     from rocwheel.release import adopt as adoption
-    from rocwheel.release import audit, pip_resolution
+    from rocwheel.release import audit, pip_resolution, withdraw
     from rocwheel.release.operations import Tally, Who
 
 
@@ -102,19 +103,30 @@ def check(app: App, options: IndexCheckOptions) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexRepairOptions(WhereOptions, DryRun):
+class IndexRepairOptions(WhereOptions, PersonOptions, DryRun):
     """Options of `index repair`."""
+
+    skip_entry: tuple[int, ...]
 
 
 @command("repair", IndexRepairOptions, parent=index)
+@option(
+    "--skip-entry",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Let a lost or damaged entry of the log change nothing, for ever; needs --reason.",
+)
 def repair(app: App, options: IndexRepairOptions) -> None:
     """Let every page show what the log says, and delete what was pruned and is still there.
 
     The way out of whatever a stopped run, a lost page or a hand on the bucket left.
     """
-    done = []
+    done, person = [], options.who(app)
+    if options.skip_entry:
+        person = withdraw.with_reason(person, options.reason)
     for place in options.places(Target(app, options)):
-        planned = audit.plan_repair(place)
+        planned = audit.plan_repair(place, person, options.skip_entry)
         done.append(planned if options.dry_run else audit.apply_repair(planned))
     _tell(app, done, "every page is as the log says", dry_run=options.dry_run)
 
@@ -197,14 +209,14 @@ class ServeOptions(TargetOptions):
 def serve(app: App, options: ServeOptions) -> None:
     """Serve a store over local HTTP as pip and uv see it, until Ctrl-C.
 
-    A line that installs the newest plugin of each index is printed.
+    The lines that install the newest set of each index are printed.
     """
     target = Target(app, options)
     site = options.site(app, target)
     places = [place for pair in target.pairs() for place in reversed(pair)]
     urls = [f"{site.url}{place.root}/" for place in places]
     lines = [
-        _install_line(place, url, options.upstream) for place, url in zip(places, urls, strict=True)
+        line for place, url in zip(places, urls, strict=True) for line in _install_lines(place, url)
     ]
     try:
         with site:
@@ -215,14 +227,16 @@ def serve(app: App, options: ServeOptions) -> None:
         app.console.info(f"stopped: {site.url} is not served any more")
 
 
-def _install_line(place: Place, url: str, upstream: str) -> str:
-    """A line to paste: the newest plugin by its exact version, the rest from upstream."""
+def _install_lines(place: Place, url: str) -> tuple[str, ...]:
+    """Return lines to paste: the set of the newest plugin, then jax from the package index."""
     state = log.read(place)
     state = log.load(place, state, [name for name in state.digests if name.endswith("-plugin")])
-    others = "" if upstream else " --extra-index-url https://pypi.org/simple/"
     for project in sorted(name for name in state.projects if name in state.listings):
         files = [item for item in state.shown(project) if item.yanked is None]
         if files:
-            newest = max(files, key=lambda item: parsed(item.version)).version
-            return f"pip install --index-url {url}{others} {project}=={newest}"
-    return f"# nothing is listed at {url}"
+            newest = max(files, key=lambda item: parsed(item.version))
+            manifest = manifests.find(place, newest.manifest) if newest.manifest else None
+            if manifest is not None:
+                return Install.of(manifest, url).pip
+            return Install.of_version(project, newest.version, url).pip
+    return (f"# nothing is listed at {url}",)

@@ -22,6 +22,8 @@ class RocmOptions:
     therock_path: str | None = None
     therock_sha256: str | None = None
     rocm_version: str | None = None
+    therock_index_url: str | None = None
+    device: str | None = None
     cache_dir: Path | None = None
     rocm_dir: Path | None = None
     cache_budget: str | None = None
@@ -85,8 +87,18 @@ rocm_options = section(
         "--therock-path",
         metavar="SOURCE",
         type=known.FILE,
-        help="ROCm: URL of a TheRock tarball, a local tarball (.tar.gz, .tar.xz, .tar.zst) or a "
-        "directory that holds ROCm.",
+        help="ROCm: URL of a TheRock tarball, a local tarball (.tar.gz, .tar.xz, .tar.zst), a "
+        "directory that holds ROCm, or pip:REQUIREMENT.",
+    ),
+    once(
+        "--therock-index-url",
+        metavar="URL",
+        help="pip index with TheRock's packages, to install ROCm from.",
+    ),
+    once(
+        "--device",
+        metavar="LIST",
+        help="GPUs whose code a ROCm by pip has, comma-separated, or all.",
     ),
     once("--therock-sha256", metavar="HEX", help="SHA-256 the tarball must have."),
     once(

@@ -54,7 +54,15 @@ def state(app: App, options: StateOptions) -> None:
     if options.dry_run:
         app.emit_plan([f"summary of {night or 'no night'}", target.store.locate(PAGE)])
         return
-    pages = upkeep.NightPages(
+    pages = _pages(app, options, target)
+    body, shown = pages.publish(night)
+    if options.output:
+        (app.cwd / options.output).write_bytes(body)
+    app.emit({"page": pages.url, "nights": shown, "bytes": len(body)}, pages.url)
+
+
+def _pages(app: App, options: StateOptions, target: NightTarget) -> upkeep.NightPages:
+    return upkeep.NightPages(
         nights=target.nights,
         channel=judging(app, target.channel),
         families=matrix.FAMILIES | options.own_families(app),
@@ -62,7 +70,3 @@ def state(app: App, options: StateOptions) -> None:
         console=app.console,
         shown=options.nights,
     )
-    body, shown = pages.publish(night)
-    if options.output:
-        (app.cwd / options.output).write_bytes(body)
-    app.emit({"page": pages.url, "nights": shown, "bytes": len(body)}, pages.url)

@@ -9,11 +9,12 @@ import click
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.options import RocmOptions, fetch_options
+from rocwheel.cli.options import RocmOptions, fetch_options, listed
 
 with when_run():
     from rocwheel import rocm
     from rocwheel.model import byte_count
+    from rocwheel.rocm import by_pip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +22,24 @@ class FetchOptions(RocmOptions, DryRun):
     """Options of `fetch_rocm`."""
 
 
+def rocm_source(options: RocmOptions, command: str = "") -> str:
+    """Return the ROCm that the options name. Raises UsageError for none or for two."""
+    if options.therock_path and options.device:
+        raise click.UsageError("--device is for --therock-index-url without --therock-path")
+    if options.therock_path:
+        return options.therock_path
+    if not options.therock_index_url:
+        raise click.UsageError(
+            f"{command} needs --therock-path: a URL, a tarball, a directory".lstrip()
+            + " or pip:REQUIREMENT; or --therock-index-url"
+        )
+    return by_pip.requirement(options.rocm_version, listed(options.device or "all"))
+
+
 def _plan(app: App, options: FetchOptions) -> rocm.RocmPlan:
-    if not options.therock_path:
-        raise click.UsageError("fetch_rocm needs --therock-path: a URL, a tarball or a directory")
     return rocm.plan(
-        options.therock_path,
+        rocm_source(options, "fetch_rocm"),
+        index=options.therock_index_url or "",
         sha256=options.therock_sha256,
         version=options.rocm_version,
         cache=app.path(options.rocm_dir) or app.path(options.cache_dir) or app.cache,

@@ -234,7 +234,7 @@ class _Wanted:
             *(f"wheel: {item.filename}" for item in self._wheels()),
             f"beside: {' '.join(subject.recipe.packages_beside(manifest)) or 'nothing'}",
             f"suites: {', '.join(subject.recipe.suites)}",
-            f"budget: {size(subject.recipe.budgets.of(subject.profile))}",
+            f"budget: {size(subject.recipe.budgets[subject.profile])}",
         ]
 
     def _wheels(self) -> list[Any]:

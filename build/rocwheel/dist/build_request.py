@@ -53,6 +53,8 @@ class Request:
     therock: str
     therock_sha256: str | None = None
     rocm_version: str | None = None
+    therock_index: str = ""  # where pip finds ROCm
+    devices: tuple[str, ...] = ()  # of a ROCm by pip
     pythons: tuple[PythonVersion, ...] = ()
     family: str | None = None
     gfx_targets: tuple[str, ...] = ()
@@ -151,6 +153,7 @@ def plan(request: Request) -> Plan:
         version=request.rocm_version,
         cache=request.rocm_cache or request.cache,
         cwd=request.cwd,
+        index=request.therock_index,
     )
     rocm.check_local(planned)
     sources = source.plan(
@@ -199,6 +202,8 @@ def _targets(request: Request, of_tarball: matrix.Family | None) -> tuple[str, .
         return families.named(request.family).targets
     if of_tarball:
         return of_tarball.targets
+    if request.devices and "all" not in request.devices:
+        return _targets(replace(request, gfx_targets=request.devices), None)
     raise ConfigError(
         "gfx targets: neither given nor in the tarball's name",
         hint="add --family gfx94X-dcgpu or --gfx-targets gfx942,gfx1100",

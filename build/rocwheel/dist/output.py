@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rocwheel import bazel, source, wheelhouse
+from rocwheel import bazel, rocm, source, wheelhouse
 from rocwheel.build_record import BUILD_RECORD
 from rocwheel.console import Console, columns, duration, size
 from rocwheel.dist import checks
@@ -16,10 +16,11 @@ from rocwheel.dist.assemble import Result
 from rocwheel.dist.build_request import Plan
 from rocwheel.dist.executor import BuildEnvironment
 from rocwheel.dist.inputs import ROCM_LATER, Preview, preview
-from rocwheel.download import has_password
+from rocwheel.download import has_password, without_secrets
 from rocwheel.manifest import MANIFEST, Manifest
 from rocwheel.model import canonical_version, project_name
 from rocwheel.process import Command, HostRunner, base_env
+from rocwheel.rocm import by_pip
 
 UPSTREAM: Final = " (upstream, by hash)"
 # Bazel lies in the cache as it was released, or not at all. $1: its URL, $2: file, $3: SHA-256.
@@ -117,7 +118,11 @@ def _fetch_rocm(planned: Plan) -> Command:
     ours = request.home
     start = ["python3", str(ours.root / "build" / "ci_build")] if ours.is_checkout else ["rocwheel"]
     words = [*start, "fetch_rocm"]
-    words += [f"--therock-path={planned.rocm.shown}", f"--cache-dir={folder}"]
+    is_pip = planned.rocm.origin is rocm.Origin.PIP
+    shown = f"{by_pip.PREFIX}{planned.rocm.source}" if is_pip else planned.rocm.shown
+    words += [f"--therock-path={shown}", f"--cache-dir={folder}"]
+    index = without_secrets(planned.rocm.index)
+    words += [f"--therock-index-url={index}"] if index else []
     words += [f"--therock-sha256={planned.rocm.sha256}"] if planned.rocm.sha256 else []
     return Command(argv=tuple(words))
 

@@ -30,6 +30,8 @@ def rocm_of(
         return rocm.recorded(known, cache=cache)
     if not named:
         what = "was built with a folder of ROCm" if known else "names no ROCm"
+        if known and known.origin == "pip":
+            what = f"was built with ROCm by pip ({known.name})"
         raise ConfigError(
             f"which ROCm? The wheel set {what}",
             hint="add --rocm with a tarball or a folder; for a gate also pip:REQUIREMENT",

@@ -37,7 +37,7 @@ def python(lock: Path, *, environ: Mapping[str, str]) -> Path:
             return executable
         with files.locked(target.parent / f"{key[:16]}.lock"):
             if not marker.exists():
-                _make(target, lock, HostRunner(_plain(environ)))
+                _make(target, lock, HostRunner(plain(environ)))
                 marker.touch()
     except OSError as exc:
         raise HostError(
@@ -52,7 +52,8 @@ def python(lock: Path, *, environ: Mapping[str, str]) -> Path:
 _ELSEWHERE = frozenset({"PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_PYTHON"})
 
 
-def _plain(environ: Mapping[str, str]) -> dict[str, str]:
+def plain(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a pip that fills the environment it belongs to."""
     base = base_env(environ)
     return {name: value for name, value in base.items() if name not in _ELSEWHERE}
 

@@ -17,7 +17,7 @@ from rocwheel.container.spec import LABEL
 from rocwheel.container.words import Trouble
 from rocwheel.errors import CommandError, ConfigError, HostError
 from rocwheel.image.found import INPUTS, Found, inspect
-from rocwheel.image.recipe import DOCKERFILE, MEBI, SCRIPT, ImageInputs, tool_files
+from rocwheel.image.recipe import DOCKERFILE, SCRIPT, ImageInputs, tool_files
 from rocwheel.process import Command, HostRunner
 
 PLATFORMS: Final = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
@@ -100,7 +100,7 @@ def refuse_heavy(made: Made, *, rocm: Path | None) -> None:
     Raises ConfigError.
     """
     baked = sum(item.lstat().st_size for item in rocm.rglob("*")) if rocm else 0
-    own, most = made.image.size - baked, made.inputs.recipe.budget * MEBI
+    own, most = made.image.size - baked, made.inputs.recipe.budget
     if own > most:
         beside = " beside ROCm" if baked else ""
         raise ConfigError(

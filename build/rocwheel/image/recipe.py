@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
+from msgspec import field
+
 from rocwheel import files, yaml_file
 from rocwheel.errors import ConfigError
 from rocwheel.model import suggest
-from rocwheel.values import Count, NonEmpty, Value, canonical_json, matching, replace
-from rocwheel.yaml_file import CPythons, FieldError
+from rocwheel.values import Value, canonical_json, matching, replace
+from rocwheel.yaml_file import CPythons
 
 MEBI: Final = 1 << 20
 DOCKERFILE: Final = "builder.Dockerfile"
@@ -31,24 +33,21 @@ class Base(Value, frozen=True, kw_only=True):
     """What an image starts from: a dated tag and a digest."""
 
     name: str
-    tag: NonEmpty
-    digest: Annotated[  # of the registry's manifest; "" until it is known
-        str, matching(r"\A(sha256:[0-9a-f]{64})?\Z", "a digest", "write sha256: and 64 hex digits")
+    tag: Annotated[str, matching(r"\A(?!latest\Z).", "a tag that stays", "write a dated tag")]
+    # of the registry's manifest; "" until it is known
+    digest: Annotated[
+        str,
+        matching(r"\A(sha256:[0-9a-f]{64})?\Z", "a digest", "write sha256: and 64 hex digits"),
     ]
-
-    def __post_init__(self) -> None:
-        """Refuse a tag that moves."""
-        if self.tag == "latest":
-            raise FieldError("moves", "tag", hint="write a dated tag")
 
     @property
     def reference(self) -> str:
-        """By digest where there is one. Raises nothing: who needs a digest refuses a tag."""
+        """The digest where it is known, else the tag, which a push refuses."""
         return f"{self.name}@{self.digest}" if self.digest else f"{self.name}:{self.tag}"
 
 
 class Tool(Value, frozen=True, kw_only=True):
-    """The CPython in a builder image that runs rocwheel itself."""
+    """The Python that makes the environment of rocwheel itself."""
 
     python: str
     version: str
@@ -57,9 +56,9 @@ class Tool(Value, frozen=True, kw_only=True):
 class Recipe(Value, frozen=True, kw_only=True):
     """How a builder image is made."""
 
-    name: str = ""  # the key in the file
+    name: str = ""  # its key in the file
     base: Base
-    family: Literal["apt", "dnf"]  # its package manager
+    family: Literal["apt", "dnf"]  # of its package manager
     glibc: str
     repository: str
     pythons: CPythons
@@ -67,7 +66,12 @@ class Recipe(Value, frozen=True, kw_only=True):
     packages: tuple[str, ...]
     clang: str  # gets plain names; "" where it has them
     bazel: str  # a release of ci/bazel_binaries.yaml; "" where a package brings it
-    budget: Count  # MiB that an image of it may weigh, a baked-in ROCm aside
+    budget_mib: int = field(name="budget")  # of an image of it, a baked-in ROCm aside
+
+    @property
+    def budget(self) -> int:
+        """Bytes that an image of it may weigh."""
+        return self.budget_mib * MEBI
 
 
 class Images(Value, frozen=True, kw_only=True):
@@ -76,10 +80,10 @@ class Images(Value, frozen=True, kw_only=True):
     schema: Literal[1]
     registries: tuple[str, ...]
     builders: Mapping[str, Recipe]
-    runtime: Any = None  # rocwheel.runtime.image_recipe reads it
+    runtime: Any = None  # read by runtime/image_recipe.py
 
     def builder(self, name: str) -> Recipe:
-        """A recipe by name. Raises ConfigError."""
+        """Find a recipe by name. Raises ConfigError."""
         if name not in self.builders:
             raise ConfigError(
                 f"{name!r}: unknown builder", hint=suggest(name, tuple(self.builders))

@@ -21,6 +21,7 @@ from urllib.parse import quote, unquote, urlsplit
 from rocwheel import assets
 from rocwheel.console import size as readable_size
 from rocwheel.entry import Entry, parsed
+from rocwheel.install import Install
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -63,7 +64,7 @@ class Page:
     def to_html(self, *, family: str, index_url: str, number: int | None = None) -> bytes:
         """The page as pip reads it and as a person does; `index_url` is shown."""
         versions = [
-            _version(text, list(found))
+            _version(text, list(found)) | {"install": self._install(text, index_url)}
             for text, found in groupby(self.files, lambda item: item.version)
         ]
         count = f"{_count(self.files, 'file')} in {_count(versions, 'version')}, newest first"
@@ -77,6 +78,11 @@ class Page:
             versions=versions,
             unfolded=UNFOLDED,
         )
+
+    def _install(self, version: str, index_url: str) -> tuple[str, ...]:
+        """Return the lines that install a version: a plugin's or pjrt's with both, then jax."""
+        lines = Install.of_version(self.project, version, index_url).pip
+        return lines if self.project.startswith("jax-rocm") else lines[:1]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 from rocwheel import files
@@ -33,7 +33,7 @@ from rocwheel.download import (
 )
 from rocwheel.errors import FetchError, HostError, RocmError
 from rocwheel.manifest import ON_DISK, RocmDelivery
-from rocwheel.rocm import rocm_root, tarball_name
+from rocwheel.rocm import by_pip, rocm_root, tarball_name
 from rocwheel.rocm.origin import Origin, RocmPlan, source_key
 from rocwheel.rocm.read_ahead import ReadAhead
 from rocwheel.rocm.rocm_root import RocmRoot
@@ -46,6 +46,10 @@ if TYPE_CHECKING:
 
 UNPACKED_RATIO: Final = 4  # TheRock's tarballs unpack to 3.5 to 5 times their size
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+_RECORDED: Final[Mapping[Origin, Literal["directory", "pip"]]] = {
+    Origin.DIRECTORY: "directory",
+    Origin.PIP: "pip",
+}
 RESTARTS: Final = 3  # when the file at the source is replaced while it is fetched
 
 
@@ -68,6 +72,8 @@ def fetch(
     try:
         if plan.origin is Origin.DIRECTORY:
             return _directory(plan)
+        if plan.origin is Origin.PIP:
+            return _installed(plan, env=env or {}, console=console)
         return _Job(
             plan,
             console=console,
@@ -87,6 +93,29 @@ def _directory(plan: RocmPlan) -> RocmRoot:
     return _root(plan, facts, root, sha256=rocm_root.listing_digest(root), cached=True)
 
 
+def _installed(plan: RocmPlan, *, env: Mapping[str, str], console: Console) -> RocmRoot:
+    installer = by_pip.Installer(
+        plan.source, index=plan.index, cache=plan.cache, env=env, console=console
+    )
+    made = installer.run()
+    facts = rocm_root.inspect(made.root, name=plan.source)
+    delivery = RocmDelivery(
+        url=without_secrets(plan.index),
+        size=0,
+        etag="",
+        packages=made.packages.files,
+        links=made.packages.links,
+    )
+    return _root(
+        plan,
+        facts,
+        made.root / facts.root,
+        sha256=made.packages.digest,
+        cached=made.cached,
+        delivery=delivery,
+    )
+
+
 def _root(
     plan: RocmPlan,
     facts: rocm_root.Facts,
@@ -103,7 +132,7 @@ def _root(
         version=rocm_root.agreed_version(facts, asked=plan.asked, named=plan.named, name=plan.name),
         header_version=facts.header_version,
         sha256=sha256,
-        origin="directory" if plan.origin is Origin.DIRECTORY else "tarball",
+        origin=_RECORDED.get(plan.origin, "tarball"),
         name=plan.name,
         family=plan.family,
         clang=root / facts.clang,

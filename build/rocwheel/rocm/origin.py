@@ -17,7 +17,7 @@ from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, HostError, RocmError
 from rocwheel.manifest import RocmSource
 from rocwheel.model import RocmVersion, is_sha256
-from rocwheel.rocm import rocm_root, tarball_name
+from rocwheel.rocm import by_pip, rocm_root, tarball_name
 from rocwheel.rocm.tarball import Compression
 from rocwheel.rocm.tree_cache import Cache
 
@@ -28,6 +28,7 @@ class Origin(enum.Enum):
     URL = "url"
     TARBALL = "tarball"
     DIRECTORY = "directory"
+    PIP = "pip"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class RocmPlan:
     """Which ROCm, from where, and what is known of it without reading it."""
 
     origin: Origin
-    source: str  # URL, or absolute path
+    source: str  # URL, absolute path, or requirement for pip
     name: str  # base name of the tarball or directory
     sha256: str | None  # what the tarball must have
     asked: RocmVersion | None
@@ -44,6 +45,7 @@ class RocmPlan:
     cache: Path
     cached: Path | None  # tree that is there already, as far as can be told offline
     partial: int  # bytes an earlier run left
+    index: str = ""  # of pip; "" for the user's own settings
 
     @property
     def version(self) -> RocmVersion | None:
@@ -78,6 +80,9 @@ class RocmPlan:
         version = f"ROCm {self.version}" if self.version else "ROCm, version as the tree says"
         if self.origin is Origin.DIRECTORY:
             return f"use {version} in {self.source} as it is"
+        if self.origin is Origin.PIP:
+            where = without_secrets(self.index) or "the index that pip is set to"
+            return f"install {version} by pip: {self.source}\n  from {where}"
         verb = "fetch" if self.origin is Origin.URL else "unpack"
         lines = [f"{verb} {version} from {self.shown}"]
         if self.sha256:
@@ -100,7 +105,13 @@ def source_key(source: str) -> str:
 
 
 def plan(
-    source: str, *, sha256: str | None, version: str | None, cache: Path, cwd: Path
+    source: str,
+    *,
+    sha256: str | None,
+    version: str | None,
+    cache: Path,
+    cwd: Path,
+    index: str = "",
 ) -> RocmPlan:
     """Decide what `source` is and look up what the cache has of it; writes nothing.
 
@@ -109,6 +120,13 @@ def plan(
     the one in the tarball's name.
     """
     asked = RocmVersion.parse(version) if version else None
+    if source.startswith(by_pip.PREFIX):
+        return _by_pip(source.removeprefix(by_pip.PREFIX), index, sha256, asked, cache)
+    if index:
+        raise ConfigError(
+            f"{source}: a ROCm, and --therock-index-url names another one",
+            hint="drop one of the two",
+        )
     origin, location = _locate(source, cwd)
     name = tarball_name.base_name(location)
     parsed = None if origin is Origin.DIRECTORY else tarball_name.parse(name)
@@ -139,6 +157,30 @@ def plan(
         partial=0,
     )
     return found if origin is Origin.DIRECTORY else _looked_up(found)
+
+
+def _by_pip(
+    text: str, index: str, sha256: str | None, asked: RocmVersion | None, cache: Path
+) -> RocmPlan:
+    pinned = by_pip.checked(text)
+    if sha256:
+        raise ConfigError(f"{text}: is no tarball", hint="leave --therock-sha256 out")
+    named = RocmVersion.parse(pinned) if pinned else None
+    if asked and named and asked != named:
+        raise RocmError(f"{text}: is ROCm {named}, not {asked}", hint="give one version")
+    return RocmPlan(
+        origin=Origin.PIP,
+        source=text if pinned or not asked else f"{text}=={asked}",
+        name=text,
+        sha256=None,
+        asked=asked,
+        named=named,
+        family=None,
+        cache=cache,
+        cached=None,
+        partial=0,
+        index=index,
+    )
 
 
 def recorded(source: RocmSource, *, cache: Path) -> RocmPlan:

@@ -49,7 +49,7 @@ class RocmRoot:
     version: RocmVersion  # as asked for or named by the tarball, with nightly suffix
     header_version: str  # include/rocm-core/rocm_version.h: 7.10.0
     sha256: str  # of the tarball; of the file listing when the source was a directory
-    origin: Literal["tarball", "directory"]
+    origin: Literal["tarball", "directory", "pip"]
     name: str  # base name of the tarball or directory
     family: Family | None  # by the tarball's name
     clang: Path

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
-import msgspec
+from msgspec import field
+from msgspec.structs import asdict
 
 from rocwheel import yaml_file
 from rocwheel.choices import IMAGE_PROFILES
 from rocwheel.errors import ConfigError
 from rocwheel.image.recipe import MEBI, Base
 from rocwheel.manifest import Manifest
-from rocwheel.model import PythonVersion, suggest
-from rocwheel.values import Count, Sha256, Value, replace
+from rocwheel.model import CPYTHONS, PythonVersion, suggest
+from rocwheel.values import Sha256OrNone, Value, replace
 from rocwheel.yaml_file import FieldError
 
 _TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}\Z")  # OCI distribution specification
@@ -28,25 +29,31 @@ class PythonSource(Value, frozen=True, kw_only=True):
 
     packages: tuple[str, ...] = ()
     archive: str = ""  # URL, of a folder that holds bin/python3
-    sha256: Sha256 | Literal[""] = ""
+    digest: Sha256OrNone = field(name="sha256", default="")
 
     def __post_init__(self) -> None:
-        """Refuse an archive without its digest, and a digest of nothing."""
-        if bool(self.archive) != bool(self.sha256):
-            raise FieldError(
-                "an archive needs its SHA-256", hint="write archive: URL and sha256: 64 digits"
-            )
+        """Refuse an archive that may be any."""
+        if bool(self.archive) != bool(self.digest):
+            hint = "write archive: URL and sha256: 64 digits"
+            raise FieldError("an archive needs its SHA-256", hint=hint)
 
 
 class RuntimeBase(Value, frozen=True, kw_only=True):
     """What a runtime image starts from."""
 
-    name: str = ""  # the key in the file
+    name: str = ""  # its key in the file
     base: Base
     glibc: str
     suffix: str  # of tags, where it is not the recipe's default
     packages: tuple[str, ...]
     pythons: Mapping[str, PythonSource]
+
+    def __post_init__(self) -> None:
+        """Refuse a CPython that does not exist, or another spelling of one."""
+        for version in self.pythons:
+            if version not in CPYTHONS:
+                problem, hint = f"{version!r}: unknown Python version", suggest(version, CPYTHONS)
+                raise FieldError(problem, "pythons", version, hint=hint)
 
     def python(self, version: PythonVersion) -> PythonSource:
         """Raises ConfigError for a CPython that nobody said how to get."""
@@ -72,55 +79,29 @@ class ImagedSet:
 class RunTimeFiles(Value, frozen=True, kw_only=True):
     """Files that nothing names in NEEDED: opened or executed at run time."""
 
-    beside: str = msgspec.field(name="with")  # a library's name without version, "" for always
+    beside: str = field(name="with")  # a library's name without version, "" for always
     # Patterns below ROCm's root that must meet a file; of a list in the list, one of them.
     paths: tuple[str | tuple[str, ...], ...] = ()
     may_lack: tuple[str, ...] = ()  # patterns that a release need not have
 
 
-class Budgets(Value, frozen=True, kw_only=True):
-    """MiB that an image of each profile may weigh."""
-
-    runtime: Count
-    devel: Count
-
-    def of(self, profile: str) -> int:
-        """Return the bytes that an image of `profile` may weigh."""
-        return MEBI * int(getattr(self, profile))
-
-
-class RuntimeRecipe(Value, frozen=True, kw_only=True):
+@dataclass(frozen=True, kw_only=True)
+class RuntimeRecipe:
     """What images of one kind hold, and how they are called."""
 
+    name: str
     repository: str
     unreleased: str  # the repository of sets that are only staged
     tag: str
     requirements: tuple[str, ...]
     suites: tuple[str, ...]
-    bases: tuple[str, ...]  # the first is the default
-    budgets: Budgets
-    # what is not in the recipe's own entry of the file
-    name: str = ""
-    known: Mapping[str, RuntimeBase] = {}
-    files: tuple[RunTimeFiles, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse a recipe without a base, and a tag of something that a set has not."""
-        if not self.bases:
-            raise FieldError("no base", "bases", hint="name one of `bases`")
-        try:
-            _tag(self.tag, ImagedSet(set_id="", jax="", rocm="", family=""), "")
-        except (ValueError, LookupError) as exc:
-            raise FieldError(
-                f"{self.tag!r}: names something else than a set has",
-                "tag",
-                hint="a tag may say {rocm}, {jax}, {python}, {family} and {set}",
-            ) from exc
+    bases: tuple[RuntimeBase, ...]
+    budgets: Mapping[str, int]  # profile -> bytes
+    files: tuple[RunTimeFiles, ...]
 
     def base(self, name: str) -> RuntimeBase:
-        """Return a base by name, "" for the default. Raises ConfigError."""
-        chosen = name or self.bases[0]
-        return replace(_named(chosen, {item: self.known[item] for item in self.bases}), name=chosen)
+        """A base by name, "" for the default. Raises ConfigError."""
+        return _named(name, {item.name: item for item in self.bases}) if name else self.bases[0]
 
     def tag_of(
         self,
@@ -131,7 +112,7 @@ class RuntimeRecipe(Value, frozen=True, kw_only=True):
     ) -> str:
         """The tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
         parts = [_tag(self.tag, wheels, str(python))]
-        if chosen.name != self.bases[0]:
+        if chosen != self.bases[0]:
             parts.append(chosen.suffix)
         if profile != IMAGE_PROFILES[0]:
             parts.append(profile)
@@ -145,36 +126,64 @@ class RuntimeRecipe(Value, frozen=True, kw_only=True):
         return tuple(item.format(jax=manifest.jax_version) for item in self.requirements)
 
 
-class _Runtime(Value, frozen=True, kw_only=True):
-    recipes: Mapping[str, RuntimeRecipe]
-    bases: Mapping[str, RuntimeBase]
-    files: tuple[RunTimeFiles, ...]
+class _Budgets(Value, frozen=True, kw_only=True):
+    """MiB that an image may weigh, by profile."""
+
+    runtime: int
+    devel: int
+
+
+class _Entry(Value, frozen=True, kw_only=True):
+    repository: str
+    unreleased: str
+    tag: str
+    requirements: tuple[str, ...]
+    suites: tuple[str, ...]
+    bases: tuple[str, ...]
+    budgets: _Budgets
 
     def __post_init__(self) -> None:
-        """Refuse a recipe on a base that the file has not."""
-        for key, recipe in self.recipes.items():
-            for number, base in enumerate(recipe.bases):
-                if base not in self.bases:
-                    raise FieldError(
-                        f"{base!r}: not in `bases`", "recipes", key, "bases", number,
-                        hint=suggest(base, tuple(self.bases)),
-                    )  # fmt: skip
+        """Refuse a tag of something else than a set has, and a recipe without a base."""
+        try:
+            _tag(self.tag, ImagedSet(set_id="", jax="", rocm="", family=""), "")
+        except (ValueError, LookupError) as exc:
+            hint = "a tag may say {rocm}, {jax}, {python}, {family} and {set}"
+            problem = f"{self.tag!r}: names something else than a set has"
+            raise FieldError(problem, "tag", hint=hint) from exc
+        if not self.bases:
+            raise FieldError("no base", "bases", hint="name one of `bases`")
+
+
+class _Runtime(Value, frozen=True, kw_only=True):
+    recipes: Mapping[str, _Entry]
+    bases: Mapping[str, RuntimeBase]
+    files: tuple[RunTimeFiles, ...]
 
 
 class _File(Value, frozen=True, kw_only=True):
     schema: Literal[1]
     registries: Any
-    builders: Any  # rocwheel.image.recipe reads them
+    builders: Any
     runtime: _Runtime | None = None
 
 
 def load(path: Path, name: str) -> RuntimeRecipe:
     """Read a recipe. Raises ConfigError with line and column."""
-    runtime = yaml_file.read(path, _File).runtime
-    if runtime is None:
+    whole = yaml_file.read(path, _File).runtime
+    if whole is None:
         raise ConfigError(f"{path}: says nothing of runtime images", hint="add `runtime`")
-    chosen = _named(name, runtime.recipes)
-    return replace(chosen, name=name, known=runtime.bases, files=runtime.files)
+    entry = _named(name, whole.recipes)
+    return RuntimeRecipe(
+        name=name,
+        repository=entry.repository,
+        unreleased=entry.unreleased,
+        tag=entry.tag,
+        requirements=entry.requirements,
+        suites=entry.suites,
+        bases=tuple(replace(_named(base, whole.bases), name=base) for base in entry.bases),
+        budgets={profile: size * MEBI for profile, size in asdict(entry.budgets).items()},
+        files=whole.files,
+    )
 
 
 def _tag(scheme: str, wheels: ImagedSet, python: str) -> str:

@@ -108,7 +108,7 @@ class ImagePlan:
         source = self.subject.base.python(self.subject.python)
         return _digest(
             rocm=self.rocm_digest,
-            python=[str(self.subject.python), *source.packages, source.sha256],
+            python=[str(self.subject.python), *source.packages, source.digest],
             wheels=[[pin.project, pin.version, pin.sha256] for pin in self.pins],
             manifest=self.subject.manifest.sha256,
             released=str(self.subject.is_released),
@@ -321,7 +321,7 @@ def _history(name: str, engine: ContainerEngine, runner: HostRunner) -> Iterator
 def refuse_heavy(plan: ImagePlan, made: MadeImage) -> None:
     """Hold an image against its budget. Raises ConfigError with what its layers weigh."""
     profile = plan.subject.profile
-    total, most = sum(made.layers.values()), plan.subject.recipe.budgets.of(profile)
+    total, most = sum(made.layers.values()), plan.subject.recipe.budgets[profile]
     if total > most:
         listed = ", ".join(f"{name} {size >> 20} MiB" for name, size in made.layers.items())
         raise ConfigError(

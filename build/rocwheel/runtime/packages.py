@@ -182,12 +182,12 @@ def archive(
     """
     if not source.archive:
         return None
-    target = cache / "pythons" / source.sha256
+    target = cache / "pythons" / source.digest
     with files.locked(target.with_suffix(".lock")):
         if not target.is_file():
             with (
                 Client(env, retry=Retry(), note=console.info) as client,
                 console.progress("CPython", unit=Unit.BYTES) as bar,
             ):
-                save(client, source.archive, target, sha256=source.sha256, progress=bar.update)
+                save(client, source.archive, target, sha256=source.digest, progress=bar.update)
     return target

@@ -135,9 +135,10 @@ class Pins:
         pin = next((pin for pin in self.pins if pin.version == version), None)
         if pin is None:
             known = tuple(pin.version for pin in self.pins)
+            built_as = self._class(version)
             raise ConfigError(
-                f"JAX {version}: no pin in {self.path}{self._class(version)}",
-                hint=f"{suggest(version, known)} A new release: {ADD} {version}",
+                f"JAX {version}: no pin in {self.path}{built_as}",
+                hint=f"{ADD} {version} makes one" if built_as else suggest(version, known),
             )
         if pin.unverified and not allow_unverified:
             raise ConfigError(

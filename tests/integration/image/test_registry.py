@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,6 +26,7 @@ from rocwheel.container import EngineKind
 from rocwheel.errors import ConfigError, StoreError
 from rocwheel.image import found, recipe, registry, searching
 from rocwheel.process import HostRunner
+from rocwheel.values import replace
 
 pytestmark = [
     pytest.mark.needs("dockerd", "docker-registry", "mmdebstrap", "skopeo"),

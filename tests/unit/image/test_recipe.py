@@ -89,9 +89,9 @@ def test_a_changed_file_of_the_tool_changes_its_digest(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("tag: bookworm-20260918-slim", "tag: latest", "moves"),
-        ("digest: sha256:", "digest: sha256:123", "digest"),
-        ("family: apt", "family: zypper", "unknown value"),
+        ("tag: bookworm-20260918-slim", "tag: latest", "not a tag that stays"),
+        ("digest: sha256:", "digest: sha256:123", "not a digest"),
+        ("family: apt", "family: zypper", "unknown"),
         ("glibc:", "glibcc:", "unknown key"),
     ],
 )

@@ -174,7 +174,7 @@ def test_the_copyable_line_names_project_version_and_index() -> None:
     text = html_of(Page(project="jaxlib", files=(entry("0.9.1+rocm7.10.0"),))).decode()
     assert (
         "pip install --no-deps --index-url https://example.org/v2/gfx90a/ "
-        "'jaxlib==0.9.1+rocm7.10.0'</code>"
+        "jaxlib==0.9.1+rocm7.10.0</code>"
     ) in text
 
 

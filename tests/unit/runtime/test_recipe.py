@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,6 @@ from rocwheel.gate.suite import suites
 from rocwheel.model import PythonVersion
 from rocwheel.runtime import image_recipe
 from rocwheel.runtime.image_recipe import ImagedSet
-from rocwheel.values import replace
 
 CI = Path(__file__).parents[3] / "ci"
 
@@ -60,7 +60,7 @@ def test_a_cpython_that_a_base_lacks_is_an_error_with_those_it_has():
     ("old", "new", "said"),
     [
         ("recipes:\n    jax:", "recipes:\n    jaks:", "'jax': not in ci/images.yaml"),
-        ("[ubuntu_24_04, ubuntu_22_04]", "[ubuntu_26_04]", "'ubuntu_26_04': not in `bases`"),
+        ("[ubuntu_24_04, ubuntu_22_04]", "[ubuntu_26_04]", "'ubuntu_26_04': not in"),
         ("[ubuntu_24_04, ubuntu_22_04]", "[]", "no base"),
         ('"3.12": {packages: [python3.12]}', '"3.12": {archive: "https://x"}', "SHA-256"),
         ("-jax{jax}-", "-jax{jaxlib}-", "names something else than a set has"),

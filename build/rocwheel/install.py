@@ -1,0 +1,180 @@
+"""The lines that install a wheel set, for each client: pages, commands and docs show this value.
+
+The set's wheels come from its index and from nowhere else, without dependencies; then `jax`, and a
+jaxlib that the set does not bring, come from the package index by exact version. No line has
+`--extra-index-url`: with it, pip takes the newest version of a name from any index, and whoever
+registers one of our names elsewhere is installed.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from packaging.version import Version
+
+from rocwheel.manifest import Manifest
+from rocwheel.model import WheelKind, project_name
+
+NO_DEPS: Final = "--no-deps"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Package:
+    """One project at one version, with the SHA-256 of its files where they are known."""
+
+    project: str
+    version: str
+    hashes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.project}=={self.version}"
+
+    @property
+    def hashed(self) -> str:
+        """Return the line of a requirements file that allows these files and no others."""
+        return " ".join((str(self), *(f"--hash=sha256:{item}" for item in self.hashes)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Install:
+    """How users install one wheel set: from which index, with which jax, jaxlib and ROCm."""
+
+    index: str  # URL
+    ours: tuple[Package, ...]
+    jax: str
+    upstream: tuple[Package, ...] = ()  # a jaxlib of the package index
+    rocm: str = ""  # version
+    rocm_url: str = ""  # where the ROCm it was built with came from
+    rocm_origin: str = ""  # tarball, directory or pip
+    pythons: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, manifest: Manifest, index: str) -> Install:
+        """Return how the set of a manifest is installed from an index."""
+        files: dict[tuple[bool, str, str], list[str]] = {}
+        for wheel in manifest.wheels:
+            key = (wheel.origin == "built", wheel.project, wheel.version)
+            files.setdefault(key, []).append(wheel.sha256)
+        packages = {
+            built: tuple(
+                Package(project=project, version=version, hashes=tuple(sorted(hashes)))
+                for (ours, project, version), hashes in sorted(files.items())
+                if ours is built
+            )
+            for built in (True, False)
+        }
+        return cls(
+            index=index,
+            ours=packages[True],
+            upstream=packages[False],
+            jax=manifest.jax_version,
+            rocm=manifest.rocm.version,
+            rocm_url=manifest.rocm.url,
+            rocm_origin=manifest.rocm.origin,
+            pythons=manifest.pythons,
+        )
+
+    @classmethod
+    def of_version(cls, project: str, version: str, index: str) -> Install:
+        """Return how plugin and pjrt of a version are installed, of which one project is known."""
+        number = project.removeprefix("jax-rocm").partition("-")[0]
+        pair = (project_name(kind, number) for kind in (WheelKind.PJRT, WheelKind.PLUGIN))
+        names = pair if project.startswith("jax-rocm") else (project,)
+        return cls(
+            index=index,
+            ours=tuple(Package(project=name, version=version) for name in names),
+            jax=Version(version).base_version,
+        )
+
+    @property
+    def pip(self) -> tuple[str, ...]:
+        """Return pip's lines."""
+        return (
+            _line("pip", "install", NO_DEPS, "--index-url", self.index, *map(str, self.ours)),
+            _line("pip", "install", *self._others),
+        )
+
+    @property
+    def uv(self) -> tuple[str, ...]:
+        """Return uv's lines for an environment; a project's are in the docs."""
+        ours = (NO_DEPS, "--default-index", self.index, *map(str, self.ours))
+        return _line("uv", "pip", "install", *ours), _line("uv", "pip", "install", *self._others)
+
+    @property
+    def poetry(self) -> tuple[str, ...]:
+        """Return the lines that add the set to a Poetry project."""
+        return (
+            _line("poetry", "source", "add", "--priority=explicit", "rocm", self.index),
+            _line("poetry", "add", "--source", "rocm", *map(str, self.ours)),
+            _line("poetry", "add", *self._others),
+        )
+
+    @property
+    def pixi(self) -> str:
+        """Return the table of a `pixi.toml`."""
+        ours = (
+            f'{item.project} = {{ version = "=={item.version}", index = "{self.index}" }}'
+            for item in self.ours
+        )
+        others = (f'{name} = "=={version}"' for name, _, version in _parts(self._others))
+        return "\n".join(("[pypi-dependencies]", *ours, *others, ""))
+
+    @property
+    def requirements(self) -> str:
+        """Return the file of the set's wheels by hash, for every CPython of the set."""
+        return "".join(f"{line}\n" for line in (f"--index-url {self.index}", *_hashed(self.ours)))
+
+    @property
+    def upstream_requirements(self) -> str:
+        """Return the file of what the package index brings by hash; "" where the set has all."""
+        return "".join(f"{line}\n" for line in _hashed(self.upstream))
+
+    @staticmethod
+    def by_hash(*files: str) -> tuple[str, ...]:
+        """Return pip's lines for files of requirements with hashes."""
+        words = ("pip", "install", NO_DEPS, "--require-hashes", "-r")
+        return tuple(_line(*words, file) for file in files)
+
+    def rocm_lines(self, target: str = "gfx942") -> dict[str, str]:
+        """Return what brings the set's ROCm, by way; `target` is the GPU of a ROCm by pip."""
+        lines = {"/opt/rocm": f"# ROCm {self.rocm} in /opt/rocm is found without more"}
+        if self.rocm_origin == "pip" and self.rocm_url:
+            extras = f"rocm[libraries,device-{target}]=={self.rocm}"
+            lines["pip"] = _line("pip", "install", "--index-url", self.rocm_url, extras)
+        if self.rocm_origin == "tarball" and self.rocm_url:
+            fetch = _line("curl", "--fail", "--location", self.rocm_url)
+            lines["tarball"] = f"{fetch} | sudo tar --extract --gzip --directory /opt/rocm"
+        return lines
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "index_url": self.index,
+            "jax": self.jax,
+            "pythons": list(self.pythons),
+            "pip": list(self.pip),
+            "uv": list(self.uv),
+            "poetry": list(self.poetry),
+            "pixi": self.pixi,
+            "requirements": self.requirements,
+            "upstream_requirements": self.upstream_requirements,
+            "rocm": self.rocm_lines() if self.rocm else {},
+        }
+
+    @property
+    def _others(self) -> tuple[str, ...]:
+        return (f"jax=={self.jax}", *map(str, self.upstream))
+
+
+def _hashed(packages: Iterable[Package]) -> tuple[str, ...]:
+    return tuple(item.hashed for item in packages)
+
+
+def _parts(requirements: Iterable[str]) -> Iterable[tuple[str, str, str]]:
+    return (item.partition("==") for item in requirements)
+
+
+def _line(*words: str) -> str:
+    return shlex.join(words)

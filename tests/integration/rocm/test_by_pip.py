@@ -1,0 +1,113 @@
+"""ROCm by pip: real pip, real environments, stand-in packages with the shape of TheRock's."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from support import rocm_packages
+
+from rocwheel import rocm
+from rocwheel.errors import ConfigError, FetchError, RocmError
+from rocwheel.rocm import by_pip
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from rocwheel.console import Console
+
+VERSION = "7.10.0a20251120"
+SOURCE = by_pip.requirement(VERSION, ("gfx942",))
+
+
+@pytest.fixture
+def fetch(tmp_path: Path, console: Console):
+    def run(source: str = SOURCE, *, index: str, version: str | None = None) -> rocm.RocmRoot:
+        asked = rocm.plan(
+            source,
+            sha256=None,
+            version=version,
+            cache=tmp_path / "cache",
+            cwd=tmp_path,
+            index=index,
+        )
+        return rocm.fetch(asked, console=console, env=dict(os.environ))
+
+    return run
+
+
+def test_the_root_is_a_checked_tree_and_its_packages_are_recorded(fetch, tmp_path: Path) -> None:
+    index = rocm_packages.index(tmp_path / "index", VERSION)
+    root = fetch(index=index)
+    assert (root.origin, str(root.version)) == ("pip", VERSION)
+    assert (root.root / "lib/llvm/bin/clang").is_file()
+    assert (root.root / "amdgcn/bitcode").is_dir()  # a link that 7.10 lacks
+    assert root.delivery.links == ("amdgcn -> lib/llvm/amdgcn", "llvm -> lib/llvm")
+    assert root.delivery.url == index
+    names = [item.filename.partition("-")[0] for item in root.delivery.packages]
+    assert names == ["rocm", "rocm_sdk_core", "rocm_sdk_devel", "rocm_sdk_device_gfx942",
+                     "rocm_sdk_libraries"]  # fmt: skip
+    shutil.rmtree(tmp_path / "index")
+    again = fetch(index=index)  # a pinned version that is here asks nobody
+    assert (again.cached, again.sha256, again.root) == (True, root.sha256, root.root)
+
+
+@pytest.mark.soak
+def test_an_open_version_is_asked_for_each_time(fetch, tmp_path: Path) -> None:
+    source = by_pip.requirement(None, ("all",))
+    index = rocm_packages.index(tmp_path / "index", "7.10.0")
+    first = fetch(source, index=index)
+    assert fetch(source, index=index).root == first.root
+    rocm_packages.index(tmp_path / "index", "7.10.1", tree="7.10.1")
+    assert str(fetch(source, index=index).version) == "7.10.1"
+
+
+@pytest.mark.soak
+def test_an_environment_that_was_cut_is_made_again(fetch, tmp_path: Path) -> None:
+    index = rocm_packages.index(tmp_path / "index", VERSION)
+    root = fetch(index=index)
+    (root.root.parents[4] / "packages.json").unlink()
+    again = fetch(index=index)
+    assert not again.cached
+    assert (again.sha256, again.root) == (root.sha256, root.root)
+
+
+def test_an_index_without_development_files_is_one_error(fetch, tmp_path: Path) -> None:
+    index = rocm_packages.index(tmp_path / "index", VERSION, devel=False)
+    with pytest.raises(
+        FetchError, match=r"pip finds no such ROCm at file://.*rocm-sdk-devel"
+    ) as why:
+        fetch(index=index)
+    assert "--therock-index-url" in why.value.hint
+    assert not (tmp_path / "cache/rocm/pip/environments").exists()
+
+
+def test_a_version_that_pip_and_the_tree_disagree_about_is_refused(fetch, tmp_path: Path) -> None:
+    index = rocm_packages.index(tmp_path / "index", "7.12.0", tree="7.10.0")
+    with pytest.raises(RocmError, match=r"the tree is ROCm 7\.10\.0, but 7\.12\.0"):
+        fetch(by_pip.requirement("7.12.0", ("all",)), index=index)
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("pip:rocm[libraries]==7.10.0", "brings no headers and no compiler"),
+        ("pip:torch", "brings no headers and no compiler"),
+        ("pip:rocm[", "not a requirement for pip"),
+    ],
+)
+def test_a_requirement_that_cannot_build_is_refused_at_once(fetch, source, problem) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        fetch(source, index="")
+
+
+def test_two_sources_are_one_too_many(fetch) -> None:
+    with pytest.raises(ConfigError, match="names another one"):
+        fetch("https://host/rocm.tar.gz", index="https://index/")
+
+
+def test_two_versions_are_one_too_many(fetch) -> None:
+    with pytest.raises(RocmError, match=rf"is ROCm {VERSION}, not 7\.12\.0"):
+        fetch(index="https://index/", version="7.12.0")
