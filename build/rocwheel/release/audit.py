@@ -197,7 +197,7 @@ def _check_pages(place: Place, state: IndexState) -> list[str]:
         pages,
         threads=place.store.connections,
     )
-    return [problem for problems in found for problem in problems]
+    return list(dict.fromkeys(problem for problems in found for problem in problems))
 
 
 def _check_log(place: Place, state: IndexState) -> Iterator[str]:
@@ -230,7 +230,13 @@ def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[s
             data = b""
         number = mark(data)
         if number is None or (number <= form.number and data != form.render(number)):
-            problems.append(f"{where}: not what the log says: {again}")
+            elsewhere = number is not None and links(data) == links(form.render(number))
+            is_html = not form.key.endswith(".json")
+            problems.append(
+                f"{place.location}: pages name another address than {place.url}: {again}"
+                if elsewhere and is_html
+                else f"{where}: not what the log says: {again}"
+            )
         if number is not None and number > form.number:
             problems.append(
                 f"{where}: shows entry {number}, the log ends with {form.number}: {again}; where "

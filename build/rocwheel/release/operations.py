@@ -12,12 +12,12 @@ import threading
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from rocwheel.console import Progress
 from rocwheel.entry import Entry
-from rocwheel.errors import PromotionError, StoreError
+from rocwheel.errors import ConfigError, PromotionError, StoreError
 from rocwheel.index.page import Page, Root
 from rocwheel.index.publish import AheadError, await_public, claimed, settle
 from rocwheel.ledger import log
@@ -26,11 +26,12 @@ from rocwheel.manifest import WheelEntry
 from rocwheel.model import timestamp
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import ObjectInfo
+from rocwheel.store import ObjectInfo, Store
 from rocwheel.wheel.metadata import WheelName
 
 ATTEMPTS: Final = 60  # commits that fail because somebody else was faster
 PUBLIC_SECONDS: Final = 300.0
+CLOCKS_DIFFER: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,7 @@ class Who:
     by: str
     now: datetime
     reason: str = ""
+    is_checked: bool = False  # its clock is held against the store's before it is written down
 
     @property
     def time(self) -> str:
@@ -153,7 +155,9 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
     Raises what `decide` and `prepare` raise, having changed nothing; UnknownError where nobody can
     say whether it took effect; StoreError with a hint where it did and the pages do not show it.
     """
-    place = operation.place
+    place, who = operation.place, operation.who
+    if who.is_checked:
+        check_clock(place.store, (place.state, place.json("")), now=who.now, where=place.location)
     for _ in range(ATTEMPTS):
         state = state or read(operation)
         check_sound(place, state)
@@ -232,6 +236,21 @@ def page_lines(place: Place, entries: Iterable[Entry], *, removing: bool = False
     """The pages that change, for people, in their order."""
     projects = in_order({entry.project for entry in entries}, removing=removing)
     return [f"page     {place.location}/{project}/" for project in projects]
+
+
+def check_clock(store: Store, keys: Iterable[str], *, now: datetime, where: str) -> None:
+    """Refuse to call anything old by a clock that is far off the store's. Raises ConfigError.
+
+    The store tells its time with the first of these objects that is there. A plan of nothing is
+    checked as well: leftovers of uploads are found when it is applied.
+    """
+    info = next(filter(None, map(store.info, keys)), None)
+    if info and info.now and abs(now - info.now) > CLOCKS_DIFFER:
+        raise ConfigError(
+            f"{where}: this machine's clock says {now:%Y-%m-%d %H:%M}, the store's "
+            f"{info.now:%Y-%m-%d %H:%M}",
+            hint="set the clock: times are kept in the log, and what is pruned is gone for ever",
+        )
 
 
 class Tally:

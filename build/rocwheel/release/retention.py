@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 from rocwheel.entry import version_of
 from rocwheel.errors import ConfigError
@@ -24,10 +24,8 @@ from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
 from rocwheel.release.operations import Operation, Who, short
-from rocwheel.store import Store
 from rocwheel.values import replace
 
-CLOCKS_DIFFER: Final = timedelta(hours=1)
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, unfinished uploads, files that no set holds
 
 
@@ -169,23 +167,8 @@ def plans(
     for place in chain.from_iterable(pairs):
         found = plan(place, channel, who=who, orphans=orphans)
         told = (place.state, place.log(found.state.number))
-        check_clock(place.store, told, now=who.now, where=place.location)
+        operations.check_clock(place.store, told, now=who.now, where=place.location)
         yield found
-
-
-def check_clock(store: Store, keys: Iterable[str], *, now: datetime, where: str) -> None:
-    """Refuse to call anything old by a clock that is far off the store's. Raises ConfigError.
-
-    The store tells its time with the first of these objects that is there. A plan of nothing is
-    checked as well: leftovers of uploads are found when it is applied.
-    """
-    info = next(filter(None, map(store.info, keys)), None)
-    if info and info.now and abs(now - info.now) > CLOCKS_DIFFER:
-        raise ConfigError(
-            f"{where}: this machine's clock says {now:%Y-%m-%d %H:%M}, the store's "
-            f"{info.now:%Y-%m-%d %H:%M}",
-            hint="set the clock: what is pruned is gone for ever",
-        )
 
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:

@@ -49,6 +49,7 @@ class ObjectInfo:
     sha256: str  # as the store states it, "" when it keeps none; see `Store.digest`
     modified: datetime  # UTC
     now: datetime | None = None  # when the store said so, by the same clock; None: not known
+    cache_control: str = ""  # that it is served with, where the store says so
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -484,6 +484,7 @@ def _info(key: str, found: Any) -> ObjectInfo:
         sha256=base64.b64decode(stated).hex() if whole else "",
         modified=found["LastModified"],
         now=_now(found),
+        cache_control=found.get("CacheControl", ""),
     )
 
 
