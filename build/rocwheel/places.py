@@ -47,7 +47,7 @@ class Place:
         return self.link("")
 
     def link(self, name: str) -> str:
-        """The URL under which an installer finds `name` below this place."""
+        """Return the URL under which an installer finds `name` below this place."""
         key = self.key(name)
         if self.public_url:
             return f"{self.public_url.rstrip('/')}/{quote(key, safe='/')}"

@@ -165,7 +165,7 @@ class Claim:
 
 
 def claimed(place: Place, project: str) -> Claim | None:
-    """What a page says that is stored under this project's name; None where none is."""
+    """Return what a page says that is stored under this project's name; None where none is."""
     plain = place.views(project, folder_keys=False)[0]
     for key in (plain, place.json(project)):
         try:
@@ -223,7 +223,7 @@ def _look(place: Place, form: Form) -> _Seen:
 def _without_entry(
     place: Place, wanted: Sequence[Form], seen: Sequence[_Seen], end: int, *, mends: bool
 ) -> list[_Seen]:
-    """The same, where pages show entries after `end`, which the log does not have, to be put."""
+    """Mark pages that show entries after `end`, which the log does not have, to be put."""
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
     if wrong and not mends:
         shown = max(item.number for item in seen)

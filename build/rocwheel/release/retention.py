@@ -2,7 +2,7 @@
 
 Never pruned: a pinned set, the newest sets of a JAX version, a file that another set holds (rolled
 back ones included), adopted files. One entry of the log lets go of the sets and marks the names
-that nobody holds as spent, for ever; the pages show it; only then are bytes deleted.
+that no set holds as spent, for ever; the pages show it; only then are bytes deleted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Prune(Operation):
         return {project for known, _ in self.expired(state) for project in known.projects}
 
     def expired(self, state: IndexState) -> tuple[tuple[Known, str], ...]:
-        """The sets that go, and why."""
+        """Return the sets that go, and why."""
         return tuple(self._expired(state))
 
     def decide(self, state: IndexState) -> Transition | None:
@@ -49,7 +49,7 @@ class Prune(Operation):
         return self.entry(state, Action.PRUNE, sets=sets) if sets else None
 
     def leaving(self, state: IndexState) -> dict[str, list[str]]:
-        """The files that go, by the set they go with: those that no staying set holds."""
+        """Return the files that go, by the set they go with: no staying set holds them."""
         gone: dict[str, list[str]] = {known.id: [] for known, _ in self.expired(state)}
         for project in self.wanted(state):
             for file in state.listing(project).files:
@@ -112,7 +112,7 @@ class PrunePlan:
         return [f"prune    {place.store.locate(place.key(name))} ({why})" for name, why in gone]
 
     def to_json(self, *, dry_run: bool, leftovers: Sequence[str] = ()) -> dict[str, Any]:
-        """The plan as a document; `leftovers` is what `apply` returned."""
+        """Return the plan as a document; `leftovers` is what `apply` returned."""
         done = "planned" if dry_run else "pruned"
         expired = self.operation.expired(self.state)
         leaving = self.operation.leaving(self.state)
@@ -239,7 +239,7 @@ def _unheld(place: Place, who: Who) -> tuple[str, ...]:
 
 
 def _newest(state: IndexState, count: int) -> set[str]:
-    """The newest listed sets of each JAX version, by their first release."""
+    """Return the newest listed sets of each JAX version, by their first release."""
     by_jax: dict[str, list[Known]] = {}
     for known in state.sets.values():
         if known.standing is Standing.LISTED:
