@@ -123,6 +123,10 @@ STAGES: Final = {
             "rocwheel.cli.doctor:doctor",
             "Show what this machine has for building, gating or releasing, and what it lacks.",
         ),
+        "check-install": (
+            "rocwheel.cli.check_install:check_install",
+            "Check whether the ROCm JAX wheels of a Python work on this machine.",
+        ),
         "completion": ("rocwheel.cli.completion:completion", "Print shell completion code."),
     },
 }

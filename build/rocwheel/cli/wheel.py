@@ -122,6 +122,7 @@ class WheelVerifyOptions(WheelsOptions, PolicyOptions):
 
     gfx_targets: str | None
     rocm_root: Path | None
+    installs: bool
 
 
 @command("verify", WheelVerifyOptions, parent=wheel)
@@ -136,6 +137,7 @@ class WheelVerifyOptions(WheelsOptions, PolicyOptions):
     type=_PATH,
     help="ROCm tree that must have every ROCm library the wheels need.",
 )
+@option("--installs", is_flag=True, help="Also install them with pip and uv, into scratch folders.")
 def verify(app: App, options: WheelVerifyOptions) -> int:
     """Say whether wheels or a wheelhouse may ship, and why not.
 
@@ -147,9 +149,10 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
         gfx_targets=_targets(options.gfx_targets),
         rocm_sonames=judging.libraries(root) if root else None,
     )
-    found = judging.verify_given(options.paths(app), options.load(app), expected)
-    app.emit(show.verdict_document(found), "\n".join(show.verdict_lines(found)))
-    return 0 if show.ships(found) else WheelError.exit_code
+    runner = app.runner if options.installs else None
+    verdicts = judging.verify_given(options.paths(app), options.load(app), expected, runner=runner)
+    app.emit(show.verdict_document(verdicts), "\n".join(show.verdict_lines(verdicts)))
+    return 0 if show.ships(verdicts) else WheelError.exit_code
 
 
 def _targets(text: str | None) -> frozenset[str] | None:

@@ -92,8 +92,7 @@ class WheelReport:
     dist_info: str  # name of the folder
     metadata: Mapping[str, tuple[str, ...]]  # fields of METADATA that rules look at
     wheel: Mapping[str, tuple[str, ...]]  # fields of WHEEL
-    entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`, line by line
-    entry_points_read: Mapping[str, tuple[str, ...]]  # the same as importlib.metadata reads it
+    entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`, as JAX gets them
     members: tuple[MemberFacts, ...]
     elf: tuple[ElfFacts, ...]
     grafted: tuple[str, ...]  # file names, without the hash that auditwheel adds
@@ -197,7 +196,6 @@ def inspect(path: Path, *, hashes: bool = False) -> WheelReport:
         metadata={key: texts["METADATA"].all(key) for key in METADATA_FIELDS},
         wheel={key: texts["WHEEL"].exactly(key) for key in WHEEL_FIELDS},
         entry_points=_entry_points(text),
-        entry_points_read=_as_read(text),
         members=members,
         elf=tuple(elf),
         grafted=_grafted(members),
@@ -370,30 +368,17 @@ class _Texts(importlib.metadata.Distribution):
         return Path(path)
 
 
-def _as_read(text: str) -> dict[str, tuple[str, ...]]:
-    """Return entry points by group as JAX gets them; none where importlib.metadata fails."""
+def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
+    """Return entry points by group as JAX gets them, from importlib.metadata."""
     groups: dict[str, list[str]] = {}
+    if len(text) > LIMITS.entry_points:
+        return {"": (f"cannot be read: {len(text)} characters",)}
     try:
         for point in _Texts(text).entry_points:
             groups.setdefault(point.group, []).append(f"{point.name} = {point.value}")
-    except (TypeError, ValueError, AttributeError):
-        return {}
+    except (TypeError, ValueError, AttributeError) as exc:
+        return {"": (f"cannot be read: {type(exc).__name__}",)}
     return {group: tuple(points) for group, points in groups.items()}
-
-
-def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
-    groups: dict[str, list[str]] = {}
-    group = groups[""] = []  # of lines before the first section
-    for raw in text.splitlines():
-        line = raw.strip()
-        if line.startswith("[") and line.endswith("]"):
-            title = line[1:-1].strip()
-            again = [line] if title in groups else []  # stays as an entry, which it cannot be
-            group = groups.setdefault(title, [])
-            group += again
-        elif line and not line.startswith("#"):
-            group.append(line)
-    return {name: tuple(lines) for name, lines in groups.items() if name or lines}
 
 
 def graft_name(member: str) -> str:

@@ -21,6 +21,7 @@ class Limits:
     text: int = 2 << 20  # bytes of a member that is read as a whole
     record: int = 16 << 20  # bytes of RECORD, which has a line for each file
     # Texts.
+    entry_points: int = 64 << 10  # characters of entry_points.txt; numpy has 200
     provenance: int = 8  # version.py and commit_info.py that are read; published wheels have 2
     specifier: int = 4096  # characters of a version or a requirement; 100 were published
     brackets: int = 16  # of a requirement: packaging's time doubles with each; 2 were published

@@ -216,6 +216,19 @@ def with_release(module: bytes, version: str) -> bytes:
     return module.replace(match[1] + match[2] + match[3], match[1] + match[2] + version.encode())
 
 
+def sound_mode(mode: int) -> int:
+    """Return permission bits with which all can use a file, and only its owner changes it.
+
+    A mode that is so already stays; so does 0, of an archive without modes. pip and uv set their
+    own, what unpacks a wheel otherwise (Bazel, distributions) takes the archive's.
+    """
+    bits = mode & 0o7777
+    sound = (bits | 0o444) & ~0o7002
+    if not bits or sound == bits:
+        return mode
+    return mode & ~0o7777 | sound | (0o111 if bits & 0o111 else 0)
+
+
 def read_record(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:
     """Parse the RECORD of a wheel that has so many files.
 

@@ -25,13 +25,13 @@ from rocwheel.process import Command, GuestPath
 from rocwheel.wheel import requirements
 from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name, inspect, kind_of
-from rocwheel.wheel.install import sound_mode
 from rocwheel.wheel.metadata import (
     KeyValueText,
     edit_record,
     read_record,
     record_line,
     row_of,
+    sound_mode,
     with_release,
 )
 from rocwheel.wheel.verify.libraries import graft_entry, is_found

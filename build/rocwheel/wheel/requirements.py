@@ -8,7 +8,6 @@ installers, which use it too, all of that is one thing: not PEP 440, not PEP 508
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -20,11 +19,6 @@ if TYPE_CHECKING:  # packaging costs as much as renaming a wheel
     from packaging.version import Version
 
 LARGEST: Final = 2**64 - 2  # number of a version (not in its local part) that uv takes
-_NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\Z")
-_URL_SCHEMES: Final = re.compile(r"(?:https?|file|git\+(?:https?|ssh|file))\Z")
-_ARCHIVES: Final = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-_QUOTED: Final = re.compile(r"'[^']*'|\"[^\"]*\"")
-_NOT_IN: Final = re.compile(r"\bnot(?! in\b)\s+in\b")  # older packaging knows one blank only
 _Value = TypeVar("_Value")
 
 
@@ -57,45 +51,10 @@ def requirement(text: str) -> Requirement | None:
     return found
 
 
-def installable(text: str) -> Requirement | None:
-    """A requirement that pip and uv both take; None where it is none.
-
-    uv is the stricter one: names end in a letter or a digit, `===` has a version after it and is in
-    no marker, numbers of versions have 64 bits, a URL says where a file or a repository is.
-    """
-    found = requirement(text)
-    if found is None or not all(map(_NAME.match, (found.name, *found.extras))):
-        return None
-    for item in found.specifier:
-        one = version(item.version.removesuffix(".*"))
-        if one is None or not fits(one):
-            return None
-    marker = _QUOTED.sub("''", text.partition(";")[2]) if found.marker else ""
-    if "===" in marker or _NOT_IN.search(marker):
-        return None
-    return found if not found.url or _is_address(found.url) else None
-
-
 def fits(found: Version) -> bool:
     """Whether uv takes the version: no number in it is larger than its 64 bits hold."""
     kinds = (found.pre[1] if found.pre else 0, found.post or 0, found.dev or 0)
     return max(found.epoch, *found.release, *kinds) <= LARGEST
-
-
-def _is_address(url: str) -> bool:
-    """Whether a URL leads to an archive or a git repository wherever it is read."""
-    from urllib.parse import urlsplit
-
-    try:
-        parts = urlsplit(url)
-        _ = parts.port  # which is parsed now
-    except ValueError:
-        return False
-    if "${" in url or not _URL_SCHEMES.match(parts.scheme):
-        return False
-    if parts.scheme != "file" and not (parts.hostname or parts.scheme == "git+file"):
-        return False
-    return parts.scheme.startswith("git+") or parts.path.lower().endswith(_ARCHIVES)
 
 
 def applies(requirement: Requirement, *, python_minor: str) -> bool:

@@ -1,4 +1,4 @@
-"""Requirements as strangers write them: a value or none, never a traceback; as pip and uv take."""
+"""Requirements as strangers write them: a value or none, never a traceback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,6 @@ markers = st.recursive(
 def test_a_marker_has_a_value_for_every_python_or_the_requirement_is_none(marker: str) -> None:
     text = f"x; {marker}"
     found = requirements.requirement(text)
-    requirements.installable(text)
     if found is not None:
         for minor in ("9", "12", "14"):
             assert requirements.applies(found, python_minor=minor) in (True, False)
@@ -48,50 +47,10 @@ def test_a_marker_without_a_value_makes_no_requirement(marker: str) -> None:
     assert requirements.requirement(f"x; {marker}") is None
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x",
-        "x[a,b-c]>=1.0,<2",
-        "x==1.*",
-        "x===1.0",
-        "x @ https://example.com/x-1-py3-none-any.whl",
-        "x @ https://example.com:8443/x.tar.gz#sha256=00",
-        "x @ file:///wheels/x-1-py3-none-any.whl ; python_version > '3'",
-        "x @ git+https://example.com/a/b@main",
-        'x; python_version not in "3.8" and os_name == "not  in ==="',
-        "x==1.0+18446744073709551616",
-        "x>=18446744073709551614",
-    ],
-)
-def test_what_pip_and_uv_take(text: str) -> None:
-    assert requirements.installable(text) is not None
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "x_",
-        "x[a_]",
-        "x===odd",
-        "x @ ./foo.whl",
-        "x @ foo.whl",
-        "x @ ${HOME}/foo-1.whl",
-        "x @ https://example.com:99999/x-1-py3-none-any.whl",
-        "x @ https://example.com:abc/x-1-py3-none-any.whl",
-        "x @ https:///x-1-py3-none-any.whl",
-        "x @ https://[::1/x-1-py3-none-any.whl",
-        "x @ https://example.com/x",
-        "x @ hg+https://example.com/x",
-        'x; python_version not  in "3.1"',
-        'x; python_version === "foo"',
-        "x>=18446744073709551616",
-        "x==1.dev18446744073709551616",
-        "x==18446744073709551616.*",
-    ],
-)
-def test_what_pip_or_uv_refuse(text: str) -> None:
-    assert requirements.installable(text) is None
+def test_more_brackets_than_packaging_has_time_for_make_no_requirement() -> None:
+    marker = "(" * 17 + "python_version > '3'" + ")" * 17
+    assert requirements.requirement(f"x; {marker}") is None
+    assert requirements.requirement(f"x; {marker[1:-1]}") is not None
 
 
 @pytest.mark.parametrize("shape", ["{}", "1.{}", "{}!1", "1rc{}", "1.post{}", "1.dev{}"])

@@ -172,45 +172,24 @@ BROKEN = {
     ),
     "a program in .data": (
         with_file(PLUGIN, f"{PLUGIN.stem}.data/scripts/pip"),
-        None, "layout.stray", "goes to the scripts of an environment",
+        None, "layout.stray", "not below",
     ),
     "a header in .data": (
         with_file(PLUGIN, f"{PLUGIN.stem}.data/headers/python3.12/Python.h"),
-        None, "layout.stray", "goes to the headers",
-    ),
-    "another distribution in .data": (
-        with_file(GENERAL, "demo-1.0.data/purelib/pip-99.dist-info/METADATA"),
-        None, "layout.stray", "another distribution",
+        None, "layout.stray", "not below",
     ),
     "another egg": (
         with_file(GENERAL, "pip.egg-info/PKG-INFO"), None, "layout.stray", "another distribution",
     ),
     "a scheme that nobody knows": (
-        with_file(PLUGIN, f"{PLUGIN.stem}.data/etc/passwd"), None, "layout.scheme", "there are",
+        with_file(PLUGIN, f"{PLUGIN.stem}.data/etc/passwd"), None, "layout.stray", "not below",
     ),
     "a file beside the schemes": (
-        with_file(PLUGIN, f"{PLUGIN.stem}.data/x.py"), None, "layout.scheme", "there are",
-    ),
-    "the data folder of another wheel": (
-        with_file(GENERAL, "other-1.0.data/purelib/x.py"), None, "layout.scheme", "demo-1.0.data",
+        with_file(PLUGIN, f"{PLUGIN.stem}.data/x.py"), None, "layout.stray", "not below",
     ),
     "two files that land on one path": (
         with_file(PLUGIN, f"{PLUGIN.stem}.data/purelib/jax_rocm7_plugin/__init__.py"),
-        None, "layout.conflict", "one path",
-    ),
-    "two files that land on one path of a careless system": (
-        with_file(GENERAL, "demo-1.0.data/platlib/Demo/__init__.py"),
-        None, "layout.conflict", "one path",
-    ),
-    "a file that lands below a file": (
-        with_file(GENERAL, "demo-1.0.data/purelib/demo/__init__.py/x"),
-        None, "layout.conflict", "is a file",
-    ),
-    "a program that is written twice": (
-        with_file(GENERAL, "demo-1.0.data/scripts/run").but(
-            entry_points="[console_scripts]\nrun = demo:main\n"
-        ),
-        None, "layout.conflict", "one path",
+        None, "layout.stray", "not below",
     ),
     "another pjrt plugin": (
         with_file(PJRT, "jax_plugins/xla_cuda12/__init__.py"), None, "layout.stray", "xla_rocm7",
@@ -218,29 +197,13 @@ BROKEN = {
     "a namespace that is none any more": (
         with_file(PJRT, "jax_plugins/__init__.py"), None, "layout.stray", "xla_rocm7",
     ),
-    "a program without a function": (
-        GENERAL.but(entry_points="[console_scripts]\nrun = demo\n"),
-        None, "layout.entry-point", "program = module:function",
-    ),
-    "a program whose function stands apart": (
-        GENERAL.but(entry_points="[console_scripts]\nrun = demo : main\n"),
-        None, "layout.entry-point", "not `name",
-    ),
     "keys of WHEEL in another case": (
         PLUGIN.but(wheel=WHEEL.replace(b"Wheel-Version", b"wheel-version")),
         None, "metadata.field", "Wheel-Version stands 0 times",
     ),
-    "an arbitrary version": (
-        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "x===odd")),
-        None, "metadata.field", "x===odd",
-    ),
     "a marker of lock files": (
         PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", 'x; "a" in extras')),
         None, "metadata.field", "is not PEP 508",
-    ),
-    "a requirement that uv refuses": (
-        PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "x @ ./foo.whl")),
-        None, "metadata.field", "not taken by pip and uv",
     ),
     "a pin to all versions of a series": (
         PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.*",)), None, "pin.sibling", "pins no version",
@@ -249,48 +212,12 @@ BROKEN = {
         PLUGIN.but(metadata=METADATA.replace(b"Name: ", b"Name:\n ")),
         None, "name.agree", "METADATA: Name is",
     ),
-    "a version with a number of more than 64 bits": (
-        wheels.Wheel(
-            version="1.0.18446744073709551616", tag="py3-none-any",
-            files={"demo/__init__.py": File()},
-        ),
-        None, "metadata.field", "number too large",
-    ),
-    "a build number of more than 64 bits": (
-        PLUGIN.but(
-            wheel=WHEEL + b"Build: 18446744073709551616\n",
-            filename="jax_rocm7_plugin-0.9.1-18446744073709551616-cp312-cp312-manylinux_2_27_x86_64.whl",
-        ),
-        None, "metadata.field", "too large",
-    ),
     "a Requires-Python that only the first release of 3.12 satisfies": (
         PLUGIN.but(requires_python="==3.12"), None, "metadata.python", "excludes cp312",
     ),
-    "a Requires-Python of more than 64 bits": (
-        PLUGIN.but(requires_python=">=3.10,<18446744073709551616"),
-        None, "metadata.field", "too large",
-    ),
     "a program that an entry point makes": (
         PLUGIN.but(entry_points="[console_scripts]\npip = jax_rocm7_plugin:main\n"), None,
-        "layout.stray", "goes to the scripts of an environment",
-    ),
-    "a program in another folder": (
-        GENERAL.but(entry_points="[gui_scripts]\n../run = demo:main\n"),
-        None, "layout.entry-point", "program = module:function",
-    ),
-    "an entry point that is a line of prose": (
-        GENERAL.but(entry_points="[x]\nrun demo\n"), None, "layout.entry-point", "not `name",
-    ),
-    "an entry point outside every section": (
-        GENERAL.but(entry_points="run = demo:main\n"), None, "layout.entry-point", "not `name",
-    ),
-    "a section that is opened twice": (
-        GENERAL.but(entry_points="[x]\na = demo\n[x]\nb = demo\n"),
-        None, "layout.entry-point", "[x]",
-    ),
-    "an entry point that is given twice": (
-        GENERAL.but(entry_points="[x]\na = demo\na = demo:b\n"),
-        None, "layout.entry-point", "given twice",
+        "layout.entry-point", "JAX needs none",
     ),
     "a set-user-id file": (
         with_file(PLUGIN, "jax_rocm7_plugin/x.py", mode=0o4755), None, "layout.mode", "4755",
@@ -300,7 +227,7 @@ BROKEN = {
     ),
     "an entry point into nothing": (
         PJRT.but(entry_points="[jax_plugins]\nxla_rocm7 = jax_plugins.rocm\n"),
-        None, "layout.entry-point", "no such module",
+        None, "layout.entry-point", "JAX needs [jax_plugins]",
     ),
     "a pjrt wheel JAX does not find": (
         PJRT.but(entry_points=""), None, "layout.entry-point", "jax_plugins",
@@ -365,7 +292,7 @@ BROKEN = {
     ),
     "a group that importlib.metadata does not find": (
         PJRT.but(entry_points="[ jax_plugins ]\nxla_rocm7 = jax_plugins.xla_rocm7\n"),
-        None, "layout.entry-point", "reads nothing",
+        None, "layout.entry-point", "reads [ jax_plugins ]",
     ),
     "an unknown requirement": (
         PLUGIN.but(requires=("jax-rocm7-pjrt==0.9.1", "left-pad")),
@@ -719,7 +646,8 @@ def test_a_wheelhouse_agrees_with_its_manifest_or_says_where_not(tmp_path: Path)
 
 def test_every_rule_is_broken_by_some_test_and_explained_in_the_guide() -> None:
     here = Path(__file__)
-    tested = here.read_text(encoding="utf-8")
+    installs = here.parents[2] / "integration" / "wheel" / "test_installs.py"
+    tested = here.read_text(encoding="utf-8") + installs.read_text(encoding="utf-8")
     guide = (here.parents[3] / "docs" / "how-to" / "inspect-verify-wheels.md").read_text("utf-8")
     for rule, (severity, holds, remedy) in RULES.items():
         assert f'"{rule}"' in tested, rule

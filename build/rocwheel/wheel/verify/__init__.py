@@ -17,6 +17,7 @@ from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
+from rocwheel.wheel.verify.installs import installs
 from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.one_wheel import Judge
 from rocwheel.wheel.verify.rules import Finding, Severity, finding
@@ -24,34 +25,52 @@ from rocwheel.wheel.verify.rules import Finding, Severity, finding
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from rocwheel.process import Runner
     from rocwheel.wheel.wheel_policy import WheelPolicy
 
 __all__ = ["Expectation", "libraries", "verify", "verify_given", "verify_set", "verify_wheelhouse"]
 
 
 def verify_given(
-    paths: Sequence[Path], policy: WheelPolicy, expected: Expectation
+    paths: Sequence[Path],
+    policy: WheelPolicy,
+    expected: Expectation,
+    *,
+    runner: Runner | None = None,
 ) -> Mapping[str, tuple[Finding, ...]]:
     """Judge what a person named, name -> findings: wheelhouses by their manifest, the rest as sets.
 
-    Raises WheelError for a folder that holds no wheels.
+    With a `runner` each set is installed, too. Raises WheelError for a folder that holds no wheels.
     """
-    found: dict[Path, tuple[Finding, ...]] = {}
+    verdicts: dict[Path, tuple[Finding, ...]] = {}
     for folder in (path for path in paths if path.is_dir()):
         if (folder / MANIFEST).exists():
-            found |= verify_wheelhouse(folder, Manifest.load(folder), policy=policy)
+            verdicts |= _tried(
+                verify_wheelhouse(folder, Manifest.load(folder), policy=policy), runner
+            )
             continue
         inside = sorted(folder.glob("*.whl"))
         if not inside:
             raise WheelError(f"{folder}: no wheels in it", hint="name a wheelhouse or wheels")
-        found |= verify_set(inside, policy=policy, expected=expected, whole=True)
+        verdicts |= _tried(verify_set(inside, policy=policy, expected=expected, whole=True), runner)
     files = [path for path in paths if not path.is_dir()]
-    found |= verify_set(files, policy=policy, expected=expected)
-    names = Counter(path.name for path in found)
+    verdicts |= _tried(verify_set(files, policy=policy, expected=expected), runner)
+    names = Counter(path.name for path in verdicts)
     return {
         path.name if names[path.name] == 1 else str(path): findings
-        for path, findings in found.items()
+        for path, findings in verdicts.items()
     }
+
+
+def _tried(
+    verdicts: Mapping[Path, tuple[Finding, ...]], runner: Runner | None
+) -> Mapping[Path, tuple[Finding, ...]]:
+    """Add what pip and uv make of a set, of those wheels that are sound archives."""
+    if runner is None:
+        return verdicts
+    sound = [path for path, each in verdicts.items() if all(x.rule != "archive" for x in each)]
+    installed = installs(sound, runner) if sound else {}
+    return {path: (*each, *installed.get(path, ())) for path, each in verdicts.items()}
 
 
 def libraries(root: Path) -> frozenset[str]:

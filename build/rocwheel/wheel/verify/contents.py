@@ -89,21 +89,25 @@ class Contents:
                 yield finding("version.module", f"{name}: is of {release}, not {own}", warn=True)
 
     def _entry_points(self) -> Iterator[Finding]:
-        read = self.report.entry_points_read
-        for group, points in self._rules.entry_points.items():
-            wanted = sorted(map(self._named, points))
-            if sorted(read.get(group, ())) != wanted:
-                present = ", ".join(read.get(group, ())) or "nothing"
-                yield finding(
-                    "layout.entry-point",
-                    f"importlib.metadata reads {present} in the group {group},"
-                    f" JAX needs {', '.join(wanted)}",
-                )
+        read = self.report.entry_points
+        wanted = {
+            group: tuple(map(self._named, points))
+            for group, points in self._rules.entry_points.items()
+        }
+        if read != wanted:
+            texts = [
+                "; ".join(f"[{group}] {', '.join(points)}" for group, points in groups.items())
+                for groups in (read, wanted)
+            ]
+            yield finding(
+                "layout.entry-point",
+                f"importlib.metadata reads {texts[0] or 'none'}, JAX needs {texts[1] or 'none'}",
+            )
 
     def _requires(self) -> Iterator[Finding]:
         allowed = {self._named(name): each for name, each in self._rules.requires.items()}
         for text in self.report.requires:
-            requirement = requirements.installable(text)
+            requirement = requirements.requirement(text)
             if requirement is None:  # `metadata.field`
                 continue
             name = normal_name(requirement.name)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import re
-from bisect import bisect_left
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -12,33 +10,21 @@ from typing import TYPE_CHECKING, Final
 from rocwheel.model import WheelKind, project_name
 from rocwheel.wheel import requirements
 from rocwheel.wheel.inspect import LIBRARIES, kind_of
-from rocwheel.wheel.install import LIBRARY, SCRIPT_GROUPS, landings, scripts, sound_mode
-from rocwheel.wheel.metadata import canonical_platform, normal_name
+from rocwheel.wheel.metadata import canonical_platform, normal_name, sound_mode
 from rocwheel.wheel.verify.contents import Contents
 from rocwheel.wheel.verify.libraries import Expectation, Libraries
 from rocwheel.wheel.verify.rules import Finding, finding
-from rocwheel.wheel.zip_reader import path_conflict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
     from rocwheel.wheel.inspect import WheelReport
-    from rocwheel.wheel.install import Landing
     from rocwheel.wheel.wheel_policy import WheelPolicy
 
-FOREIGN: Final = (".dist-info", ".egg-info")  # what makes a folder a distribution
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
-# packaging.python.org, "Entry points specification"; pip 22 takes no blanks around the colon.
-_ENTRY_POINT: Final = re.compile(
-    r"(?P<name>[^\s=\[](?:[^=]*[^\s=])?)\s*=\s*(?P<module>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)"
-    r"(?::(?P<attr>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*))?\s*(?:\[[\w\s.,-]*\])?\Z",
-    re.ASCII,
-)
-_PROGRAM: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
-_BUILD: Final = re.compile(r"-0*([0-9]+)")
 _CPYTHON: Final = re.compile(r"(?:cp|py)([0-9])([0-9]*)\Z")
 PATCHES: Final = 40  # releases of one Python minor version that Requires-Python is tried with
 LEFTOVERS: Final = re.compile(
@@ -63,7 +49,7 @@ class Judge:
         )
         for check in (
             self._names, self._metadata, self._pythons, self._tags, self._layout, self._modes,
-            self._entry_points, libraries.findings, self._pins, self._grafts, self._size,
+            libraries.findings, self._pins, self._grafts, self._size,
         ):  # fmt: skip
             yield from check()
         if self.kind is not None:
@@ -86,8 +72,6 @@ class Judge:
         version = requirements.version(text)
         if version is None:
             yield finding("metadata.field", f"METADATA: Version {text!r} is not PEP 440")
-        elif not requirements.fits(version):
-            yield finding("metadata.field", f"METADATA: Version {text!r} has a number too large")
         elif version != report.filename.version:
             yield finding(
                 "name.agree", f"METADATA: Version is {version}, the file says {report.version}"
@@ -122,13 +106,8 @@ class Judge:
             if values and values[0].lower() not in valid:
                 yield finding("metadata.field", f"{name} {values[0]!r}")
         for text in self.report.requires:
-            if requirements.installable(text) is None:
-                problem = (
-                    "is not PEP 508"
-                    if requirements.requirement(text) is None
-                    else "is not taken by pip and uv"
-                )
-                yield finding("metadata.field", f"METADATA: Requires-Dist {text!r} {problem}")
+            if requirements.requirement(text) is None:
+                yield finding("metadata.field", f"METADATA: Requires-Dist {text!r} is not PEP 508")
 
     def _pythons(self) -> Iterator[Finding]:
         if len(self.report.metadata["Requires-Python"]) > 1:
@@ -138,9 +117,6 @@ class Judge:
         if requires is None:
             yield finding("metadata.field", f"METADATA: Requires-Python {text!r} is not PEP 440")
             return
-        versions = (requirements.version(item.version.removesuffix(".*")) for item in requires)
-        if any(each is not None and not requirements.fits(each) for each in versions):
-            yield finding("metadata.field", f"METADATA: Requires-Python {text!r}: too large")
         for tag in self.report.filename.pythons:
             if not _admits(requires, tag):
                 yield finding("metadata.python", f"Requires-Python {requires} excludes {tag}")
@@ -159,9 +135,6 @@ class Judge:
                 "tag.agree",
                 f"WHEEL: Build is {build or 'absent'}, the file name has {name.build or 'none'}",
             )
-        digits = _BUILD.match(name.build)
-        if digits and (len(digits[1]) > 20 or int(digits[1]) >= 2**64):  # noqa: PLR2004 - uv's
-            yield finding("metadata.field", f"build number {name.build[1:]} is too large")
         if len({canonical_platform(tag) for tag in name.platforms}) > 1:
             yield finding("tag.single", f"platform tags {', '.join(name.platforms)}")
         for what, values, meant in (
@@ -173,35 +146,24 @@ class Judge:
                 yield finding("tag.expected", f"{what} tag is {'.'.join(values)}, expected {meant}")
 
     def _layout(self) -> Iterator[Finding]:
-        report = self.report
-        names = (member.name for member in report.members)
-        found = [*landings(names, report.filename.stem), *scripts(report.entry_points)]
-        for item in found:
-            if item.problem:
-                yield finding("layout.scheme", f"{item.member}: {item.problem}")
-            elif problem := self._stray(item):
-                yield finding("layout.stray", f"{item.member}: {problem}")
-        places = [item.place for item in found if not item.problem]
-        if conflict := path_conflict(places):
-            yield finding("layout.conflict", f"once installed, {conflict}")
-
-    def _stray(self, item: Landing) -> str:
-        """Why a file has no place in this wheel; "" where it has."""
-        archive = self.kind is None and item.member.endswith(".a")  # numpy and scipy ship some
-        if LEFTOVERS.search(item.member) and not archive:
-            return "left over from a build"
-        top = item.path.partition("/")[0]
-        own = item.member.partition("/")[0] == self.report.dist_info
-        if item.scheme == LIBRARY and top.lower().endswith(FOREIGN) and not own:
-            return "metadata of another distribution"
-        if self.kind is None or own:
-            return ""
-        packages = [text.format(rocm=self.rocm) for text in self.policy.kinds[self.kind].packages]
-        folders = (*packages, f"{self.report.filename.distribution}{LIBRARIES}")
-        if item.scheme == LIBRARY and any(item.path.startswith(f"{each}/") for each in folders):
-            return ""
-        where = "" if item.scheme == LIBRARY else f"goes to the {item.scheme} of an environment, "
-        return f"{where}not below {', '.join(sorted(packages))}"
+        """Find files that have no place in this wheel; JAX's wheels have no `.data` folder."""
+        folders: list[str] = []
+        if self.kind is not None:
+            packages = self.policy.kinds[self.kind].packages
+            folders = [text.format(rocm=self.rocm) for text in packages]
+        own = (
+            *(f"{each}/" for each in (*folders, self.report.dist_info)),
+            f"{self.report.filename.distribution}{LIBRARIES}/",
+        )
+        for member in self.report.members:
+            name = member.name
+            archive = self.kind is None and name.endswith(".a")  # numpy and scipy ship some
+            if LEFTOVERS.search(name) and not archive:
+                yield finding("layout.stray", f"{name}: left over from a build")
+            elif name.partition("/")[0].lower().endswith(".egg-info"):
+                yield finding("layout.stray", f"{name}: metadata of another distribution")
+            elif folders and not name.startswith(own) and not name.endswith("/"):
+                yield finding("layout.stray", f"{name}: not below {', '.join(folders)}")
 
     def _modes(self) -> Iterator[Finding]:
         for member in self.report.members:
@@ -210,24 +172,10 @@ class Judge:
                 why = "" if bits & 0o444 == 0o444 else " cannot be read by all"  # noqa: PLR2004
                 yield finding("layout.mode", f"{member.name}: mode {bits:04o}{why}")
 
-    def _entry_points(self) -> Iterator[Finding]:
-        paths = self._installed()
-        for group, lines in self.report.entry_points.items():
-            names: set[str] = set()
-            for line in lines:
-                if problem := _entry_point_problem(group, line, paths, names):
-                    yield finding("layout.entry-point", f"[{group}] {line}: {problem}")
-
-    def _installed(self) -> list[str]:
-        """Return the sorted paths of all files once installed in site-packages."""
-        names = (member.name for member in self.report.members)
-        found = landings(names, self.report.filename.stem)
-        return sorted(item.path for item in found if item.scheme == LIBRARY)
-
     def _pins(self) -> Iterator[Finding]:
         pinned: set[str] = set()  # projects of the set that are pinned wherever this installs
         for text in self.report.requires:
-            requirement = requirements.installable(text)
+            requirement = requirements.requirement(text)
             if requirement is None:  # `metadata.field`
                 continue
             if self._applies(requirement):
@@ -284,37 +232,6 @@ class Judge:
         budget = self.policy.kinds[self.kind].size
         if self.report.size > budget:
             yield finding("size.budget", f"{self.report.size} bytes, the budget is {budget}")
-
-
-def _entry_point_problem(group: str, line: str, paths: Sequence[str], names: set[str]) -> str:
-    """Why installers stumble over a line of entry_points.txt, "" where they do not.
-
-    pip ends with an error for a program without an attribute
-    (pip/_internal/operations/install/wheel.py, MissingCallableSuffix).
-    """
-    match = _ENTRY_POINT.match(line)
-    if not group or match is None:
-        return "not `name = module:attribute` in a section of its own"
-    if match["name"] in names:
-        return "given twice"
-    names.add(match["name"])
-    if group in SCRIPT_GROUPS and not (match["attr"] and _PROGRAM.match(match["name"])):
-        return "not `program = module:function`"
-    if group in (*SCRIPT_GROUPS, "jax_plugins") and not _has_module(paths, match["module"]):
-        return "no such module inside"
-    return ""
-
-
-def _has_module(paths: Sequence[str], module: str) -> bool:
-    """Return whether sorted paths have a module, or a package with or without `__init__.py`."""
-    path = module.replace(".", "/")
-    for start in (f"{path}.py", f"{path}/"):
-        at = bisect_left(paths, start)
-        if at < len(paths) and paths[at].startswith(start):
-            return True
-    at = bisect_left(paths, f"{path}.")  # module.so, module.abi3.so, module.cpython-312-….so
-    rest = itertools.takewhile(lambda each: each.startswith(f"{path}."), paths[at:])
-    return any(each.endswith(".so") for each in rest)
 
 
 def _admits(requires: SpecifierSet, tag: str) -> bool:

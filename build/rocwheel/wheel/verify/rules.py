@@ -113,16 +113,6 @@ RULES: Final = {
         "Only the wheel's own packages are installed, and no leftovers of a build.",
         "remove the file from the wheel's build rule",
     ),
-    "layout.scheme": (
-        Severity.ERROR,
-        "Files of the `.data` folder belong to a scheme that installers know.",
-        "install as package data, not as data_files",
-    ),
-    "layout.conflict": (
-        Severity.ERROR,
-        "No two files are installed to one path.",
-        "remove one of them from the wheel's build rule",
-    ),
     "layout.mode": (
         Severity.WARNING,
         "Every file can be read by everyone, and none is set-user-id or world-writable.",
@@ -130,7 +120,7 @@ RULES: Final = {
     ),
     "layout.entry-point": (
         Severity.ERROR,
-        "Programs lead to modules inside; importlib.metadata finds the group jax_plugins.",
+        "The entry points are those that JAX needs, as importlib.metadata reads them.",
         "check the wheel's entry_points",
     ),
     "elf.machine": (
@@ -182,6 +172,16 @@ RULES: Final = {
         Severity.ERROR,
         "A wheel that runs on GPUs has GPU code.",
         "check that the build compiled its kernels with ROCm's clang",
+    ),
+    "install.refused": (
+        Severity.ERROR,
+        "pip and uv install the wheels by hash, without a network (with `--installs`).",
+        "mend what the client names where the wheel is built",
+    ),
+    "install.differs": (
+        Severity.ERROR,
+        "pip and uv install the same files and programs, modes included (with `--installs`).",
+        "leave out what the format does not define: .data folders, odd entry points, odd modes",
     ),
     "pin.sibling": (
         Severity.ERROR,

@@ -1,0 +1,155 @@
+"""What pip and uv make of wheels: both install the set by hash, and install the same files.
+
+Each client installs into a scratch folder, without a network, a configuration or a cache. Nothing
+is run of what comes: no byte-code is made, no build happens. What either refuses, or where their
+folders differ, is a finding; of a set that is refused, halves are tried until the wheel is known.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rocwheel import files
+from rocwheel.console import brief
+from rocwheel.errors import CommandError
+from rocwheel.process import Command, Runner
+from rocwheel.wheel.metadata import WheelName
+from rocwheel.wheel.verify.rules import Finding, finding
+
+SECONDS: Final = 600  # that one client may take
+PROGRAMS: Final = "bin/"  # programs differ in their text: each client writes its own
+OWN: Final = re.compile(
+    r"\.lock\Z|.*\.dist-info/(?:RECORD|INSTALLER|REQUESTED|(?:direct_url|uv_cache)\.json)\Z"
+)
+HEADERS: Final = re.compile(r"include/site/python3\.[0-9]+/")  # where pip's --target has headers
+_CPYTHON: Final = re.compile(r"cp3([0-9]+)\Z")
+Installed = Mapping[str, tuple[str, int]]  # path -> SHA-256 and permission bits
+
+
+class Target(NamedTuple):
+    """The Python that wheels are installed for."""
+
+    minor: int
+    abi: str  # "cp312", "cp313t"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Client:
+    """pip or uv: how it is told where to install for which Python."""
+
+    name: str
+    argv: tuple[str, ...]
+
+    def command(self, target: Target, platforms: Sequence[str], folder: Path) -> Command:
+        """Return the command that installs `requirements.txt` beside the folder into it."""
+        common = (
+            *self.argv, "install", "--quiet", "--no-deps", "--no-index", "--require-hashes",
+            "--target", str(folder), "--python-version", f"3.{target.minor}",
+            "--requirement", str(folder.parent / "requirements.txt"),
+        )  # fmt: skip
+        more: tuple[str, ...]
+        if self.name == "uv":
+            more = (
+                "--offline", "--no-config", "--no-build", "--link-mode", "copy",
+                "--cache-dir", str(folder.parent / "cache"), "--python", sys.executable,
+                "--python-platform", "x86_64-manylinux_2_40",
+            )  # fmt: skip
+        else:
+            more = (
+                "--no-cache-dir", "--no-compile", "--only-binary=:all:",
+                "--disable-pip-version-check", "--implementation", "cp",
+                *(part for abi in (target.abi, "abi3", "none") for part in ("--abi", abi)),
+                *(part for platform in platforms for part in ("--platform", platform)),
+            )  # fmt: skip
+        return Command(argv=(*common, *more), timeout=SECONDS)
+
+
+CLIENTS: Final = (
+    Client(name="pip", argv=(sys.executable, "-m", "pip", "--isolated")),
+    Client(name="uv", argv=(str(Path(sys.executable).parent / "uv"), "pip")),
+)
+
+
+def installs(paths: Sequence[Path], runner: Runner) -> Mapping[Path, tuple[Finding, ...]]:
+    """Install wheels that belong together, for each Python they are for; path -> findings."""
+    names = {path: WheelName.parse(path.name) for path in paths}
+    targets = {target for name in names.values() if (target := _target(name))}
+    problems: dict[Path, list[Finding]] = defaultdict(list)
+    for target in sorted(targets) or [
+        Target(sys.version_info.minor, f"cp3{sys.version_info.minor}")
+    ]:
+        fitting = [path for path, name in names.items() if _target(name) in (None, target)]
+        for path, item in _tried(fitting, target, runner):
+            problems[path].append(item)
+    return {path: tuple(dict.fromkeys(problems[path])) for path in paths}
+
+
+def _target(name: WheelName) -> Target | None:
+    """Return the one CPython a wheel is for; None where it is for several."""
+    match = _CPYTHON.match(name.pythons[0])
+    return Target(int(match[1]), name.abis[0]) if match and name.abis[0].startswith("cp") else None
+
+
+def _tried(paths: Sequence[Path], target: Target, runner: Runner) -> Iterator[tuple[Path, Finding]]:
+    # uv takes a free-threaded ABI only of an interpreter that is one.
+    clients = CLIENTS[:1] if target.abi.endswith("t") else CLIENTS
+    with tempfile.TemporaryDirectory(prefix="rocwheel-installs-") as scratch:
+        try:
+            trees = [_installed(paths, each, target, Path(scratch), runner) for each in clients]
+        except CommandError as exc:
+            if len(paths) == 1:
+                yield paths[0], finding("install.refused", brief(_reason(exc)))
+                return
+            trees = []
+    if not trees:
+        middle = len(paths) // 2
+        yield from _tried(paths[:middle], target, runner)
+        yield from _tried(paths[middle:], target, runner)
+        return
+    for path in sorted(trees[0].keys() | trees[-1].keys()):
+        first, last = trees[0].get(path), trees[-1].get(path)
+        if first != last:
+            what = f"{path}: {_shown(first)} with pip, {_shown(last)} with uv"
+            for wheel in paths:
+                yield wheel, finding("install.differs", what)
+
+
+def _reason(failure: CommandError) -> str:
+    """Return the client's line that says what is wrong."""
+    lines = [line.strip() for line in failure.detail.splitlines() if re.search("[A-Za-z]", line)]
+    errors = [line for line in lines if line.lower().startswith("error")]
+    return " ".join([*errors[:1], *lines[-1:]]) if lines else str(failure)
+
+
+def _shown(file: tuple[str, int] | None) -> str:
+    return f"{file[0][:12]} mode {file[1]:04o}" if file else "absent"
+
+
+def _installed(
+    paths: Sequence[Path], client: Client, target: Target, scratch: Path, runner: Runner
+) -> Installed:
+    """Install wheels and return what came. Raises CommandError where the client refuses."""
+    lines = (
+        f"{WheelName.parse(path.name).project} @ {path.absolute().as_uri()}"
+        f" --hash=sha256:{files.sha256(path)}\n"
+        for path in paths
+    )
+    (scratch / "requirements.txt").write_text("".join(lines), encoding="utf-8")
+    platforms = sorted({tag for path in paths for tag in WheelName.parse(path.name).platforms})
+    folder = scratch / client.name
+    runner.capture(client.command(target, platforms, folder))
+    installed: dict[str, tuple[str, int]] = {}
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        name = HEADERS.sub("include/", name)
+        if path.is_file() and not OWN.match(name):
+            digest = "a program" if name.startswith(PROGRAMS) else files.sha256(path)
+            installed[name] = digest, path.stat().st_mode & 0o777
+    return installed

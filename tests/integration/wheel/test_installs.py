@@ -1,0 +1,89 @@
+"""`verify --installs`: what the real pip and the real uv make of wheels, set by set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support import wheels
+from support.wheels import File, Wheel
+
+from rocwheel.cli import main
+from rocwheel.process import HostRunner
+from rocwheel.wheel.verify.installs import installs
+
+pytestmark = pytest.mark.slow
+
+DEMO = Wheel(tag="py3-none-any", files={"demo/__init__.py": File(b"def main(): pass\n")})
+
+
+def with_file(name: str, mode: int = 0o644) -> Wheel:
+    return DEMO.but(files={**DEMO.files, name: File(b"#!python\n", mode=mode)})
+
+
+def with_points(text: str) -> Wheel:
+    return DEMO.but(entry_points=text)
+
+
+# title -> (wheel, the rule it breaks; "" where both clients install the same)
+SHAPES = {
+    "a program": (with_points("[console_scripts]\nrun = demo:main\n"), ""),
+    "a group of another project": (with_points("[pkg_config]\ndemo = demo\n"), ""),
+    "a mode for the owner only": (with_file("demo/x.py", 0o600), ""),
+    "files in .data": (with_file("demo-1.0.data/purelib/demo_more.py"), ""),
+    "a program without a function": (with_points("[console_scripts]\nrun = demo\n"), "install.refused"),
+    "a scheme that does not exist": (with_file("demo-1.0.data/etc/x"), "install.refused"),
+    "a file beside a program": (
+        with_points("[console_scripts]\nrun = demo:main\n").but(
+            files={**DEMO.files, "demo-1.0.data/data/bin/run": File(b"text")}
+        ),
+        "install.differs",
+    ),
+    "a requirement that uv refuses": (DEMO.but(requires=("x @ ./foo.whl",)), "install.refused"),
+    "a script that may not be run": (with_file("demo-1.0.data/scripts/do"), "install.differs"),
+}  # fmt: skip
+ODD = {
+    "a script that may be run": (with_file("demo-1.0.data/scripts/do", 0o755), ""),
+    "a header": (with_file("demo-1.0.data/headers/demo.h"), ""),
+    "a nested scheme": (with_file("demo-1.0.data/purelib/purelib/x.py"), ""),
+    "indented lines": (with_points("[console_scripts]\n  run = demo:main\n"), ""),
+    "an extra": (with_points("[console_scripts]\nrun = demo:main [x]\n"), ""),
+    "a version too large": (DEMO.but(version="1.0.18446744073709551616"), "install.refused"),
+    "the data folder of another wheel": (with_file("other-1.0.data/purelib/x.py"), "install.differs"),
+    "a default group": (with_points("[DEFAULT]\nx = 1\n[console_scripts]\nrun = demo:main\n"), "install.differs"),
+    "a group in two brackets": (with_points("[[console_scripts]]\nrun = demo:main\n"), "install.differs"),
+    "a file below a file": (with_file("demo-1.0.data/purelib/demo/__init__.py/x"), "install.refused"),
+    "a program in another folder": (with_points("[console_scripts]\n../run = demo:main\n"), "install.refused"),
+    "a section twice": (with_points("[x]\na = demo\n[x]\nb = demo\n"), ""),
+    "a vertical tab": (with_points("[console_scripts]\nrun = demo:main\x0bx = demo:main\n"), "install.refused"),
+    "a line separator": (with_points("[console_scripts]\nrun = demo:main\u2028x = demo:main\n"), "install.refused"),
+}  # fmt: skip
+
+
+def rules(made: Wheel, folder: Path) -> set[str]:
+    path = made.write(folder)
+    return {item.rule for item in installs([path], HostRunner({}))[path]}
+
+
+@pytest.mark.parametrize("title", SHAPES)
+def test_a_shape_is_judged_by_what_the_clients_do(title: str, tmp_path: Path) -> None:
+    made, rule = SHAPES[title]
+    assert rules(made, tmp_path) == ({rule} if rule else set())
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("title", ODD)
+def test_an_odd_shape_is_judged_by_what_the_clients_do(title: str, tmp_path: Path) -> None:
+    made, rule = ODD[title]
+    assert rules(made, tmp_path) == ({rule} if rule else set())
+
+
+def test_a_set_is_installed_together_and_the_bad_one_is_named(tmp_path: Path, capsys) -> None:
+    paths = [wheels.plugin().write(tmp_path), wheels.pjrt().write(tmp_path)]
+    assert main(["wheel", "verify", "--installs", *map(str, paths)]) == 0
+    bad = with_points("[console_scripts]\nrun = demo\n").write(tmp_path)
+    assert main(["wheel", "verify", "--installs", *map(str, paths), str(bad)]) == 6
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-3] == f"{bad.name}: may not ship, 1 error"
+    assert lines[-2].startswith("  error install.refused: ")
+    assert "callable suffix" in lines[-2]
