@@ -91,6 +91,7 @@ class Demand(Value, frozen=True, kw_only=True):
     crash_budget: Count = 0  # tests that crashed once and then passed
     timeout_budget: Count = 0  # tests that hung once and then passed
     poison_budget: Count = 0  # tests that made others fail in their process
+    must_call: tuple[str, ...] = ()  # ROCm libraries that tests must have been seen to call
 
     def shortfalls(self, counts: Counts) -> Iterator[tuple[State, str]]:
         """Say where the counts of a whole suite, or of a shard, fall short of it."""

@@ -108,6 +108,13 @@ STAGES: Final = {
             "Serve a store over local HTTP as pip and uv see it.",
         ),
     },
+    "Data": {
+        "pin": ("rocwheel.cli.pins:pin", "Add JAX releases to ci/pins.yaml."),
+        "bump": (
+            "rocwheel.cli.pins:bump",
+            "Make a newer JAX the default, looked up as `pin add` does.",
+        ),
+    },
     "This machine": {
         "cache": (
             "rocwheel.cli.cache:cache",
