@@ -184,7 +184,7 @@ class Family:
                 raise ValueError(f"{self.name}: needs: no row for the suite {suite!r}")
 
     def level(self, suite: str, python: str) -> Level | None:
-        """Return the level of (suite, CPython); a rule that names the CPython beats a general one."""
+        """Return the level of (suite, CPython); a rule for the CPython beats a general one."""
         general: Level | None = None
         for rule in self.policy:
             if rule.suite == suite and python in rule.pythons:
@@ -207,7 +207,7 @@ class Family:
         return next((need for need in self.needs if need.suite == suite), Need(suite))
 
     def runners_for(self, suite: str) -> tuple[RunnerPool, ...]:
-        """Return the smallest runners that can run `suite`; without one its verdict is `no-runner`."""
+        """Return the smallest runners that can run `suite`; without any it is `no-runner`."""
         able = [runner for runner in self.runners if runner.gpus >= self.need(suite).gpus]
         least = min((runner.gpus for runner in able), default=0)
         return tuple(runner for runner in able if runner.gpus == least)
