@@ -14,7 +14,8 @@ IMAGE_PROFILES: Final = ("runtime", "devel")
 CELL_KINDS: Final = (
     "build", "stage", "gate", "merge", "promote", "image", "page", "notify", "prune",
 )  # fmt: skip
-ROLES: Final = ("builder", "stager", "runner", "imager", "promoter")
+TABLE_FORMS: Final = ("text", "md", "html", "rst")
+ROLES: Final = ("builder", "stager", "runner", "imager", "reporter", "promoter")
 
 
 class Purpose(enum.Enum):

@@ -40,7 +40,7 @@ from rocwheel.ledger.nights import NightPlan, Nights, WheelRecipe
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion, WheelKind, module_name
 from rocwheel.pipeline import looking, planning, resolving
-from rocwheel.pipeline.settings import Cost, NightSettings
+from rocwheel.pipeline.settings import BuildCost, Cost, NightSettings
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.release import wheelset
@@ -250,7 +250,7 @@ def night(
         settings=NightSettings(
             trigger=matrix.Trigger.NIGHTLY,
             sets=(),
-            build=Cost(cpus=1, memory_mib=1024, disk_mib=1024, hours=1),
+            build=BuildCost(cpus=1, memory_mib=1024, disk_mib=1024, hours=1),
             gate=Cost(cpus=1, memory_mib=512, disk_mib=512, hours=1),
         ),
         families=families.load(own),

@@ -27,7 +27,7 @@ sets:
     source_dir: source
     pythons: ["3.12"]
     families: [{families}]
-    rocm: {{source: rocm-7.1.0.tar.gz}}
+    rocm: {{source: therock-dist-linux-gfx90a-7.1.0.tar.gz}}
     options: [--wheel-suffix={suffix}]
 build: {{cpus: 1, memory_mib: 64, disk_mib: 1, hours: 1}}
 gate: {{cpus: 1, memory_mib: 64, disk_mib: 1, hours: 1}}
@@ -50,7 +50,7 @@ class World:
 
     def __post_init__(self) -> None:
         (self.folder / "source").mkdir(parents=True, exist_ok=True)
-        (self.folder / "rocm-7.1.0.tar.gz").write_bytes(b"ROCm")
+        (self.folder / "therock-dist-linux-gfx90a-7.1.0.tar.gz").write_bytes(b"ROCm")
         (self.folder / "source" / "file").write_text("source")
         self.settings()
         self.script()

@@ -6,8 +6,15 @@ from datetime import datetime, timedelta, timezone
 from zlib import crc32
 
 import amdgpu_family_matrix as matrix
+from rocwheel.ledger.nights import Phase
 from rocwheel.model import timestamp
-from rocwheel.report.night_page import CellSummary, FamilySummary, NightSummary, WheelSize
+from rocwheel.report.night_summary import (
+    CellSummary,
+    FamilySummary,
+    NightSummary,
+    SourceSummary,
+    WheelSize,
+)
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -63,6 +70,69 @@ def summary(
         quarantined=(("node-7", "3 cells in a row ended infra"),),
         seconds=9000 + 60 * (number % 7),
     )  # fmt: skip
+
+
+def red_morning(number: int = 30, families: int = 6) -> list[NightSummary]:
+    """Two nights: a green one, and one in which most of what can go wrong did."""
+    base = summary(number - 1, families=families)
+    names = [family.family for family in base.families]
+    source = SourceSummary(
+        wheels=f"jax-{names[0]}", jax="main", jax_repository="https://github.com/jax-ml/jax.git",
+        jax_commit="a" * 40, xla_commit="b" * 40, rocm="7.10.0a20260130", rocm_sha256="c" * 64,
+        tool="0.1.0 " + "d" * 40,
+    )  # fmt: skip
+    gates = [replace(c, state=State.PASS, reason="") for c in base.cells if c.kind == "gate"]
+    builds = [
+        CellSummary(
+            name=f"build.jax-{n}", kind="build", wheels=f"jax-{n}", state=State.PASS,
+            milliseconds=3_000_000, log="_rocwheel/log",
+        )
+        for n in names
+    ]  # fmt: skip
+    promotes = [
+        CellSummary(
+            name=f"promote.jax-{n}.{n}", kind="promote", wheels=f"jax-{n}", family=n,
+            state=State.PASS, log="_rocwheel/log",
+        )
+        for n in names
+    ]  # fmt: skip
+    before = replace(base, cells=(*builds, *gates, *promotes), sources=(source,), quarantined=())
+    broken, missing = f"jax-{names[1]}", f"jax-{names[2]}"
+    error = "xla/service/gpu/nccl_api.cc:231:7: error: no member named 'ncclConfig' in 'rccl'"
+    barred = {"phase": Phase.BARRED, "state": State.NOT_RUN, "reason": f"build.{broken}: fail"}
+
+    def bad(cell: CellSummary) -> CellSummary | None:
+        if cell.wheels == missing:
+            why = "https://rocm.nightlies.amd.com/tarball/: lists no tarball of " + names[2]
+            absent = replace(
+                cell, family=names[2], phase=Phase.ABSENT, state=None, reason=why, log=""
+            )
+            return absent if cell.kind == "build" else None
+        if cell.wheels == broken:
+            failed = {"state": State.FAIL, "reason": error, "host": "builder-2"}
+            return replace(cell, **(failed if cell.kind == "build" else barred))
+        if cell.kind == "gate" and cell.suite == "unit" and cell.family == names[0]:
+            why = f"3 failed: linalg_test.py::LinalgTest.test_qr[{cell.python}] 0x7f3a12bc hipErrorLaunch"
+            return replace(cell, state=State.FAIL, reason=why, host="mi300-4")
+        if cell.kind == "gate" and cell.family == names[3] and cell.python == "3.14":
+            return replace(
+                cell, state=State.INFRA, reason="no device: /dev/kfd: No such file or directory"
+            )
+        return replace(cell, milliseconds=5_400_000) if cell.kind == "build" else cell
+
+    families_ = tuple(
+        replace(f, sizes=tuple(replace(s, bytes=s.bytes * 5 // 4) for s in f.sizes)) if not i else f
+        for i, f in enumerate(before.families)
+    )
+    made = FIRST + timedelta(days=number)
+    here = replace(
+        before, night=f"{made:%Y-%m-%d}", made=timestamp(made), written=timestamp(made),
+        cells=tuple(cell for c in before.cells if (cell := bad(c))), families=families_,
+        sources=(replace(source, jax_commit="e" * 40, rocm="7.10.0a20260131", rocm_sha256="f" * 64,
+                         authors=("Ann Example", "Ben Example")),),
+        quarantined=(("node-7", "3 cells in a row ended infra"),),
+    )  # fmt: skip
+    return [before, here]
 
 
 def with_images(base: NightSummary, **states: str) -> NightSummary:

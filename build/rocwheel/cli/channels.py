@@ -8,7 +8,7 @@ import click
 
 from rocwheel.choices import ROLES
 from rocwheel.cli.app import App
-from rocwheel.cli.command import command, group, once
+from rocwheel.cli.command import command, group, once, option
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import TargetOptions
 
@@ -29,6 +29,7 @@ class RightsOptions(TargetOptions):
     """Options of `channels rights`."""
 
     role: str
+    repository: str
 
 
 @command("rights", RightsOptions, parent=channels)
@@ -38,6 +39,12 @@ class RightsOptions(TargetOptions):
     required=True,
     help="What the machine does; docs/how-to/release.md has a table.",
 )
+@option(
+    "--repository",
+    default="",
+    metavar="OWNER/NAME",
+    help="Print the role's trust policy for GitHub Actions of this repository, too.",
+)
 def show_rights(app: App, options: RightsOptions) -> None:
     """Print the S3 policy of a role: what it may do in the channel's bucket, and nothing more.
 
@@ -45,4 +52,7 @@ def show_rights(app: App, options: RightsOptions) -> None:
     """
     family = families.named(options.family).name if options.family else "*"
     document = rights.policy(options.open(app), rights.ROLES[options.role], family=family)
+    if options.repository:
+        trust = rights.trust(rights.ROLES[options.role], options.repository)
+        document = {"rights": document, "trust": trust}
     app.emit(document, json.dumps(document, indent=2))

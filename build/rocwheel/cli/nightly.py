@@ -25,7 +25,7 @@ from rocwheel.cli.nightly_options import (
     worker,
 )
 from rocwheel.cli.target import FamiliesOptions, PersonOptions, judging
-from rocwheel.errors import CommandError, ConfigError
+from rocwheel.errors import CommandError, ConfigError, HostError, StoreError
 
 with when_run():
     import json
@@ -42,7 +42,7 @@ with when_run():
     from rocwheel.pipeline import settings as settings_file
     from rocwheel.pipeline.standing import CellStanding
     from rocwheel.process import Command, base_env
-    from rocwheel.verdict import State
+    from rocwheel.verdict import SILENT, State
 
 ENGINES: Final = ("local", "slurm", "github")
 
@@ -98,18 +98,32 @@ def plan(app: App, options: NightPlanOptions) -> None:
     if not options.dry_run:
         target.nights.check_clock(app.now())
         state = "planned" if target.nights.add(made) else "nothing-to-do"
-        app.github_outputs(planning.github_outputs(made))
+        if "GITHUB_OUTPUT" in app.environ:
+            app.github_outputs(planning.github_outputs(made))
     _say_planned(app, made, state, explain=options.explain or options.dry_run)
 
 
 def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> None:
     rows = list(planning.explain(made))
-    runs = sum(not cell.kept for cell in made.cells)
-    kept = len(made.cells) - runs
+    runs = sum(map(planning.is_to_run, made.cells))
+    kept = sum(bool(cell.kept) for cell in made.cells)
+    absent = sum(bool(cell.absent) for cell in made.cells)
     lines = list(columns(("cell", "what", "why"), rows)) if explain else []
-    lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept")
+    missing = f", {absent} absent" if absent else ""
+    lines.append(f"{made.night} {state}: {count(runs, 'cell')} to run, {kept} kept{missing}")
+    if not explain:
+        for cell in made.cells:
+            if cell.absent:
+                app.console.warn(f"{cell.name}: absent: {cell.absent} {cell.excused}".rstrip())
     cells_ = [{"cell": name, "what": what, "why": why} for name, what, why in rows]
-    document = {"night": made.night, "state": state, "run": runs, "kept": kept, "cells": cells_}
+    document = {
+        "night": made.night,
+        "state": state,
+        "run": runs,
+        "kept": kept,
+        "absent": absent,
+        "cells": cells_,
+    }
     app.emit(document, "\n".join(lines))
 
 
@@ -126,7 +140,8 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         old, _ = target.nights.plan(target.night(options.repeat))
         return planning.again(old, night=night, by=by, now=app.now())
     path = app.path(options.config) or app.home.ci / settings_file.FILE
-    settings = settings_file.load(path, app.path(options.pools))
+    settings = settings_file.load(path)
+    pools = app.path(options.pools)
     settings = settings.built_in(target.channel.executor, target.channel.builder_image)
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
@@ -155,6 +170,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         now=app.now(),
         own=(f"--families={app.path(options.families)}",) if own else (),
         images=made_of,
+        pools=settings_file.load_pools(pools, settings) if pools else settings_file.Pools(),
     )
     names = target.nights.names()
     last = summing.known(target.nights.summary(names[-1]) if names else None)
@@ -214,22 +230,36 @@ def run(app: App, options: NightRunOptions) -> int:
     return start(app, options, target, book, how)
 
 
+def _scheduler(
+    app: App, target: NightTarget, night: str, here: cells.Worker, most: int = 0
+) -> slurm.SlurmScheduler:
+    return slurm.SlurmScheduler(
+        nights=target.nights,
+        night=night,
+        worker=here,
+        runner=whole(app),
+        target=target.words,
+        most=most,
+        logs=app.cache / "nightly" / "slurm",
+    )
+
+
 def _run_there(
     app: App, options: NightRunOptions, target: NightTarget, book: Book, how: tuple[str, ...]
 ) -> int:
-    engine = slurm.SlurmScheduler(
-        nights=target.nights,
-        night=book.plan.night,
-        worker=worker(app, engine="slurm", job="", how=how),
-        runner=whole(app),
-        target=target.words,
-        most=options.workers,
-        logs=app.cache / "nightly" / "slurm",
-    )
+    here = worker(app, engine="slurm", job="", how=how)
+    engine = _scheduler(app, target, book.plan.night, here, options.workers)
     if options.dry_run:
         app.emit_plan(engine.lines(book, standing.stand(book, app.now())))
         return 0
-    return _say_submitted(app, book.plan.night, engine.submit())
+    code = _say_submitted(app, book.plan.night, engine.submit())
+    if held := slurm.held(slurm.waiting(target.nights, book.plan.night, whole(app))):
+        cell, why = next(iter(held.items()))
+        raise HostError(
+            f"{cell}: its job waits for a person: {why}",
+            hint="; ".join(slurm.release_lines(held, whole(app))),
+        )
+    return code
 
 
 def _run_here(
@@ -270,14 +300,17 @@ def _say_submitted(app: App, night: str, jobs: list[slurm.Submitted]) -> int:
 
 
 def _say(app: App, book: Book, found: dict[str, CellStanding]) -> int:
-    """What became of a night; 0 when everything passed."""
-    bad = [item for item in found.values() if not item.passed]
+    """Say what became of a night; return 0 when everything passed or is excused."""
+    bad = [item for item in found.values() if not item.green]
     kept = sum(item.phase is Phase.KEPT for item in found.values())
-    if len(found) - kept <= 0:
+    passed = sum(item.passed for item in found.values())
+    if all(item.phase in {Phase.KEPT, Phase.ABSENT} for item in found.values()):
         app.console.info("everything was there already")
     for item in bad:
         app.console.info(f"{item.cell.name}: {item.word}: {item.reason}")
-    text = f"{book.plan.night}: {len(found) - len(bad)} of {len(found)} cells passed, {kept} kept"
+    if standing.nothing_built(found):
+        app.console.warn(f"{book.plan.night}: nothing was built")
+    text = f"{book.plan.night}: {passed} of {len(found)} cells passed, {kept} kept"
     app.emit(document_of(book, found), text)
     return CommandError.exit_code if bad else 0
 
@@ -322,7 +355,17 @@ def cell(app: App, options: NightCellOptions) -> int:
         signals.watch_leash()
     with signals.caught():
         ended = cells.run(target.nights, night, options.cell, here, signals)
+    if options.engine == "slurm" and (ended is None or ended.state in SILENT):
+        _go_on(app, target, night, here)
     return _say_ended(app, target, night, options.cell, ended)
+
+
+def _go_on(app: App, target: NightTarget, night: str, here: cells.Worker) -> None:
+    """Submit what is to be tried again, or has to wait again, now that this job ends."""
+    try:
+        _scheduler(app, target, night, here).submit()
+    except (HostError, StoreError) as exc:  # the next job, or `nightly run`, submits it
+        app.console.warn(str(exc))
 
 
 def _say_ended(app: App, target: NightTarget, night: str, name: str, ended: Ended | None) -> int:

@@ -7,7 +7,6 @@ import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
 
 import click
 
@@ -15,7 +14,6 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, option
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import (
-    LATEST,
     NightOptions,
     NightTarget,
     document_of,
@@ -32,15 +30,12 @@ with when_run():
 
     from rocwheel.console import columns, count, duration
     from rocwheel.ledger.nights import Book
-    from rocwheel.model import moment
     from rocwheel.pipeline import cell as cells
     from rocwheel.pipeline import notify, slurm, standing, upkeep
     from rocwheel.pipeline.standing import CellStanding
     from rocwheel.process import Command
 
 # --- look ----------------------------------------------------------------------------------------
-
-NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +65,7 @@ def status(app: App, options: NightStatusOptions) -> int:
         over = all(item.settled for item in found.values())
         if over or not options.watch:
             app.emit(document_of(book, found), text)
-            bad = any(item.settled and not item.passed for item in found.values())
+            bad = any(item.settled and not item.green for item in found.values())
             return CommandError.exit_code if bad else 0
         if text != before and not app.json:
             click.echo(app.console.shown(text) + "\n")
@@ -124,30 +119,26 @@ class NightCheckOptions(StoreOptions):
 @command("check", NightCheckOptions, parent=nightly)
 @option("--max-age", default="36h", show_default=True, metavar="AGE", help="90m, 36h or 2d.")
 def check(app: App, options: NightCheckOptions) -> int:
-    """Fail when the newest night is older than it may be: it never started.
+    """Fail when something is wrong with the newest night that no failing cell says.
 
-    Also fails while a night is planned and nothing of it has run.
+    That is: there is none, it is older than it may be, it was planned and never ran, something it
+    should have is absent, nothing was built, it left no summary, or a scheduler holds a job of it.
     """
     limit = _seconds(options.max_age)
     target = NightTarget(app, options)
-    night = target.night(LATEST)
-    book = target.nights.book(night)
-    age = (app.now() - moment(book.plan.made)).total_seconds()
-    started = bool(book.attempts) or all(item.kept for item in book.plan.cells)
-    said = f"{night}: planned {duration(age)} ago, {'started' if started else 'not started'}"
-    app.emit({"night": night, "age_seconds": round(age), "started": started}, said)
-    if age > limit:
-        _too_old(night, age, options.max_age)
-    if not started and age > min(limit, NEVER_RAN):
-        raise HostError(f"{night}: was planned and never ran", hint=f"run it: nightly run {night}")
+    names = target.nights.names()
+    held = slurm.held(slurm.waiting(target.nights, names[-1], whole(app))) if names else {}
+    problems = upkeep.problems(target.nights, app.now(), limit, held)
+    night = names[-1] if names else ""
+    text = f"{night}: nothing is wrong" if not problems else ""
+    app.emit({"night": night, "problems": problems}, text)
+    if problems:
+        for line in problems[1:]:
+            app.console.warn(line)
+        lines = slurm.release_lines(held, whole(app)) if held else ()
+        hint = "; ".join(lines) or f"look: nightly status {night}, and the page"
+        raise HostError(problems[0], hint=hint)
     return 0
-
-
-def _too_old(night: str, age: float, allowed: str) -> NoReturn:
-    raise HostError(
-        f"{night}: the newest night is {duration(age)} old, more than {allowed}",
-        hint="look at the timer or workflow that should have started one",
-    )
 
 
 def _seconds(text: str) -> float:
@@ -313,7 +304,7 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     target = NightTarget(app, options)
     night = target.night(options.night)
     target.nights.plan(night)  # an unknown night has nothing to tell either
-    message = notify.message(target.nights, night)
+    message = notify.message(target.nights, night, upkeep.page_url(target.channel, target.store))
     if options.dry_run:
         app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
         return

@@ -49,6 +49,7 @@ class Phase(enum.Enum):
     ENDED = "ended"
     OPEN = "open"  # tried, and to be tried again
     BARRED = "barred"  # what it needs did not pass, or a person dropped it
+    ABSENT = "absent"  # expected, and cannot be there
 
 
 class Needs(Value, frozen=True, kw_only=True):
@@ -73,7 +74,7 @@ class Cell(Value, frozen=True, kw_only=True):
     settled: tuple[str, ...] = ()  # cells that must have ended, whichever way
     needs: Needs = Needs()
     seconds: int = 60  # expected
-    limit: int = 3600  # seconds it may take
+    limit: int = 2400  # seconds it may take
     wheels: str = ""  # the set: its recipe's name
     family: str = ""
     python: str = ""
@@ -86,10 +87,12 @@ class Cell(Value, frozen=True, kw_only=True):
     why: str = ""
     kept: str = ""  # the state it has already; "" when it is to be run
     image: str = ""  # what it made already: NAME:TAG@sha256:…
+    absent: str = ""  # why it cannot be there, though the data expect it
+    excused: str = ""  # whose excuse for that holds, and until when
 
 
 class Absent(Value, frozen=True, kw_only=True):
-    """A cell that is not in the plan though one might expect it, and why."""
+    """A cell that is not wanted in this night, and why."""
 
     name: str
     why: str
@@ -111,6 +114,9 @@ class WheelRecipe(Value, frozen=True, kw_only=True):
     pythons: tuple[str, ...]
     argv: tuple[str, ...]  # of dist_wheels
     manifest: str = ""  # SHA-256, where it was built before
+    xla_commit: str = ""  # of the pin
+    tool: str = ""  # what of rocwheel is an input
+    authors: tuple[str, ...] = ()  # of the commits of JAX since its last night
 
 
 class NightPlan(Value, frozen=True, kw_only=True):
@@ -132,8 +138,10 @@ class NightPlan(Value, frozen=True, kw_only=True):
     def cell(self, name: str) -> Cell:
         """Look up a cell. Raises ConfigError that names the nearest one."""
         for cell in self.cells:
-            if cell.name == name:
+            if cell.name == name and not cell.absent:
                 return cell
+            if cell.name == name:
+                raise ConfigError(f"{name}: absent from the night {self.night}", hint=cell.absent)
         for item in self.absent:
             if item.name == name:
                 raise ConfigError(f"{name}: not in the night {self.night}", hint=item.why)
@@ -329,9 +337,19 @@ class Nights:
         )
 
     def begin(self, night: str, begun: Begun, *, known: int | None = None) -> int:
-        """Take the next number of a cell; `known` is the last one that was seen."""
-        prefix = self._key(night, f"cells/{begun.cell}/")
-        return self._append(prefix, begun, ".begun.json", known=known)
+        """Take the next number of a cell.
+
+        With `known`, the last number that was seen, return 0 when another attempt took the next.
+        """
+        prefix, suffix = self._key(night, f"cells/{begun.cell}/"), ".begun.json"
+        if known is None:
+            return self._append(prefix, begun, suffix)
+        try:
+            key = f"{prefix}{known + 1}{suffix}"
+            self.store.create(key, begun.to_bytes(), headers=AS_JSON)
+        except ObjectDiffersError:
+            return 0
+        return known + 1
 
     def end(self, night: str, number: int, ended: Ended) -> bool:
         """Say how an attempt ended; False when it was said already, which then stands."""
@@ -436,14 +454,12 @@ class Nights:
 
         self._swap(INDEX, change)
 
-    def _append(self, prefix: str, record: Value, suffix: str, *, known: int | None = None) -> int:
+    def _append(self, prefix: str, record: Value, suffix: str) -> int:
         """Create `<prefix><n><suffix>` under the next free number; return it.
 
         A put that was applied although its answer was lost is found again by its bytes.
         """
-        if known is None:
-            known = max((_number(info.key) for info in self.store.keys(prefix)), default=0)
-        number = known + 1
+        number = 1 + max((_number(info.key) for info in self.store.keys(prefix)), default=0)
         while True:
             try:
                 self.store.create(f"{prefix}{number}{suffix}", record.to_bytes(), headers=AS_JSON)

@@ -23,6 +23,7 @@ from rocwheel.model import moment
 from rocwheel.values import Count, Value
 
 FORMAT: Final = 1
+NEEDS: Final = "0.1.0"  # the first rocwheel that knows this format
 SetId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64}|foreign)\Z")]
 
 
@@ -38,6 +39,7 @@ class Action(enum.Enum):
     YANK = "yank"
     UNYANK = "unyank"
     SPEND = "spend"  # names of files that no set holds, before they are deleted
+    SKIP = "skip"  # stands for an entry that was lost or damaged, and changes nothing
 
     @property
     def adds(self) -> bool:
@@ -86,6 +88,7 @@ class Transition(Value, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()  # of files, where it is not about all of a set's
     brings: tuple[Holding, ...] = ()
     evidence: dict[str, Any] = msgspec.field(default_factory=dict)
+    needs: str = NEEDS  # the oldest rocwheel that knows the format
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -121,7 +124,8 @@ class File(Value, frozen=True, kw_only=True):
 
     entry: Entry
     sets: tuple[str, ...]
-    yanks: dict[str, str] = msgspec.field(default_factory=dict)  # set -> reason
+    # Set -> reason; that of "" holds for the file itself, whichever sets come and go.
+    yanks: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Listing(Value, frozen=True, kw_only=True):
@@ -133,7 +137,7 @@ class Listing(Value, frozen=True, kw_only=True):
     spent: dict[str, int] = msgspec.field(default_factory=dict)
 
     def file(self, filename: str) -> File | None:
-        """The file of that name, where a set holds it."""
+        """Return the file of that name, where a set holds it."""
         at = _place(self.files, filename)
         found = self.files[at] if at < len(self.files) else None
         return found if found and found.entry.filename == filename else None
@@ -150,7 +154,7 @@ class Listing(Value, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexState:
-    """The fold of a log up to one number; only listings that somebody asked for are loaded."""
+    """The fold of a log up to one number; only listings that were asked for are loaded."""
 
     number: int = 0
     head: str = ""  # SHA-256 of the last entry
@@ -163,7 +167,11 @@ class IndexState:
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
     removes: bool = False  # the direction of the last entry that changed something
     problems: tuple[str, ...] = ()
+    # Number of each entry that could not be folded as it was committed, and why.
+    damage: Mapping[int, str] = field(default_factory=dict)
+    is_whole: bool = False  # folded from the first entry on: no snapshot could be used
     torn: bool = False  # an entry that was folded follows another one than is there
+    is_skip: bool = False  # the last entry stands for a lost one, which the next one follows
 
     @property
     def projects(self) -> frozenset[str]:
@@ -171,7 +179,7 @@ class IndexState:
         return frozenset((*self.digests, *self.listings))
 
     def listing(self, project: str) -> Listing:
-        """A loaded listing; an empty one of a project that is not known."""
+        """Return a loaded listing; an empty one of a project that is not known."""
         if project in self.digests and project not in self.listings:
             raise KeyError(f"{project}: not loaded")  # a bug: never taken for an empty one
         return self.listings.get(project) or Listing(project=project)
@@ -181,13 +189,13 @@ class IndexState:
         return any(self._lists(item) for item in file.sets)
 
     def shown(self, project: str) -> tuple[Entry, ...]:
-        """The listed files of a project: its page is a function of this and the number."""
+        """Return the listed files of a project: its page is a function of this and the number."""
         return tuple(
             self._shown(file) for file in self.listing(project).files if self.is_listed(file)
         )
 
     def files(self, set_id: str) -> tuple[Entry, ...]:
-        """The files a set holds, as they are listed, or would be."""
+        """Return the files a set holds, as they are listed, or would be."""
         known = self.sets.get(set_id)
         found = (
             msgspec.structs.replace(file.entry, yanked=file.yanks.get(set_id))
@@ -229,15 +237,14 @@ class IndexState:
         return known is not None and known.standing is Standing.LISTED
 
     def _shown(self, file: File) -> Entry:
-        """A file of several sets is yanked while one of them is listed and yanked."""
-        reasons = [
-            file.yanks[item] for item in file.sets if item in file.yanks and self._lists(item)
-        ]
+        """Return a file's entry: yanked while it is itself, or a listed set of it is."""
+        own = [item for item in file.sets if self._lists(item)]
+        reasons = [file.yanks[item] for item in ("", *own) if item in file.yanks]
         return msgspec.structs.replace(file.entry, yanked=reasons[0] if reasons else None)
 
 
 def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
-    """The projects an entry changes: their listings must be loaded before it is applied.
+    """List the projects an entry changes: their listings must be loaded before it.
 
     Raises ConfigError for a name that is no wheel's.
     """
@@ -254,7 +261,7 @@ def in_order(projects: Iterable[str], *, removing: bool) -> tuple[str, ...]:
 
 
 def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
-    """The next state; where the entry does not fit, the same one with its number and a problem."""
+    """Return the next state; of an entry that does not fit, the same one and a problem."""
     try:
         if entry.number != state.number + 1:
             raise ValueError(f"it says that it is number {entry.number}")  # noqa: TRY301
@@ -262,10 +269,10 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
     except (ValueError, ConfigError, PromotionError, ObjectDiffersError) as exc:
         problem = f"entry {state.number + 1} of the log: {exc}; it changes nothing"
         return skipped(state, digest=digest, problem=problem)
-    told = state.problems
-    follows = entry.previous == state.head
-    if not follows:
-        told = (*told, f"entry {entry.number} of the log follows another one than is there")
+    if entry.previous != state.head and not state.is_skip:
+        blamed = entry.number if state.head else state.number  # or the first entries are lost
+        text = f"entry {entry.number} of the log follows another one than is there"
+        changed = replace(_damaged(changed, blamed, text), torn=True)
     direction = entry.action.adds or entry.action.removes
     return replace(
         changed,
@@ -274,14 +281,19 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         touched=state.touched | set(touched(state, entry)),
         removes=entry.action.removes if direction else state.removes,
         spent=entry.number if entry.action in SPENDING else state.spent,
-        problems=told,
-        torn=state.torn or not follows,
+        is_skip=entry.action is Action.SKIP,
     )
 
 
 def skipped(state: IndexState, *, digest: str, problem: str) -> IndexState:
-    """The state after an entry that changes nothing."""
-    return replace(state, number=state.number + 1, head=digest, problems=(*state.problems, problem))
+    """Return the state after an entry that is damaged or does not fit: it changes nothing."""
+    number = state.number + 1
+    return replace(_damaged(state, number, problem), number=number, head=digest, is_skip=not digest)
+
+
+def _damaged(state: IndexState, number: int, problem: str) -> IndexState:
+    damage = {**state.damage, number: problem}
+    return replace(state, problems=(*state.problems, problem), damage=damage)
 
 
 # What each action does
@@ -372,7 +384,7 @@ def _stood(
 
 
 def _prune(state: IndexState, entry: Transition) -> IndexState:
-    """The sets let go of their files; what nobody holds then is spent."""
+    """Let the sets go of their files; names that no set holds then are spent."""
     leaving = set(entry.sets)
     sets = {
         **state.sets,
@@ -423,7 +435,7 @@ def _mark(state: IndexState, entry: Transition) -> IndexState:
             ]
             if wanted and file.entry.filename not in wanted:
                 chosen = []
-            yanks = dict(file.yanks)
+            yanks = _own_yank(file, entry) if chosen else dict(file.yanks)
             for item in chosen:
                 count += 1
                 before = item in yanks
@@ -440,6 +452,15 @@ def _mark(state: IndexState, entry: Transition) -> IndexState:
     return replace(state, listings=listings, sets=sets)
 
 
+def _own_yank(file: File, entry: Transition) -> dict[str, str]:
+    """Return a file's yanks with that of the file itself set, where no set was named."""
+    yanks = {key: text for key, text in file.yanks.items() if key or entry.sets}
+    return {
+        **yanks,
+        **({"": entry.reason} if entry.action is Action.YANK and not entry.sets else {}),
+    }
+
+
 _CHANGES: Final[Mapping[Action, Callable[[IndexState, Transition], IndexState]]] = {
     Action.STAGE: _bring,
     Action.PROMOTE: _bring,
@@ -450,6 +471,7 @@ _CHANGES: Final[Mapping[Action, Callable[[IndexState, Transition], IndexState]]]
     Action.YANK: _mark,
     Action.UNYANK: _mark,
     Action.SPEND: _spend,
+    Action.SKIP: lambda state, _entry: state,
 }
 
 

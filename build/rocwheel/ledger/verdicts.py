@@ -1,7 +1,7 @@
 """Stored verdicts: each under its own SHA-256, so that none can be changed or hidden.
 
 Runners may put and may not delete, and some stores let a put replace an object. A verdict's name is
-therefore the digest of its bytes: whoever writes other bytes over it leaves a name that does not
+therefore the digest of its bytes: who writes other bytes over it leaves a name that does not
 fit, which is found here and counts as a failure. Neither the order nor the number of verdicts
 means anything; all of a cell are read.
 """
@@ -55,7 +55,7 @@ def add_tests(place: Place, verdict: Verdict, names: bytes) -> None:
 
 
 def coverage(found: Iterable[FoundVerdict]) -> dict[tuple[str, str], frozenset[str]]:
-    """The tests that whole, passing verdicts are about, by suite and CPython."""
+    """Return the tests that whole, passing verdicts are about, by suite and CPython."""
     covered: dict[tuple[str, str], frozenset[str]] = {}
     for item in found:
         cell = (item.suite, item.python)
@@ -66,37 +66,51 @@ def coverage(found: Iterable[FoundVerdict]) -> dict[tuple[str, str], frozenset[s
 def released_coverage(
     release: Place, state: IndexState, cells: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], frozenset[str]]:
-    """The tests of the last released set that has each of these cells. Raises StoreError."""
+    """Return the tests of the last released set that has each of these cells. Raises StoreError."""
     before: dict[tuple[str, str], frozenset[str]] = {}
     released = (known for known in state.sets.values() if known.standing is Standing.LISTED)
     for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
         if set(cells) <= before.keys():
             break
         before = {**coverage(find(release, known.id)), **before}
-    return before
+    return {cell: names for cell, names in before.items() if cell in cells}
+
+
+def cells(found: Iterable[FoundVerdict]) -> set[tuple[str, str]]:
+    """Return the suites and CPythons that any verdict is about, with a list of tests or without."""
+    return {(item.suite, item.python) for item in found if item.verdict}
+
+
+def keys(place: Place, manifest: str) -> list[str]:
+    """List the keys of what lies where verdicts on a manifest do. Raises StoreError."""
+    return [item.key for _, _, _, item in _cells(place, manifest)]
 
 
 def lost(
     covered: Mapping[tuple[str, str], frozenset[str]],
     before: Mapping[tuple[str, str], frozenset[str]],
 ) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The tests that a cell had and has no more, by cell."""
-    gone = {cell: before.get(cell, frozenset()) - names for cell, names in covered.items()}
+    """Return the tests that a cell had and has no more; without a list it has none of them."""
+    gone = {cell: names - covered.get(cell, frozenset()) for cell, names in before.items()}
     return {cell: tuple(sorted(names)) for cell, names in gone.items() if names}
 
 
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
-    """Everything that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
+    """Read all that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
+    found = _cells(place, manifest)
+    return tuple(
+        each(lambda cell: _read(place, manifest, cell), found, threads=place.store.connections)
+    )
+
+
+def _cells(place: Place, manifest: str) -> list[tuple[str, str, str, ObjectInfo]]:
     prefix = place.verdicts(manifest)
     pattern = re.compile(re.escape(prefix) + r"([^/]+)/([^/]+)/([^/]+)\.json")
-    cells = [
+    return [
         (match[1], match[2], match[3], item)
         for item in place.store.keys(prefix)
         if (match := pattern.fullmatch(item.key))
     ]
-    return tuple(
-        each(lambda cell: _read(place, manifest, cell), cells, threads=place.store.connections)
-    )
 
 
 def keep(found: FoundVerdict, staging: Place, release: Place, *, manifest: str) -> None:
@@ -152,10 +166,10 @@ def _read(place: Place, manifest: str, cell: tuple[str, str, str, ObjectInfo]) -
 
 
 def _listed(place: Place, verdict: Verdict) -> frozenset[str]:
-    """The names of the tests that a verdict is about; none where it names no list of them.
+    """Return the names of the tests that a verdict is about; none where it names no list of them.
 
     Raises ObjectMissingError, ObjectDiffersError or HugeError for a list that is not the one it
-    names: without it nobody could see which tests are gone.
+    names: without it lost tests could not be seen.
     """
     digest = verdict.ran.collected
     if not digest:

@@ -7,6 +7,7 @@ says about itself is read from its exit status and its JSON document, never from
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -24,6 +25,7 @@ from typing import Any, Final
 
 from rocwheel import __version__
 from rocwheel.console import Console, count
+from rocwheel.container.owner import is_alive
 from rocwheel.errors import (
     ConfigError,
     FetchError,
@@ -66,7 +68,9 @@ class Worker:
     console: Console
     now: Callable[[], datetime]
     why_ended: Callable[[], tuple[State, str]] | None = None  # what the engine says of a signal
-    collect: Callable[[Nights, str, Worker], int] | None = None  # ends that nobody else can tell
+    collect: Callable[[Nights, str, Worker], int] | None = None  # ends that jobs could not say
+    # which of these cells the engine still has to run; None: all of them
+    coming: Callable[[Nights, str, list[str]], list[str]] | None = None
 
 
 class Signals:
@@ -118,30 +122,15 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
     book = nights.book(night)
     cell = book.plan.cell(name)
     check_tool(book)
-    if worker.collect and cell.settled and worker.collect(nights, night, worker):
+    if worker.collect and worker.collect(nights, night, worker):
         book = nights.book(night)
     found = standing.stand(book, worker.now())
+    if found[name].phase is Phase.RUNNING and _end_dead(nights, book, found[name], worker):
+        book = nights.book(night)
+        found = standing.stand(book, worker.now())
     where = found[name]
-    if where.phase in {Phase.KEPT, Phase.ENDED}:
-        worker.console.info(f"{name}: {where.word}, nothing to do")
-        return None
-    if cell.needs.gpus and worker.host in book.quarantined:
-        mark = book.quarantined[worker.host]
-        raise HostError(
-            f"{worker.host}: gets no more cells since {mark.time}: {mark.reason}",
-            hint=f"when it is mended: nightly clear {worker.host} --reason …",
-        )
-    held = standing.stopped(book.orders)
-    if held:
-        worker.console.info(f"{name}: not run: the night was stopped by {held.by}: {held.reason}")
-        return None
-    _end_requeued(nights, book, where, worker)
-    # on GitHub the workflow waited for ends; what has none by then lost its job
-    ends = () if worker.engine == "github" else cell.settled
-    waits = [n for n in (*cell.after, *ends) if not found[n].settled]
-    if where.phase is Phase.BARRED or waits:
-        why = where.reason if where.phase is Phase.BARRED else f"{waits[0]} has not ended"
-        worker.console.info(f"{name}: not run: {why}")
+    if why := _why_not(nights, book, found, cell, worker):
+        worker.console.info(f"{name}: {why}")
         return None
     begun = Begun(
         token=uuid.uuid4().hex,
@@ -155,6 +144,9 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
     )
     last = max((item.number for item in where.attempts), default=0)
     number = nights.begin(night, begun, known=last)
+    if not number:
+        worker.console.info(f"{name}: not run: another attempt has just begun")
+        return None
     started = time.monotonic()
     try:
         nights.check_begun(night, begun, number)
@@ -184,6 +176,33 @@ def run(nights: Nights, night: str, name: str, worker: Worker, signals: Signals)
     if signals:
         raise InterruptError(f"{name}: {signals.reason}", hint="run the night again")
     return ended
+
+
+def _why_not(
+    nights: Nights, book: Book, found: dict[str, CellStanding], cell: Cell, worker: Worker
+) -> str:
+    """Return why a cell is not run now; "" when it is. Raises HostError on a barred host."""
+    where = found[cell.name]
+    if where.phase in {Phase.KEPT, Phase.ENDED, Phase.ABSENT}:
+        return f"{where.word}, nothing to do"
+    if cell.needs.gpus and worker.host in book.quarantined:
+        mark = book.quarantined[worker.host]
+        raise HostError(
+            f"{worker.host}: gets no more cells since {mark.time}: {mark.reason}",
+            hint=f"when it is mended: nightly clear {worker.host} --reason …",
+        )
+    if held := standing.stopped(book.orders):
+        return f"not run: the night was stopped by {held.by}: {held.reason}"
+    if where.phase is Phase.BARRED:
+        return f"not run: {where.reason}"
+    if where.phase is Phase.RUNNING and not standing.wants_more(book, where):
+        return f"not run: it runs {where.reason}"
+    # on GitHub the workflow waited for ends; what has none by then lost its job
+    waits = [n for n in cell.after if not found[n].settled]
+    if worker.engine != "github":
+        open_ = [n for n in cell.settled if not found[n].settled]
+        waits += worker.coming(nights, book.plan.night, open_) if worker.coming else open_
+    return f"not run: {waits[0]} has not ended" if waits else ""
 
 
 def check_tool(book: Book) -> None:
@@ -246,7 +265,7 @@ def fetch(store: Store, cell: Cell, folder: Path, worker: Worker) -> Path | None
     if not (cell.commit and cell.repository):
         return None
     wanted = subject.checkout(cell.repository, cell.commit, cache=worker.cache)
-    git.checkout(wanted, runner=worker.runner)
+    git.checkout(dataclasses.replace(wanted, timeout=cell.limit), runner=worker.runner)
     return wanted.folder
 
 
@@ -263,15 +282,28 @@ class _Attempt:
 
     def work(self) -> tuple[_Outcome, bytes]:
         """Do what the cell is for; whatever goes wrong is an outcome. The log comes with it."""
-        self.worker.scratch.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".unfinished-cell-", dir=self.worker.scratch) as name:
-            folder = Path(name)
-            try:
-                outcome = self._in(folder)
-            except RocwheelError as exc:
-                state = State.INFRA if exc.exit_code in MACHINE else State.FAIL
-                outcome = _Outcome(state=state, reason=str(exc), exit_code=exc.exit_code)
-            return outcome, _tail(folder / "log")
+        ends = time.monotonic() + self.cell.limit
+        try:
+            self.worker.scratch.mkdir(parents=True, exist_ok=True)
+            with TemporaryDirectory(
+                prefix=".unfinished-cell-", dir=self.worker.scratch, ignore_cleanup_errors=True
+            ) as name:
+                folder = Path(name)
+                try:
+                    outcome = self._in(folder)
+                except RocwheelError as exc:
+                    state = State.INFRA if exc.exit_code in MACHINE else State.FAIL
+                    state = State.TIMEOUT if time.monotonic() > ends else state
+                    outcome = _Outcome(state=state, reason=str(exc), exit_code=exc.exit_code)
+                log = _tail(folder / "log")
+        except OSError as exc:  # such as a full disk
+            reason = f"{exc.filename or self.worker.scratch}: {exc.strerror or exc}"
+            return _Outcome(state=State.INFRA, reason=reason, exit_code=HostError.exit_code), b""
+        if outcome.state is State.PASS or outcome.reason:
+            return outcome, log
+        lines = log.decode("utf-8", "replace").strip().splitlines()
+        reason = lines[-1].strip() if lines else f"exit status {outcome.exit_code}"
+        return dataclasses.replace(outcome, reason=reason), log
 
     def _in(self, folder: Path) -> _Outcome:
         cell, worker, store = self.cell, self.worker, self.nights.store
@@ -374,11 +406,23 @@ def _report_of(nights: Nights, key: str) -> str:
     return verdict.reports.get("html", key)
 
 
-def _end_requeued(nights: Nights, book: Book, where: CellStanding, worker: Worker) -> None:
-    """Say of attempts of this very job that they ended: an engine that requeues says nothing."""
+def _end_dead(nights: Nights, book: Book, where: CellStanding, worker: Worker) -> bool:
+    """Record the end of attempts that cannot be running; return whether there was one.
+
+    Such as an earlier one of this very job, which the engine requeued without a word, or one of a
+    process of this host that is not there any more.
+    """
+    dead = False
     for item in where.attempts:
-        if item.begun and not item.ended and worker.job and item.begun.job == worker.job:
-            lost(nights, book, item, worker, why="was requeued")
+        if not item.begun or item.ended:
+            continue
+        if worker.job and item.begun.job == worker.job:
+            dead |= lost(nights, book, item, worker, why="was requeued")
+            continue
+        here = (item.begun.host, item.begun.engine) == (worker.host, "local")
+        if here and not is_alive(item.begun.job):
+            dead |= lost(nights, book, item, worker, why="its process was killed")
+    return dead
 
 
 def lost(
@@ -390,7 +434,7 @@ def lost(
     state: State = State.INFRA,
     why: str,
 ) -> bool:
-    """Say how an attempt ended that could not say it itself; whether nobody had yet."""
+    """Record the end of an attempt that could not. Return False if an end is recorded already."""
     begun = attempt.begun
     if begun is None or attempt.ended:
         return False

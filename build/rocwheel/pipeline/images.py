@@ -61,7 +61,7 @@ def load(settings: NightSettings, ci: Path, families: Collection[str]) -> tuple[
         unknown = next((name for name in entry.families if name not in families), "")
         if unknown:
             raise ConfigError(
-                f"images: {entry.name}: {unknown!r}: unknown GPU family",
+                f"images: {entry.label}: {unknown!r}: unknown GPU family",
                 hint=suggest(unknown, tuple(families)),
             )
         recipe = image_recipe.load(ci / "images.yaml", entry.recipe)
@@ -95,5 +95,5 @@ def recorded(
         image, python = names[item.reference]
         tags = image.tags(wheels.family, python)
         if item.manifest == wheels.set_id and all(record.came(place, item, tag) for tag in tags):
-            there[image.settings.name, python] = item.pinned
+            there[image.settings.label, python] = item.pinned
     return there

@@ -23,11 +23,11 @@ from rocwheel.model import moment
 from rocwheel.parallel import each
 from rocwheel.pipeline import artifacts, images, summing
 from rocwheel.pipeline.images import NightImage
-from rocwheel.pipeline.settings import NightSettings
+from rocwheel.pipeline.settings import NightSettings, Pools
 from rocwheel.places import Place
 from rocwheel.release import retention, status
 from rocwheel.release.wheelset import rocm_major
-from rocwheel.report.night_page import NightSummary
+from rocwheel.report.night_summary import NightSummary
 from rocwheel.runtime.image_recipe import ImagedSet
 from rocwheel.store import Store
 from rocwheel.verdict import State
@@ -72,6 +72,7 @@ class PlanInput:
     now: datetime
     own: tuple[str, ...] = ()  # the option that names families of one's own
     images: tuple[NightImage, ...] = ()
+    pools: Pools = field(default_factory=Pools)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,18 +14,21 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, urljoin
 
+from rocwheel.console import count
 from rocwheel.download import proxies, reason, session, without_secrets
 from rocwheel.errors import FetchError
 from rocwheel.ledger.nights import Nights
 from rocwheel.pipeline import summing
-from rocwheel.report.night_page import CellChange, changes
+from rocwheel.report import night_feed, night_summary
+from rocwheel.report.night_summary import changes
 
 if TYPE_CHECKING:
     import requests
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
-TOLD: Final = {CellChange.NEW, CellChange.FIXED, CellChange.FLAKY, CellChange.INFRA}
+LISTED: Final = 40  # changes in a message
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,35 +39,59 @@ class Message:
     markdown: str
 
 
-def message(nights: Nights, night: str) -> Message | None:
-    """What to tell of a night; None when nothing changed, or it has no summary yet."""
-    here = summing.read(nights, night)
-    if here is None:
-        return None
+def message(nights: Nights, night: str, page: str) -> Message | None:
+    """Make what to tell of a night; None when nothing changed, or it has no summary yet.
+
+    `page` is the URL of the page, beside which the logs lie.
+    """
     names = nights.names()
     earlier = names[: names.index(night)] if night in names else names
-    before = summing.read(nights, earlier[-1]) if earlier else None
-    found = {name: change for name, change in changes(here, before).items() if change in TOLD}
-    families = {item.family: item.green for item in here.families}
-    old = {item.family: item.green for item in before.families} if before else {}
-    green = {name: new for name, new in families.items() if new and old.get(name) != new}
-    if not found and not green:
+    summaries = [read for n in (*earlier[-1:], night) if (read := summing.read(nights, n))]
+    if not summaries or summaries[-1].night != night:
         return None
-    states = {cell.name: cell for cell in here.cells}
+    here, before = summaries[-1], summaries[0] if len(summaries) > 1 else None
+    loud = [item for item in changes(summaries) if item.change not in night_feed.QUIET]
+    old = {item.family: item.green for item in before.families} if before else {}
+    green = {f.family: f.green for f in here.families if f.green and old.get(f.family) != f.green}
+    nothing = here.nothing_built and not (before and before.nothing_built)
+    if not (loud or green or nothing):
+        return None
+    causes = night_summary.causes(here)
+    told = [
+        {
+            "cell": item.cell.name,
+            "change": item.change.value,
+            "state": item.cell.word,
+            "reason": item.cell.reason,
+            "since": item.since,
+            "log": urljoin(page, f"../{quote(item.cell.log)}") if item.cell.log else "",
+        }
+        for item in loud
+    ]
     document = {
         "night": night,
-        "changes": [
-            {"cell": n, "change": c.value, "state": states[n].word, "reason": states[n].reason}
-            for n, c in sorted(found.items())
+        "page": page,
+        "headline": night_feed.headline(here),
+        "nothing_built": here.nothing_built,
+        "changes": told,
+        "causes": [
+            {"reason": c.first.reason, "first": c.first.name, "cells": len(c.cells), "held": c.held}
+            for c in causes
         ],
         "green": green,
         "blocked": {item.family: item.blocked for item in here.families if item.blocked},
     }
-    lines = [f"# Night {night}", ""]
+    lines = [f"# Night {night}: {night_feed.headline(here)}", "", f"<{page}>", ""]
     lines += [
-        f"- `{n}`: {c.value}: {states[n].word} {states[n].reason}".rstrip()
-        for n, c in sorted(found.items())
+        f"- {count(len(c.cells), 'cell')} {c.first.word}: {c.first.reason} (`{c.first.name}`)"
+        for c in causes
     ]
+    lines += [
+        "- `{cell}`: {change}: {state} {reason} {log}".format(**item).rstrip()
+        for item in told[:LISTED]
+    ]
+    if len(loud) > LISTED:
+        lines.append(f"- and {len(loud) - LISTED} more")
     lines += [f"- {name}: green set is now `{new[:12]}`" for name, new in sorted(green.items())]
     return Message(
         json=json.dumps(document, indent=2, sort_keys=True) + "\n", markdown="\n".join(lines) + "\n"

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
-from amdgpu_family_matrix import Family
+from amdgpu_family_matrix import Family, RunnerPool
 from rocwheel import __version__
 from rocwheel.choices import CELL_KINDS
 from rocwheel.errors import ConfigError
@@ -24,24 +24,24 @@ from rocwheel.model import suggest, timestamp
 from rocwheel.pipeline import images
 from rocwheel.pipeline.images import NightImage
 from rocwheel.pipeline.looking import DONE, RELEASED, PlanInput, SetSeen, StoreContents
-from rocwheel.pipeline.settings import Cost, overlaid
+from rocwheel.pipeline.settings import Cost
 from rocwheel.runtime.image_recipe import ImagedSet
 from rocwheel.values import replace
 from rocwheel.verdict import SILENT
 
 HALF_HOUR: Final = 1800
+HOSTED: Final = "ubuntu-24.04"  # the label of GitHub's own machines, for what any machine can do
+HOSTED_CPUS: Final = 4
 OF_A_FAMILY: Final = frozenset({"stage", "gate", "merge", "promote", "image"})
-CLOSING: Final = frozenset({"page", "notify", "prune"})  # leave nothing that grows old
 
 
 def plan(
-    setting: PlanInput,
-    recipes: Sequence[WheelRecipe],
-    absent: Sequence[Absent],
-    seen: StoreContents,
+    setting: PlanInput, recipes: Sequence[WheelRecipe], absent: Sequence[Cell], seen: StoreContents
 ) -> NightPlan:
-    """Make the plan; nothing is asked and nothing written."""
+    """Make the plan, without asking or writing anything; `absent` are builds that cannot be."""
     made = _Made(setting, seen)
+    for cell in absent:
+        made.missing(cell)
     for recipe in recipes:
         made.recipe(recipe)
     made.end()
@@ -55,7 +55,7 @@ def plan(
             replace(recipe, manifest=seen.manifests.get(recipe.inputs, "")) for recipe in recipes
         ),
         cells=tuple(made.cells),
-        absent=(*absent, *made.absent),
+        absent=tuple(made.absent),
         attempts=setting.settings.attempts,
         quarantine=setting.settings.quarantine,
     )
@@ -63,7 +63,10 @@ def plan(
 
 def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
     """The plan of another night, to be run anew: the same inputs, and every cell of it."""
-    cells = tuple(replace(cell, kept="", why=f"repeats {old.night}") for cell in old.cells)
+    cells = tuple(
+        cell if cell.absent else replace(cell, kept="", why=f"repeats {old.night}")
+        for cell in old.cells
+    )
     return replace(
         old,
         night=night,
@@ -93,7 +96,12 @@ class _Made:
             f"build.{recipe.name}",
             "build",
             recipe.argv,
-            needs=Needs(cpus=cost.cpus, memory_mib=cost.memory_mib, disk_mib=cost.disk_mib),
+            needs=Needs(
+                cpus=cost.cpus,
+                memory_mib=cost.memory_mib,
+                disk_mib=cost.disk_mib,
+                label=self._setting.pools.of(RunnerPool(cost.label)).label if cost.label else "",
+            ),
             seconds=cost.hours * 3600,
             limit=cost.hours * 3600,
             leave=recipe.inputs,
@@ -170,10 +178,15 @@ class _Made:
                 hint=suggest(suite, tuple(self._suites)),
             )
         runners = family.runners_for(suite)
-        if not runners:
-            self.absent.append(Absent(name=stem, why=f"{family.name} has no runner for {suite}"))
-            return
+        tags: dict[str, Any] = {
+            "family": family.name, "python": python, "suite": suite, "wheels": recipe.name,
+        }  # fmt: skip
         kept, why = _earlier(seen, suite, python)
+        if not runners and kept in {"", *DONE}:  # a verdict from elsewhere does without one
+            why = f"{family.name} has no runner for {suite}"
+            cell = Cell(name=stem, kind="gate", argv=(), absent=why, why=level.value, **tags)
+            self.missing(cell, family.bypass_tests_for_releases)
+            return
         need = family.need(suite)
         took = self._seen.tests.get((family.name, suite), 0) // 1000
         target = self._setting.settings.shard_minutes * 60
@@ -182,7 +195,6 @@ class _Made:
         limit = self._suites[suite].deadlines.shard + HALF_HOUR
         rocm = subject.rocm_option(recipe.rocm)
         argv = ("gate", f"--suite={suite}", f"--python={python}", *words)
-        tags = {"family": family.name, "python": python, "suite": suite, "wheels": recipe.name}
         names = [f"{stem}.{n}-of-{count}" if count > 1 else stem for n in range(1, count + 1)]
         for number, name in enumerate(names, 1):
             needs = self._needs(self._setting.settings.gate, name, runners, need.gpus)
@@ -241,7 +253,7 @@ class _Made:
     ) -> None:
         """The cell of one runtime image, or the reason why there is none."""
         own, cost = image.settings, self._setting.settings.image
-        name = f"image.{recipe.name}.{family.name}.{python}.{own.name}"
+        name = f"image.{recipe.name}.{family.name}.{python}.{own.label}"
         suite, gpus = image.hardest(family)
         runners = family.runners_for(suite) if suite else ()
         tags = image.tags(family.name, python)
@@ -267,7 +279,7 @@ class _Made:
             self.absent.append(Absent(name=name, why=why))
             return
         self._pushed |= dict.fromkeys(pushed, name)
-        there = seen.images.get((own.name, python), "")
+        there = seen.images.get((own.label, python), "")
         options = (
             *((f"--base={own.base}",) if own.base else ()),
             f"--profile={own.profile}",
@@ -302,18 +314,18 @@ class _Made:
         if not runners:
             return needs
         chosen = matrix.choose(runners, f"{self._setting.night}/{name}")
-        runner = overlaid(chosen, self._setting.settings)
+        runner = self._setting.pools.of(chosen)
         gres = runner.gres if gpus else ""
         return replace(needs, label=runner.label, partition=runner.partition, gres=gres)
 
     def end(self) -> None:
         """The cells that come last."""
-        target = self._setting.target
-        ends = tuple(cell.name for cell in self.cells)
+        self._prune()
+        target, notify = self._setting.target, self._setting.settings.notify
+        ends = tuple(cell.name for cell in self.cells if not cell.absent)
         shown = f"--nights={self._setting.settings.shown_nights}"
         page = ("report", "state", "--night={night}", shown, *self._setting.own, *target)
         self._add("page", "page", page, settled=ends, why="every night")
-        notify = self._setting.settings.notify
         if notify.url or notify.file:
             told = [f"--url={notify.url}", f"--deadline={notify.deadline}"] if notify.url else []
             told += [f"--secret-variable={notify.secret}"] if notify.secret else []
@@ -322,21 +334,34 @@ class _Made:
                 "notify", "notify", ("nightly", "notify", "{night}", *told, *target),
                 settled=("page",), why="a night that differs from the one before is told",
             )  # fmt: skip
-        if not self._seen.old and all(cell.kept or cell.kind in CLOSING for cell in self.cells):
+
+    def _prune(self) -> None:
+        """Add the cell of pruning, before the page, so that the page can say how it ended."""
+        if not self._seen.old and all(cell.kept or cell.absent for cell in self.cells):
             why = "nothing was made and nothing is old enough to go"
             self.absent.append(Absent(name="prune", why=why))
             return
+        ends = tuple(cell.name for cell in self.cells if not cell.absent)
         keep = f"--keep={self._setting.settings.keep_nights}"
         names = sorted({cell.family for cell in self.cells if cell.family})
-        words = (keep, *(f"--family={name}" for name in names), *target)
+        words = (keep, *(f"--family={name}" for name in names), *self._setting.target)
         self._add(
             "prune", "prune", ("nightly", "prune", *words),
-            settled=("page",), why="retention, every night",
+            settled=ends, why="retention, every night",
         )  # fmt: skip
+
+    def missing(self, cell: Cell, bypass: matrix.Bypass | None = None) -> None:
+        """Add a cell that is expected and cannot be there, with the excuse that the data have."""
+        today = self._setting.now.date()
+        excused, ended = self._setting.settings.excuse(cell.name, today)
+        if bypass and today <= bypass.expires:
+            excused = f"(excused by {bypass.owner} until {bypass.expires}: {bypass.reason})"
+        self.cells.append(replace(cell, excused=excused, absent=f"{cell.absent} {ended}".strip()))
 
     def _add(self, name: str, kind: str, argv: tuple[str, ...], **fields: Any) -> Cell:
         fields["seconds"] = self._seen.seconds.get(name, fields.get("seconds", 60))
-        cell = Cell(name=name, kind=kind, argv=argv, **fields)
+        excused, _ = self._setting.settings.excuse(name, self._setting.now.date())
+        cell = Cell(name=name, kind=kind, argv=argv, excused=excused, **fields)
         self.cells.append(cell)
         return cell
 
@@ -353,13 +378,18 @@ def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:
     return "", why
 
 
+def is_to_run(cell: Cell) -> bool:
+    """Return whether a cell has anything to run in this night."""
+    return not (cell.kept or cell.absent)
+
+
 def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
     """What a workflow's jobs take from a plan: the night, its families, a matrix per kind.
 
     Without a family only what is not a family's own: each family has a limit of jobs of its own.
     """
     values = {"night": plan.night}
-    names = sorted({cell.family for cell in plan.cells if cell.family and not cell.kept})
+    names = sorted({cell.family for cell in plan.cells if cell.family and is_to_run(cell)})
     values["families"] = json.dumps(names)
     for kind in CELL_KINDS:
         own = kind in OF_A_FAMILY
@@ -372,13 +402,16 @@ def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
 def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
     """Cell, what is done with it, and why; first those that run, then kept, then absent."""
     for cell in plan.cells:
-        if not cell.kept:
+        if cell.absent:
+            yield cell.name, "absent", f"{cell.absent} {cell.excused}".strip()
+    for cell in plan.cells:
+        if not (cell.kept or cell.absent):
             yield cell.name, "run", cell.why
     for cell in plan.cells:
         if cell.kept:
             yield cell.name, f"kept ({cell.kept})", cell.why
     for item in plan.absent:
-        yield item.name, "absent", item.why
+        yield item.name, "not wanted", item.why
 
 
 def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
@@ -386,10 +419,17 @@ def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, lis
 
     Raises ConfigError above GitHub's limit.
     """
+    large = [cell for cell in plan.cells if cell.kind == kind and is_to_run(cell)]
+    large = [c for c in large if c.needs.cpus > HOSTED_CPUS and not c.needs.label]
+    if large:
+        raise ConfigError(
+            f"{large[0].name}: needs {large[0].needs.cpus} CPUs, and {HOSTED} has {HOSTED_CPUS}",
+            hint="name the label of its runners: `build: {label: …}` in ci/nightly.yaml",
+        )
     rows = [
-        {"cell": cell.name, "runner": cell.needs.label or "ubuntu-24.04"}
+        {"cell": cell.name, "runner": cell.needs.label or HOSTED}
         for cell in plan.cells
-        if cell.kind == kind and not cell.kept and family in ("", cell.family)
+        if cell.kind == kind and is_to_run(cell) and family in ("", cell.family)
     ]
     if len(rows) > matrix.MOST_JOBS:
         raise ConfigError(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
@@ -18,14 +19,16 @@ from rocwheel.download import Client, without_secrets
 from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
 from rocwheel.home import Home
 from rocwheel.image import registry
-from rocwheel.ledger.nights import Absent, WheelRecipe
-from rocwheel.model import suggest
+from rocwheel.ledger.nights import Cell, WheelRecipe
+from rocwheel.model import PythonVersion, suggest
 from rocwheel.pipeline.settings import Branch, NightSettings, SetSettings
 from rocwheel.process import Runner
-from rocwheel.rocm import listing, tarball_name
+from rocwheel.rocm import listing, tarball_name, therock
 from rocwheel.source import git
 from rocwheel.source.pins import Pin, Pins
 from rocwheel.values import canonical_json
+
+EXECUTOR: Final = "docker"  # the engine of a set's image that names no other
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,12 +57,12 @@ class Tarball:
 
 def resolve(
     settings: NightSettings, families: Mapping[str, Family], world: World
-) -> tuple[tuple[WheelRecipe, ...], tuple[Absent, ...]]:
-    """Every recipe of the night, and the sets that are left out with the reason."""
+) -> tuple[tuple[WheelRecipe, ...], tuple[Cell, ...]]:
+    """Resolve every recipe of the night; return them, and the builds that are absent."""
     ci = world.ci
     pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
     recipes: list[WheelRecipe] = []
-    absent: list[Absent] = []
+    absent: list[Cell] = []
     for item in settings.sets:
         unknown = [name for name in item.families if name not in families]
         if unknown:
@@ -74,27 +77,47 @@ def resolve(
             if isinstance(exc, ConfigError):
                 raise
             world.note(f"{item.name}: {exc}")
-            absent.append(Absent(name=f"build.{item.name}", why=str(exc)))
+            names = _wanted(item, families) if item.rocm.tarballs else ("",)
+            absent += (_absent(item, str(exc), name) for name in names)
     return tuple(recipes), tuple(absent)
+
+
+def _wanted(item: SetSettings, families: Mapping[str, Family]) -> tuple[str, ...]:
+    return item.families or tuple(name for name in families if name in matrix.FAMILIES)
+
+
+def _absent(item: SetSettings, why: str, family: str = "", python: str = "") -> Cell:
+    """Make the cell of a build that the settings expect and that cannot be."""
+    wheels = f"{item.name}-{family}" if family and item.rocm.tarballs else item.name
+    name = ".".join(filter(None, ("build", wheels, python)))
+    return Cell(
+        name=name, kind="build", argv=(), absent=why, wheels=wheels, family=family, python=python
+    )
 
 
 def _set(
     item: SetSettings, families: Mapping[str, Family], pins: Pins, world: World
-) -> Iterator[WheelRecipe | Absent]:
-    wanted = item.families or tuple(name for name in families if name in matrix.FAMILIES)
+) -> Iterator[WheelRecipe | Cell]:
+    wanted = _wanted(item, families)
+    pin = _pin(item, pins)
+    for python in item.pythons:
+        if pin and PythonVersion.parse(python) not in pin.pythons:
+            why = f"JAX {pin.version} has no lock file for CPython {python}"
+            yield _absent(item, why, python=python)
     if not item.rocm.tarballs:
         rocm = one_tarball(item.rocm.source, item.rocm.sha256, world)
         yield _recipe(
             item, item.name, tuple(wanted), rocm, families=families, pins=pins, world=world
         )
         return
-    newest = listing.newest(item.rocm.tarballs, client=world.client, cwd=world.cwd)
+    page = therock.address(item.rocm.tarballs, "tarballs", ci=world.ci, cwd=world.cwd)
+    newest = listing.newest(page, client=world.client, cwd=world.cwd)
     for name in wanted:
         if name not in newest:
-            why = f"{without_secrets(item.rocm.tarballs)}: lists no tarball of {name}"
+            why = f"{without_secrets(page)}: lists no tarball of {name}"
             if tarball_name.MULTIARCH in newest:
                 why += "; name its multiarch tarball with `source` to build for all families"
-            yield Absent(name=f"build.{item.name}-{name}", why=why)
+            yield _absent(item, why, name)
             continue
         try:
             rocm = one_tarball(newest[name].source, "", world)
@@ -109,7 +132,7 @@ def _set(
             )
         except (FetchError, SourceError) as exc:
             world.note(f"{item.name}-{name}: {exc}")
-            yield Absent(name=f"build.{item.name}-{name}", why=str(exc))
+            yield _absent(item, str(exc), name)
 
 
 def _recipe(
@@ -124,7 +147,8 @@ def _recipe(
 ) -> WheelRecipe:
     jax, repository, commit, argv = _jax(item, pins, world)
     pin = _pin(item, pins)
-    pythons = item.pythons or (tuple(map(str, pin.pythons)) if pin else ())
+    known = tuple(map(str, pin.pythons)) if pin else ()
+    pythons = tuple(p for p in item.pythons or known if p in known or not pin)
     if not pythons:
         raise ConfigError(f"{name}: no CPythons", hint="add `pythons:` to the set")
     image = one_image(item.image, world)
@@ -137,7 +161,7 @@ def _recipe(
         *argv,
         f"--python-versions={','.join(pythons)}",
         *((f"--gfx-targets={','.join(targets)}",) if targets else ()),
-        *((f"--executor={item.executor}", f"--builder-image={image}") if image else ()),
+        *((f"--executor={item.executor or EXECUTOR}", f"--builder-image={image}") if image else ()),
         *(option.replace("{date}", date) for option in item.options),
         "--wheelhouse={wheelhouse}",
     )
@@ -164,6 +188,8 @@ def _recipe(
         families=of,
         pythons=pythons,
         argv=words,
+        xla_commit=pin.xla_commit if pin and not isinstance(item.jax, Branch) else "",
+        tool=world.tool,
     )
 
 

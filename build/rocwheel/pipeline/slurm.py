@@ -12,14 +12,24 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from rocwheel import files
-from rocwheel.errors import CommandError, ConfigError, HostError, ObjectMissingError
+from rocwheel.errors import (
+    CommandError,
+    ConfigError,
+    HostError,
+    ObjectDiffersError,
+    ObjectMissingError,
+)
 from rocwheel.ledger.nights import AS_JSON, Begun, Book, Cell, CellAttempt, Needs, Nights, Phase
 from rocwheel.model import moment, timestamp
 from rocwheel.parallel import each
@@ -35,8 +45,13 @@ GRACE: Final = 120  # seconds between a cell's own limit and the job's
 # https://slurm.schedmd.com/sbatch.html#OPT_signal
 SIGNAL: Final = "TERM@60"
 PENDING: Final = frozenset(
-    {"PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "SUSPENDED"}
-)
+    {
+        "PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "REQUEUED", "SUSPENDED",
+        "REQUEUE_HOLD", "SPECIAL_EXIT",
+    }
+)  # fmt: skip
+CLAIMED: Final = timedelta(minutes=5)  # that a claim to submit holds; sbatch is given less
+CLAIM_POLL: Final = 0.5
 ENDS: Final = {
     "NODE_FAIL": (State.INFRA, "its node failed"),
     "BOOT_FAIL": (State.INFRA, "its node did not boot"),
@@ -56,6 +71,13 @@ class Submission(Value, frozen=True, kw_only=True):
 
     token: str
     cells: tuple[str, ...]  # by array index
+    time: str
+
+
+class SubmitClaim(Value, frozen=True, kw_only=True):
+    """One client's claim to submit an array."""
+
+    by: str
     time: str
 
 
@@ -97,8 +119,8 @@ class SlurmScheduler:
         # cell that ended, though such a controller may have its job running.
         jobs = {
             cell: job
-            for cell, job in queued(self.nights, self.night, self.runner).items()
-            if found[cell].phase not in {Phase.ENDED, Phase.KEPT, Phase.BARRED}
+            for cell, job in queued(self.nights, self.night, self.runner, self.worker.job).items()
+            if not found[cell].settled
         }
         groups = self._groups(found, jobs)
         self._check(groups)
@@ -119,20 +141,20 @@ class SlurmScheduler:
             yield from (f"  {number}: {cell.name}" for number, cell in enumerate(group))
 
     def _groups(self, found: Mapping[str, CellStanding], live: Collection[str]) -> list[list[Cell]]:
-        """Open cells that need the same and wait for the same, in the order of the plan."""
+        """Open cells that need the same and wait for the same, in the order of the plan.
+
+        What waits for a cell that another engine runs is left to that engine.
+        """
         groups: dict[tuple[object, ...], list[Cell]] = {}
+        coming = set(live)
         for item in found.values():
             cell = item.cell
             if item.phase not in {Phase.WAITING, Phase.OPEN} or cell.name in live:
                 continue
-            key = (
-                cell.kind,
-                cell.needs.partition,
-                cell.needs,
-                cell.limit,
-                cell.after,
-                cell.settled,
-            )
+            if any(not found[n].settled and n not in coming for n in (*cell.after, *cell.settled)):
+                continue
+            coming.add(cell.name)
+            key = (cell.kind, cell.needs, cell.limit, cell.after, cell.settled)
             groups.setdefault(key, []).append(cell)
         return list(groups.values())
 
@@ -181,11 +203,19 @@ class SlurmScheduler:
     ) -> Submitted:
         names = tuple(cell.name for cell in group)
         record = Submission(token=token, cells=names, time=timestamp(self.worker.now()))
-        key = self.nights.key(self.night, f"slurm/{token}.json")
         store = self.nights.store
-        if store.info(key) is None:
-            store.create(key, record.to_bytes(), headers=AS_JSON)
+        mine = self._claim(token)
+        with suppress(ObjectDiffersError):  # of the client whose claim this one took over
+            store.create(
+                self.nights.key(self.night, f"slurm/{token}.json"), record.to_bytes(),
+                headers=AS_JSON,
+            )  # fmt: skip
         job = _job_named(token, self.runner)
+        if not job and not mine:
+            raise HostError(
+                f"{token}: another client has been submitting it for {CLAIMED}",
+                hint=f"if it was killed, run again: nightly run {self.night}",
+            )
         if not job:
             script = self.logs / f"{token}.sh"
             script.write_text(self._script(group), encoding="utf-8")
@@ -203,6 +233,32 @@ class SlurmScheduler:
         place = self.nights.key(self.night, f"slurm/{token}.{job}.job")
         store.create(place, number.to_bytes(), headers=AS_JSON)
         return Submitted(token=token, cells=names, job=job, time=record.time)
+
+    def _claim(self, token: str) -> bool:
+        """Claim to submit under a token, create-only; wait while another client's claim is young.
+
+        Return False when that client's job is there.
+        """
+        prefix = self.nights.key(self.night, f"slurm/claims/{token}.")
+        store, claim = (
+            self.nights.store,
+            SubmitClaim(by=uuid.uuid4().hex, time=timestamp(self.worker.now())),
+        )
+        number = 1
+        while True:
+            key = f"{prefix}{number}"
+            try:
+                store.create(key, claim.to_bytes(), headers=AS_JSON)
+            except ObjectDiffersError:
+                theirs = SubmitClaim.from_bytes(store.read(key)[0], name=store.locate(key))
+                if _job_named(token, self.runner):
+                    return False
+                if self.worker.now() - moment(theirs.time) > CLAIMED:
+                    number += 1
+                else:
+                    time.sleep(CLAIM_POLL)
+            else:
+                return True
 
     def _argv(
         self, token: str, group: Sequence[Cell], jobs: Mapping[str, str], book: Book
@@ -264,7 +320,7 @@ def submissions(
     With `recorded`, a submission whose answer was lost has no number, though Slurm may know it.
     """
     prefix = nights.key(night, "slurm/")
-    keys = [info.key for info in nights.store.keys(prefix)]
+    keys = [i.key for i in nights.store.keys(prefix) if "/" not in i.key.removeprefix(prefix)]
     jobs = {
         key.removeprefix(prefix).split(".")[0]: key.rsplit(".", 2)[1]
         for key in keys
@@ -325,8 +381,11 @@ def _tasks(runner: Runner, tokens: Sequence[str]) -> dict[str, tuple[str, str]]:
     return found
 
 
-def queued(nights: Nights, night: str, runner: Runner) -> dict[str, str]:
-    """Cells that Slurm has in its queue or runs, each with the number of its job."""
+def queued(nights: Nights, night: str, runner: Runner, but: str = "") -> dict[str, str]:
+    """Return the cells that Slurm has in its queue or runs, each with the number of its job.
+
+    Without the job `but`: a cell that is ending may be submitted again.
+    """
     made = submissions(nights, night, runner)
     tasks = _tasks(runner, [item.token for item in made])
     return {
@@ -334,6 +393,7 @@ def queued(nights: Nights, night: str, runner: Runner) -> dict[str, str]:
         for item in made
         for number, cell in enumerate(item.cells)
         if tasks.get(f"{item.token}_{number}", ("", ""))[0] in PENDING
+        and f"{item.job}_{number}" != but
     }
 
 
@@ -347,9 +407,30 @@ def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, str] | None
     for item in made:
         for number, cell in enumerate(item.cells):
             state, reason = tasks.get(f"{item.token}_{number}", ("", ""))
-            if state == "PENDING":
+            if state in {"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"}:
                 found[cell] = f"Slurm {item.job}_{number}: {reason}"
     return found
+
+
+def coming(nights: Nights, night: str, cells: list[str], *, runner: Runner, job: str) -> list[str]:
+    """Return those of the cells that Slurm still has to run, so that others wait for them."""
+    return [name for name in cells if name in queued(nights, night, runner, job)]
+
+
+def held(waits: Mapping[str, str] | None) -> dict[str, str]:
+    """Return those of the waiting cells whose job Slurm holds back until a person releases it."""
+    return {cell: why for cell, why in (waits or {}).items() if "held" in why.lower()}
+
+
+def release_lines(held: Mapping[str, str], runner: Runner) -> list[str]:
+    """Return the lines that a person has to run so that held jobs go on."""
+    argv = ("sinfo", "--noheader", "--Node", "--states=drain,drained,down,fail", "--format=%N")
+    nodes = sorted(set(_ask(runner, argv).split()))
+    jobs = sorted({why.removeprefix("Slurm ").partition(":")[0] for why in held.values()})
+    return [
+        *(f"scontrol update nodename={node} state=resume" for node in nodes),
+        *(f"scontrol release {job}" for job in jobs),
+    ]
 
 
 def why_ended(
@@ -375,9 +456,17 @@ def why_ended(
             return ENDS["REQUEUED"]
         if state == "COMPLETING":
             return ENDS["CANCELLED"]
+        if state == "RUNNING" and _is_late(_ask(runner, ("squeue", "-h", f"--jobs={job}", "-o%L"))):
+            return ENDS["TIMEOUT"]
         return ENDS.get(state, (State.INFRA, f"ended from outside while {state or 'unknown'}"))
 
     return ask
+
+
+def _is_late(left: str) -> bool:
+    """Return whether `squeue` says that a job has less than two minutes left: 1:40, or INVALID."""
+    match = re.fullmatch(r"(?:0:)?([0-9]+):[0-9]+", left.strip())
+    return left.strip() == "INVALID" or bool(match and int(match[1]) < 2)  # noqa: PLR2004
 
 
 def _size(path: Path) -> int:

@@ -45,8 +45,14 @@ class CellStanding:
 
     @property
     def settled(self) -> bool:
-        """Whether nothing more will happen to it unless somebody asks."""
-        return self.phase in {Phase.KEPT, Phase.ENDED, Phase.BARRED}
+        """Return whether nothing more will happen to it unless a person asks."""
+        return self.phase in {Phase.KEPT, Phase.ENDED, Phase.BARRED, Phase.ABSENT}
+
+    @property
+    def green(self) -> bool:
+        """Return whether a person need not look: it passed, or its absence is excused."""
+        missing = self.phase is Phase.ABSENT or self.state is State.NO_RUNNER
+        return self.passed or (missing and bool(self.cell.excused))
 
     @property
     def word(self) -> str:
@@ -76,8 +82,15 @@ def stand(book: Book, now: datetime) -> dict[str, CellStanding]:
     """Every cell of the plan, in its order; a cell comes after what it depends on."""
     found: dict[str, CellStanding] = {}
     for cell in book.plan.cells:
-        found[cell.name] = _one(book, cell, found, now)
+        known = cell.kept or cell.absent
+        found[cell.name] = _given(cell) if known else _one(book, cell, found, now)
     return found
+
+
+def nothing_built(found: Mapping[str, CellStanding]) -> bool:
+    """Return whether every build has ended and none has wheels."""
+    builds = [item for item in found.values() if item.cell.kind == "build"]
+    return all(item.settled and not item.passed for item in builds)
 
 
 def ready(found: Mapping[str, CellStanding], cell: Cell) -> bool:
@@ -87,14 +100,19 @@ def ready(found: Mapping[str, CellStanding], cell: Cell) -> bool:
     )
 
 
+def _given(cell: Cell) -> CellStanding:
+    """Return where a cell stands that the plan itself says all of."""
+    why = cell.why if cell.kept else f"{cell.absent} {cell.excused}".strip()
+    phase, state = (Phase.KEPT, State.PASS) if cell.kept else (Phase.ABSENT, None)
+    return CellStanding(cell=cell, phase=phase, state=state, reason=why, attempts=())
+
+
 def _one(book: Book, cell: Cell, found: Mapping[str, CellStanding], now: datetime) -> CellStanding:
     attempts = book.attempts.get(cell.name, ())
 
     def standing(phase: Phase, state: State | None, reason: str) -> CellStanding:
         return CellStanding(cell=cell, phase=phase, state=state, reason=reason, attempts=attempts)
 
-    if cell.kept:
-        return standing(Phase.KEPT, State.PASS, cell.why)
     running = [item for item in attempts if not item.ended and not is_lost(item, cell, now)]
     state, reason = _together(cell, attempts, book.sha256)
     if running and running[-1].begun:
@@ -102,10 +120,10 @@ def _one(book: Book, cell: Cell, found: Mapping[str, CellStanding], now: datetim
     asked = _asked(book.orders, cell.name)
     if asked and asked.action == "drop":
         return standing(Phase.BARRED, State.NOT_RUN, f"dropped by {asked.by}: {asked.reason}")
-    wants_more = bool(asked and asked.seen >= len(attempts))
+    more = bool(asked and asked.seen >= len(attempts))
     again = outdated(book, cell, found) if state is not None else ""
     tries_left = state in SILENT and len(attempts) < book.plan.attempts
-    if state is None or wants_more or again or tries_left:
+    if state is None or more or again or tries_left:
         bad = next((n for n in cell.after if found[n].settled and not found[n].passed), "")
         if bad:
             return standing(Phase.BARRED, State.NOT_RUN, _barred_by(found[bad]))
@@ -113,6 +131,12 @@ def _one(book: Book, cell: Cell, found: Mapping[str, CellStanding], now: datetim
             state, reason = None, f"to be done again after {again}"
         return standing(Phase.OPEN if state else Phase.WAITING, state, reason)
     return standing(Phase.ENDED, state, reason)
+
+
+def wants_more(book: Book, where: CellStanding) -> bool:
+    """Return whether a person asked for another attempt at a cell after all there are."""
+    asked = _asked(book.orders, where.cell.name)
+    return bool(asked and asked.action == "retry" and asked.seen >= len(where.attempts))
 
 
 def told(book: Book, cell: Cell) -> int:

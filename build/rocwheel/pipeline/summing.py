@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Final
 
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
@@ -11,7 +12,7 @@ from rocwheel.index.channels import Channel
 from rocwheel.install import Install
 from rocwheel.ledger import log, manifests
 from rocwheel.ledger.log import LogEnd
-from rocwheel.ledger.nights import Book, Nights, Phase
+from rocwheel.ledger.nights import Book, Nights, Phase, WheelRecipe
 from rocwheel.ledger.state import Standing
 from rocwheel.manifest import Manifest
 from rocwheel.model import WheelKind, moment, timestamp
@@ -20,16 +21,19 @@ from rocwheel.pipeline import standing
 from rocwheel.pipeline.standing import CellStanding
 from rocwheel.places import Place
 from rocwheel.release import status
-from rocwheel.report.night_page import (
+from rocwheel.report.night_summary import (
     BuildSummary,
     CellSummary,
     FamilySummary,
     NightSummary,
+    SourceSummary,
     WheelSize,
 )
 from rocwheel.store import Store
 from rocwheel.values import replace
 from rocwheel.verdict import State
+
+TELLING: Final = frozenset({"page", "notify"})
 
 
 def read(nights: Nights, night: str) -> NightSummary | None:
@@ -70,8 +74,10 @@ def summary(
     """Make the summary of a night; `before` is the newest other one. Raises StoreError."""
     said = {item.family: item for item in before.families} if before else {}
     found = standing.stand(book, now)
-    wanted = dict.fromkeys(name for recipe in book.plan.recipes for name in recipe.families)
-    chosen = [families[name] for name in wanted if name in families]
+    wanted = [name for recipe in book.plan.recipes for name in recipe.families]
+    wanted += [cell.family for cell in book.plan.cells]
+    wanted += [item.family for item in said.values() if item.green]  # what is released stays shown
+    chosen = [families[name] for name in dict.fromkeys(wanted) if name in families]
     ends = [item.last.time for item in found.values() if item.last]
     held = standing.stopped(book.orders)
     return NightSummary(
@@ -80,13 +86,34 @@ def summary(
         written=timestamp(now),
         by=book.plan.by,
         tool=book.plan.tool,
-        cells=tuple(_cell(item) for item in found.values()),
+        cells=tuple(_cell(item) for item in found.values() if not _tells(item)),
         families=tuple(each(lambda f: _family(f, channel, store, now, said), chosen, threads=4)),
         builds=_builds(book, found, before),
+        sources=tuple(_source(recipe) for recipe in book.plan.recipes),
+        nothing_built=standing.nothing_built(found),
         absent=tuple((item.name, item.why) for item in book.plan.absent),
         quarantined=tuple((host, mark.reason) for host, mark in sorted(book.quarantined.items())),
         stopped=f"Stopped by {held.by}: {held.reason}" if held else "",
         seconds=round((moment(max(ends)) - moment(book.plan.made)).total_seconds()) if ends else 0,
+    )
+
+
+def _tells(item: CellStanding) -> bool:
+    """Return whether a cell is one of those that tell of the night, and has not failed at it."""
+    return item.cell.kind in TELLING and (item.state in {None, State.PASS} or not item.settled)
+
+
+def _source(recipe: WheelRecipe) -> SourceSummary:
+    return SourceSummary(
+        wheels=recipe.name,
+        jax=recipe.jax,
+        jax_repository=recipe.jax_repository,
+        jax_commit=recipe.jax_commit,
+        xla_commit=recipe.xla_commit,
+        rocm=recipe.rocm_version,
+        rocm_sha256=recipe.rocm_sha256,
+        tool=recipe.tool,
+        authors=recipe.authors,
     )
 
 
@@ -103,6 +130,7 @@ def _cell(item: CellStanding) -> CellSummary:
         shard=cell.shard,
         phase=item.phase,
         state=_kept(cell.kept) if kept else item.state,
+        excused=bool(cell.excused),
         reason=item.reason,
         image=cell.image if kept else last.image if last else "",
         link=last.link if last else "",

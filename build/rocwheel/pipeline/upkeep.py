@@ -12,19 +12,21 @@ from itertools import chain
 from typing import Final
 
 from amdgpu_family_matrix import Family
-from rocwheel.console import Console
+from rocwheel.console import Console, duration
 from rocwheel.errors import ConfigError, ObjectMissingError, ObjectStaleError
 from rocwheel.index.channels import Channel
-from rocwheel.ledger.nights import INDEX, Book, HostMark, Nights, Order
+from rocwheel.ledger.nights import INDEX, Book, HostMark, Nights, Order, Phase
 from rocwheel.model import moment, timestamp
 from rocwheel.parallel import each
-from rocwheel.pipeline import artifacts, standing, summing
+from rocwheel.pipeline import artifacts, planning, standing, summing
 from rocwheel.release import retention
-from rocwheel.release.operations import Who
+from rocwheel.release.operations import Who, check_clock
+from rocwheel.report import night_feed
 from rocwheel.report import night_page as page
-from rocwheel.report.night_page import NightSummary
-from rocwheel.store import HTML, Headers, Store
+from rocwheel.report.night_summary import NightSummary
+from rocwheel.store import HTML, JSON, Headers, Store
 
+NEVER_RAN: Final = 2 * 3600  # seconds after which a night that was planned should have begun
 ABANDONED: Final = timedelta(days=3)  # after which a night that is not over may be pruned
 PUBLISHED: Final = 5  # times a page is made that another one overtakes
 
@@ -71,6 +73,46 @@ def _reason(action: str, who: Who) -> str:
     return who.reason
 
 
+def page_url(channel: Channel, store: Store) -> str:
+    """Return where people read the page of all families."""
+    public = channel.public_url.rstrip("/")
+    return f"{public}/{page.PAGE}" if public else store.http(page.PAGE)
+
+
+def problems(nights: Nights, now: datetime, limit: float, held: Mapping[str, str]) -> list[str]:
+    """Say what is wrong with the newest nights: each a line that names its cause.
+
+    `limit` is how many seconds old the newest may be, `held` what a scheduler holds back and why.
+    """
+    names = nights.names()
+    if not names:
+        return [f"{nights.store.url}: has no night"]
+    night, book = names[-1], nights.book(names[-1])
+    standings = standing.stand(book, now)
+    age = (now - moment(book.plan.made)).total_seconds()
+    over = all(item.settled or item.cell.kind in summing.TELLING for item in standings.values())
+    lines = [f"{cell}: held by the scheduler: {why}" for cell, why in held.items()]
+    if age > limit:
+        lines.append(f"{night}: the newest night is {duration(age)} old")
+    started = book.attempts or not any(map(planning.is_to_run, book.plan.cells))
+    if not started and age > min(limit, NEVER_RAN):
+        lines.append(f"{night}: was planned and never ran")
+    lines += [
+        f"{name}: absent: {item.reason}"
+        for name, item in standings.items()
+        if item.phase is Phase.ABSENT and not item.green
+    ]
+    if standing.nothing_built(standings):
+        lines.append(f"{night}: nothing was built")
+    judged = names[-1:] if over else names[-2:-1]  # one that goes on has no summary yet
+    lines += [
+        f"{name}: has no summary: its page was never made"
+        for name in judged
+        if nights.summary(name) is None
+    ]
+    return lines
+
+
 # --- pruning -------------------------------------------------------------------------------------
 
 
@@ -94,7 +136,7 @@ def plan_pruning(
     """Decide what retention no longer keeps. Raises ConfigError for a clock that is off."""
     store = nights.store
     left = chain((INDEX,), (info.key for info in store.keys(artifacts.ROOT)))
-    retention.check_clock(store, left, now=who.now, where=store.url)
+    check_clock(store, left, now=who.now, where=store.url)
     old = nights.names()[:-keep]
     stay = tuple(name for name in old if _may_go_on(nights, name, who.now))
     pairs = [pair for name in families for pair in channel.pairs(store, name)]
@@ -148,8 +190,7 @@ class NightPages:
     @property
     def url(self) -> str:
         """Where people read the page."""
-        public = self.channel.public_url.rstrip("/")
-        return f"{public}/{page.PAGE}" if public else self.store.http(page.PAGE)
+        return page_url(self.channel, self.store)
 
     def publish(self, night: str, *, tries: int = PUBLISHED) -> tuple[bytes, int]:
         """Sum up a night, and the newest one with it where it has a summary; publish the page.
@@ -200,11 +241,18 @@ class NightPages:
             title=f"{self.channel.name or 'rocwheel'} wheels",
             root=f"{public.rstrip('/')}/" if public else "../",
         )
+        self._replace(page.PAGE, body, HTML)
+        title = f"{self.channel.name or 'rocwheel'} nights"
+        feed = night_feed.feed(summaries, title=title, page=self.url)
+        self._replace(night_feed.FEED, feed, "application/atom+xml")
+        self._replace(night_feed.BADGE, night_feed.badge(summaries), JSON)
+        return body
+
+    def _replace(self, key: str, body: bytes, kind: str) -> None:
         try:
-            old, previous = self.store.read(page.PAGE)
+            old, previous = self.store.read(key)
         except ObjectMissingError:
             old, previous = b"", None
         if old != body:
-            headers = Headers(content_type=HTML, cache_control="public, max-age=60")
-            self.store.replace(page.PAGE, body, previous=previous, headers=headers)
-        return body
+            headers = Headers(content_type=kind, cache_control="public, max-age=60")
+            self.store.replace(key, body, previous=previous, headers=headers)

@@ -2,7 +2,7 @@
 
 The plan reads and writes nothing: manifest, verdicts, policy, size and stated SHA-256 of every
 staged object, the METADATA inside each staged wheel, what the release has already. Nothing is taken
-from a staging record or page: whoever may write there decides nothing here. Applying it copies on
+from a staging record or page: who may write there decides nothing here. Applying it copies on
 the server, create-only, with every digest proven before and after, then commits.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amdgpu_family_matrix import Family
-from rocwheel.console import Console, Unit
+from rocwheel.console import Console, Unit, count
 from rocwheel.console import size as readable
 from rocwheel.entry import Entry
 from rocwheel.errors import ObjectMissingError, PromotionError
@@ -76,6 +76,13 @@ class Promote(Operation):
         threads = self.place.store.connections
         each(self._keep, self.found, threads=threads)
         self.moved.extend(each(self._copy, self.copies, threads=threads))
+        known = {item.key for item in self.found}
+        if later := set(verdicts.keys(self.staging, self.manifest.sha256)) - known:
+            raise PromotionError(
+                f"{short(self.manifest.sha256)}: {count(len(later), 'verdict')} arrived while its "
+                f"wheels were copied: {min(later)}",
+                hint="run the same command again: it decides on all of them",
+            )
 
     def _keep(self, found: FoundVerdict) -> None:
         verdicts.keep(found, self.staging, self.place, manifest=self.manifest.sha256)
@@ -131,7 +138,7 @@ class PromotePlan:
         return sum(item.entry.size for item in self.copies)
 
     def lines(self) -> list[str]:
-        """The plan for people: every source and destination URL, sizes, cells.
+        """Return the plan for people: every source and destination URL, sizes, cells.
 
         Of a blocked one what blocks, first; nothing would be copied.
         """
@@ -182,11 +189,11 @@ class PromotePlan:
         }
 
     def published(self, moved: int) -> dict[str, Any]:
-        """The document of a plan that was applied; `moved` is what `apply` returned."""
+        """Return the document of a plan that was applied; `moved` is what `apply` returned."""
         return {**self.to_json(state="published"), "bytes_through_client": moved}
 
     def refusal(self) -> PromotionError:
-        """The error of a blocked plan: its first cell, and what to do about it."""
+        """Return the error of a blocked plan: its first cell, and what to do about it."""
         cells = self.decision.blocking
         first = cells[0]
         more = f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""
@@ -226,6 +233,7 @@ def plan(
     staging = channel.staging(store, family.name, major)
     release = channel.release(store, family.name, major)
     state = log.read(release, {wheel.project for wheel in manifest.built})
+    operations.check_sound(release, state)
     there = stored(release, manifest.built)
     known = state.sets.get(manifest.sha256)
     if known and known.standing is not Standing.LISTED:
@@ -295,8 +303,8 @@ def apply(plan: PromotePlan, *, console: Console) -> int:
 def _lost(
     found: Sequence[FoundVerdict], release: Place, state: IndexState
 ) -> dict[tuple[str, str], tuple[str, ...]]:
-    covered = verdicts.coverage(found)
-    return verdicts.lost(covered, verdicts.released_coverage(release, state, covered))
+    covered, cells = verdicts.coverage(found), verdicts.cells(found)
+    return verdicts.lost(covered, verdicts.released_coverage(release, state, cells))
 
 
 def _source(

@@ -18,6 +18,8 @@ from rocwheel.ledger import nights
 from rocwheel.places import OURS
 from rocwheel.store import bucket_of
 
+# The environments of a workflow whose jobs alone have a role; others run on the main branch.
+ENVIRONMENTS: Final = {"promoter": ("promotion", "pruning"), "imager": ("images",)}
 VERSION: Final = "2012-10-17"  # of the policy language
 READ: Final = ("s3:GetObject",)
 PUT: Final = ("s3:PutObject",)
@@ -106,6 +108,15 @@ ROLES: Final = {
             ),
         ),
         Role(
+            name="reporter",
+            about="`report state`, `nightly notify`: the page of a night and the message about it",
+            bucket=LIST,
+            may=(
+                (READ, (STAGED, RELEASED, *NIGHT, PAGE)),
+                (PUT, (PAGE, SUMMARIES, *_cells("page/*", "notify*"))),
+            ),
+        ),
+        Role(
             name="promoter",
             about="`promote`, `yank`, `rollback`, `restore`, `prune`, `index repair`, "
             "`index adopt` of a release, `nightly prune`; ends nights",
@@ -137,7 +148,7 @@ ROLES: Final = {
 
 
 def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]:
-    """The policy document of a role. Raises ConfigError for a store that has no policies."""
+    """Return the policy document of a role. Raises ConfigError for a store that has no policies."""
     address = bucket_of(channel.store)
     if not address:
         raise ConfigError(
@@ -156,8 +167,29 @@ def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]
     return {"Version": VERSION, "Statement": statements}
 
 
+def trust(role: Role, repository: str) -> dict[str, Any]:
+    """Return the trust policy of a role for GitHub's OIDC: who of a repository may assume it.
+
+    A job in an environment has that in its token's subject, any other its branch. See
+    https://docs.github.com/actions/reference/security/oidc.
+    """
+    places = [f"environment:{name}" for name in ENVIRONMENTS.get(role.name, ())]
+    issuer = "token.actions.githubusercontent.com"
+    conditions = {
+        f"{issuer}:aud": "sts.amazonaws.com",
+        f"{issuer}:sub": [f"repo:{repository}:{p}" for p in places or ("ref:refs/heads/main",)],
+    }
+    statement = {
+        "Effect": "Allow",
+        "Principal": {"Federated": f"arn:aws:iam::ACCOUNT:oidc-provider/{issuer}"},
+        "Action": "sts:AssumeRoleWithWebIdentity",
+        "Condition": {"StringEquals": conditions},
+    }
+    return {"Version": VERSION, "Statement": [statement]}
+
+
 def table() -> Iterator[str]:
-    """The rights of all roles as a table in Markdown."""
+    """Return the rights of all roles as a table in Markdown."""
     yield "| role | does | reads | writes | deletes | never |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for role in ROLES.values():

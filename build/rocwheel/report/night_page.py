@@ -7,7 +7,6 @@ with ten nights stored as with four hundred. What may be released and what block
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,188 +16,32 @@ from urllib.parse import quote
 
 from rocwheel.assets import style, template, text
 from rocwheel.console import duration, size
-from rocwheel.install import Install, Package
-from rocwheel.ledger.log import LogEnd
 from rocwheel.ledger.nights import Phase
 from rocwheel.model import timestamp
-from rocwheel.values import Value
-from rocwheel.verdict import State
-
-BAD: Final = frozenset(
-    {
-        State.FAIL,
-        State.CRASH,
-        State.TIMEOUT,
-        State.COLLECT_ERROR,
-        State.NOTHING_RAN,
-        State.TOO_FEW_RAN,
-    }
+from rocwheel.report import night_summary
+from rocwheel.report.night_summary import (
+    TESTS,
+    CellChange,
+    CellSummary,
+    FamilySummary,
+    NightSummary,
+    SourceSummary,
+    changes,
+    spoken,
+    worst,
 )
-UNDER_WAY: Final = frozenset({Phase.WAITING, Phase.RUNNING})
+
 PAGE: Final = "status/index.html"  # key, below the store
-TESTS: Final = frozenset({"gate", "merge"})
 PLOT_WIDTH: Final = 300.0
 PLOT_HEIGHT: Final = 48.0
-
-
-class CellSummary(Value, frozen=True, kw_only=True):
-    """How one cell of one night ended, as the page shows it."""
-
-    name: str
-    kind: str
-    family: str = ""
-    python: str = ""
-    suite: str = ""
-    wheels: str = ""
-    shard: str = ""
-    phase: Phase = Phase.ENDED
-    state: State | None = None  # None before the first attempt ended
-    reason: str = ""
-    image: str = ""  # a runtime image that there is: NAME:TAG@sha256:…
-    link: str = ""  # key
-    log: str = ""  # key
-    host: str = ""
-    runner: str = ""
-    attempts: int = 0
-    milliseconds: int = 0
-    time: str = ""  # when it ended
-
-    @property
-    def word(self) -> str:
-        """The state as people read it."""
-        if self.state is None or self.phase in UNDER_WAY:
-            return self.phase.value
-        return self.state.value
-
-    @property
-    def pull(self) -> str:
-        """What brings its image, and never one that was pushed later."""
-        name, _, digest = self.image.partition("@")
-        return f"docker pull {name.rpartition(':')[0]}@{digest}"
-
-
-class WheelSize(Value, frozen=True, kw_only=True):
-    """A wheel of the newest set, with what its channel allows."""
-
-    kind: str
-    bytes: int
-    budget: int = 0
-
-
-class FamilySummary(Value, frozen=True, kw_only=True):
-    """What a family has, as `status` says."""
-
-    family: str
-    green: str = ""  # manifest of the newest released set
-    green_since: str = ""
-    jax: str = ""
-    rocm: str = ""
-    pythons: tuple[str, ...] = ()
-    index: str = ""  # URL
-    requirements: tuple[str, ...] = ()  # what that set has in the index
-    upstream: tuple[str, ...] = ()  # and what comes from the package index
-    blocked: str = ""  # what holds up the newest set that is not released
-    blocked_set: str = ""
-    sizes: tuple[WheelSize, ...] = ()
-    # Where its logs ended, () where a set waits: while they end there, all of this holds.
-    ends: tuple[LogEnd, ...] = ()
-    staged_since: str = ""  # nothing that staging holds is older; "" where nobody looked
-
-    @property
-    def install(self) -> Install:
-        """How that set is installed."""
-        ours, others = (
-            tuple(
-                Package(project=name, version=version)
-                for name, _, version in (item.partition("==") for item in items)
-            )
-            for items in (self.requirements, self.upstream)
-        )
-        return Install(index=self.index, ours=ours, upstream=others, jax=self.jax)
-
-
-class BuildSummary(Value, frozen=True, kw_only=True):
-    """What was built from which inputs, remembered when the build itself is kept no longer."""
-
-    wheels: str  # the set: its recipe's name
-    inputs: str  # digest
-    manifest: str  # SHA-256
-
-
-class NightSummary(Value, frozen=True, kw_only=True):
-    """The summary of one night, from which pages are made."""
-
-    night: str
-    made: str
-    written: str
-    by: str
-    tool: str
-    cells: tuple[CellSummary, ...]
-    families: tuple[FamilySummary, ...]
-    builds: tuple[BuildSummary, ...] = ()
-    absent: tuple[tuple[str, str], ...] = ()
-    quarantined: tuple[tuple[str, str], ...] = ()
-    stopped: str = ""
-    seconds: int = 0  # from plan to the last end
-
-
-class CellChange(enum.Enum):
-    """A cell against the same cell of the night before."""
-
-    NEW = "new failure"
-    FIXED = "fixed"
-    STILL = "still failing"
-    FLAKY = "flaky"
-    INFRA = "infra"
-    SAME = ""
-
-
-def changes(here: NightSummary, before: NightSummary | None) -> dict[str, CellChange]:
-    """How each cell differs from the night before, by its name without the shard."""
-    old = {_identity(cell): cell.state for cell in before.cells} if before else {}
-    return {cell.name: _change(cell.state, old.get(_identity(cell))) for cell in here.cells}
-
-
-def _identity(cell: CellSummary) -> tuple[str, ...]:
-    if cell.kind not in TESTS:
-        return (cell.name,)
-    return cell.wheels, cell.family, cell.python, cell.suite, cell.shard
-
-
-def _change(state: State | None, old: State | None) -> CellChange:
-    if state is State.FLAKY:
-        return CellChange.FLAKY
-    if state in {State.INFRA, State.NO_RUNNER}:
-        return CellChange.INFRA
-    if state in BAD:
-        return CellChange.STILL if old in BAD else CellChange.NEW
-    return CellChange.FIXED if state is State.PASS and old in BAD else CellChange.SAME
-
-
-def colour(cell: CellSummary | None) -> str:
-    """Which of five colours a cell has."""
-    if cell is None:
-        return "none"
-    if cell.state is None or cell.phase in UNDER_WAY:
-        return "idle"
-    if cell.state in BAD:
-        return "bad"
-    return {State.PASS: "good", State.FLAKY: "warn"}.get(cell.state, "idle")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CellRow:
     """One (family, CPython, suite) with its past."""
 
-    family: str
-    python: str
-    suite: str
-    state: str
-    colour: str
-    reason: str
+    cell: CellSummary
     change: CellChange
-    link: str
-    log: str
     since: str  # the night since which it has this state
     strip: Mapping[str, str]  # colour -> SVG path
 
@@ -223,21 +66,10 @@ def render(
 ) -> bytes:
     """Render the page; `summaries` are oldest first, `root` is the URL that keys lie below."""
     newest = summaries[-1] if summaries else None
-    before = summaries[-2] if len(summaries) > 1 else None
-    rows = _rows(summaries, newest, before, root) if newest else []
-    other = (
-        [
-            cell
-            for cell in newest.cells
-            if cell.kind not in TESTS and cell.state not in {State.PASS, None}
-        ]
-        if newest
-        else []
-    )
+    changed = changes(summaries) if summaries else []
+    cells = newest.cells if newest else ()
     queue = Counter(
-        cell.runner or "any machine"
-        for cell in (newest.cells if newest else ())
-        if cell.phase in {Phase.WAITING, Phase.OPEN}
+        cell.runner or "any machine" for cell in cells if cell.phase in {Phase.WAITING, Phase.OPEN}
     )
     page = template("report/assets/night.html").render(
         css=style("report/assets/page.css", "report/assets/night.css"),
@@ -246,18 +78,17 @@ def render(
         made=timestamp(now),
         max_age_hours=max_age_hours,
         newest=newest,
-        groups=_groups(rows, newest),
-        counts=Counter((row.state, row.colour) for row in rows),
-        changed=sorted(
-            (row for row in rows if row.change is not CellChange.SAME),
-            key=lambda row: list(CellChange).index(row.change),
-        ),
-        other=other,
+        groups=_groups(summaries, {item.cell.name: item.change for item in changed}),
+        counts=Counter((cell.word, cell.colour) for cell in cells),
+        causes=night_summary.causes(newest) if newest else [],
+        changed=[item for item in changed if item.cell.phase is not Phase.BARRED],
+        barred=[item for item in changed if item.cell.phase is Phase.BARRED],
+        growth=list(night_summary.growth(summaries)) if summaries else [],
+        sources=_sources(summaries),
         queue=sorted(queue.items()),
         plots=_plots(summaries),
-        nights=[(item, _night_colour(item)) for item in reversed(summaries)],
+        nights=[_run(item, newest) for item in reversed(summaries)],
         shown=len(summaries),
-        colour=colour,
         duration=duration,
         size=size,
         url=lambda key: f"{root}{quote(key)}" if key else "",
@@ -265,57 +96,30 @@ def render(
     return page.encode()
 
 
-def _tests(summary: NightSummary) -> dict[tuple[str, str, str], CellSummary]:
-    """The cell that speaks for each (family, CPython, suite): the merge, or the worst gate."""
-    found: dict[tuple[str, str, str], CellSummary] = {}
-    for cell in summary.cells:
-        if cell.kind not in TESTS:
-            continue
-        key = (cell.family, cell.python, cell.suite)
-        old = found.get(key)
-        worse = old is None or (old.kind == "gate" and _rank(cell) > _rank(old))
-        if cell.kind == "merge" or worse:
-            found[key] = cell
-    return found
+def _run(summary: NightSummary, newest: NightSummary | None) -> dict[str, object]:
+    """Return one night as a row: what it was made from, and a colour for each family."""
+    names = [family.family for family in newest.families] if newest else []
+    return {
+        "night": summary,
+        "red": sum(cell.colour == "bad" for cell in summary.cells),
+        "colours": [(name, worst(summary.of_family(name))) for name in names],
+    }
 
 
-def _rank(cell: CellSummary) -> int:
-    return list(State).index(cell.state) + 1 if cell.state else 0
-
-
-def _rows(
-    summaries: Sequence[NightSummary], newest: NightSummary, before: NightSummary | None, root: str
-) -> list[CellRow]:
-    past = [_tests(summary) for summary in summaries]
-    change = changes(newest, before)
-    keys = sorted({key for tests in past[-1:] for key in tests})
-    rows = []
-    for key in keys:
-        cell = past[-1][key]
-        cells = [tests.get(key) for tests in past]
-        since = len(cells) - 1
-        while since > 0 and (earlier := cells[since - 1]) and earlier.word == cell.word:
-            since -= 1
-        rows.append(
-            CellRow(
-                family=key[0],
-                python=key[1],
-                suite=key[2],
-                state=cell.word,
-                colour=colour(cell),
-                reason=cell.reason,
-                change=change.get(cell.name, CellChange.SAME),
-                link=f"{root}{quote(cell.link)}" if cell.link else "",
-                log=f"{root}{quote(cell.log)}" if cell.log else "",
-                since=summaries[since].night,
-                strip=_strip([colour(item) for item in cells]),
-            )
-        )
-    return rows
+def _sources(
+    summaries: Sequence[NightSummary],
+) -> list[tuple[SourceSummary, list[tuple[str, str, str]]]]:
+    """Return each wheel set of the newest night, with what changed since its last night."""
+    made = []
+    for item in summaries[-1].sources if summaries else ():
+        earlier = (s for night in reversed(summaries[:-1]) for s in night.sources)
+        old = next((s for s in earlier if s.wheels == item.wheels), None)
+        made.append((item, list(item.since(old)) if old else []))
+    return made
 
 
 def _strip(colours: Sequence[str]) -> dict[str, str]:
-    """A square per night as one path per colour: small, and readable without a script."""
+    """Draw a square per night as one path per colour: small, and readable without a script."""
     paths: dict[str, list[str]] = {}
     for number, name in enumerate(colours):
         paths.setdefault(name, []).append(f"M{number * 6} 0h5v10h-5z")
@@ -327,53 +131,72 @@ class FamilyTable:
     """The rows of one family, as a table of CPythons."""
 
     family: FamilySummary
+    worst: str  # the colour of the whole family
+    bad: tuple[CellSummary, ...]  # what did not pass, besides its tests
     pythons: tuple[str, ...]
     suites: tuple[str, ...]
     rows: Mapping[tuple[str, str], CellRow]
     absent: tuple[tuple[str, str], ...]
     images: tuple[CellSummary, ...]
 
-    @property
-    def worst(self) -> str:
-        """The colour of the whole family."""
-        seen = {row.colour for row in self.rows.values()}
-        return next((name for name in ("bad", "warn", "idle", "good") if name in seen), "none")
 
-
-def _groups(rows: Sequence[CellRow], newest: NightSummary | None) -> list[FamilyTable]:
-    found = []
-    for family in newest.families if newest else ():
-        own = [row for row in rows if row.family == family.family]
-        gone = tuple(
-            (name, why)
-            for name, why in (newest.absent if newest else ())
-            if f".{family.family}." in name
-            or name.endswith((f"-{family.family}", f".{family.family}"))
-        )
-        found.append(
+def _groups(
+    summaries: Sequence[NightSummary], change: Mapping[str, CellChange]
+) -> list[FamilyTable]:
+    """Return a table for each family, those with a red cell first."""
+    if not summaries:
+        return []
+    newest, past = summaries[-1], [spoken(item) for item in summaries]
+    groups = []
+    for family in newest.families:
+        name, cells = family.family, newest.of_family(family.family)
+        tests = [
+            _row(cell, past, summaries, change)
+            for cell in past[-1].values()
+            if cell.kind in TESTS and cell.family == name
+        ]
+        own = (f".{name}.", f"-{name}", f".{name}")
+        groups.append(
             FamilyTable(
                 family=family,
-                pythons=tuple(sorted({row.python for row in own}, key=_version)),
-                suites=tuple(dict.fromkeys(row.suite for row in own)),
-                rows={(row.suite, row.python): row for row in own},
-                absent=gone,
-                images=tuple(
+                worst="bad" if newest.nothing_built and cells else worst(cells),
+                bad=tuple(
                     cell
-                    for cell in (newest.cells if newest else ())
-                    if cell.kind == "image" and cell.family == family.family
+                    for cell in cells
+                    if cell.kind not in {*TESTS, "image"} and cell.colour in {"bad", "warn"}
                 ),
+                pythons=tuple(sorted({row.cell.python for row in tests}, key=_version)),
+                suites=tuple(dict.fromkeys(row.cell.suite for row in tests)),
+                rows={(row.cell.suite, row.cell.python): row for row in tests},
+                absent=tuple(
+                    (cell, why)
+                    for cell, why in newest.absent
+                    if own[0] in cell or cell.endswith(own[1:])
+                ),
+                images=tuple(cell for cell in cells if cell.kind == "image"),
             )
         )
-    return found
+    order = ("bad", "warn", "idle", "none", "good")
+    return sorted(groups, key=lambda group: order.index(group.worst))
+
+
+def _row(
+    cell: CellSummary,
+    past: Sequence[Mapping[tuple[str, ...], CellSummary]],
+    summaries: Sequence[NightSummary],
+    change: Mapping[str, CellChange],
+) -> CellRow:
+    cells = [tests.get(cell.identity) for tests in past]
+    return CellRow(
+        cell=cell,
+        change=change.get(cell.name, CellChange.SAME),
+        since=night_summary.since(cell, past, summaries),
+        strip=_strip([item.colour if item else "none" for item in cells]),
+    )
 
 
 def _version(python: str) -> tuple[int, ...]:
     return tuple(int(part) for part in python.partition("-")[0].split(".") if part.isdigit())
-
-
-def _night_colour(summary: NightSummary) -> str:
-    seen = {colour(cell) for cell in summary.cells}
-    return next((name for name in ("bad", "warn", "idle", "good") if name in seen), "none")
 
 
 def _plots(summaries: Sequence[NightSummary]) -> list[Plot]:

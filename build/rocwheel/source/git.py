@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -45,16 +45,21 @@ class Checkout:
     ref: str  # a branch or tag that holds the commit, tried when a server gives no bare commits
     commit: str
     folder: Path
+    timeout: float | None = None  # seconds that a server may take; None: as long as it likes
 
     def commands(self, folder: Path) -> tuple[Command, ...]:
         """What fetches the commit into `folder`."""
         return (
             _git(None, "init", "--quiet", str(folder)),
-            _git(
-                folder, "fetch", "--quiet", "--depth=1", "--no-tags", self.repository, self.commit
+            replace(
+                _git(
+                    folder, "fetch", "--quiet", "--depth=1", "--no-tags", self.repository,
+                    self.commit,
+                ),
+                timeout=self.timeout,
             ),
             _git(folder, "-c", "advice.detachedHead=false", "checkout", "--quiet", "FETCH_HEAD"),
-        )
+        )  # fmt: skip
 
 
 def checkout(wanted: Checkout, *, runner: Runner) -> bool:
@@ -96,6 +101,11 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
 def ask_ref(repository: str, ref: str) -> Command:
     """What asks a repository for the commit of a branch or tag."""
     return _git(None, "ls-remote", repository, *_names(ref))
+
+
+def ask_tags(repository: str, pattern: str) -> Command:
+    """Return the command that lists the tags of a repository."""
+    return _git(None, "ls-remote", "--tags", repository, pattern)
 
 
 def _names(ref: str) -> tuple[str, ...]:

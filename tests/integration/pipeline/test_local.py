@@ -105,8 +105,8 @@ def test_an_infra_end_is_tried_again_and_a_retry_leads_to_the_promotion_and_a_ne
     done = world.local("one")
     assert done.code == 0, done.err
     book = Nights(open_store(world.store)).book("one")
-    assert [a.ended.state for a in book.attempts[cell]] == ["infra", "infra", "pass"]
-    assert [a.ended.state for a in book.attempts["promote.jax.gfx90a"]] == ["fail", "pass"]
+    assert [a.ended.state.value for a in book.attempts[cell]] == ["infra", "infra", "pass"]
+    assert [a.ended.state.value for a in book.attempts["promote.jax.gfx90a"]] == ["fail", "pass"]
     assert released(world)
     assert "Released: JAX" in page(world)
     assert world.local("one").code == 0, "and nothing again"
@@ -247,7 +247,7 @@ def test_a_clock_a_day_off_is_refused_by_the_plan_and_the_machines_fault_in_a_ce
     assert done.returncode == State.INFRA.exit_code, done.stderr
     assert "clock is" in done.stdout
     (attempt,) = Nights(open_store(world.store)).book("one").attempts["build.jax"]
-    assert attempt.ended.state == "infra"
+    assert attempt.ended.state is State.INFRA
 
 
 @pytest.mark.parametrize("left", ["nights", "builds"])

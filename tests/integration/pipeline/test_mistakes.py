@@ -95,7 +95,7 @@ def test_a_pin_whose_tag_moved_leaves_its_set_out_and_the_others_in(world):
         pin |= {"repository": upstream.as_uri(), "ref": "jax-v9"}
     (ci / "pins.yaml").write_text(yaml.safe_dump(pins))
     settings = yaml.safe_load((world.folder / "nightly.yaml").read_text())
-    rocm = {"source": "rocm-7.1.0.tar.gz"}
+    rocm = {"source": "therock-dist-linux-gfx90a-7.1.0.tar.gz"}
     settings["sets"].append(
         {"name": "moved", "jax": "default", "families": ["gfx90a"], "rocm": rocm}
     )

@@ -101,7 +101,7 @@ def test_a_cancelled_job_is_not_run_and_a_killed_one_infra(world, cluster):
     states = world.states("one")
     assert states[SMOKE] == "not-run"
     unit = book(world).attempts["gate.jax.gfx90a.3.12.unit"][0].ended
-    assert unit.state == "infra"
+    assert unit.state is State.INFRA
     assert "SIGKILL" in unit.reason
 
 
@@ -114,7 +114,7 @@ def test_a_requeued_job_is_another_attempt_and_the_first_is_told(world, cluster)
     cluster.ask("scontrol", "requeue", job)
     cluster.idle()
     attempts = book(world).attempts[SMOKE]
-    assert [a.ended.state for a in attempts] == ["infra", "pass"]
+    assert [a.ended.state.value for a in attempts] == ["infra", "pass"]
     assert world.states("one")[SMOKE] == "pass"
 
 
@@ -131,9 +131,9 @@ def test_a_preempted_job_is_another_attempt_and_the_first_says_why(world, cluste
     )  # fmt: skip
     cluster.idle()
     first, *later = book(world).attempts[SMOKE]
-    assert first.ended.state == "infra"
+    assert first.ended.state is State.INFRA
     assert first.ended.reason == "was preempted"
-    assert later[-1].ended.state == "pass"
+    assert later[-1].ended.state is State.PASS
 
 
 @all_faults
@@ -157,7 +157,7 @@ def test_a_node_that_dies_is_infra_and_the_others_go_on(world, cluster):
     )
     cluster.idle()
     attempts = book(world).attempts[SMOKE]
-    assert attempts[-1].ended.state == "pass"
+    assert attempts[-1].ended.state is State.PASS
     assert all(a.ended for a in attempts), "no attempt is forgotten"
     cluster.ready()
 
@@ -198,7 +198,7 @@ def test_a_controller_that_lost_all_it_knew_gets_what_is_left_of_the_night_again
     cluster.idle()
     assert set(world.states("one").values()) == {"pass"}
     attempts = book(world).attempts
-    assert [a.ended.state for a in attempts[SMOKE]] == ["infra", "pass"]
+    assert [a.ended.state.value for a in attempts[SMOKE]] == ["infra", "pass"]
     assert all(a.ended for items in attempts.values() for a in items), "no attempt is forgotten"
 
 

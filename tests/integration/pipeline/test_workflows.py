@@ -14,6 +14,11 @@ import pytest
 from support.night import PROGRAM, World
 from support.workflow import FOLDER, Walk, load
 
+from rocwheel.ledger.nights import Cell
+from rocwheel.pipeline import planning
+from rocwheel.pipeline import settings as settings_file
+from rocwheel.release import rights
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 ROOT = Path(__file__).parents[3]
 FILES = sorted(FOLDER.glob("*.yml"))
@@ -95,6 +100,63 @@ def test_a_job_has_a_deadline_least_rights_and_no_expression_in_a_line(file, job
         )
 
 
+@pytest.mark.parametrize(("file", "job"), list(jobs()))
+def test_a_job_outlives_its_cell_and_a_session_outlives_the_job(file, job):
+    if not any("nightly cell" in step.get("run", "") for step in job.get("steps", ())):
+        return
+    minutes = int(job["timeout-minutes"])
+    session = [
+        int(step["with"].get("role-duration-seconds", 3600)) // 60
+        for step in job["steps"]
+        if "configure-aws-credentials" in step.get("uses", "")
+    ]
+    assert session
+    assert minutes < min(session), "an end can be written while the job is being ended"
+    settings = settings_file.load(ROOT / "ci" / "nightly.yaml")
+    most = 60 * max(settings.build.hours, settings.gate.hours, settings.image.hours)
+    limit = most if minutes > 60 else Cell(name="x", kind="stage", argv=()).limit // 60
+    assert limit < minutes, "a cell ends by its own limit first"
+
+
+def test_only_the_jobs_that_need_it_have_the_promoters_role_and_each_is_in_an_environment():
+    having = {
+        (file.name, name): job.get("environment")
+        for file in FILES
+        for name, job in load(file.name)["jobs"].items()
+        if any("PROMOTER" in step.get("with", {}).get("role-to-assume", "")
+               for step in job.get("steps", ()))
+    }  # fmt: skip
+    assert set(having) == {
+        ("nightly.yml", "prune"), ("family.yml", "promote"), ("promotion.yml", "promote"),
+    }  # fmt: skip
+    assert set(having.values()) == set(rights.ENVIRONMENTS["promoter"])
+
+
+def test_no_build_lands_on_githubs_own_machines(tmp_path):
+    settings = settings_file.load(ROOT / "ci" / "nightly.yaml")
+    assert settings.build.label, "build cells have a label of their own"
+    assert settings.build.cpus > planning.HOSTED_CPUS
+
+
+def test_a_schedule_does_nothing_in_a_fork_and_nights_do_not_wait_for_each_other():
+    for file in FILES:
+        document = load(file.name)
+        assert file.stem in {"presubmit", "promotion", "staleness"} or "concurrency" not in document
+        if "schedule" in document["on"]:
+            first = next(iter(document["jobs"].values()))
+            assert "github.repository_owner == vars.ROCWHEEL_OWNER" in first["if"]
+    group = load("family.yml")["jobs"]["promote"]["concurrency"]["group"]
+    assert "matrix.cell" in group, "GitHub cancels what waits in a group besides the newest"
+
+
+def test_git_is_there_before_a_checkout_in_a_container():
+    for file in FILES:
+        for job in load(file.name)["jobs"].values():
+            steps = job.get("steps", ())
+            if "container" in job:
+                assert " git " in steps[0]["run"]
+
+
 def test_a_fork_gets_no_secret_no_identity_and_no_machine_of_ours():
     text = (FOLDER / "presubmit.yml").read_text()
     assert "secrets." not in text
@@ -161,6 +223,7 @@ def test_a_whole_night_goes_through_the_workflow_to_an_index_and_a_page(walk):
         "plan": "success",
         "build": "skipped",
         "family": "skipped",
+        "prune": "skipped",
         "page": "success",
     }
     cells = [step.line.split()[5] for step in idle.ran if "nightly cell" in step.line]
@@ -179,7 +242,9 @@ def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_regi
         "its status, last of all"
     )
     jobs_ = list(dict.fromkeys(step.job for step in run.ran))
-    assert jobs_.index("promote") < jobs_.index("image") < jobs_.index("page")
+    assert (
+        jobs_.index("promote") < jobs_.index("image") < jobs_.index("prune") < jobs_.index("page")
+    )
     store = Path(world.store.removeprefix("file://"))
     assert (store / "v2" / "gfx90a" / "jax-rocm7-plugin" / "index.html").exists()
     file = store / "status" / "index.html"
@@ -193,7 +258,7 @@ def test_images_are_made_after_the_promotion_by_jobs_that_alone_log_in_to_a_regi
     results = later.workflow("nightly.yml", {**asked, "night": "two"})
     assert results["family"] == "success"
     cells = [step.job for step in later.ran if "nightly cell" in step.line]
-    assert cells == ["image", "page", "page", "page"], "then page, message and pruning"
+    assert cells == ["image", "prune", "page", "page"], "then pruning, page and message"
     pull = f"docker pull here.io/rocm/jax@sha256:{'1' * 64}"
     assert pull in file.read_text()
     last = Walk(run.cwd, run.env)

@@ -194,7 +194,8 @@ CELLS = {
     "stager": f"stage.jax.{FAMILY.name}",
     "runner": f"gate.jax.{FAMILY.name}.3.12.smoke",
     "imager": f"image.jax.{FAMILY.name}.3.12.jax",
-    "promoter": "page",
+    "reporter": "page",
+    "promoter": "prune",
 }
 
 
@@ -231,7 +232,7 @@ def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
         assert status == 0, f"{role}: {capsys.readouterr().err}"
     book = nights("runner").book("one")
     assert {name: item[0].ended.state for name, item in book.attempts.items()} == dict.fromkeys(
-        CELLS.values(), "pass"
+        CELLS.values(), State.PASS
     )
     nights("runner").mark_host(
         HostMark(host="h", quarantined=True, by="me", reason="x", time="2026-05-01T00:00:00Z")
@@ -241,11 +242,15 @@ def test_every_role_runs_its_cells_of_a_night_and_tells_of_no_others(
     root_key = f"{OURS}/nights/one"
     for role in ROLES:
         others = [f"{root_key}/cells/{name}/1.json" for r, name in CELLS.items() if r != role]
-        writes = {"stager", "runner", "imager", "promoter"} & {role}
+        writes = {"stager", "runner", "imager", "promoter", "reporter"} & {role}
         others += [f"{root_key}/plan.json", f"{OURS}/builds/inputs/x"] if writes else []
         others += [f"{root_key}/orders/1.json", f"{OURS}/elsewhere"]
         others += [] if role == "runner" else [f"{OURS}/hosts/h/2.json"]
-        others += [] if role == "promoter" else [f"{root_key}/summary.json", "status/index.html"]
+        others += (
+            []
+            if role in {"promoter", "reporter"}
+            else [f"{root_key}/summary.json", "status/index.html"]
+        )
         for key in others:
             assert not world.may(role, "put_object", key, Body=b"x"), f"{role}: {key}"
         for key in (f"{root_key}/plan.json", f"{root_key}/cells/{CELLS[role]}/1.json",

@@ -82,7 +82,7 @@ def test_an_image_comes_after_the_promotion_and_only_the_page_waits_for_it(plann
     assert image_cells(plan) == [NAME]
     assert plan.cell(NAME).after == ("promote.jax.gfx90a", "stage.jax.gfx90a")
     waits = {c.name for c in plan.cells if NAME in (*c.after, *c.settled)}
-    assert waits == {"page"}
+    assert waits == {"page", "prune"}
     seen: set[str] = set()
     for cell in plan.cells:
         assert {*cell.after, *cell.settled} <= seen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -197,7 +196,7 @@ def test_a_released_set_that_retention_keeps_is_not_old(tmp_path):
 def wanted_images(tags=()) -> tuple[images.NightImage, ...]:
     entry = ImageSettings(name="jax", recipe="jax", push="here.io", tags=tags)
     base = settings_file.load(ROOT / "ci" / "nightly.yaml")
-    settings = dataclasses.replace(base, images=(entry,))
+    settings = replace(base, images=(entry,))
     return images.load(settings, ROOT / "ci", (FAMILY.name,))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from dataclasses import replace
@@ -13,6 +12,7 @@ import pytest
 from support.faultserver import Fault, FaultServer
 
 import amdgpu_family_matrix as matrix
+from rocwheel import values
 from rocwheel.download import Client, Retry
 from rocwheel.errors import ConfigError, FetchError
 from rocwheel.index import channels
@@ -61,7 +61,7 @@ def made(setting, seen: StoreContents | None = None) -> NightPlan:
 
 
 def names(plan: NightPlan, kind: str) -> list[str]:
-    return [cell.name for cell in plan.cells if cell.kind == kind]
+    return [cell.name for cell in plan.cells if cell.kind == kind and not cell.absent]
 
 
 def test_a_plan_is_the_same_bytes_whoever_makes_it_and_reads_back(setting):
@@ -80,7 +80,7 @@ def test_every_cell_comes_after_what_it_waits_for(setting):
 def test_a_family_without_a_runner_has_no_gate_cells_and_the_plan_says_so(setting):
     plan = made(setting)
     assert not [name for name in names(plan, "gate") if "gfx90c" in name]
-    assert "gfx90c has no runner for unit" in {item.why for item in plan.absent}
+    assert "gfx90c has no runner for unit" in {cell.absent for cell in plan.cells}
     assert "promote.jax.gfx90c" in names(plan, "promote")
 
 
@@ -96,7 +96,8 @@ def test_without_history_a_suite_is_cut_as_far_as_it_may_be_and_merged(setting):
 @pytest.mark.parametrize(("minutes", "count"), [(1, 1), (31, 2), (200, 7), (10_000, 16)])
 def test_history_says_into_how_many_shards_a_suite_is_cut(setting, minutes, count):
     seen = StoreContents(tests={("gfx94X-dcgpu", "unit"): minutes * 60_000})
-    shards = [n for n in names(made(setting, seen), "gate") if ".3.12.unit" in n]
+    stem = "gate.jax.gfx94X-dcgpu.3.12.unit"
+    shards = [n for n in names(made(setting, seen), "gate") if n.startswith(stem)]
     assert len(shards) == count
 
 
@@ -106,10 +107,10 @@ def test_a_night_without_changes_runs_only_the_page_and_prunes_what_is_too_old(s
         sets={(name, MANIFEST): SetSeen(state="released") for name in RECIPE.families},
     )
     plan = made(setting, seen)
-    assert {cell.kind for cell in plan.cells if not cell.kept} == {"page"}
+    assert {cell.kind for cell in plan.cells if planning.is_to_run(cell)} == {"page"}
     assert "nothing is old enough" in {item.name: item.why for item in plan.absent}["prune"]
     plan = made(setting, replace(seen, old=True))
-    assert {cell.kind for cell in plan.cells if not cell.kept} == {"page", "prune"}
+    assert {cell.kind for cell in plan.cells if planning.is_to_run(cell)} == {"page", "prune"}
     assert plan.cell("build.jax").why == f"built before as {MANIFEST[:12]}"
 
 
@@ -196,7 +197,7 @@ def test_a_file_that_is_told_lies_beside_the_settings_not_where_a_cell_happens_t
         ("sets: [{name: A, jax: default, rocm: {source: x}}]", "is not a name"),
         ("sets: [{name: a, rocm: {source: x}}]", "exactly one of jax and source_dir"),
         ("sets: [{name: a, jax: default, rocm: {source: x, tarballs: y}}]", "tarballs and source"),
-        ("sets: [{name: a, jax: default, rocm: {source: x}}]\nattempts: 0", "less than 1"),
+        ("sets: [{name: a, jax: default, rocm: {source: x}}]\nattempts: 0", "expected.*1|>= 1"),
         ("sets: [{name: a, jax: default, rocm: {source: x}}]\nnotify: {url: 'http://a'}", "https"),
     ],
 )
@@ -213,8 +214,8 @@ def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
         "labels: {linux-gfx942-8gpu-ossci-rocm: ours}\npartitions: {gfx942: big}\n"
         "gres: {'gpu:mi300x': 'gpu:mi325x'}\n"
     )
-    loaded = settings_file.load(ROOT / "ci" / "nightly.yaml", pools)
-    plan = planning.plan(replace(setting, settings=loaded), [RECIPE], [], StoreContents())
+    names_ = settings_file.load_pools(pools, setting.settings)
+    plan = planning.plan(replace(setting, pools=names_), [RECIPE], [], StoreContents())
     cell = next(cell for cell in plan.cells if ".multi_gpu" in cell.name)
     assert (cell.needs.label, cell.needs.partition, cell.needs.gres) == (
         "ours",
@@ -228,7 +229,7 @@ def test_pools_rename_labels_and_partitions_and_nothing_else(setting, tmp_path):
     ):
         pools.write_text(text)
         with pytest.raises(ConfigError, match=problem):
-            settings_file.load(ROOT / "ci" / "nightly.yaml", pools)
+            settings_file.load_pools(pools, setting.settings)
 
 
 def world(folder: Path, runner=None) -> resolving.World:
@@ -323,12 +324,12 @@ def test_an_image_becomes_a_digest_once_and_its_cells_build_in_it(tmp_path, runn
     assert recipe.image == f"{name}@{digest}"
     assert f"--builder-image={name}@{digest}" in recipe.argv
     assert "--executor=podman" in recipe.argv
-    assert "no such image" in gone.why
+    assert "no such image" in gone.absent
     settings = settings_file.load(tmp_path / "nightly.yaml")
     named = settings.built_in("docker", "of-the-channel:1")
     assert named == settings  # what a set says itself holds
     (silent,) = (
-        dataclasses.replace(settings, sets=(dataclasses.replace(settings.sets[0], image=""),))
+        values.replace(settings, sets=(values.replace(settings.sets[0], image="", executor=None),))
         .built_in("docker", "of-the-channel:1")
         .sets
     )
