@@ -431,8 +431,9 @@ def test_a_command_that_renames_imports_nothing_that_judges(plugin: str) -> None
         "print(*sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], check=True, capture_output=True, text=True
-    )
+        [sys.executable, "-c", program], check=True, capture_output=True, text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
     loaded = set(done.stdout.split())
     assert "rocwheel.wheel.rename" in loaded
     unused = ("wheel.inspect", "wheel.verify", "wheel.repair", "wheel.wheel_policy", "manifest")
