@@ -108,6 +108,19 @@ LIBRARIES: dict[str, tuple[Row, ...]] = {
     "rocThrust": (real("jax.numpy.sum"), real("jax.pmap"), real("jax.numpy.cumsum")),
 }
 
+# What the page does not list and these libraries do for JAX all the same
+BEYOND: dict[str, tuple[Row, ...]] = {
+    "hipBLAS": (real("jax.scipy.linalg.solve_triangular"),),
+    "hipBLASLt": (real("jax.nn.dot_product_attention"),),
+    "hipSOLVER": (
+        real("jax.numpy.linalg.cholesky"),
+        real("jax.numpy.linalg.qr"),
+        real("jax.numpy.linalg.eigh"),
+    ),
+    "hipSPARSE": (real("jax.experimental.sparse.BCSR"), real("jax.experimental.sparse.COO")),
+    "MIOpen backward": (real("jax.lax.conv_general_dilated"),),
+}
+
 STATS = (
     "beta", "betabinom", "binom", "cauchy", "chi2", "dirichlet", "expon", "gamma", "gennorm",
     "geom", "laplace", "logistic", "multinomial", "multivariate_normal", "nbinom", "norm",

@@ -7,7 +7,7 @@ import importlib
 import jax
 import pytest
 from checks import found
-from documented import LIBRARIES, Row
+from documented import BEYOND, LIBRARIES, Row
 
 
 def resolve(name: str) -> object:
@@ -25,7 +25,7 @@ def resolve(name: str) -> object:
 
 
 def cases():
-    for library, rows in LIBRARIES.items():
+    for library, rows in (*LIBRARIES.items(), *BEYOND.items()):
         for row in rows:
             name = row.name(jax.__version__)
             check = found(library, name) if name else None
@@ -34,8 +34,8 @@ def cases():
                     library,
                     row,
                     dtype,
-                    marks=pytest.mark.rocm(library),
-                    id=f"{library}-{row.documented.replace(' ', '_')}-{dtype}",
+                    marks=pytest.mark.rocm(library.partition(" ")[0]),
+                    id=f"{library.replace(' ', '_')}-{row.documented.replace(' ', '_')}-{dtype}",
                 )
 
 

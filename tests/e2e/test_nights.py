@@ -27,7 +27,7 @@ from support import slurm
 from support.s3 import program
 from support.serving import serving
 
-from rocwheel.store import open_store
+from rocwheel.store.opening import open_store
 
 pytestmark = [
     pytest.mark.needs("bazel", "clang-19", "cc", *slurm.PROGRAMS),

@@ -105,7 +105,7 @@ class Scene:
         elif action == "adopt":
             adopt.apply(adopt.plan(place, who=WHO))
         elif action == "repair":
-            retention.repair(place)
+            mend(place)
         elif action == "prune":
             target = staging if about == "staging" else place
             late = replace(who, now=NOW.replace(year=2027))
@@ -174,7 +174,7 @@ class Scene:
             self._check_held(place, found)
             assert found.problems == (), found.problems
             assert found.number == len(entries), "an entry of the log does not count"
-            retention.repair(place)
+            mend(place)
             problems = audit.check(place).problems
             assert problems == (), problems
             names = {
@@ -213,6 +213,14 @@ class Scene:
 
 
 @lru_cache(maxsize=4096)
+def mend(place) -> None:
+    """`index repair`, of a release with `--skip-entry` for what its log lost."""
+    lost = () if place.is_staging else tuple(operations.damage(place, log.read(place)))
+    audit.apply_repair(audit.plan_repair(place, WHO, lost))
+    if lost:
+        mend(place)
+
+
 def _parsed(data: bytes) -> tuple[page.Link, ...]:
     return page.links(data)
 

@@ -28,7 +28,7 @@ with when_run():
     from rocwheel.ledger import log, manifests
     from rocwheel.places import Place
     from rocwheel.release import adopt as adoption
-    from rocwheel.release import audit, pip_resolution
+    from rocwheel.release import audit, pip_resolution, withdraw
     from rocwheel.release.operations import Tally, Who
 
 
@@ -103,19 +103,30 @@ def check(app: App, options: IndexCheckOptions) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IndexRepairOptions(WhereOptions, DryRun):
+class IndexRepairOptions(WhereOptions, PersonOptions, DryRun):
     """Options of `index repair`."""
+
+    skip_entry: tuple[int, ...]
 
 
 @command("repair", IndexRepairOptions, parent=index)
+@option(
+    "--skip-entry",
+    multiple=True,
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Let a lost or damaged entry of the log change nothing, for ever; needs --reason.",
+)
 def repair(app: App, options: IndexRepairOptions) -> None:
     """Let every page show what the log says, and delete what was pruned and is still there.
 
     The way out of whatever a stopped run, a lost page or a hand on the bucket left.
     """
-    done = []
+    done, person = [], options.who(app)
+    if options.skip_entry:
+        person = withdraw.with_reason(person, options.reason)
     for place in options.places(Target(app, options)):
-        planned = audit.plan_repair(place)
+        planned = audit.plan_repair(place, person, options.skip_entry)
         done.append(planned if options.dry_run else audit.apply_repair(planned))
     _tell(app, done, "every page is as the log says", dry_run=options.dry_run)
 

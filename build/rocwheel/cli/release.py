@@ -18,7 +18,7 @@ from rocwheel.cli.target import (
     Target,
     TargetOptions,
 )
-from rocwheel.errors import PromotionError
+from rocwheel.errors import PromotionError, StoreError
 
 with when_run():
     from rocwheel.console import count, size
@@ -248,8 +248,11 @@ class StatusOptions(TargetOptions):
     show_default=True,
     help="Staged sets whose verdicts are read, the youngest; 0 asks the log alone.",
 )
-def status(app: App, options: StatusOptions) -> None:
-    """Show every wheel set: staged, gated, released; its age, and what holds it up."""
+def status(app: App, options: StatusOptions) -> int:
+    """Show every wheel set: staged, gated, released; its age, and what holds it up.
+
+    Ends with 7 where the log of a release is damaged: nothing is changed there before it is mended.
+    """
     target = Target(app, options)
     channel, now = target.judging(app), app.now()
     found = standing.overview(
@@ -263,6 +266,7 @@ def status(app: App, options: StatusOptions) -> None:
     for text in found.problems:
         app.console.warn(text)
     app.emit(found.to_json(), "\n".join(found.lines()))
+    return StoreError.exit_code if found.is_damaged else 0
 
 
 def _change(app: App, change: withdraw.ChangePlan, *, dry_run: bool) -> None:

@@ -208,7 +208,7 @@ class Target:
         }
         if len(found) != 1:
             raise ConfigError(
-                f"{text}: {len(found)} manifests of {self.family.name} start so",
+                f"{text}: {len(found)} manifests of {self.family.name} begin with these digits",
                 hint="give more digits" if found else "stage the wheelhouse first",
             )
         sha256, place = found.popitem()

@@ -19,7 +19,7 @@ from typing import Final
 
 from packaging.version import Version
 
-from rocwheel import __version__, files, home
+from rocwheel import __version__, files, home, parallel
 from rocwheel.console import Console, count
 from rocwheel.errors import ConfigError, HostError, RocwheelError
 from rocwheel.gate import environment, environment_cache, provisioning, subject
@@ -36,12 +36,13 @@ from rocwheel.gate.machine.slots import Held, Patience, Slots
 from rocwheel.gate.provisioning import Provided
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
-from rocwheel.gate.suite import discovery, skips, static
+from rocwheel.gate.suite import discovery, skips, static, suites
 from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import run_record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
 from rocwheel.host import cgroup
 from rocwheel.host import machine as machines
+from rocwheel.process import Command
 from rocwheel.results import CUT_SHORT, Fault, Results
 from rocwheel.source import git
 from rocwheel.values import replace
@@ -353,24 +354,36 @@ def _environment(request: GateRequest, allotted: Allotted, provided: Provided) -
 def _preflight(
     request: GateRequest, host: Host, environment: Environment, lanes: tuple[Lane, ...], work: Path
 ) -> tuple[tuple[Lane, ...], EnvironmentFacts]:
-    """Ask every lane; what is asked now is asked again after a crash."""
-    with_jax, log, setup = request.suite.with_jax, _log(request, "preflight"), []
-    ready = []
-    for lane in lanes:
-        asked = preflight.command(
-            environment.python,
-            request.wheels,
-            work / f"preflight-{lane.name}.json",
-            with_jax=with_jax,
-            env=lane.env,
+    """Ask each device once, all at a time; what is asked now is asked again after a crash."""
+    with_jax = request.suite.with_jax
+    ready = [
+        (
+            lane,
+            preflight.command(
+                environment.python,
+                request.wheels,
+                work / f"preflight-{lane.name}.json",
+                with_jax=with_jax,
+                env=lane.env,
+            ),
         )
-        setup.append(
-            preflight.ask(
-                asked, lane, request.wheels, runner=host.runner, log=log, with_jax=with_jax
-            )
+        for lane in lanes
+    ]
+
+    def ask(pair: tuple[Lane, Command]) -> EnvironmentFacts:
+        lane, asked = pair
+        log = _log(request, f"preflight-{lane.name}")
+        return preflight.ask(
+            asked, lane, request.wheels, runner=host.runner, log=log, with_jax=with_jax
         )
-        ready.append(replace(lane, probe=asked if lane.devices[0].maker is not Maker.CPU else None))
-    return tuple(ready), setup[0]
+
+    first = {lane.devices: (lane, asked) for lane, asked in reversed(ready)}
+    facts = parallel.each(ask, reversed(first.values()), threads=len(first))
+    probed = (
+        replace(lane, probe=asked if lane.devices[0].maker is not Maker.CPU else None)
+        for lane, asked in ready
+    )
+    return tuple(probed), facts[0]
 
 
 def _said(facts: EnvironmentFacts) -> str:
@@ -415,6 +428,7 @@ def _plan_run(
         modules=str(environment.python.parents[1]) if with_jax else "",
         alone=tests.alone,
         process_memory=devices.host_memory(len(setup.lanes)),
+        sticky=suites.device_errors(request.home.ci),
         hidden=lambda file: _hidden(file, tests.root, estimates),
         estimates=estimates or Estimates(sizes=tests.sizes),
     )

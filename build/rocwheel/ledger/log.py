@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import timedelta
 from typing import Final
 
 import msgspec
@@ -68,6 +69,7 @@ class _Envelope(msgspec.Struct):
 
     number: int
     previous: str
+    needs: str = ""
     format: int = FORMAT
 
 
@@ -82,26 +84,61 @@ def read(place: Place, projects: Iterable[str] = (), *, afresh: bool = False) ->
     version's.
     """
     state = None if afresh else _snapshot(place)
-    try:
-        state = _folded(place, state or _start(place))
-        return load(place, state, projects)
-    except _LostListingError:
-        state = _folded(place, _start(place))
-        return load(place, state, projects)
+    return load(place, _folded(place, state or _start(place)), projects)
 
 
 def load(place: Place, state: IndexState, projects: Iterable[str] | None) -> IndexState:
-    """The same state with the listings of these projects (None: of all) at hand."""
+    """Return the same state with the listings of these projects (None: of all) at hand.
+
+    One that is lost or damaged in the store is made again from the log. Raises StoreError where
+    the log gives another one.
+    """
     wanted = state.digests if projects is None else projects
     missing = sorted({p for p in wanted if p in state.digests and p not in state.listings})
     if not missing:
         return state
-    found = each(
+    stored = each(
         lambda project: _listing(place, project, state.digests[project]),
         missing,
         threads=place.store.connections,
     )
-    return replace(state, listings={**state.listings, **dict(zip(missing, found, strict=True))})
+    listings = dict(zip(missing, stored, strict=True))
+    lost = [project for project, listing in listings.items() if listing is None]
+    again = _folded(place, _start(place), until=state.saved) if lost else state
+    for project in lost:
+        listings[project] = again.listing(project)
+        if again.listing(project).sha256 != state.digests[project]:
+            raise StoreError(
+                f"{place.store.locate(place.listing(state.digests[project]))}: lost, and the log "
+                "gives another one",
+                hint=f"remove {place.store.locate(place.state)}, which names it, and run "
+                f"`{place.command('repair')}`",
+            )
+    kept = {project: listing for project, listing in listings.items() if listing}
+    return replace(state, listings={**state.listings, **kept})
+
+
+def head(place: Place, number: int) -> str:
+    """Return the digest of the log's entry of this number, as its follower should name it."""
+    state = _folded(place, _start(place), until=number)
+    return state.head if state.number == number else ""
+
+
+def skip(place: Place, entry: Transition) -> None:
+    """Write an entry in place of one that is lost or damaged. Raises StoreError.
+
+    Nothing else ever writes over an entry of a log.
+    """
+    key, previous = place.log(entry.number), place.store.info(place.log(entry.number))
+    place.store.replace(key, entry.to_bytes(), previous=previous, headers=place.record_headers)
+
+
+def stored_entry(place: Place, number: int) -> str:
+    """Return the text of an entry as it is stored, "" where there is none."""
+    try:
+        return small(place, place.log(number)).decode(errors="backslashreplace")
+    except (ObjectMissingError, HugeError):
+        return ""
 
 
 def end(place: Place, state: IndexState) -> LogEnd:
@@ -118,11 +155,16 @@ def ends_at(place: Place, end: LogEnd) -> bool:
     )
 
 
-def differ(state: IndexState, again: IndexState) -> bool:
-    """Whether a state with all its listings is another than the same log gives, folded afresh."""
-    return again.number == state.number and (
-        again.sets != state.sets
-        or any(again.listings.get(name) != state.listing(name) for name in state.projects)
+def differ(place: Place, state: IndexState, again: IndexState) -> bool:
+    """Return whether the log, folded afresh and undamaged, gives another state than this one."""
+    is_damaged = again.torn if place.is_staging else bool(again.damage)
+    return (
+        not is_damaged
+        and again.number == state.number
+        and (
+            again.sets != state.sets
+            or any(again.listings.get(name) != state.listing(name) for name in state.projects)
+        )
     )
 
 
@@ -192,6 +234,28 @@ def save(place: Place, state: IndexState) -> IndexState:
     return saved
 
 
+def drop_listings(place: Place, age: timedelta) -> tuple[str, ...]:
+    """Delete the listings that no snapshot names and that are older than this; return their keys.
+
+    Age is told by the store's clock. A reader with an older snapshot makes them again.
+    """
+    try:
+        data, info = place.store.read(place.state)
+    except (ObjectMissingError, HugeError):
+        return ()
+    snapshot = _parsed(place, data)
+    if snapshot is None or info.now is None:
+        return ()
+    named = {place.listing(digest) for digest in snapshot.listings.values()}
+    old = [
+        item.key
+        for item in place.store.keys(place.listing("").removesuffix(".json"))
+        if item.key not in named and item.modified < info.now - age
+    ]
+    each(place.store.delete, old, threads=place.store.connections)
+    return tuple(old)
+
+
 def small(place: Place, key: str, *, sha256: str | None = None) -> bytes:
     """An object that is read as a whole, and that has this SHA-256 where one is given.
 
@@ -203,16 +267,17 @@ def small(place: Place, key: str, *, sha256: str | None = None) -> bytes:
     return data
 
 
-class _LostListingError(Exception):
-    """The snapshot names a listing that is not there, or is another."""
-
-
 def _start(place: Place) -> IndexState:
-    """The state before the first entry that is there: numbers may begin above 1."""
+    """Return the state before the first entry that is there: numbers may begin above 1."""
+    first = min(_numbers(place), default=1)
+    return IndexState(number=first - 1, saved=first - 1, is_whole=True)
+
+
+def _numbers(place: Place) -> list[int]:
+    """List the numbers of the entries that are stored."""
     pattern = re.compile(re.escape(place.logs) + r"([1-9]\d{0,17})\.json")
-    found = (pattern.fullmatch(info.key) for info in place.store.keys(place.logs))
-    first = min((int(match[1]) for match in found if match), default=0)
-    return IndexState(number=first - 1, saved=first - 1) if first else IndexState()
+    keys = (pattern.fullmatch(info.key) for info in place.store.keys(place.logs))
+    return [int(match[1]) for match in keys if match]
 
 
 def _snapshot(place: Place) -> IndexState | None:
@@ -278,51 +343,72 @@ def _has(place: Place, number: int, head: str) -> bool:
 
     A copy of another day, or a log that lost its end, would otherwise go on after a gap.
     """
-    info = place.store.info(place.log(number))
-    return info is not None and head in {"", info.sha256 or head}
+    try:
+        return files.sha256(small(place, place.log(number))) == head
+    except (ObjectMissingError, HugeError):
+        return False
 
 
-def _folded(place: Place, state: IndexState) -> IndexState:
-    """Apply every entry after the state's number."""
-    while True:
-        key = place.log(state.number + 1)
-        name = place.store.locate(key)
+def _folded(place: Place, state: IndexState, *, until: int | None = None) -> IndexState:
+    """Apply every entry after the state's number, or those up to `until`."""
+    last: int | None = None
+    while until is None or state.number < until:
+        name = place.store.locate(place.log(state.number + 1))
         try:
-            data = small(place, key)
+            data = small(place, place.log(state.number + 1))
         except ObjectMissingError:
-            return state
+            if place.is_staging or state.number == state.saved:
+                return state
+            last = max(_numbers(place), default=0) if last is None else last
+            if state.number >= last:
+                return state
+            state = skipped(state, digest="", problem=f"{name}: missing, put it back")
+            continue
         except HugeError as exc:
             state = skipped(state, digest="", problem=f"{exc}; it changes nothing")
             continue
         digest = files.sha256(data)
-        _check_format(data, name, state)
+        _check_format(place, data, name, state)
         try:
             entry = Transition.from_bytes(data, name=name)
+            _check_family(place, entry, name)
             state = load(place, state, touched(state, entry))
         except ConfigError as exc:
             state = skipped(state, digest=digest, problem=f"{exc}; it changes nothing")
             continue
         state = apply(state, entry, digest=digest)
+    return state
 
 
-def _check_format(data: bytes, where: str, state: IndexState) -> None:
-    """Raises StoreError for an entry after this state that a newer version wrote."""
+def _check_family(place: Place, entry: Transition, where: str) -> None:
+    if entry.family != place.family:
+        raise ConfigError(f"{where}: it is of {entry.family}", hint="put the entry of ours back")
+
+
+def _check_format(place: Place, data: bytes, where: str, state: IndexState) -> None:
+    """Raise StoreError for an entry after this state that a newer version wrote.
+
+    Of staging only for one that fits: strangers may write there.
+    """
     try:
-        found = _ENVELOPE.decode(data)
+        envelope = _ENVELOPE.decode(data)
     except (msgspec.MsgspecError, RecursionError):
         return  # garbage, which is told later
-    follows = (found.number, found.previous) == (state.number + 1, state.head)
-    if found.format > FORMAT and follows:
+    follows = (envelope.number, envelope.previous) == (state.number + 1, state.head)
+    if envelope.format > FORMAT and (follows or not place.is_staging):
+        version = f"rocwheel ≥ {envelope.needs}" if envelope.needs else "a newer rocwheel"
         raise StoreError(
-            f"{where}: format {found.format}, this rocwheel knows {FORMAT}",
-            hint="use the rocwheel that wrote it, or a newer one; nothing was changed",
+            f"{where}: format {envelope.format} needs {version}; this one knows {FORMAT}",
+            hint="update rocwheel; nothing was changed",
         )
 
 
-def _listing(place: Place, project: str, sha256: str) -> Listing:
+def _listing(place: Place, project: str, sha256: str) -> Listing | None:
+    """Read a listing by its digest; None where it is lost or damaged."""
     key = place.listing(sha256)
     try:
         data = small(place, key, sha256=sha256)
-        return decoded(data, Listing, name=place.store.locate(key))
-    except (ObjectMissingError, ObjectDiffersError, ConfigError) as exc:
-        raise _LostListingError(project) from exc
+        listing = decoded(data, Listing, name=place.store.locate(key))
+    except (ObjectMissingError, ObjectDiffersError, HugeError, ConfigError):
+        return None
+    return listing if listing.project == project else None

@@ -23,6 +23,7 @@ from rocwheel.model import moment
 from rocwheel.values import Count, Value
 
 FORMAT: Final = 1
+NEEDS: Final = "0.1.0"  # the first rocwheel that knows this format
 SetId = Annotated[str, msgspec.Meta(pattern=r"\A([0-9a-f]{64}|foreign)\Z")]
 
 
@@ -38,6 +39,7 @@ class Action(enum.Enum):
     YANK = "yank"
     UNYANK = "unyank"
     SPEND = "spend"  # names of files that no set holds, before they are deleted
+    SKIP = "skip"  # stands for an entry that was lost or damaged, and changes nothing
 
     @property
     def adds(self) -> bool:
@@ -86,6 +88,7 @@ class Transition(Value, frozen=True, kw_only=True):
     names: tuple[str, ...] = ()  # of files, where it is not about all of a set's
     brings: tuple[Holding, ...] = ()
     evidence: dict[str, Any] = msgspec.field(default_factory=dict)
+    needs: str = NEEDS  # the oldest rocwheel that knows the format
     format: int = FORMAT
 
     def __post_init__(self) -> None:
@@ -121,7 +124,8 @@ class File(Value, frozen=True, kw_only=True):
 
     entry: Entry
     sets: tuple[str, ...]
-    yanks: dict[str, str] = msgspec.field(default_factory=dict)  # set -> reason
+    # Set -> reason; that of "" holds for the file itself, whichever sets come and go.
+    yanks: dict[str, str] = msgspec.field(default_factory=dict)
 
 
 class Listing(Value, frozen=True, kw_only=True):
@@ -163,7 +167,11 @@ class IndexState:
     touched: frozenset[str] = frozenset()  # projects that changed since the snapshot
     removes: bool = False  # the direction of the last entry that changed something
     problems: tuple[str, ...] = ()
+    # Number of each entry that could not be folded as it was committed, and why.
+    damage: Mapping[int, str] = field(default_factory=dict)
+    is_whole: bool = False  # folded from the first entry on: no snapshot could be used
     torn: bool = False  # an entry that was folded follows another one than is there
+    is_skip: bool = False  # the last entry stands for a lost one, which the next one follows
 
     @property
     def projects(self) -> frozenset[str]:
@@ -230,9 +238,8 @@ class IndexState:
 
     def _shown(self, file: File) -> Entry:
         """A file of several sets is yanked while one of them is listed and yanked."""
-        reasons = [
-            file.yanks[item] for item in file.sets if item in file.yanks and self._lists(item)
-        ]
+        own = [item for item in file.sets if self._lists(item)]
+        reasons = [file.yanks[item] for item in ("", *own) if item in file.yanks]
         return msgspec.structs.replace(file.entry, yanked=reasons[0] if reasons else None)
 
 
@@ -262,10 +269,10 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
     except (ValueError, ConfigError, PromotionError, ObjectDiffersError) as exc:
         problem = f"entry {state.number + 1} of the log: {exc}; it changes nothing"
         return skipped(state, digest=digest, problem=problem)
-    told = state.problems
-    follows = entry.previous == state.head
-    if not follows:
-        told = (*told, f"entry {entry.number} of the log follows another one than is there")
+    if entry.previous != state.head and not state.is_skip:
+        blamed = entry.number if state.head else state.number  # or the first entries are lost
+        text = f"entry {entry.number} of the log follows another one than is there"
+        changed = replace(_damaged(changed, blamed, text), torn=True)
     direction = entry.action.adds or entry.action.removes
     return replace(
         changed,
@@ -274,14 +281,19 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
         touched=state.touched | set(touched(state, entry)),
         removes=entry.action.removes if direction else state.removes,
         spent=entry.number if entry.action in SPENDING else state.spent,
-        problems=told,
-        torn=state.torn or not follows,
+        is_skip=entry.action is Action.SKIP,
     )
 
 
 def skipped(state: IndexState, *, digest: str, problem: str) -> IndexState:
-    """The state after an entry that changes nothing."""
-    return replace(state, number=state.number + 1, head=digest, problems=(*state.problems, problem))
+    """The state after an entry that changes nothing, because it is damaged or does not fit."""
+    number = state.number + 1
+    return replace(_damaged(state, number, problem), number=number, head=digest, is_skip=not digest)
+
+
+def _damaged(state: IndexState, number: int, problem: str) -> IndexState:
+    damage = {**state.damage, number: problem}
+    return replace(state, problems=(*state.problems, problem), damage=damage)
 
 
 # What each action does
@@ -423,7 +435,7 @@ def _mark(state: IndexState, entry: Transition) -> IndexState:
             ]
             if wanted and file.entry.filename not in wanted:
                 chosen = []
-            yanks = dict(file.yanks)
+            yanks = _own_yank(file, entry) if chosen else dict(file.yanks)
             for item in chosen:
                 count += 1
                 before = item in yanks
@@ -440,6 +452,15 @@ def _mark(state: IndexState, entry: Transition) -> IndexState:
     return replace(state, listings=listings, sets=sets)
 
 
+def _own_yank(file: File, entry: Transition) -> dict[str, str]:
+    """Return a file's yanks with that of the file itself set, where no set was named."""
+    yanks = {key: text for key, text in file.yanks.items() if key or entry.sets}
+    return {
+        **yanks,
+        **({"": entry.reason} if entry.action is Action.YANK and not entry.sets else {}),
+    }
+
+
 _CHANGES: Final[Mapping[Action, Callable[[IndexState, Transition], IndexState]]] = {
     Action.STAGE: _bring,
     Action.PROMOTE: _bring,
@@ -450,6 +471,7 @@ _CHANGES: Final[Mapping[Action, Callable[[IndexState, Transition], IndexState]]]
     Action.YANK: _mark,
     Action.UNYANK: _mark,
     Action.SPEND: _spend,
+    Action.SKIP: lambda state, _entry: state,
 }
 
 

@@ -73,30 +73,44 @@ def released_coverage(
         if set(cells) <= before.keys():
             break
         before = {**coverage(find(release, known.id)), **before}
-    return before
+    return {cell: names for cell, names in before.items() if cell in cells}
+
+
+def cells(found: Iterable[FoundVerdict]) -> set[tuple[str, str]]:
+    """Return the suites and CPythons that any verdict is about, with a list of tests or without."""
+    return {(item.suite, item.python) for item in found if item.verdict}
+
+
+def keys(place: Place, manifest: str) -> list[str]:
+    """List the keys of what lies where verdicts on a manifest do. Raises StoreError."""
+    return [item.key for _, _, _, item in _cells(place, manifest)]
 
 
 def lost(
     covered: Mapping[tuple[str, str], frozenset[str]],
     before: Mapping[tuple[str, str], frozenset[str]],
 ) -> dict[tuple[str, str], tuple[str, ...]]:
-    """The tests that a cell had and has no more, by cell."""
-    gone = {cell: before.get(cell, frozenset()) - names for cell, names in covered.items()}
+    """Return the tests that a cell had and has no more; without a list it has none of them."""
+    gone = {cell: names - covered.get(cell, frozenset()) for cell, names in before.items()}
     return {cell: tuple(sorted(names)) for cell, names in gone.items() if names}
 
 
 def find(place: Place, manifest: str) -> tuple[FoundVerdict, ...]:
-    """Everything that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
+    """Read all that lies where verdicts on a manifest do, by cell and name. Raises StoreError."""
+    found = _cells(place, manifest)
+    return tuple(
+        each(lambda cell: _read(place, manifest, cell), found, threads=place.store.connections)
+    )
+
+
+def _cells(place: Place, manifest: str) -> list[tuple[str, str, str, ObjectInfo]]:
     prefix = place.verdicts(manifest)
     pattern = re.compile(re.escape(prefix) + r"([^/]+)/([^/]+)/([^/]+)\.json")
-    cells = [
+    return [
         (match[1], match[2], match[3], item)
         for item in place.store.keys(prefix)
         if (match := pattern.fullmatch(item.key))
     ]
-    return tuple(
-        each(lambda cell: _read(place, manifest, cell), cells, threads=place.store.connections)
-    )
 
 
 def keep(found: FoundVerdict, staging: Place, release: Place, *, manifest: str) -> None:

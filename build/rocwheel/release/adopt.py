@@ -67,7 +67,7 @@ class Adoption:
 
     operation: Adopt
     state: IndexState
-    left: tuple[str, ...] = ()  # wheels of a promotion that was not finished, or goes on
+    left: tuple[str, ...] = ()  # wheels that were withdrawn, or are of an unfinished promotion
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -87,8 +87,9 @@ class Adoption:
                 for item in self.entries
             ]
             + [
-                f"left     {place.store.locate(place.key(name))}: of an unfinished operation: the "
-                "same again completes it, `prune --orphans` removes it"
+                f"left     {place.store.locate(place.key(name))}: on no page: withdrawn, or of "
+                "an unfinished operation, which the same again completes (`prune --orphans` "
+                "removes it)"
                 for name in self.left
             ]
             + (
@@ -113,6 +114,7 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
     Raises PromotionError when a page that another tool made lists a file that is not there.
     """
     state = log.load(place, log.read(place), None)
+    operations.check_sound(place, state)
     base = place.key("")
     names = [info.key.removeprefix(base) for info in place.store.keys(base)]
     wheels = frozenset(name for name in names if "/" not in name and name.endswith(".whl"))
@@ -131,6 +133,8 @@ def plan(place: Place, *, who: Who, count: Counter | None = None) -> Adoption:
         for name in (*(file.entry.filename for file in listing.files), *listing.spent)
     }
     left = _unfinished(place, state) & wheels - known - shown.keys()
+    if highest and is_new:  # pages of ours show all that was listed: the rest was withdrawn
+        left |= wheels - known - shown.keys()
     found = each(
         lambda name: _foreign(place, name, shown.get(name), count),
         sorted(wheels - known - left),

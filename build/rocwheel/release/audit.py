@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urljoin, urlsplit
@@ -18,17 +19,19 @@ from urllib.parse import unquote, urljoin, urlsplit
 from rocwheel import files
 from rocwheel.console import count
 from rocwheel.entry import Entry
-from rocwheel.errors import ObjectMissingError, RocwheelError, WheelError
+from rocwheel.errors import ConfigError, ObjectMissingError, RocwheelError, WheelError
 from rocwheel.index.page import Page, Root, links, mark
 from rocwheel.index.publish import forms
 from rocwheel.ledger import log, manifests
-from rocwheel.ledger.state import IndexState, Standing
+from rocwheel.ledger.state import Action, IndexState, Standing, Transition
 from rocwheel.manifest import Manifest
 from rocwheel.model import timestamp
 from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, retention, status, wheelset
+from rocwheel.release.operations import Who
 from rocwheel.store import Counter, HugeError, advance
+from rocwheel.values import replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,6 +57,8 @@ def check(place: Place, *, count: Counter | None = None) -> Checked:
     Requires-Python; requirements within each set.
     """
     state = log.load(place, log.read(place), None)
+    if not place.is_staging and operations.damage(place, state):
+        return Checked(files=0, problems=status.problems(place, state))  # pages know more than it
     problems = [*status.problems(place, state), *_check_log(place, state)]
     problems += _check_pages(place, state)
     listed = [entry for project in sorted(state.projects) for entry in state.shown(project)]
@@ -102,6 +107,7 @@ class IndexRepair:
 
     place: Place
     found: tuple[str, ...]
+    skips: tuple[Transition, ...] = ()  # entries that stand for damaged ones
     deleted: tuple[str, ...] = ()  # keys; known when it was applied
 
     def lines(self) -> list[str]:
@@ -118,14 +124,64 @@ class IndexRepair:
         }
 
 
-def plan_repair(place: Place) -> IndexRepair:
-    """Compare every page with the log; write nothing."""
-    return IndexRepair(place=place, found=tuple(check_pages(place)))
+def plan_repair(place: Place, who: Who, skip: Sequence[int] = ()) -> IndexRepair:
+    """Compare every page with the log; write nothing.
+
+    `skip` are damaged entries that shall change nothing. Raises StoreError for a log of a release
+    that is damaged beside them, ConfigError for one of them that is not.
+    """
+    state = log.load(place, log.read(place), None)
+    damage = operations.damage(place, state)
+    if not skip:
+        operations.check_sound(place, state)
+    found = _check_pages(place, state)
+    skips = []
+    for number in skip:
+        if number not in damage:
+            raise ConfigError(
+                f"--skip-entry {number}: {place.log(number)} is not damaged",
+                hint="`status` names the entries that are",
+            )
+        found.append(f"{place.location}: entry {number} changes nothing from now on")
+        skips.append(_skip(place, number, who))
+    if skips:
+        found += _relisted(place, state)
+    return IndexRepair(place=place, found=tuple(found), skips=tuple(skips))
 
 
 def apply_repair(repair: IndexRepair) -> IndexRepair:
-    """Write every page again and delete; the same with the keys that were deleted."""
+    """Write every page again and delete; return the same with the keys that were deleted."""
+    for entry in repair.skips:
+        log.skip(repair.place, replace(entry, previous=log.head(repair.place, entry.number - 1)))
     return replace(repair, deleted=retention.repair(repair.place))
+
+
+def _skip(place: Place, number: int, who: Who) -> Transition:
+    return Transition(
+        number=number,
+        previous="",
+        id=uuid.uuid4().hex,
+        action=Action.SKIP,
+        family=place.family,
+        time=who.time,
+        by=who.by,
+        reason=who.reason,
+        evidence={"was": log.stored_entry(place, number)},
+    )
+
+
+def _relisted(place: Place, state: IndexState) -> Iterator[str]:
+    """Name the files that pages leave out now and would list."""
+    for project in sorted(state.projects):
+        try:
+            data, _ = place.store.read(place.views(project, folder_keys=False)[0])
+        except (ObjectMissingError, HugeError):
+            data = b""
+        names = {link.filename for link in links(data)}
+        for entry in state.shown(project):
+            if entry.filename not in names:
+                name = entry.filename
+                yield f"{place.location}: lists {name} again: roll its set back if not meant"
 
 
 def _check_pages(place: Place, state: IndexState) -> list[str]:
@@ -149,12 +205,11 @@ def _check_log(place: Place, state: IndexState) -> Iterator[str]:
     if not state.number:
         return
     again = log.load(place, log.read(place, afresh=True), None)
-    if log.differ(state, again) and not again.torn:
+    if log.differ(place, state, again):
         mends = f"`{place.command('repair')}` mends it"
         yield f"{place.store.locate(place.state)}: not what the log says: {mends}"
     if again.number < state.number:
-        missing = place.store.locate(place.log(again.number + 1))
-        yield f"{missing}: missing, and the log goes on: put it back from a copy of the bucket"
+        yield f"{place.store.locate(place.log(again.number + 1))}: missing, put it back"
     for problem in set(again.problems) - set(state.problems):
         yield f"{place.location}: {problem}"
 

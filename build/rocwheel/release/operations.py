@@ -96,9 +96,54 @@ class Operation(abc.ABC):
         )
 
 
+def damage(place: Place, state: IndexState) -> dict[int, str]:
+    """Return what is wrong with a log by the number of the entry, first of all where it ends.
+
+    Pages are asked only where no snapshot fits the log: one that shows a later entry than the log
+    has tells that the log lost its end.
+    """
+    found = dict(state.damage)
+    if place.is_staging or is_settled(state) or not state.is_whole:
+        return found
+    claims = [claimed(place, project) for project in sorted({"", *state.projects})]
+    shown = max((claim.number for claim in claims if claim), default=0)
+    if shown > state.number and shown > (end := log.read(place)).number and not end.damage:
+        where = place.store.locate(place.log(end.number + 1))
+        found[end.number + 1] = f"{where}: missing: a page shows entry {shown}"
+    return found
+
+
+def check_sound(place: Place, state: IndexState) -> None:
+    """Raise StoreError for a damaged log of a release: nothing is decided on half of it.
+
+    Staging stays lenient: strangers may write there, and nothing is released from it unproven.
+    """
+    if place.is_staging:
+        return
+    for number, problem in sorted(damage(place, state).items()):
+        raise StoreError(
+            f"{place.location}: the log is damaged: {problem.removesuffix('; it changes nothing')}",
+            hint=f"put {place.log(number)} back from a copy of the bucket; if it is lost for good: "
+            f"`index repair --skip-entry {number} --reason …`, which the log keeps",
+        )
+
+
+def check_bytes(place: Place, state: IndexState) -> None:
+    """Raise StoreError where a wheel is not in the store that the pages would list."""
+    listed = [entry for project in sorted(state.projects) for entry in state.shown(project)]
+    base, there = place.key(""), {info.key for info in place.store.keys(place.key(""))}
+    for entry in listed:
+        if base + entry.filename not in there:
+            raise StoreError(
+                f"{place.store.locate(base + entry.filename)}: missing, and the log lists it",
+                hint="put the wheel back, or roll its set back or prune it",
+            )
+
+
 def read(operation: Operation) -> IndexState:
-    """The state an operation decides on."""
+    """Return the state an operation decides on. Raises StoreError for a damaged log."""
     state = log.read(operation.place)
+    check_sound(operation.place, state)
     return log.load(operation.place, state, operation.wanted(state))
 
 
@@ -110,7 +155,9 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
     """
     place = operation.place
     for _ in range(ATTEMPTS):
-        state = complete(place, state or read(operation))
+        state = state or read(operation)
+        check_sound(place, state)
+        state = complete(place, state)
         state = log.load(place, state, operation.wanted(state))
         entry = operation.decide(state)
         if entry is None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from amdgpu_family_matrix import Family
-from rocwheel.console import Console, Unit
+from rocwheel.console import Console, Unit, count
 from rocwheel.console import size as readable
 from rocwheel.entry import Entry
 from rocwheel.errors import ObjectMissingError, PromotionError
@@ -76,6 +76,13 @@ class Promote(Operation):
         threads = self.place.store.connections
         each(self._keep, self.found, threads=threads)
         self.moved.extend(each(self._copy, self.copies, threads=threads))
+        known = {item.key for item in self.found}
+        if later := set(verdicts.keys(self.staging, self.manifest.sha256)) - known:
+            raise PromotionError(
+                f"{short(self.manifest.sha256)}: {count(len(later), 'verdict')} arrived while its "
+                f"wheels were copied: {min(later)}",
+                hint="run the same command again: it decides on all of them",
+            )
 
     def _keep(self, found: FoundVerdict) -> None:
         verdicts.keep(found, self.staging, self.place, manifest=self.manifest.sha256)
@@ -226,6 +233,7 @@ def plan(
     staging = channel.staging(store, family.name, major)
     release = channel.release(store, family.name, major)
     state = log.read(release, {wheel.project for wheel in manifest.built})
+    operations.check_sound(release, state)
     there = stored(release, manifest.built)
     known = state.sets.get(manifest.sha256)
     if known and known.standing is not Standing.LISTED:
@@ -295,8 +303,8 @@ def apply(plan: PromotePlan, *, console: Console) -> int:
 def _lost(
     found: Sequence[FoundVerdict], release: Place, state: IndexState
 ) -> dict[tuple[str, str], tuple[str, ...]]:
-    covered = verdicts.coverage(found)
-    return verdicts.lost(covered, verdicts.released_coverage(release, state, covered))
+    covered, cells = verdicts.coverage(found), verdicts.cells(found)
+    return verdicts.lost(covered, verdicts.released_coverage(release, state, cells))
 
 
 def _source(

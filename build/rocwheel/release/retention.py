@@ -194,7 +194,8 @@ def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
     state = operations.perform(plan.operation, plan.state)
     if plan.spend.filenames:
         state = operations.perform(plan.spend, state)
-    sweep(place, operations.complete(place, state))
+    sweep(place, operations.complete(place, state), afresh=True)
+    log.drop_listings(place, LEFTOVER_AGE)
     return tuple(place.store.sweep(place.key(""), who.now - LEFTOVER_AGE))
 
 
@@ -222,17 +223,20 @@ def sweep(place: Place, state: IndexState, *, afresh: bool = False) -> tuple[str
 def repair(place: Place) -> tuple[str, ...]:
     """Let every page show what the log says, and delete what should be gone; return its keys.
 
-    A snapshot that is not the fold of the log is none, unless the log is what is damaged.
+    A snapshot that is not the fold of the log is none, unless the log is what is damaged. Raises
+    StoreError for a damaged log of a release, and where bytes are missing that would be listed.
     """
     state = log.load(place, log.read(place), None)
+    operations.check_sound(place, state)
     if not state.number:
         return ()  # a page would claim a place that no log has begun
     again = log.load(place, log.read(place, afresh=True), None)
-    if log.differ(state, again) and not again.torn:
+    if log.differ(place, state, again):
         state = again
+    operations.check_bytes(place, state)
     projects = in_order(state.projects, removing=False)
     state = operations.repair(place, state, projects, mends=True)
-    return sweep(place, state, afresh=True)
+    return (*sweep(place, state, afresh=True), *log.drop_listings(place, LEFTOVER_AGE))
 
 
 def _unheld(place: Place, who: Who) -> tuple[str, ...]:

@@ -111,6 +111,7 @@ class Overview:
 
     sets: tuple[SetStatus, ...]
     problems: tuple[str, ...]
+    is_damaged: bool = False  # the log of a release is, so that nothing may be changed there
 
     def lines(self) -> list[str]:
         """A table for people."""
@@ -171,7 +172,7 @@ def of(
     )
     looked = [known.id for known in waiting[:look]]
     files = each(lambda item: _file(staging, item), looked, threads=staging.store.connections)
-    cells = {cell for file in files for cell in file.covered}
+    cells = {cell for file in files for cell in verdicts.cells(file.found)}
     before = verdicts.released_coverage(release, released, cells)
     decided = {file.set_id: file.decision(family, channel, before, now) for file in files}
     found = [
@@ -188,6 +189,7 @@ def of(
     return Overview(
         sets=tuple(sorted(found, key=lambda item: (item.age, item.set_id))),
         problems=(*problems(staging, staged), *problems(release, released)),
+        is_damaged=bool(operations.damage(release, released)),
     )
 
 
@@ -208,13 +210,16 @@ def overview(
     return Overview(
         sets=tuple(sets if hours is None else waiting(sets, hours=hours)),
         problems=tuple(text for one in found for text in one.problems),
+        is_damaged=any(one.is_damaged for one in found),
     )
 
 
 def problems(place: Place, state: IndexState) -> tuple[str, ...]:
     """What is wrong with a log, and what was stopped before the pages showed it."""
-    found = [f"{place.location}: {text}" for text in state.problems]
-    if not operations.is_settled(state):
+    damage = operations.damage(place, state)
+    texts = dict.fromkeys((*state.problems, *damage.values()))
+    found = [f"{place.location}: {text}" for text in texts]
+    if not operations.is_settled(state) and (place.is_staging or not damage):
         ways = f"`{place.command('repair')}`, or any command that changes this index,"
         found.append(
             f"{place.location}: entry {state.number} of the log is committed and may not be shown "
@@ -249,7 +254,8 @@ class _File:
         """What policy says, or why it cannot say anything."""
         if self.manifest is None:
             return None, self.problem
-        lost = verdicts.lost(self.covered, before)
+        own = verdicts.cells(self.found)
+        lost = verdicts.lost(self.covered, {cell: before[cell] for cell in own & before.keys()})
         return policy.decide(self.manifest, family, channel, self.found, now=now, lost=lost), ""
 
 

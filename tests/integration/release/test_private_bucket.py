@@ -30,7 +30,7 @@ from rocwheel.ledger import manifests
 from rocwheel.model import PythonVersion
 from rocwheel.process import Command, HostRunner, base_env
 from rocwheel.release import pip_resolution
-from rocwheel.store import open_store
+from rocwheel.store.opening import open_store
 from rocwheel.values import replace
 from rocwheel.verdict import Demand, State
 

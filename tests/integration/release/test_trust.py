@@ -217,8 +217,7 @@ def test_a_manifest_that_was_overwritten_holds_up_its_set_alone(shop, tmp_path) 
 def test_a_huge_object_is_not_read_into_memory(shop, tmp_path, monkeypatch) -> None:
     manifest = staged(shop, tmp_path)
     monkeypatch.setattr(store, "LIMIT", 100_000)
-    huge = shop.store.root / shop.release.log(1)
-    huge.parent.mkdir(parents=True)
+    huge = shop.store.root / shop.staging.log(2)
     with huge.open("wb") as file:
         file.truncate(1 << 30)
     shop.promote(manifest)

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 
 import pytest
-from support.wheelset import FAMILY, Shop, make_set, pass_gate
+from support.wheelset import FAMILY, Shop, make_set, make_verdict, pass_gate, ran
 
+from rocwheel import files
 from rocwheel.cli import main
-from rocwheel.ledger import log
-from rocwheel.release import operations
-from rocwheel.values import replace
+from rocwheel.errors import PromotionError
+from rocwheel.index.page import links
+from rocwheel.ledger import log, verdicts
+from rocwheel.release import operations, promote
+from rocwheel.values import canonical_json, replace
+from rocwheel.verdict import State
 
 
 class Desk:
@@ -204,3 +209,256 @@ def test_a_yank_of_one_file_says_which(desk) -> None:
     told = desk.capsys.readouterr()
     assert told.out == f"{name} nothing-to-do\n"
     assert told.err == ""
+
+
+# A damaged log of a release stops everything that writes
+
+
+def cut(path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def lose(path) -> None:
+    path.unlink()
+
+
+def unknown_field(path) -> None:
+    document = {**json.loads(path.read_bytes()), "novelty": 1}
+    path.write_bytes(canonical_json(document))
+
+
+def another_family(path) -> None:
+    document = {**json.loads(path.read_bytes()), "family": "gfx942"}
+    path.write_bytes(canonical_json(document))
+
+
+def older_copy(path) -> None:
+    path.write_bytes(path.with_name("1.json").read_bytes())
+
+
+HURTS = (cut, lose, unknown_field, another_family, older_copy)
+
+
+def shown(desk) -> set[str]:
+    """What installers see in the release index: the files of every page, in both forms."""
+    found = set()
+    for page in desk.path("x").parent.glob("*/index.html"):
+        listed = {link.filename for link in links(page.read_bytes())}
+        document = json.loads(page.with_name("index.json").read_bytes())
+        assert listed == {item["filename"] for item in document["files"]}
+        found |= listed
+    return found
+
+
+def rolled_back(desk):
+    """Two released sets, of which the first was rolled back; its log is 1, 2, 3."""
+    first = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    desk.shop.released(desk.folder / "b", jax="0.9.2", pythons=("3.12",))
+    assert desk.run("rollback", "--manifest", first.sha256, "--reason", "wrong") == 0
+    return first
+
+
+@pytest.mark.parametrize("hurt", HURTS)
+@pytest.mark.parametrize("number", [3, 2])
+def test_a_damaged_entry_of_a_release_stops_every_command_that_writes(desk, hurt, number) -> None:
+    """A truncated rollback let the next command list the set again, and it was quiet about that."""
+    first = rolled_back(desk)
+    waiting = desk.gated("c", jax="0.9.3")
+    before = shown(desk)
+    assert not any("0.9.1" in name for name in before)
+    desk.path("_rocwheel/state.json").unlink()
+    hurt(desk.path(f"_rocwheel/log/{number}.json"))
+    for line in (
+        ("promote", "--manifest", waiting.sha256),
+        ("yank", "--manifest", first.sha256, "--reason", "x"),
+        ("restore", "--manifest", first.sha256, "--reason", "x"),
+        ("rollback", "--manifest", first.sha256, "--reason", "x"),
+        ("index", "repair"),
+        ("index", "adopt"),
+        ("index", "check"),
+        ("status",),
+    ):
+        assert desk.run(*line) == 7, line
+        told = desk.capsys.readouterr()
+        said = told.err + told.out
+        assert f"log/{number}.json" in said or f"entry {number} of the log" in said, line
+        assert "Traceback" not in told.err
+        assert shown(desk) == before, line
+    assert desk.run("promote", "--manifest", waiting.sha256) == 7
+    assert f"`index repair --skip-entry {number} --reason …`" in desk.capsys.readouterr().err
+
+
+@pytest.mark.parametrize("hurt", HURTS)
+def test_an_entry_that_is_lost_for_good_is_skipped_by_name_and_the_log_keeps_who_did_it(
+    desk, hurt
+) -> None:
+    rolled_back(desk)
+    desk.path("_rocwheel/state.json").unlink()
+    path = desk.path("_rocwheel/log/2.json")
+    hurt(path)
+    skip = ("index", "repair", "--skip-entry", "2")
+    assert desk.run(*skip) == 3, "a reason is needed"
+    assert desk.run("index", "repair", "--skip-entry", "1", "--reason", "x") == 3
+    assert "is not damaged" in desk.capsys.readouterr().err
+    damaged = path.read_bytes() if path.exists() else None
+    assert desk.run(*skip, "--reason", "the disk broke", "--by", "ann", "--dry-run") == 0
+    assert (path.read_bytes() if path.exists() else None) == damaged
+    assert desk.run(*skip, "--reason", "the disk broke", "--by", "ann") == 0
+    entry = json.loads(path.read_bytes())
+    assert (entry["action"], entry["by"], entry["reason"]) == ("skip", "ann", "the disk broke")
+    assert entry["evidence"]["was"] == (damaged or b"").decode()
+    assert shown(desk) == set(), "the lost entry released the second set; the first was rolled back"
+    assert desk.run("status") == 0
+    assert desk.run("promote", "--manifest", desk.gated("c", jax="0.9.3").sha256) == 0
+    assert desk.run("index", "check") == 0
+
+
+def test_a_dry_run_names_what_a_skipped_rollback_would_list_again(desk) -> None:
+    first = rolled_back(desk)
+    desk.path("_rocwheel/state.json").unlink()
+    cut(desk.path("_rocwheel/log/3.json"))
+    assert desk.run("index", "repair", "--skip-entry", "3", "--reason", "x", "--dry-run") == 0
+    told = desk.capsys.readouterr().out
+    for wheel in first.built:
+        assert f"lists {wheel.filename} again" in told
+
+
+@pytest.mark.parametrize("lost", [(3,), (2, 3)])
+def test_a_log_that_lost_its_end_is_told_by_the_pages(desk, lost) -> None:
+    rolled_back(desk)
+    before = shown(desk)
+    for number in lost:
+        desk.path(f"_rocwheel/log/{number}.json").unlink()
+    for line in (("status",), ("index", "repair"), ("index", "check")):
+        assert desk.run(*line) == 7, line
+        told = desk.capsys.readouterr()
+        assert f"log/{lost[0]}.json: missing" in told.err + told.out
+        assert "makes it again" not in told.out, "a repair would drop or list released sets"
+    assert shown(desk) == before
+    for number in lost:
+        words = ("--skip-entry", str(number), "--reason", "no copy is left")
+        assert desk.run("index", "repair", *words) == (0 if number == lost[-1] else 7)
+    assert desk.run("status") == 0
+    assert desk.run("index", "check") == 0
+    newest = max(int(path.stem) for path in desk.path("_rocwheel/log/1.json").parent.glob("*"))
+    assert newest == 3, "the log goes on above what pages have shown"
+
+
+def test_the_same_damage_in_staging_stops_nobody(desk) -> None:
+    desk.gated("a")
+    staging = desk.shop.store.root / desk.shop.staging.key("_rocwheel")
+    (staging / "state.json").unlink()
+    cut(staging / "log/1.json")
+    assert desk.run("status") == 0
+    assert "log/1.json" in desk.capsys.readouterr().err
+    waiting = desk.gated("b", jax="0.9.2")
+    assert desk.run("promote", "--manifest", waiting.sha256) == 0
+
+
+@pytest.mark.parametrize("needs", ["9.0.0", ""])
+def test_an_entry_of_a_newer_format_is_refused_with_what_it_needs(desk, needs) -> None:
+    rolled_back(desk)
+    path = desk.path("_rocwheel/log/4.json")
+    path.write_bytes(canonical_json({"number": 4, "previous": "x", "format": 2, "needs": needs}))
+    for line in (("status",), ("index", "repair")):
+        assert desk.run(*line) == 7
+        told = desk.capsys.readouterr().err
+        assert "needs " + (f"rocwheel ≥ {needs}" if needs else "a newer rocwheel") in told
+
+
+@pytest.mark.parametrize("hurt", [lose, cut])
+def test_a_listing_that_is_lost_is_made_again_wherever_it_is_read(desk, hurt) -> None:
+    """It ended in a traceback of check, repair, adopt, rollback, yank and prune."""
+    first = rolled_back(desk)
+    before = shown(desk)
+    for line in (
+        ("index", "check"),
+        ("index", "repair"),
+        ("index", "adopt"),
+        ("yank", "--file", min(before), "--reason", "x"),
+        ("restore", "--manifest", first.sha256, "--reason", "x"),
+    ):
+        for path in desk.path("_rocwheel/listings/x").parent.glob("*.json"):
+            hurt(path)
+        assert desk.run(*line) == 0, line
+    assert before < shown(desk)
+
+
+def test_adoption_after_the_log_was_lost_believes_our_own_pages(desk) -> None:
+    first = rolled_back(desk)
+    before = shown(desk)
+    shutil.rmtree(desk.path("_rocwheel"))
+    assert desk.run("index", "adopt", "--dry-run") == 0
+    told = desk.capsys.readouterr().out
+    assert all(f"{wheel.filename}: on no page: withdrawn" in told for wheel in first.built)
+    assert desk.run("index", "adopt") == 0
+    assert shown(desk) == before, "what was rolled back stays so"
+    assert desk.run("index", "check") == 0
+
+
+def test_repair_lists_nothing_that_is_not_there(desk) -> None:
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    desk.path(manifest.built[0].filename).unlink()
+    assert desk.run("index", "repair") == 7
+    assert "missing, and the log lists it" in desk.capsys.readouterr().err
+
+
+def test_a_verdict_that_arrives_while_wheels_are_copied_is_looked_at(desk) -> None:
+    manifest = desk.gated("a")
+    plan = desk.shop.plan(manifest)
+    verdicts.add(desk.shop.staging, make_verdict(manifest, state=State.CRASH))
+    with pytest.raises(PromotionError, match="1 verdict arrived while its wheels were copied"):
+        promote.apply(plan, console=desk.shop.console)
+    assert shown(desk) == set()
+    assert desk.run("promote", "--manifest", manifest.sha256) == 9
+    assert "flaky" in desk.capsys.readouterr().err
+
+
+def test_a_verdict_without_a_list_of_tests_does_not_hide_that_some_are_gone(desk) -> None:
+    for jax, listed in (("0.9.1", b"a.py::one\na.py::two\n"), ("0.9.2", b"")):
+        manifest = make_set(desk.folder / jax, jax=jax, pythons=("3.12",))
+        desk.shop.stage(desk.folder / jax)
+        told = ran("smoke", manifest, collected=files.sha256(listed) if listed else "")
+        verdict = make_verdict(manifest, ran=told)
+        if listed:
+            verdicts.add_tests(desk.shop.staging, verdict, listed)
+        verdicts.add(desk.shop.staging, verdict)
+        pass_gate(desk.shop.staging, manifest, suites=("unit",))
+        plan = desk.shop.plan(manifest)
+        if listed:
+            desk.shop.promote(manifest)
+    (cell,) = (cell for cell in plan.decision.cells if cell.notes)
+    assert cell.notes == ("gone since the last released set: 2 tests: a.py::one, a.py::two",)
+
+
+def test_a_yank_of_a_shared_file_outlives_the_set_it_came_with(desk) -> None:
+    """Two sets carry one pjrt; the yank of the file left with the first of them."""
+    first = desk.shop.released(desk.folder / "a", pythons=("3.11",))
+    pjrt = next(wheel for wheel in first.built if not wheel.python)
+    assert desk.run("yank", "--file", pjrt.filename, "--reason", "it crashes") == 0
+    second = desk.shop.released(desk.folder / "b", pythons=("3.11", "3.12"))
+    assert pjrt.filename in {wheel.filename for wheel in second.built}
+    assert desk.run("rollback", "--manifest", first.sha256, "--reason", "x") == 0
+    (link,) = (
+        link
+        for link in links(desk.path(f"{pjrt.project}/index.html").read_bytes())
+        if link.filename == pjrt.filename
+    )
+    assert link.yanked == "it crashes"
+    assert desk.run("unyank", "--file", pjrt.filename, "--reason", "mended") == 0
+    assert b"it crashes" not in desk.path(f"{pjrt.project}/index.html").read_bytes()
+
+
+def test_listings_that_no_snapshot_names_are_deleted_after_a_day(desk) -> None:
+    rolled_back(desk)
+    folder = desk.path("_rocwheel/listings")
+    named = set(json.loads(desk.path("_rocwheel/state.json").read_bytes())["listings"].values())
+    others = [path for path in folder.iterdir() if path.stem not in named]
+    assert others
+    for path in folder.iterdir():
+        os.utime(path, (0, 0))
+    young = folder / f"{'0' * 64}.json"
+    young.write_bytes(b"{}")
+    assert desk.run("index", "repair") == 0
+    assert {path.stem for path in folder.iterdir()} == named | {young.stem}
+    assert desk.run("index", "check") == 0

@@ -14,7 +14,7 @@ from rocwheel.gate.subject import WheelsUnderTest, WheelUnderTest
 from rocwheel.host.machine import Interpreter
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
-from rocwheel.store import open_store
+from rocwheel.store.opening import open_store
 
 PYTHON = PythonVersion.parse("3.12")
 

@@ -300,7 +300,8 @@ def _watched(spec: WorkerSpec, name: str) -> tuple[dict[str, dict[str, list[str]
         table[library.name] = {"mapped": list(library.mapped)}
         if spec.trace and library.trace:
             file = str(spec.logs / f"{name}-{library.name}.trace")
-            table[library.name]["traces"] = [file]
+            seen = {"printed": [library.printed]} if library.printed else {"traces": [file]}
+            table[library.name] |= seen
             env |= {key: text.replace("{file}", file) for key, text in library.trace.items()}
     return table, env
 

@@ -94,8 +94,9 @@ class Findings:
                 self.outcomes.confirmed(suspect, victim, failed=bad)
         else:
             self.outcomes.attempted(
-                test, attempt, evidence=evidence, retry=rerun is not None, again=again
-            )
+                test, attempt, evidence=evidence, retry=rerun is not None, again=again,
+                before=work.before,
+            )  # fmt: skip
             if bad:
                 self._watcher.failed(test, attempt)
         if rerun is None:

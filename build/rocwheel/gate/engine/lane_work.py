@@ -73,6 +73,7 @@ class LaneWork:
     grew: float = 0.0  # when that became more
     broken: bool = False  # because it broke the protocol
     full: bool = False  # it holds more memory than a process may that goes on
+    unfit: str = ""  # why another process is to try what this one could not
 
     def new_process(self, child: Child, number: int, now: float) -> None:
         """Begin again with a new process."""
@@ -83,6 +84,7 @@ class LaneWork:
         self.batch = self.offset = self.late = 0
         self.began, self.last, self.before = now, "", ""
         self.was, self.cause, self.broken, self.full = LaneMode.FREE, "", False, False
+        self.unfit = ""
         self.mode, self.since = LaneMode.STARTING, now
 
     @property
@@ -114,11 +116,16 @@ class LaneWork:
         """The test it must begin next."""
         return self.sent[0].test if self.sent else None
 
+    def absolve(self) -> None:
+        """Note a test that passed: as the first of its process, it shows that replacing helped."""
+        if sum(self.ran.values()) == 1:
+            self.suspicion = STREAK
+
     @property
     def is_suspicious(self) -> bool:
-        """Whether so much failed in a row that the process may be to blame.
+        """Return whether so much failed in a row that the process may be to blame.
 
-        Where that was in vain, it is asked less often.
+        Each replacement doubles the number that is needed, until one proves right.
         """
         if len(self.streak) < self.suspicion:
             return False

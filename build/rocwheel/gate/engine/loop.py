@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rocwheel.gate.engine.protocol import Event
     from rocwheel.gate.engine.scheduler import Step
     from rocwheel.process import Command
+    from rocwheel.results import Attempt
 
 TICK: Final = 0.05  # seconds between looks at deadlines
 DUMP_SECONDS: Final = 5.0  # for a stuck process to write its stacks, or not to
@@ -57,6 +58,7 @@ class TestRunner:
         self._works = [LaneWork(lane=lane, since=system.clock()) for lane in plan.lanes]
         self._selector = selectors.DefaultSelector()
         self._started_processes = 0
+        self._afresh: set[str] = set()  # files that a fresh process is to collect again
         self._stop = ""  # why the run ends now
         self._closing = ""  # why nothing new is begun
         self._ticked = self._trimmed = system.clock()
@@ -247,6 +249,12 @@ class TestRunner:
             self._advance(work)
 
     def _collected(self, work: LaneWork, event: protocol.Collected) -> None:
+        failed = event.error and work.wanted.test is None
+        if failed and self._tries_afresh(work, _said(event.error)):
+            work.collecting, work.importing = None, False
+            self._enter(work, LaneMode.ENDING)
+            work.process.send(op="end")
+            return
         step, work.collecting, work.importing = work.wanted, None, False
         work.process.collected.add(step.file)
         self._enter(work, LaneMode.READY)
@@ -311,8 +319,28 @@ class TestRunner:
         if not work.sent:
             self._enter(work, LaneMode.READY if event.going else LaneMode.ENDING)
         self._findings.enter(work, event.test, attempt, event.evidence, again=not self._closing)
-        if work.mode is LaneMode.READY and work.is_suspicious:
+        if not outcome.bad:
+            work.absolve()
+        elif work.mode is LaneMode.READY and (error := self._sticky(attempt)):
+            self._kill(work, f"its device is of no more use to it: {error}")
+        elif work.mode is LaneMode.READY and work.is_suspicious:
             self._kill(work, f"{len(work.streak)} failures in a row")
+
+    def _sticky(self, attempt: Attempt) -> str:
+        """Return the text of an error that every later test of the process would meet."""
+        text = f"{attempt.message}\n{attempt.detail}"
+        return next((error for error in self._plan.sticky if error in text), "")
+
+    def _tries_afresh(self, work: LaneWork, why: str) -> bool:
+        """Return whether a fresh process is to collect a file again: once, after another's work."""
+        file = work.wanted.file
+        used = bool(work.ran) or len(work.process.collected) > 0
+        if not used or work.rerun or file in self._afresh:
+            return False
+        self._afresh.add(file)
+        before = f", after {work.last}" if work.last else ""
+        work.unfit = f", replaced: it could not collect {file}{before}: {why}"
+        return True
 
     # --- what happens to a worker ----------------------------------------------------------------
 
@@ -376,7 +404,8 @@ class TestRunner:
         mode = work.was if killed else work.mode
         self._blame(work, mode, status, killed=killed)
         full = ", replaced: it held too much memory" if work.spent and work.step else ""
-        self._close(work, f"killed: {work.cause}" if killed else f"{describe(status)}{full}")
+        how = f"killed: {work.cause}" if killed else f"{describe(status)}{full}"
+        self._close(work, f"{how}{work.unfit}")
         self._enter(work, LaneMode.FREE)
         work.suspect = work.suspect or killed or status < 0
 
@@ -390,11 +419,7 @@ class TestRunner:
             self._findings.amend(work, Outcome.CRASHED, f"after it was reported: {how}")
             work.step, work.collecting = work.collecting, None
         elif mode is LaneMode.COLLECTING:
-            detail = f"{work.process.stack()}\n{work.process.output(0)}".strip()
-            self._findings.collect_error(work.wanted.file, f"import: {how}", detail)
-            if work.rerun is None:
-                self._scheduler.drop_file(work.lane.name)
-            work.collecting = None
+            self._no_import(work, how)
         elif mode is LaneMode.STARTING:
             self._no_start(work, how)
         elif work.broken and work.last:
@@ -406,6 +431,15 @@ class TestRunner:
         self._findings.close_streak(work)
         if work.rerun and mode is not LaneMode.STARTING:
             self._leave_rerun(work)
+
+    def _no_import(self, work: LaneWork, how: str) -> None:
+        """Record that the import of a file ended its process, unless another is to try it."""
+        if not self._tries_afresh(work, how):
+            detail = f"{work.process.stack()}\n{work.process.output(0)}".strip()
+            self._findings.collect_error(work.wanted.file, f"import: {how}", detail)
+            if work.rerun is None:
+                self._scheduler.drop_file(work.lane.name)
+        work.collecting = None
 
     def _broke(self, work: LaneWork, outcome: Outcome, how: str) -> None:
         """Record the crash or hang of the running test.

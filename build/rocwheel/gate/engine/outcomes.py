@@ -38,6 +38,7 @@ class _Entry:
     line: int = 0
     attempts: tuple[Attempt, ...] = ()
     evidence: frozenset[str] = frozenset()
+    before: str = ""  # the test that ran before it in its process, where it crashed
     outcome: Outcome | None = None  # decided without an attempt, or against them
     reason: str = ""
     retried: bool = False
@@ -103,9 +104,15 @@ class Outcomes:
         evidence: Iterable[str] = (),
         retry: bool = False,
         again: bool = True,
+        before: str = "",
     ) -> None:
-        """Record an attempt; a bad first one is tried `again` while there are few of them."""
+        """Record an attempt; a bad first one is tried `again` while there are few of them.
+
+        `before` is the test that ran before it in its process.
+        """
         entry = self._entries[test]
+        if attempt.outcome is Outcome.CRASHED and not retry:
+            entry.before = before
         if evidence:
             entry.evidence |= frozenset(evidence)
         entry.attempts = (*entry.attempts, attempt)
@@ -152,14 +159,15 @@ class Outcomes:
         victims = self._victims.pop(victim)
         if not failed:
             return
-        guilty = self._entries[suspect]
-        guilty.outcome, guilty.victims = Outcome.FAILED, len(victims)
-        others = count(len(victims), "test")
-        guilty.reason = f"poisons its process: {others} after it failed there and pass alone"
+        guilty, crash = self._entries[suspect], bool(self._entries[victim].before)
+        guilty.outcome = Outcome.CRASHED if crash else Outcome.FAILED
+        guilty.victims = len(victims)
+        did, others = "crashed" if crash else "failed", count(len(victims), "test")
+        guilty.reason = f"poisons its process: {others} after it {did} there and pass alone"
         for name in victims:
             entry = self._entries[name]
             entry.outcome = Outcome.PASSED
-            entry.reason = f"failed after {suspect} in one process, passes alone"
+            entry.reason = f"{did} after {suspect} in one process, passes alone"
 
     def rerun(self, near: frozenset[str], *, alone: bool) -> Rerun | None:
         """Take the next tests that need a fresh process, on another device than before.
@@ -220,7 +228,11 @@ class Outcomes:
         if entry.retried:
             return
         entry.retried = True
-        if entry.streak:
+        if entry.before and entry.attempts[-1].outcome is Outcome.PASSED:
+            name = next(name for name, other in self._entries.items() if other is entry)
+            self._victims[name] = (name,)
+            self._retries.append(Rerun(tests=(entry.before, name), confirms=True))
+        elif entry.streak:
             entry.streak.open -= 1
             if not entry.streak.open:
                 self._suspect(entry.streak)

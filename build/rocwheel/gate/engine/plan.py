@@ -52,6 +52,7 @@ class RunPlan:
     estimates: Estimates = field(default_factory=Estimates)
     wanted: Callable[[str], bool] = lambda _test: True  # whether a test is looked at at all
     skip: Callable[[str], str] = lambda _test: ""  # the reason not to run a test
+    sticky: tuple[str, ...] = ()  # texts of errors after which a device is lost to its process
     kill_deadline: float = 10.0
 
 

@@ -25,12 +25,13 @@ from rocwheel.gate.suite.skips import Skip
 from rocwheel.home import Home
 from rocwheel.model import suggest
 from rocwheel.source import git
-from rocwheel.values import Count, Value, canonical_json, replace
+from rocwheel.values import Count, NonEmpty, Value, canonical_json, replace
 from rocwheel.verdict import Demand, KnownSuite, demand_for
 from rocwheel.yaml_file import FieldError
 
 FOLDER: Final = skips.SUITES
 LIBRARIES: Final = "rocm_libraries.yaml"
+DEVICE_ERRORS: Final = "device_errors.yaml"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +87,7 @@ class Library(Value, frozen=True, kw_only=True):
     name: str = ""  # its key in the file
     mapped: tuple[str, ...] = ()  # prefixes of its shared objects
     trace: Mapping[str, str] = {}  # environment; {file} is the trace
+    printed: str = ""  # what it prints when it is called, with the environment of `trace`
     note: str = ""  # why it cannot be seen, where it cannot
 
     def __post_init__(self) -> None:
@@ -169,6 +171,15 @@ def _tests(folder: Path) -> str:
         if path.is_file() and "__pycache__" not in path.parts
     )
     return git.digest(folder, names)
+
+
+class _DeviceErrors(Value, frozen=True, kw_only=True):
+    errors: tuple[NonEmpty, ...]
+
+
+def device_errors(ci: Path) -> tuple[str, ...]:
+    """Read the texts of errors that end the use of a device. Raises ConfigError."""
+    return yaml_file.read(ci / DEVICE_ERRORS, _DeviceErrors).errors
 
 
 class _Libraries(Value, frozen=True, kw_only=True):

@@ -90,6 +90,19 @@ def _by_counts(results: Results, demand: Demand) -> Iterator[Fault]:
         yield Fault(state=State.NOT_RUN, message=message)
     for state, message in demand.shortfalls(counts):
         yield Fault(state=state, message=message)
+    yield from _uncalled(results, demand)
+
+
+def _uncalled(results: Results, demand: Demand) -> Iterator[Fault]:
+    """Name each library that a ROCm run must call and that no test was seen to call."""
+    if results.environment.get("backend") != "rocm" or not any(t.attempts for t in results.tests):
+        return
+    called = {name for test in results.tests for name in test.evidence}
+    for name in demand.must_call:
+        if name not in called:
+            number = sum(name in test.libraries for test in results.tests)
+            message = f"{name} was never called, though {number} tests are of it"
+            yield Fault(state=State.FAIL, message=message)
 
 
 def _excused(results: Results, demand: Demand) -> Iterator[TestResult]:

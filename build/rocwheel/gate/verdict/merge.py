@@ -52,7 +52,9 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
     for run in runs:
         shard = Shard.parse(run.shard or "1/1")
         _fits(run, first, Shard(number=shard.number, count=count))
-        attempts.setdefault(shard.number, []).append((judge(run, replace(demand, must_run=0)), run))
+        attempts.setdefault(shard.number, []).append(
+            (judge(run, replace(demand, must_run=0, must_call=())), run)
+        )
     shards: dict[int, Results] = {}
     again: list[Fault] = []
     for number, tried in sorted(attempts.items()):

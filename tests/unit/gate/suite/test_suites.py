@@ -131,6 +131,17 @@ def test_every_library_of_the_page_says_how_it_is_seen():
         assert all("{file}" in text or text for text in library.trace.values())
 
 
+def test_a_suite_demands_calls_only_of_libraries_that_a_trace_can_show():
+    shown = {library.name for library in suites.libraries(ROOT / "ci") if library.trace}
+    demanded = {name for suite in suites.load_all(ROOT / "ci") for name in suite.demand.must_call}
+    assert demanded == {"hipBLAS", "hipBLASLt", "hipFFT", "MIOpen"}
+    assert demanded <= shown
+
+
+def test_errors_that_end_the_use_of_a_device_are_data():
+    assert "hipErrorIllegalAddress" in suites.device_errors(ROOT / "ci")
+
+
 # --- the smoke suite's table of names ------------------------------------------------------------
 
 

@@ -185,3 +185,24 @@ def test_a_test_that_passed_when_tried_again_has_run():
     assert judge(results, demand).state is State.FLAKY
     assert judge(results, replace(demand, flaky_budget=1)).state is State.PASS
     assert judge(results, replace(demand, must_run=3)).state is State.TOO_FEW_RAN
+
+
+def called(*libraries, backend="rocm", evidence=()):
+    test = replace(having(PASSED)[0], libraries=libraries, evidence=evidence)
+    return replace(EMPTY, tests=(test,), environment={"backend": backend})
+
+
+@pytest.mark.parametrize(
+    ("results", "state"),
+    [
+        (called("hipFFT", evidence=("hipFFT",)), State.PASS),
+        (called("hipFFT"), State.FAIL),
+        (called(), State.FAIL),
+        (called("hipFFT", backend="cpu"), State.PASS),
+        (called("hipFFT", backend="cuda"), State.PASS),
+    ],
+)
+def test_a_library_that_must_be_called_and_was_not_fails_a_suite_on_rocm(results, state):
+    judged = judge(results, replace(DEMAND, must_call=("hipFFT",)))
+    assert judged.state is state
+    assert ("hipFFT was never called" in judged.message) is (state is State.FAIL)

@@ -23,6 +23,11 @@ DUMP_SIGNAL = 62  # a real-time signal that nothing else uses; stacks of all thr
 RECURSION, USER, IMPORT = "recursion limit", "user", "__import__"
 END_SECONDS = 10.0  # for killed processes to disappear
 ARGUMENTS_SECONDS = 5.0  # for a new program to have its arguments
+TIMERS = (
+    (signal.ITIMER_REAL, "an alarm"),
+    (signal.ITIMER_VIRTUAL, "a timer of its CPU time"),
+    (signal.ITIMER_PROF, "a profiling timer"),
+)
 KEPT_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGCHLD, signal.SIGPIPE)
 LIMITS = (
     (resource.RLIMIT_NOFILE, "open files"), (resource.RLIMIT_AS, "memory"),
@@ -101,9 +106,11 @@ class Leftovers:
         threading.excepthook = self._hook
         if not self._at_call:  # its setup failed
             return
-        if signal.getitimer(signal.ITIMER_REAL)[0]:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            self.found.append("an alarm")
+        for timer, name in TIMERS:
+            if signal.getitimer(timer)[0]:
+                signal.setitimer(timer, 0)
+                self.found.append(name)
+        faulthandler.cancel_dump_traceback_later()
         if self._stacks.closed:
             self.found.append("closed descriptors that were not its own")
             self.spoiled = True

@@ -9,11 +9,14 @@ if TYPE_CHECKING:
     import pytest
 
 
+MOST_READ = 1 << 20  # bytes
+
+
 class LibraryWatch:
     """Which of the libraries a test is tagged with can be seen at work.
 
     `mapped` are prefixes of shared objects in this process, `traces` are files that a library
-    writes a line to when it is called.
+    writes a line to when it is called, `printed` is what it prints then.
     """
 
     def __init__(self, table: dict[str, dict[str, list[str]]]) -> None:
@@ -28,14 +31,21 @@ class LibraryWatch:
         paths = [path for name in names for path in self._table.get(name, {}).get("traces", ())]
         return {path: _size(path) for path in paths}
 
-    def evidence(self, names: list[str], before: dict[str, int]) -> list[str]:
-        """Libraries that were called (their trace grew), or without a trace that are mapped."""
+    def evidence(self, names: list[str], before: dict[str, int], start: int) -> list[str]:
+        """Return libraries that were called, or without a trace are mapped.
+
+        A trace has grown, or something was printed from `start` of the log on.
+        """
         mapped = _mapped() if names else set()
         after = self.traced(names)
         seen = []
         for name in names:
             entry = self._table.get(name, {})
-            if entry.get("traces"):
+            if entry.get("printed"):
+                output = _log(start)
+                if any(text.encode() in output for text in entry["printed"]):
+                    seen.append(name)
+            elif entry.get("traces"):
                 if any(after[path] > before[path] for path in entry["traces"]):
                     seen.append(name)
             elif any(so.startswith(tuple(entry.get("mapped", ()))) for so in mapped):
@@ -47,6 +57,16 @@ def _mapped() -> set[str]:
     """Base names of the shared objects mapped into this process."""
     text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     return {line.rpartition("/")[2] for line in text.splitlines() if "/" in line}
+
+
+def _log(start: int) -> bytes:
+    """Return what this process printed from an offset on, of much the beginning."""
+    try:
+        with Path("/proc/self/fd/1").open("rb") as log:  # ours is open for writing alone
+            log.seek(start)
+            return log.read(MOST_READ)
+    except OSError:  # a test may have closed it
+        return b""
 
 
 def _size(path: str) -> int:

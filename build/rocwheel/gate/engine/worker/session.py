@@ -233,7 +233,8 @@ class Session:
         self._reports, self._raised, going = [], {}, True
         tags = self._libraries.tags(item)
         before = self._libraries.traced(tags)
-        self._channel.emit("start", test=name, offset=_printed())
+        offset = _printed()
+        self._channel.emit("start", test=name, offset=offset)
         self._leftovers.begin(name)
         started = _clock()
         # without a next test the session's own fixtures are kept for the next file
@@ -267,7 +268,7 @@ class Session:
             message=readable(message),
             detail=valid(detail[-TEXT_LIMIT:]),
             seconds=seconds,
-            evidence=self._libraries.evidence(tags, before),
+            evidence=self._libraries.evidence(tags, before, offset),
             left=[readable(found) for found in self._leftovers.found],
             going=going,
         )

@@ -1,0 +1,240 @@
+"""Whether installed ROCm JAX wheels work here: `rocwheel check-install`, or this file alone.
+
+    python check_install.py [--json] [--no-run]
+
+Standard library only, so that users run it with the Python they installed the wheels for. Each line
+is ok, bad (with what to do) or not looked at (with why); the exit status is 8 where one is bad.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any, NamedTuple
+
+BAD_STATUS = 8
+SECONDS = 300  # for JAX to import and to run one kernel
+PLUGIN = re.compile(r"jax-rocm(\d+)-(plugin|pjrt)$")
+PT_LOAD, PT_DYNAMIC = 1, 2
+DT_NEEDED, DT_STRTAB, DT_RPATH, DT_RUNPATH = 1, 5, 15, 29
+KERNEL = """
+import json, jax, jax.numpy as jnp
+total = float((jnp.arange(8.0) * 2).sum())
+print(json.dumps([jax.default_backend(), [d.device_kind for d in jax.devices()], total]))
+"""
+EXPECTED = 56.0
+
+
+class Line(NamedTuple):
+    """One thing that was looked at: its state, what was found, and what to do about it."""
+
+    state: str  # ok, bad, not looked at
+    what: str
+    found: str
+    todo: str = ""
+
+
+def look(root: Path, *, run: bool) -> Iterator[Line]:
+    """Look at everything; `root` is the file system, "/" but in tests."""
+    devices = list(_devices(root))
+    yield from devices
+    versions = _versions()
+    yield from _packages(versions)
+    yield from _rocm(root)
+    if not run:
+        yield Line("not looked at", "backend", "--no-run was given", "drop it to start JAX")
+        return
+    yield from _backend(has_gpu=all(line.state == "ok" for line in devices))
+
+
+def _devices(root: Path) -> Iterator[Line]:
+    driver = root / "sys/module/amdgpu"
+    if driver.is_dir():
+        version = driver / "version"
+        found = version.read_text().strip() if version.is_file() else "of the kernel"
+        yield Line("ok", "amdgpu driver", found)
+    else:
+        yield Line("bad", "amdgpu driver", "not loaded", "modprobe amdgpu, or install the driver")
+    nodes = [root / "dev/kfd", *sorted((root / "dev/dri").glob("renderD*"))]
+    for node in nodes:
+        name = f"/{node.relative_to(root)}"
+        if not node.exists():
+            todo = "load the driver; give a container --device=/dev/kfd --device=/dev/dri"
+            yield Line("bad", name, "not there", todo)
+        elif os.access(node, os.R_OK | os.W_OK):
+            yield Line("ok", name, "open to this user")
+        else:
+            todo = "add the user to the groups render and video, and log in again"
+            yield Line("bad", name, "not open to this user", todo)
+    if len(nodes) == 1:
+        yield Line("bad", "/dev/dri", "no render node", "give a container --device=/dev/dri")
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of JAX's packages in this environment, by normalised name."""
+    versions: dict[str, str] = {}
+    for item in metadata.distributions():
+        name = re.sub(r"[-_.]+", "-", item.metadata["Name"] or "").lower()
+        if name in ("jax", "jaxlib") or PLUGIN.match(name):
+            versions.setdefault(name, item.version)
+    return versions
+
+
+def _packages(versions: dict[str, str]) -> Iterator[Line]:
+    numbers = sorted({match[1] for match in map(PLUGIN.match, versions) if match})
+    kinds = [f"jax-rocm{number}-{kind}" for number in numbers for kind in ("plugin", "pjrt")]
+    wanted = ["jax", "jaxlib", *(kinds or ["jax-rocm7-plugin", "jax-rocm7-pjrt"])]
+    base = _release(versions.get("jaxlib", ""))
+    for name in wanted:
+        version = versions.get(name)
+        if version is None:
+            yield Line("bad", name, "not installed", "install the whole set with the index's lines")
+        elif name != "jax" and base and _release(version) != base:
+            found = f"{version}, and jaxlib is {versions['jaxlib']}"
+            yield Line("bad", name, found, "install the versions of one set together")
+        else:
+            yield Line("ok", name, version)
+    for number in numbers:
+        pair = [versions.get(f"jax-rocm{number}-{kind}") for kind in ("plugin", "pjrt")]
+        if None not in pair and pair[0] != pair[1]:
+            found = f"plugin {pair[0]}, pjrt {pair[1]}"
+            yield Line("bad", f"rocm{number}", found, "install the two of one set")
+    if len(numbers) > 1:
+        found = f"plugins for {', '.join(f'rocm{number}' for number in numbers)}"
+        yield Line("bad", "plugins", found, "uninstall all but those of your ROCm")
+    if "jax" in versions and base and _release(versions["jax"]) < base:
+        found = f"jax {versions['jax']} is older than jaxlib {versions['jaxlib']}"
+        yield Line("bad", "jax", found, f"pip install jax=={versions['jaxlib'].partition('+')[0]}")
+
+
+def _release(version: str) -> tuple[int, ...]:
+    found = re.match(r"\d+(\.\d+)*", version)
+    return tuple(map(int, found[0].split("."))) if found else ()
+
+
+def _rocm(root: Path) -> Iterator[Line]:
+    """Find the HIP runtime as the loader will: LD_LIBRARY_PATH, RUNPATH, then its cache."""
+    roots = [Path(path) for path in sys.path if path]
+    plugins = [
+        item for folder in roots for item in sorted(folder.glob("jax_plugins/xla_rocm*/*.so"))
+    ]
+    if not plugins:
+        yield Line("not looked at", "ROCm", "no pjrt plugin is installed to say where it looks")
+    for plugin in plugins:
+        try:
+            needed, runpath = dynamic(plugin.read_bytes())
+        except (ValueError, struct.error):
+            yield Line("bad", "ROCm", f"{plugin}: no ELF library", "install the pjrt wheel again")
+            continue
+        folder = str(plugin.parent)
+        places = os.environ.get("LD_LIBRARY_PATH", "").split(":") + runpath
+        places = [p.replace("$ORIGIN", folder).replace("${ORIGIN}", folder) for p in places if p]
+        places = [p if p.startswith(folder) else str(root / p.lstrip("/")) for p in places]
+        for name in [item for item in needed if item.startswith("libamdhip64")]:
+            yield _library(name, places, root)
+
+
+def _library(name: str, places: list[str], root: Path) -> Line:
+    where = next((place for place in places if Path(place, name).exists()), "")
+    if where:
+        base = Path(where).resolve().parent
+        version = base / ".info/version"
+        text = version.read_text().strip() if version.is_file() else "of unknown version"
+        return Line("ok", name, f"ROCm {text}, {base}")
+    if root == Path("/"):
+        cache = subprocess.run(
+            ["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False
+        )
+        line = next((line for line in cache.stdout.splitlines() if line.split()[:1] == [name]), "")
+        if line:
+            return Line("ok", name, f"{line.rpartition('=> ')[2]}, by the loader's cache")
+    todo = "install the ROCm that the wheels are for in /opt/rocm, or by pip"
+    return Line("bad", name, f"in none of {', '.join(places) or 'no place'}", todo)
+
+
+def dynamic(data: bytes) -> tuple[list[str], list[str]]:
+    """Return DT_NEEDED and the places of RUNPATH (or RPATH) of an ELF file of 64 bits.
+
+    Raises ValueError, struct.error.
+    """
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("not ELF of 64 bits, little endian")
+    start, size, count = struct.unpack_from("<Q14xHH", data, 32)
+    headers = [struct.unpack_from("<IIQQQQ", data, start + i * size) for i in range(count)]
+    table = next((header for header in headers if header[0] == PT_DYNAMIC), None)
+    if table is None:
+        raise ValueError("no dynamic section")
+    entries = [struct.unpack_from("<qQ", data, table[2] + i) for i in range(0, table[5], 16)]
+    strings = next(value for tag, value in entries if tag == DT_STRTAB)
+    load = next(h for h in headers if h[0] == PT_LOAD and h[3] <= strings < h[3] + h[5])
+    offset = strings - load[3] + load[2]
+
+    def text(value: int) -> str:
+        return data[offset + value : data.index(b"\0", offset + value)].decode()
+
+    paths = {tag: text(value).split(":") for tag, value in entries if tag in (DT_RPATH, DT_RUNPATH)}
+    needed = [text(value) for tag, value in entries if tag == DT_NEEDED]
+    return needed, paths.get(DT_RUNPATH, paths.get(DT_RPATH, []))
+
+
+def _backend(*, has_gpu: bool) -> Iterator[Line]:
+    """Start JAX in a process of its own, as a program without settings would, with one kernel."""
+    argv = [sys.executable, "-c", KERNEL]
+    env = {name: value for name, value in os.environ.items() if name != "JAX_PLATFORMS"}
+    try:
+        done = subprocess.run(
+            argv, env=env, capture_output=True, text=True, check=False, timeout=SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        yield Line("bad", "backend", f"no answer in {SECONDS} s", "look into dmesg for amdgpu")
+        return
+    said = done.stderr.strip().splitlines()
+    if done.returncode:
+        found = said[-1] if said else f"JAX ended with {done.returncode}"
+        yield Line("bad", "backend", found, "mend the lines above first")
+        return
+    backend, kinds, total = json.loads(done.stdout.splitlines()[-1])
+    if backend not in ("rocm", "gpu"):
+        why = (
+            "mend the lines above"
+            if not has_gpu
+            else "start JAX with JAX_PLATFORMS=rocm to see its error"
+        )
+        yield Line("bad", "backend", f"JAX fell back to {backend} without an error", why)
+        yield Line("not looked at", "kernel", f"it would run on {backend}")
+        return
+    yield Line("ok", "backend", f"{backend}: {', '.join(kinds)}")
+    todo = "" if total == EXPECTED else "look into dmesg; try another GPU"
+    yield Line("ok" if total == EXPECTED else "bad", "kernel", f"{total:g}", todo)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Print the lines; return the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--json", action="store_true", help="one JSON document")
+    parser.add_argument("--no-run", action="store_true", help="do not start JAX")
+    parser.add_argument("--root", type=Path, default=Path("/"), help=argparse.SUPPRESS)
+    options = parser.parse_args(argv)
+    lines = list(look(options.root, run=not options.no_run))
+    bad = any(line.state == "bad" for line in lines)
+    if options.json:
+        document: dict[str, Any] = {"checks": [line._asdict() for line in lines], "ok": not bad}
+        sys.stdout.write(json.dumps(document, indent=2) + "\n")
+    else:
+        for line in lines:
+            sys.stdout.write(f"{line.state:14}{line.what:18}{line.found}\n")
+            if line.todo:
+                sys.stdout.write(f"{'':14}to do: {line.todo}\n")
+    return BAD_STATUS if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""`check-install`: whether the wheels that a Python has work on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rocwheel.cli.app import App
+from rocwheel.cli.command import command, once, option
+from rocwheel.cli.imports import when_run
+from rocwheel.errors import ConfigError, HostError
+
+with when_run():
+    import json
+    import shutil
+
+    from rocwheel import check_install as script
+    from rocwheel.console import columns
+    from rocwheel.process import Command, Completed
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckInstallOptions:
+    """Options of `check-install`."""
+
+    python: str
+    no_run: bool
+
+
+@command("check-install", CheckInstallOptions)
+@once(
+    "--python",
+    metavar="PROGRAM",
+    default="python3",
+    show_default=True,
+    help="The Python whose packages are looked at.",
+)
+@option("--no-run", is_flag=True, help="Look at files alone; do not start JAX.")
+def check_install(app: App, options: CheckInstallOptions) -> int:
+    """Check whether the ROCm JAX wheels of a Python work on this machine.
+
+    Each line is ok, bad, or not looked at: driver and device files, versions that fit, the ROCm
+    that the loader finds, the backend that JAX starts, one kernel. The exit status is 8 where one
+    is bad. The check is one file, `rocwheel/check_install.py`, which also runs alone.
+    """
+    answer = _ask(app, options)
+    try:
+        document = json.loads(answer.output[answer.output.index("{") :])
+    except ValueError:
+        raise HostError(
+            f"{options.python}: could not run the check",
+            hint="name a CPython of 3.10 or newer: --python",
+            detail=answer.output,
+        ) from None
+    rows = [(row["state"], row["what"], row["found"], row["todo"]) for row in document["checks"]]
+    app.emit(document, "\n".join(columns(("state", "what", "found", "to do"), rows)))
+    return answer.returncode
+
+
+def _ask(app: App, options: CheckInstallOptions) -> Completed:
+    """Run the check with the Python that has the wheels. Raises ConfigError where there is none."""
+    python = shutil.which(options.python, path=app.environ.get("PATH", ""))
+    if python is None:
+        raise ConfigError(f"{options.python}: no such program", hint="name one with --python")
+    flags = ("--json", *(("--no-run",) if options.no_run else ()))
+    command = Command(argv=(python, script.__file__, *flags), env=dict(app.environ))
+    return app.runner.run(command, check=False)

@@ -1,0 +1,158 @@
+"""Rarer cases of the engine: who is to blame when a process, and not a test, has gone bad."""
+
+from __future__ import annotations
+
+import pytest
+from support import gate
+
+from rocwheel.gate.suite.suites import Library
+from rocwheel.results import Outcome
+from rocwheel.verdict import State
+
+BREAKER = """
+    broken = False
+    def test_breaks():
+        global broken
+        broken = True
+""" + "".join(
+    f"    def test_innocent_{n}(): assert not broken, 'device is lost'\n" for n in range(9)
+)
+
+
+@pytest.fixture
+def root(tmp_path):
+    folder = tmp_path / "suite"
+    folder.mkdir()
+    return folder
+
+
+def test_six_files_that_break_their_process_have_two_victims_each_and_six_culprits(root):
+    run = gate.run(root, {f"test_{name}.py": BREAKER for name in "abcdef"}, retry_limit=50)
+    failed = [test for test in run.results.tests if any(a.outcome.bad for a in test.attempts)]
+    assert len(failed) == 12
+    assert {test.test for test in run.results.failures} == {
+        f"test_{name}.py::test_breaks" for name in "abcdef"
+    }
+    assert all(test.victims == 2 for test in run.results.failures)
+
+
+def test_a_file_whose_tests_all_fail_costs_few_processes(root):
+    tests = "".join(f"def test_{n}(): assert False\n" for n in range(40))
+    run = gate.run(root, {"test_a.py": tests}, retry_limit=0)
+    assert run.results.counts.failed == 40
+    assert len(run.results.processes) < 7
+
+
+STICKY = """
+    broken = False
+    def test_good(): pass
+    def test_breaks():
+        global broken
+        broken = True
+        raise RuntimeError("INTERNAL: hipErrorIllegalAddress: while running replica 0")
+    def test_after(): assert not broken
+    def test_later(): assert not broken
+"""
+
+
+def test_after_an_error_that_no_device_survives_the_process_is_replaced_at_once(root):
+    run = gate.run(root, {"test_a.py": STICKY}, sticky=("hipErrorIllegalAddress",))
+    assert [test.test for test in run.results.failures] == ["test_a.py::test_breaks"]
+    assert run.attempts("test_a.py::test_after") == ["passed"]
+    ended = run.results.processes[0].ended
+    assert ended == "killed: its device is of no more use to it: hipErrorIllegalAddress"
+
+
+SPOILERS = {
+    "working directory": "import os, tempfile; os.chdir(tempfile.mkdtemp())",
+    "modules": "import sys; sys.modules['beside'] = None",
+    "search path": "import sys; sys.path.clear()",
+}
+
+
+@pytest.mark.parametrize("how", SPOILERS.values(), ids=SPOILERS)
+def test_a_file_that_another_keeps_from_being_imported_is_tried_in_a_fresh_process(root, how):
+    files = {
+        "test_a.py": f"def test_spoils():\n    {how}\n",
+        "beside.py": "VALUE = 1\n",
+        "test_b.py": "import beside, os\nassert os.path.exists('test_b.py')\n"
+        "import html.parser\ndef test_b(): assert beside.VALUE\n",
+    }
+    run = gate.run(root, files, env={"PYTHONPATH": str(root)})
+    assert run.verdict.state is State.PASS, run.verdict
+    ended = run.results.processes[0].ended
+    assert "replaced: it could not collect test_b.py, after test_a.py::test_spoils: " in ended
+
+
+def test_a_file_that_kills_its_import_is_tried_once_more_and_then_a_finding(root):
+    files = {"test_a.py": "def test_a(): pass\n", "test_b.py": "import os\nos._exit(5)\n"}
+    run = gate.run(root, files)
+    assert run.verdict.state is State.COLLECT_ERROR
+    assert len(run.results.collect_errors) == 1
+    assert run["test_a.py::test_a"].outcome is Outcome.PASSED
+    assert len(run.results.processes) == 2
+
+
+CRASH_AFTER = """
+    import os
+    poisoned = False
+    def test_first(): pass
+    def test_poison():
+        global poisoned
+        poisoned = True
+    def test_victim():
+        if poisoned: os.abort()
+    def test_last(): pass
+"""
+
+
+def test_a_crash_that_only_comes_after_another_test_is_the_other_ones(root):
+    run = gate.run(root, {"test_a.py": CRASH_AFTER})
+    assert [test.test for test in run.results.failures] == ["test_a.py::test_poison"]
+    assert run["test_a.py::test_poison"].outcome is Outcome.CRASHED
+    assert run["test_a.py::test_victim"].outcome is Outcome.PASSED
+    assert "crashed after test_a.py::test_poison" in run["test_a.py::test_victim"].reason
+    assert run.verdict.state is State.CRASH
+
+
+def test_a_crash_that_comes_once_accuses_nobody(root):
+    text = """
+        import os, pathlib
+        def test_before(): pass
+        def test_crashes_once():
+            mark = pathlib.Path(__file__).with_name("mark")
+            if not mark.exists():
+                mark.touch()
+                os.abort()
+    """
+    run = gate.run(root, {"test_a.py": text})
+    assert run["test_a.py::test_before"].outcome is Outcome.PASSED
+    assert run["test_a.py::test_crashes_once"].outcome is Outcome.CRASHED
+
+
+@pytest.mark.parametrize("timer", ["ITIMER_PROF", "ITIMER_VIRTUAL", "ITIMER_REAL"])
+def test_a_timer_that_a_test_leaves_does_not_end_the_next_one(root, timer):
+    text = f"""
+        import signal, time
+        def test_leaves(): signal.setitimer(signal.{timer}, 0.2)
+        def test_works():
+            until = time.process_time() + 0.4
+            while time.process_time() < until: pass
+    """
+    run = gate.run(root, {"test_a.py": text})
+    assert run.verdict.state is State.PASS, run.verdict
+    assert len(run["test_a.py::test_leaves"].attempts[0].left) == 1
+
+
+def test_a_library_that_prints_is_seen_where_it_was_called_and_nowhere_else(root):
+    text = """
+        import os, pytest
+        @pytest.mark.rocm("MIOpen")
+        def test_calls(): os.write(2, (os.environ["LOGGING"] + " [call]\\n").encode())
+        @pytest.mark.rocm("MIOpen")
+        def test_does_not(): print("nothing")
+    """
+    library = Library(name="MIOpen", trace={"LOGGING": "MIOpen(HIP)"}, printed="MIOpen(HIP)")
+    run = gate.run(root, {"test_a.py": text}, worker={"libraries": (library,), "trace": True})
+    assert run["test_a.py::test_calls"].evidence == ("MIOpen",)
+    assert run["test_a.py::test_does_not"].evidence == ()

@@ -1,0 +1,143 @@
+"""`check_install.py`: made trees and made environments; each line is ok, bad or not looked at."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support import wheels
+
+from rocwheel import check_install
+from rocwheel.check_install import look
+
+SET = {
+    "jax": "0.11.0",
+    "jaxlib": "0.11.0",
+    "jax-rocm7-plugin": "0.11.0+rocm7.10.0",
+    "jax-rocm7-pjrt": "0.11.0+rocm7.10.0",
+}
+GPU = ["gpu", ["AMD Instinct MI300X"], 56.0]
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """A machine with a driver, device files and a ROCm in /opt/rocm."""
+    for name in ("sys/module/amdgpu", "dev/dri", "opt/rocm/lib", "opt/rocm/.info"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("dev/kfd", "dev/dri/renderD128", "opt/rocm/lib/libamdhip64.so.7"):
+        (tmp_path / name).write_bytes(b"")
+    (tmp_path / "opt/rocm/.info/version").write_text("7.10.0\n")
+    return tmp_path
+
+
+@pytest.fixture
+def lines(tmp_path, tree, monkeypatch):
+    """Look at an environment with these versions, whose JAX answers so."""
+
+    def run(versions=SET, answer=GPU, plugin=True, start=True):
+        packages = tmp_path / "packages"
+        for name, version in versions.items():
+            folder = packages / f"{name.replace('-', '_')}-{version}.dist-info"
+            folder.mkdir(parents=True)
+            (folder / "METADATA").write_text(f"Name: {name}\nVersion: {version}\n")
+        if plugin:
+            place = packages / "jax_plugins" / "xla_rocm7"
+            place.mkdir(parents=True)
+            runpath = "$ORIGIN/../../rocm/lib:/opt/rocm/lib"
+            needed = ("libamdhip64.so.7", "libc.so.6")
+            (place / "plugin.so").write_bytes(wheels.make_elf(needed=needed, runpath=runpath))
+        monkeypatch.setattr(sys, "path", [str(packages)])
+        kernel = f"print({json.dumps(answer)!r})" if isinstance(answer, list) else answer
+        monkeypatch.setattr(check_install, "KERNEL", kernel)
+        return {line.what: line for line in look(tree, run=start)}
+
+    return run
+
+
+def bad(found):
+    return {name for name, line in found.items() if line.state == "bad"}
+
+
+def test_a_whole_install_is_ok_in_every_line(lines):
+    found = lines()
+    assert bad(found) == set()
+    assert found["libamdhip64.so.7"].found.startswith("ROCm 7.10.0, ")
+    assert found["backend"].found == "gpu: AMD Instinct MI300X"
+    assert {line.state for line in found.values()} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("missing", "what"),
+    [
+        ("sys/module/amdgpu", "amdgpu driver"),
+        ("dev/kfd", "/dev/kfd"),
+        ("dev/dri/renderD128", "/dev/dri"),
+        ("opt/rocm/lib/libamdhip64.so.7", "libamdhip64.so.7"),
+    ],
+)
+def test_what_the_machine_lacks_is_bad_and_says_what_to_do(lines, tree, missing, what):
+    path = tree / missing
+    path.rmdir() if path.is_dir() else path.unlink()
+    found = lines()
+    assert bad(found) == {what}
+    assert found[what].todo
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may open everything")
+def test_a_device_that_only_others_may_open_is_bad(lines, tree):
+    (tree / "dev/kfd").chmod(0)
+    assert "render and video" in lines()["/dev/kfd"].todo
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        ({"jaxlib": None}, {"jaxlib"}),
+        ({"jaxlib": "0.10.1"}, {"jax-rocm7-plugin", "jax-rocm7-pjrt"}),
+        ({"jax-rocm7-pjrt": "0.11.0+rocm7.2.0"}, {"rocm7"}),
+        ({"jax-rocm7-pjrt": "0.10.1"}, {"jax-rocm7-pjrt", "rocm7"}),
+        ({"jax": "0.10.1"}, {"jax"}),
+        ({"jax-rocm60-plugin": "0.11.0", "jax-rocm60-pjrt": "0.11.0"}, {"plugins"}),
+        ({"jax-rocm7-plugin": None, "jax-rocm7-pjrt": None}, {"jax-rocm7-plugin", "jax-rocm7-pjrt"}),
+    ],
+)  # fmt: skip
+def test_versions_that_do_not_fit_are_bad(lines, change, what):
+    versions = {name: version for name, version in {**SET, **change}.items() if version}
+    assert bad(lines(versions)) == what
+
+
+def test_the_silent_fallback_is_bad_and_no_kernel_counts(lines):
+    found = lines(answer=["cpu", ["cpu"], 56.0])
+    assert bad(found) == {"backend"}
+    assert found["backend"].found == "JAX fell back to cpu without an error"
+    assert found["kernel"].state == "not looked at"
+
+
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [(["gpu", ["x"], 55.0], "kernel"), ("raise RuntimeError('no HSA')", "backend")],
+)
+def test_a_wrong_kernel_and_a_jax_that_fails_are_bad(lines, answer, what):
+    assert bad(lines(answer=answer)) == {what}
+
+
+def test_what_was_not_looked_at_is_said_with_the_flag(lines):
+    found = lines(plugin=False, start=False)
+    assert found["ROCm"].state == found["backend"].state == "not looked at"
+    assert "--no-run" in found["backend"].found
+
+
+def test_it_is_one_file_of_the_standard_library(tree):
+    """Alone, in an empty folder, with a Python that has nothing installed."""
+    alone = tree / "check_install.py"
+    alone.write_bytes(Path(check_install.__file__).read_bytes())
+    argv = [sys.executable, "-I", "-S", alone, "--json", "--no-run", "--root", tree]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == 8, done.stderr
+    document = json.loads(done.stdout)
+    assert not document["ok"]
+    assert {row["state"] for row in document["checks"]} == {"ok", "bad", "not looked at"}
