@@ -149,7 +149,7 @@ class PersonOptions:
     def who(self, app: App, *, reason: str = "") -> Who:
         """Who acts: --by, else GitHub's actor, else the user."""
         name = self.by.strip() or app.environ.get("GITHUB_ACTOR") or app.user
-        return Who(by=name, now=app.now(), reason=self.reason or reason)
+        return Who(by=name, now=app.now(), reason=self.reason or reason, is_checked=True)
 
 
 @dataclass(frozen=True, kw_only=True)
