@@ -236,7 +236,7 @@ class SlurmScheduler:
         return Submitted(token=token, cells=names, job=job, time=record.time)
 
     def _claim(self, token: str) -> bool:
-        """Claim a token, create-only, to submit under it; wait while another client's claim is young.
+        """Claim a token, create-only, to submit under it; wait while another's claim is young.
 
         Return False when that client's job is there.
         """
