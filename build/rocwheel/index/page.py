@@ -52,7 +52,7 @@ class Page:
         object.__setattr__(self, "files", tuple(ordered))
 
     def to_json(self, *, number: int | None = None) -> bytes:
-        """The JSON form; `number` in place of the page's own compares two pages' lists."""
+        """Return the JSON form; `number` in place of the page's own compares two pages' lists."""
         document = {
             "meta": _meta(self.number if number is None else number),
             "name": self.project,
@@ -62,7 +62,7 @@ class Page:
         return (json.dumps(document, ensure_ascii=False, sort_keys=True) + "\n").encode()
 
     def to_html(self, *, family: str, index_url: str, number: int | None = None) -> bytes:
-        """The page as pip reads it and as a person does; `index_url` is shown."""
+        """Return the page as pip reads it and as a person does; `index_url` is shown."""
         versions = [
             _version(text, list(found)) | {"install": self._install(text, index_url)}
             for text, found in groupby(self.files, lambda item: item.version)
@@ -93,7 +93,7 @@ class Root:
     number: int = 0
 
     def to_json(self, *, number: int | None = None) -> bytes:
-        """The JSON form; `number` as for a page."""
+        """Return the JSON form; `number` as for a page."""
         document = {
             "meta": _meta(self.number if number is None else number),
             "projects": [{"name": name} for name in sorted(self.projects)],
@@ -101,7 +101,7 @@ class Root:
         return (json.dumps(document, sort_keys=True) + "\n").encode()
 
     def to_html(self, *, family: str, index_url: str, number: int | None = None) -> bytes:
-        """The page for installers and people."""
+        """Return the page for installers and people."""
         return _render(
             self.number if number is None else number,
             title=f"JAX for ROCm · {family}",
@@ -125,14 +125,14 @@ class Link:
 
 
 def links(data: bytes) -> tuple[Link, ...]:
-    """What an installer finds in an HTML page; reads foreign pages too."""
+    """Return what an installer finds in an HTML page; reads foreign pages too."""
     parser = _Links()
     parser.feed(data.decode("utf-8", "replace"))
     return tuple(parser.found)
 
 
 def mark(data: bytes) -> int | None:
-    """The number of the state that a page shows; None when it is not one of our pages."""
+    """Return the number of the state that a page shows; None for a page of others."""
     for pattern in _MARKED:
         if found := pattern.search(data):
             return int(found[1])
@@ -144,7 +144,7 @@ def _meta(number: int) -> dict[str, Any]:
 
 
 def _file(entry: Entry) -> dict[str, Any]:
-    """The file's object in a PEP 691 page."""
+    """Return the file's object in a PEP 691 page."""
     core = {"sha256": entry.metadata_sha256} if entry.metadata_sha256 else False
     document: dict[str, Any] = {
         "filename": entry.filename,

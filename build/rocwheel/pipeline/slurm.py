@@ -74,7 +74,7 @@ class Submission(Value, frozen=True, kw_only=True):
     time: str
 
 
-class Claim(Value, frozen=True, kw_only=True):
+class SubmitClaim(Value, frozen=True, kw_only=True):
     """One client's claim to submit an array."""
 
     by: str
@@ -112,6 +112,8 @@ class SlurmScheduler:
     def submit(self) -> list[Submitted]:
         """Check the cluster, then submit every array that is not there. Raises HostError."""
         collect(self.nights, self.night, self.worker, runner=self.runner)
+        # read before the queue: what another client submits from here on has our token
+        made = submissions(self.nights, self.night, self.runner, recorded=True)
         book = self.nights.book(self.night)
         found = standing.stand(book, self.worker.now())
         # A job that is over, or that a killed controller had not saved, is nothing to wait for:
@@ -125,7 +127,6 @@ class SlurmScheduler:
         groups = self._groups(found, jobs)
         self._check(groups)
         self.logs.mkdir(parents=True, exist_ok=True)
-        made = submissions(self.nights, self.night, self.runner, recorded=True)
         new = []
         for group in groups:
             one = self._submit(group, self._token(group, book, made), jobs, book)
@@ -235,14 +236,14 @@ class SlurmScheduler:
         return Submitted(token=token, cells=names, job=job, time=record.time)
 
     def _claim(self, token: str) -> bool:
-        """Claim to submit under a token, create-only; wait while another client's claim is young.
+        """Claim a token, create-only, to submit under it; wait while another's claim is young.
 
         Return False when that client's job is there.
         """
         prefix = self.nights.key(self.night, f"slurm/claims/{token}.")
         store, claim = (
             self.nights.store,
-            Claim(by=uuid.uuid4().hex, time=timestamp(self.worker.now())),
+            SubmitClaim(by=uuid.uuid4().hex, time=timestamp(self.worker.now())),
         )
         number = 1
         while True:
@@ -250,7 +251,7 @@ class SlurmScheduler:
             try:
                 store.create(key, claim.to_bytes(), headers=AS_JSON)
             except ObjectDiffersError:
-                theirs = Claim.from_bytes(store.read(key)[0], name=store.locate(key))
+                theirs = SubmitClaim.from_bytes(store.read(key)[0], name=store.locate(key))
                 if _job_named(token, self.runner):
                     return False
                 if self.worker.now() - moment(theirs.time) > CLAIMED:

@@ -260,7 +260,8 @@ def _locate(source: str, cwd: Path) -> tuple[Origin, str]:
         return Origin.URL, source
     if scheme and scheme[1].lower() != "file":
         raise ConfigError(
-            f"{source}: {scheme[1]} is not spoken here", hint="give an https URL or a local path"
+            f"{source}: {scheme[1]} URLs are not supported",
+            hint="give an https URL or a local path",
         )
     path = cwd / (unquote(urlsplit(source).path) if scheme else source)
     try:
