@@ -112,6 +112,8 @@ class SlurmScheduler:
     def submit(self) -> list[Submitted]:
         """Check the cluster, then submit every array that is not there. Raises HostError."""
         collect(self.nights, self.night, self.worker, runner=self.runner)
+        # read before the queue: what another client submits from here on has our token
+        made = submissions(self.nights, self.night, self.runner, recorded=True)
         book = self.nights.book(self.night)
         found = standing.stand(book, self.worker.now())
         # A job that is over, or that a killed controller had not saved, is nothing to wait for:
@@ -125,7 +127,6 @@ class SlurmScheduler:
         groups = self._groups(found, jobs)
         self._check(groups)
         self.logs.mkdir(parents=True, exist_ok=True)
-        made = submissions(self.nights, self.night, self.runner, recorded=True)
         new = []
         for group in groups:
             one = self._submit(group, self._token(group, book, made), jobs, book)
@@ -235,7 +236,7 @@ class SlurmScheduler:
         return Submitted(token=token, cells=names, job=job, time=record.time)
 
     def _claim(self, token: str) -> bool:
-        """Claim to submit under a token, create-only; wait while another client's claim is young.
+        """Claim a token, create-only, to submit under it; wait while another's claim is young.
 
         Return False when that client's job is there.
         """
