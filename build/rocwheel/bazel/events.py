@@ -94,7 +94,7 @@ class BuildEvents:
         return self.to_host(GuestPath(path))
 
     def _text(self, file: Mapping[str, Any]) -> str:
-        """The text of an action's stdout or stderr: inline, or in a file Bazel keeps."""
+        """Return the text of an action's stdout or stderr: inline, or in a file Bazel keeps."""
         if "contents" in file:
             return base64.b64decode(file["contents"]).decode(errors="replace").strip()
         parts = urlsplit(file.get("uri", ""))

@@ -168,7 +168,7 @@ class BazelInvocation:
         return files.sha256("\0".join(self.command_line().argv).encode())[:16]
 
     def command_line(self, *more: str) -> Command:
-        """What to start; `more` are options of this one run, put last before the targets."""
+        """Return what to start; `more` are options of this one run, put last before the targets."""
         return Command(
             argv=(
                 str(self.bazel.path),

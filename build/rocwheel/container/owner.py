@@ -30,7 +30,7 @@ def _machine() -> str:
 
 
 def is_alive(mark: str) -> bool | None:
-    """Whether the process that `owner` described still runs.
+    """Return whether the process that `owner` described still runs.
 
     None for one that cannot be seen from here: a job container that shares this machine's engine
     counts its processes by itself, another machine may share a folder or lend its engine, and other
@@ -52,7 +52,7 @@ def is_alive(mark: str) -> bool | None:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is such a process, also where /proc does not show it."""
+    """Return whether there is such a process, also where /proc does not show it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

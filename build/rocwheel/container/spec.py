@@ -178,7 +178,7 @@ class ContainerSpec:
     def execute(
         self, command: Command, number: int, *, interactive: bool = False, tty: bool = False
     ) -> Command:
-        """The engine's `exec` of a command; its process group is noted under `number`."""
+        """Return the engine's `exec` of a command; its process group is noted under `number`."""
         env = [f"--env={name}={value}" for name, value in sorted(command.env.items())]
         return Command(
             argv=(
@@ -220,7 +220,7 @@ class ContainerSpec:
             yield Command(argv=("sh", "-c", 'test -p "$0" || mkfifo "$0"', fifo))
 
     def guest(self, host: Path) -> GuestPath:
-        """Where commands see `host`. Raises HostError when no mount covers it."""
+        """Return where commands see `host`. Raises HostError when no mount covers it."""
         path = host
         fits = [item for item in self.all_mounts if path.is_relative_to(item.host)]
         if not fits:
@@ -232,7 +232,7 @@ class ContainerSpec:
         return GuestPath(best.guest / path.relative_to(best.host))
 
     def host(self, guest: GuestPath) -> Path:
-        """Where `guest` lies on this machine. Raises HostError when it is only inside."""
+        """Return where `guest` lies on this machine. Raises HostError when it is only inside."""
         fits = [item for item in self.all_mounts if guest.is_relative_to(item.guest)]
         if not fits:
             raise HostError(
@@ -295,7 +295,7 @@ class ContainerSpec:
 
 
 def devices(root: Path = Path("/")) -> tuple[DeviceNode, ...]:
-    """The AMD GPU nodes of this machine (kfd, dri), with the groups that own them here."""
+    """Return the AMD GPU nodes of this machine (kfd, dri), with the groups that own them here."""
     nodes = [root / "dev" / "kfd", *sorted((root / "dev" / "dri").glob("[cr]*"))]
     return tuple(
         DeviceNode(path=Path("/") / node.relative_to(root), gid=node.stat().st_gid)

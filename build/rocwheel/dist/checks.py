@@ -182,7 +182,7 @@ def check_toolchain(
 
 
 def _linkers(tree: source.SourceTree, options: tuple[str, ...]) -> set[str]:
-    """The linkers that the ROCm toolchain and the tree's rc files ask for."""
+    """Return the linkers that the ROCm toolchain and the tree's rc files ask for."""
     prefix = "-fuse-ld="
     asked = {
         value.removeprefix(prefix)

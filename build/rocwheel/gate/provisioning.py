@@ -62,7 +62,7 @@ def provide(request: GateRequest, host: Host, console: Console) -> Provided:
 
 
 def environment(provided: Provided) -> dict[str, str]:
-    """What a test process must know of ROCm; the wheels find its libraries by themselves."""
+    """Return what a test process must know of ROCm; the wheels find its libraries by themselves."""
     known = {
         "ROCM_PATH": str(provided.root or ""),
         "ROCWHEEL_ROCM_VERSION": provided.record.version,

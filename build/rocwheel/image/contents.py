@@ -113,11 +113,11 @@ class ImageFacts(Value, frozen=True, kw_only=True):
         return tuple(found[version] for version in sorted(found))
 
     def bazel(self, wanted: str) -> FoundBazel | None:
-        """The Bazel of the version that a tree asks for; any, when it asks for none."""
+        """Return the Bazel of the version that a tree asks for; any, when it asks for none."""
         return next((item for item in self.bazels if wanted in {"", item.version}), None)
 
     def lacks(self, *, compiler: str, bazel: str, architecture: str) -> tuple[str, ...]:
-        """All that a build needs and this image has not."""
+        """Return all that a build needs and this image has not."""
         missing = []
         if architecture not in {self.architecture, ""}:
             missing.append(f"it is for {self.architecture}, this machine is {architecture}")

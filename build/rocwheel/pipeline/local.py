@@ -309,7 +309,7 @@ class LocalScheduler:
 
 
 def critical_paths(cells: tuple[Cell, ...]) -> dict[str, int]:
-    """Seconds from the start of each cell to the end of the night, at best."""
+    """Return seconds from the start of each cell to the end of the night, at best."""
     own = {cell.name: 0 if cell.kept else cell.seconds for cell in cells}
     longest = dict(own)
     for cell in reversed(cells):  # each comes after what it depends on

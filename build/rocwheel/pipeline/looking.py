@@ -125,7 +125,7 @@ def look(
 
 
 def _kept(store: Store, recipes: Sequence[WheelRecipe]) -> dict[str, _Built]:
-    """The builds of these recipes that the store keeps, by their inputs."""
+    """Return the builds of these recipes that the store keeps, by their inputs."""
     found = each(lambda r: artifacts.find(store, r.inputs), recipes, threads=store.connections)
     return {
         recipe.inputs: _Built(sha256=manifest.sha256, major=rocm_major(manifest))
@@ -223,7 +223,7 @@ def _durations(
     sets: Mapping[tuple[str, str], SetSeen],
     store: Store,
 ) -> dict[tuple[str, str], int]:
-    """How long suites that may be cut took in all, where something of them is to be run."""
+    """Return how long suites that may be cut took in all, where something of them is to be run."""
     asked: dict[tuple[str, str], int] = {}
     for recipe in recipes:
         item = built.get(recipe.inputs)

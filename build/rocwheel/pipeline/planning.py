@@ -62,7 +62,7 @@ def plan(
 
 
 def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
-    """The plan of another night, to be run anew: the same inputs, and every cell of it."""
+    """Return the plan of another night, to be run anew: the same inputs, and every cell of it."""
     cells = tuple(
         cell if cell.absent else replace(cell, kept="", why=f"repeats {old.night}")
         for cell in old.cells
@@ -223,7 +223,7 @@ class _Made:
         stage: Cell,
         tags: Mapping[str, str],
     ) -> str:
-        """The cell that makes one verdict of the shards of a suite; its name."""
+        """Return the cell that makes one verdict of the shards of a suite; its name."""
         name = f"merge.{stem.removeprefix('gate.')}"
         self._add(
             name,
@@ -384,7 +384,7 @@ def is_to_run(cell: Cell) -> bool:
 
 
 def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
-    """What a workflow's jobs take from a plan: the night, its families, a matrix per kind.
+    """Return what a workflow's jobs take from a plan: the night, its families, a matrix per kind.
 
     Without a family only what is not a family's own: each family has a limit of jobs of its own.
     """
@@ -415,7 +415,7 @@ def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
 
 
 def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
-    """The cells of one kind, of one family, for `strategy.matrix`.
+    """Return the cells of one kind, of one family, for `strategy.matrix`.
 
     Raises ConfigError above GitHub's limit.
     """

@@ -54,7 +54,7 @@ def known(data: bytes | None) -> NightSummary | None:
 
 
 def seconds(last: NightSummary) -> dict[str, int]:
-    """How long each cell of a night took."""
+    """Return how long each cell of a night took."""
     return {
         cell.name: max(1, cell.milliseconds // 1000)
         for cell in last.cells
@@ -155,7 +155,7 @@ def _family(
     now: datetime,
     known: Mapping[str, FamilySummary],
 ) -> FamilySummary:
-    """What `status` says of a family, for every ROCm major it has."""
+    """Return what `status` says of a family, for every ROCm major it has."""
     before = known.get(family.name, FamilySummary(family=family.name))
     pairs = channel.pairs(store, family.name)
     if _holds(before, [place for pair in pairs for place in pair]):
@@ -192,7 +192,7 @@ def _family(
 
 
 def _holds(before: FamilySummary, places: Sequence[Place]) -> bool:
-    """Whether nothing happened to a family since then: all its logs end where they ended."""
+    """Return whether nothing happened to a family since then: all its logs end where they ended."""
     return len(before.ends) == len(places) and all(map(log.ends_at, places, before.ends))
 
 

@@ -100,7 +100,7 @@ class RuntimeRecipe:
     files: tuple[RunTimeFiles, ...]
 
     def base(self, name: str) -> RuntimeBase:
-        """A base by name, "" for the default. Raises ConfigError."""
+        """Return a base by name, "" for the default. Raises ConfigError."""
         return _named(name, {item.name: item for item in self.bases}) if name else self.bases[0]
 
     def tag_of(
@@ -110,7 +110,7 @@ class RuntimeRecipe:
         chosen: RuntimeBase,
         profile: str,
     ) -> str:
-        """The tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
+        """Return the tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
         parts = [_tag(self.tag, wheels, str(python))]
         if chosen != self.bases[0]:
             parts.append(chosen.suffix)

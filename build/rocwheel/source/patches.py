@@ -28,7 +28,7 @@ class Patched:
 
 
 def named(folder: Path) -> tuple[Path, ...]:
-    """The patches that a tree's `third_party/xla` applies, in order."""
+    """Return the patches that a tree's `third_party/xla` applies, in order."""
     workspace = folder / "workspace.bzl"
     if not workspace.is_file():
         return ()
@@ -68,7 +68,7 @@ def commands(folder: Path, patches: tuple[Path, ...]) -> tuple[Command, ...]:
 
 
 def patched(folder: Path, patches: tuple[Path, ...], *, runner: Runner) -> Patched:
-    """A copy of a checkout in our cache with every patch that applies, made once.
+    """Return a copy of a checkout in our cache with every patch that applies, made once.
 
     Raises CommandError when git cannot copy it, OSError when the disk refuses.
     """

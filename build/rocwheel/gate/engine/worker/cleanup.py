@@ -57,7 +57,7 @@ class Stacks:
 
     @property
     def closed(self) -> bool:
-        """Whether a test has closed or replaced its descriptor."""
+        """Return whether a test has closed or replaced its descriptor."""
         return self._now() != self._identity
 
     def _now(self) -> tuple[int, int]:
