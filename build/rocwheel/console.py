@@ -275,7 +275,7 @@ def printable(text: str) -> str:
 
 
 def brief(text: str) -> str:
-    """A text cut where nobody reads on; what it quotes may be megabytes of a hostile file."""
+    """Cut a text after what a person reads; it may quote megabytes of a hostile file."""
     return text if len(text) <= BRIEF else f"{text[:BRIEF]}… ({len(text)} characters)"
 
 

@@ -469,7 +469,7 @@ def pip(tool: str, interpreter: str) -> tuple[str, ...]:
 
 
 def failure(found: Mapping[str, CellStanding], store: Store) -> CommandError | None:
-    """What a demo ends with when a cell of its night did not pass: the first, with its log."""
+    """Return the error of the first cell of the night that did not pass, with its log."""
     for item in found.values():
         if item.passed:
             continue

@@ -225,7 +225,7 @@ def _lines_by_hand(
     rc_file: Path,
     environ: Mapping[str, str],
 ) -> Iterator[str]:
-    """The lines that start Bazel with an rc file, where and with what environment a build does."""
+    """Return the lines that start Bazel with an rc file, as and where a build starts it."""
     place = place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))
     for command in place.opening():
         yield dist.pasteable(command, environ)

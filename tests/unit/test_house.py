@@ -27,7 +27,7 @@ ROOMS = {
     "index/ store/": (2800, 2700, 6, 23),
     "ledger/ release/": (4420, 3950, 7, 38),
     "ledger/nights pipeline/": (4400, 3500, 17, 28),
-    "runtime/": (1950, 1300, 5, 14),
+    "runtime/": (2230, 1300, 5, 13),
     "wheel/": (5740, 5250, 3, 30),
 }
 UNCLEAR = re.compile(

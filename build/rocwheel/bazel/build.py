@@ -452,7 +452,7 @@ def _remember(path: Path, result: BazelResult) -> None:
 
 
 def _last(path: Path) -> str:
-    """What the last run of the same build that rebuilt something took; "" when there is none."""
+    """Return how long the build's last run that rebuilt something took; "" without one."""
     try:
         figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return (

@@ -24,7 +24,7 @@ DAY: Final = 86400.0
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[Path]:
-    """A folder of this process, gone when the block ends; what dead ones left beside it goes, too.
+    """Make a folder until the block ends; remove those that ended processes left beside it.
 
     A link beside it names the process: it is there before the folder and goes after it, so who is
     killed at any moment leaves nothing without a name. Raises HostError.

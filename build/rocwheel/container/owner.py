@@ -12,7 +12,7 @@ FIELDS: Final = 5
 
 
 def owner(pid: int | None = None) -> str:
-    """This process, told from every other of any time: id, start, boot, id namespace, machine."""
+    """Identify this process over time and machines: id, start, boot, PID namespace, machine."""
     pid = os.getpid() if pid is None else pid
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     started = stat.rpartition(")")[2].split()[19]
@@ -21,7 +21,7 @@ def owner(pid: int | None = None) -> str:
 
 
 def _machine() -> str:
-    """This machine, the same after it was started anew; its name alone is not always its own."""
+    """Identify this machine across reboots; its host name alone may be another's, too."""
     try:
         identity = Path("/etc/machine-id").read_bytes()  # machine-id(5); containers have none
     except OSError:

@@ -401,7 +401,7 @@ def _monitors(name: str) -> list[int]:
 def kept(
     spec: ContainerSpec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Container]:
-    """A container that stays for `spec.keep_minutes` after the last use; an earlier one is reused.
+    """Use a container that stays `spec.keep_minutes` after its last use; reuse an earlier one.
 
     Raises what `running` raises.
     """
@@ -428,7 +428,7 @@ def _alone(spec: ContainerSpec) -> Lock:
 
 
 def _begin_turn(spec: ContainerSpec) -> int:
-    """What keeps a kept container while it is open, and is closed however this process ends."""
+    """Open the FIFO that keeps the container alive; the kernel closes it when we exit."""
     fifo = spec.folder / TURNS
     with suppress(FileExistsError):
         os.mkfifo(fifo)

@@ -118,7 +118,7 @@ class ContainerSpec:
         return f"rocwheel-{self.run}"
 
     def kept(self, minutes: int) -> ContainerSpec:
-        """The same as a container that outlives us; all that it was asked for finds it again.
+        """Return the same as a container that outlives us, named after all that it was asked for.
 
         Also that its folders are the same ones: a container goes on seeing a folder that was
         replaced by another of its name, or a link's former target.
@@ -197,7 +197,7 @@ class ContainerSpec:
         )
 
     def end(self, number: int, signal: str, *, leader: bool = False) -> Command:
-        """The engine's `exec` that signals the process group of what was started as `number`.
+        """Return the `exec` that signals the process group of the command started as `number`.
 
         Ending the client of an `exec` does not end what it started. With `leader` only the
         group's first process gets the signal.

@@ -338,7 +338,7 @@ def _searched(
     console: Console,
     pull: bool,
 ) -> Found:
-    """The builder image of a recipe and this checkout: with the engine, then in the registries."""
+    """Find the builder image of recipe and checkout: with the engine, then in the registries."""
     ci = request.home.ci
     images = recipe.load(ci / "images.yaml")
     wanted = images.builder(request.executor.recipe)
@@ -521,7 +521,7 @@ def _process_ids() -> int:
 
 
 def limits(executor: Executor) -> ContainerLimits:
-    """What the container may use: what was asked for, and never more than this process may."""
+    """Return the container's limits: those asked for, at most those of this process."""
     return ContainerLimits(
         cpus=executor.cpus,
         memory=executor.memory,

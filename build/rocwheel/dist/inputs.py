@@ -270,7 +270,7 @@ def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
 def find_compiler(
     request: Request, version_class: VersionClass, *, place: BuildEnvironment, runner: Runner
 ) -> tuple[bazel.Compiler, tuple[str, ...]]:
-    """The host compiler that `--compiler` means for these JAX versions, and what to say about it.
+    """Return the host compiler that `--compiler` means for these JAX versions, and a remark.
 
     `clang` is the machine's own (or the image's) where the class can be built with it, else the
     one JAX downloads; `--compiler-path` insists on the machine's own. Raises HostError.

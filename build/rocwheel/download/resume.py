@@ -173,7 +173,7 @@ class Download:
             answer, skip = self._again()
 
     def _complete(self, known: Fingerprint) -> None:
-        """Raises LostError when the body ended before the file did."""
+        """Raise LostError when the body ended before the file did."""
         if known.size is not None and self._part.size < known.size:
             raise LostError(f"cut after {size(self._part.size)} of {size(known.size)}")
         if known.size is not None and self._part.size > known.size:

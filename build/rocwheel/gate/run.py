@@ -435,7 +435,7 @@ def _plan_run(
 
 
 def _hidden(file: str, root: Path, estimates: Estimates | None) -> tuple[str, ...]:
-    """The tests of a file that skipped itself: those that ran before, else those it defines."""
+    """Return the tests of a file that skipped itself: of earlier runs, else what it defines."""
     ran = tuple(
         test for test in (estimates.tests if estimates else ()) if test.startswith(f"{file}::")
     )

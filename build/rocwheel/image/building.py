@@ -153,7 +153,7 @@ def command_line(
 
 @contextmanager
 def named(base: Found, *, engine: ContainerEngine, runner: HostRunner) -> Iterator[str]:
-    """A base's name while something is made on it: no build of an engine starts from an id.
+    """Name a base while something is made on it: no engine builds from an id.
 
     It says which process needs it, so others at work on the same base keep theirs.
     """
@@ -169,7 +169,7 @@ def named(base: Found, *, engine: ContainerEngine, runner: HostRunner) -> Iterat
 def _context(
     inputs: ImageInputs, ingredients: Ingredients, *, runner: HostRunner, console: Console
 ) -> Iterator[Path]:
-    """A folder with everything the Dockerfile reads."""
+    """Make a folder with everything the Dockerfile reads."""
     checkout = ingredients.checkout
     with scratch(ingredients.scratch, "context") as context:
         for file in (DOCKERFILE, SCRIPT):

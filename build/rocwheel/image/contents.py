@@ -96,7 +96,7 @@ class ImageFacts(Value, frozen=True, kw_only=True):
     pythons: tuple[FoundPython, ...]
 
     def compiler(self, kind: str) -> CompilerPair:
-        """The plain `clang` or `gcc`, else its newest. Raises HostError without one or its twin."""
+        """Choose the plain `clang` or `gcc`, else its newest. Raises HostError without its twin."""
         found = [item for item in self.compilers if item.kind == kind and item.cxx]
         if not found:
             raise HostError(f"{kind} with its C++ twin: not in the image", hint=BUILD_ONE)
@@ -164,7 +164,7 @@ def ask(
 def entered(
     spec: container.ContainerSpec, *, runner: HostRunner, remember: bool = True
 ) -> Iterator[container.Container]:
-    """A container to ask something; outside of the cache where that cannot or shall not change."""
+    """Start a container to ask something, outside of the cache where that must not change."""
     with ExitStack() as stack:
         if not remember or not files.is_writable(spec.folder):
             folder = stack.enter_context(TemporaryDirectory(prefix="rocwheel-ask-"))
@@ -239,7 +239,7 @@ def programs(
     runner: HostRunner,
     remember: bool = True,
 ) -> Iterator[ImagePrograms]:
-    """The programs of the image of `spec`; a container starts once something new is asked.
+    """Return the programs of an image; a container starts once something new is asked.
 
     `key` is the image's config digest; `remember` as of `ask`. Raises, when asked, what starting a
     container raises.

@@ -66,7 +66,7 @@ class Found:
 
 
 def refuse_no_reference(text: str) -> None:
-    """Raises ConfigError for what no engine takes as the name of an image."""
+    """Raise ConfigError for what no engine takes as the name of an image."""
     if not _REFERENCE.match(text):
         raise ConfigError(
             f"{text!r}: no name of an image", hint="write NAME:TAG, or better NAME@sha256:…"
@@ -74,7 +74,7 @@ def refuse_no_reference(text: str) -> None:
 
 
 def refuse_no_tag(text: str) -> None:
-    """Raises ConfigError for what no engine gives an image as its name."""
+    """Raise ConfigError for what no engine gives an image as its name."""
     if not _TAGGED.match(text):
         raise ConfigError(
             f"{text!r}: no name to give an image", hint="write NAME:TAG, the name in small letters"

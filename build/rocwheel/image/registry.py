@@ -107,7 +107,7 @@ def _look(asked: _Repository, tag: str) -> RemoteImage | None:
 
 
 def _of_index(answer: bytes) -> str:
-    """The digest that an index of images names for this architecture; "" where there is none."""
+    """Return the digest that an index of images has for this architecture; "" without one."""
     try:
         listed = json.loads(answer).get("manifests") or ()
         for item in listed:

@@ -206,7 +206,7 @@ def _why_not(
 
 
 def check_tool(book: Book) -> None:
-    """Raises ConfigError for a plan of another rocwheel: its commands may mean something else."""
+    """Raise ConfigError for a plan of another rocwheel: its commands may mean something else."""
     if book.plan.tool != __version__:
         raise ConfigError(
             f"{book.plan.night}: planned by rocwheel {book.plan.tool}, this is {__version__}",

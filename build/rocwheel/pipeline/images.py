@@ -42,7 +42,7 @@ class NightImage:
         return tuple(tag.format(family=family, python=python) for tag in self.settings.tags)
 
     def hardest(self, family: Family) -> tuple[str, int]:
-        """The suite of the recipe that needs most GPUs there, and how many; "" without any."""
+        """Return the suite of the recipe that needs most GPUs, and how many; "" without any."""
         needs = [(family.need(suite).gpus, suite) for suite in self.recipe.suites]
         gpus, suite = max(needs, default=(0, ""))
         return suite, gpus

@@ -188,7 +188,7 @@ class LocalScheduler:
         return standing.stand(book, self.worker.now())
 
     def _bury(self, book: Book) -> bool:
-        """Attempts that an engine of this host left without an end: it was killed.
+        """Return attempts that a killed scheduler of this host left without an end.
 
         Another user's engine has another lock, so each attempt is asked after by its process.
         """

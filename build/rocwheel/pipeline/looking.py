@@ -141,7 +141,7 @@ def _sets(
     store: Store,
     last: NightSummary | None,
 ) -> tuple[dict[tuple[str, str], SetSeen], bool]:
-    """What is known of what was built, each family asked once; whether retention has work there."""
+    """Return what is known of builds, each family read once; whether retention has work there."""
     wanted: dict[tuple[str, int], set[str]] = {}
     for recipe in recipes:
         if item := built.get(recipe.inputs):
@@ -176,7 +176,7 @@ def _sets(
 
 
 def _young(setting: PlanInput, last: NightSummary | None) -> set[str]:
-    """The families of whose staging retention has nothing to remove, as the last summary knows."""
+    """Return the families whose staging has nothing to prune, as the last summary knows."""
     days = setting.channel.retention.staging_days
     if days is None:
         return set(setting.families)
@@ -204,7 +204,7 @@ def _imaged(
     row: status.SetStatus,
     release: Place,
 ) -> Mapping[tuple[str, str], str]:
-    """The runtime images that were made of a released set; nothing is asked where none are."""
+    """Return the runtime images of a released set; without any, nothing is asked."""
     if row.state != RELEASED:
         return {}
     asked = [

@@ -251,7 +251,7 @@ class _Made:
         words: tuple[str, ...],
         seen: SetSeen,
     ) -> None:
-        """The cell of one runtime image, or the reason why there is none."""
+        """Return the cell of one runtime image, or the reason why there is none."""
         own, cost = image.settings, self._setting.settings.image
         name = f"image.{recipe.name}.{family.name}.{python}.{own.label}"
         suite, gpus = image.hardest(family)
@@ -309,7 +309,7 @@ class _Made:
     def _needs(
         self, cost: Cost, name: str, runners: Sequence[matrix.RunnerPool], gpus: int
     ) -> Needs:
-        """What a cell takes, on a runner of those that can run it; without any, everywhere."""
+        """Return what a cell takes, on a runner that can run it; without any, everywhere."""
         needs = Needs(cpus=cost.cpus, memory_mib=cost.memory_mib, disk_mib=cost.disk_mib, gpus=gpus)
         if not runners:
             return needs
@@ -319,7 +319,7 @@ class _Made:
         return replace(needs, label=runner.label, partition=runner.partition, gres=gres)
 
     def end(self) -> None:
-        """The cells that come last."""
+        """Return the cells that come last."""
         self._prune()
         target, notify = self._setting.target, self._setting.settings.notify
         ends = tuple(cell.name for cell in self.cells if not cell.absent)
@@ -367,7 +367,7 @@ class _Made:
 
 
 def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:
-    """The state that makes a gate superfluous ("" where none does), and what is known of it."""
+    """Return the state that makes a gate superfluous ("" without), and what is known of it."""
     state, why = seen.cells.get((suite, python), (None, ""))
     if seen.state in DONE:
         return seen.state, f"{seen.state} already"

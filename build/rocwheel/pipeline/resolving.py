@@ -216,7 +216,7 @@ def _jax(item: SetSettings, pins: Pins, world: World) -> tuple[str, str, str, tu
 
 
 def _check_pin(pin: Pin, world: World) -> None:
-    """Raises SourceError when the tag of a pin is another commit by now."""
+    """Raise SourceError when the tag of a pin is another commit by now."""
     try:
         found = git.resolve_ref(pin.repository, pin.ref, runner=world.runner)
     except SourceError as exc:
@@ -257,6 +257,6 @@ def one_image(name: str, world: World) -> str:
 
 
 def tool_of(ours: Home, runner: Runner) -> str:
-    """What of rocwheel itself is an input: its commit, and the digest of what differs from it."""
+    """Return rocwheel's commit and the digest of what differs from it: inputs of a build."""
     found = home.tool(ours, partial(git.identify, runner=runner))
     return " ".join(filter(None, (__version__, found.commit, found.digest)))

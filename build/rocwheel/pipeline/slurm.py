@@ -160,7 +160,7 @@ class SlurmScheduler:
         return list(groups.values())
 
     def _check(self, groups: Sequence[Sequence[Cell]]) -> None:
-        """Raises HostError before anything is submitted: no Slurm, no such partition or GRES."""
+        """Raise HostError before anything is submitted: no Slurm, no such partition or GRES."""
         try:
             said = self.runner.capture(
                 Command(argv=("sinfo", "--noheader", "--format=%R|%G"), timeout=60.0)
@@ -290,7 +290,7 @@ class SlurmScheduler:
         )
 
     def _script(self, group: Sequence[Cell]) -> str:
-        """The batch script: its array index chooses the cell, which takes the shell's place."""
+        """Return the batch script: its array index chooses the cell, which replaces the shell."""
         words = (*self.worker.program, "nightly", "cell", self.night)
         own = shlex.join((*words, "--engine=slurm", *self.target))
         how = shlex.quote(f"--program={shlex.join(self.worker.program)}")
@@ -437,7 +437,7 @@ def release_lines(held: Mapping[str, str], runner: Runner) -> list[str]:
 def why_ended(
     runner: Runner, job: str, restarts: int, output: Path
 ) -> Callable[[], tuple[State, str]]:
-    """What a cell that got a signal asks Slurm: why. `restarts` is how often it was requeued.
+    """Ask Slurm why a cell got a signal; `restarts` is how often it was requeued.
 
     While a job is being ended its state is COMPLETING whatever the cause; a requeue has counted
     it as restarted by then. That it was preempted slurmctld forgets with the requeue (it tells

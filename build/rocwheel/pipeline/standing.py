@@ -146,7 +146,7 @@ def told(book: Book, cell: Cell) -> int:
 
 
 def outdated(book: Book, cell: Cell, found: Mapping[str, CellStanding]) -> str:
-    """A cell whose end this one waited for and which was, or is to be, tried since; "" for none."""
+    """Return a cell that this one waited for and that was, or is to be, tried since; or ""."""
     looked = [item.begun.seen for item in book.attempts.get(cell.name, ()) if item.begun]
     open_ = next((name for name in cell.settled if not found[name].settled), "")
     if open_ or not looked or told(book, cell) <= max(looked):

@@ -44,7 +44,7 @@ def read(nights: Nights, night: str) -> NightSummary | None:
 
 
 def known(data: bytes | None) -> NightSummary | None:
-    """The summary of the last night, for the plan of the next one; None where none can be used."""
+    """Return the last night's summary for the next plan; None where none can be used."""
     if not data:
         return None
     try:
@@ -199,7 +199,7 @@ def _holds(before: FamilySummary, places: Sequence[Place]) -> bool:
 def _builds(
     book: Book, found: Mapping[str, CellStanding], before: NightSummary | None
 ) -> tuple[BuildSummary, ...]:
-    """What the sets of a night were built as, and those of earlier nights that this has not."""
+    """Return what a night's sets were built as, with earlier nights' where it lacks them."""
     made = {
         item.cell.leave: item.manifest
         for item in found.values()

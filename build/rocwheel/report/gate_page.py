@@ -168,7 +168,7 @@ def libraries_of(results: Results, known: Mapping[str, str]) -> tuple[LibraryUse
 
 
 def bars(results: Results, lane: str) -> Iterator[Bar]:
-    """The processes of a lane and the tests in them; short passing tests in a row become one."""
+    """Return a lane's processes and their tests; short passing tests in a row become one."""
     scale = WIDTH / _end(results)
     for process in results.processes:
         if process.lane == lane:

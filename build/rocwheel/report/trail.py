@@ -114,7 +114,7 @@ class Trails:
 
 
 def mended(results: Results, last: LastRun | None) -> tuple[str, ...]:
-    """Tests that were bad in the last run of the cell and passed in this one."""
+    """Return the tests that were bad in the cell's last run and passed in this one."""
     good = {test.test for test in results.tests if test.attempts and not test.outcome.bad}
     return tuple(sorted(good & set(last.bad))) if last else ()
 

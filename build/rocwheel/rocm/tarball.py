@@ -37,7 +37,7 @@ class Compression(enum.Enum):
 
     @classmethod
     def of(cls, head: bytes) -> Compression | None:
-        """The compression of what starts with `head` (512 bytes); None when it is no archive."""
+        """Return the compression of what starts with `head` (512 bytes); None for no archive."""
         for item in (cls.GZIP, cls.XZ, cls.ZSTD):
             if head.startswith(item.value):
                 return item
@@ -392,7 +392,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _nanoseconds(info: tarfile.TarInfo) -> int:
-    """The modification time; a pax record has it to the nanosecond, `info.mtime` is a float."""
+    """Return the time of a member; pax has it to the nanosecond, `info.mtime` is a float."""
     exact = info.pax_headers.get("mtime")
     return int((Decimal(exact) if exact else Decimal(info.mtime)) * 10**9)
 

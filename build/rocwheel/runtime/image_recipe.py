@@ -56,7 +56,7 @@ class RuntimeBase(Value, frozen=True, kw_only=True):
                 raise FieldError(problem, "pythons", version, hint=hint)
 
     def python(self, version: PythonVersion) -> PythonSource:
-        """Raises ConfigError for a CPython that nobody said how to get."""
+        """Find where a CPython comes from. Raises ConfigError for one that the base lacks."""
         found = self.pythons.get(str(version))
         if found is None:
             raise ConfigError(
@@ -122,7 +122,7 @@ class RuntimeRecipe:
         return tag
 
     def packages_beside(self, manifest: Manifest) -> tuple[str, ...]:
-        """Requirements beside the set, for its JAX."""
+        """Return the requirements beside the set, for its JAX."""
         return tuple(item.format(jax=manifest.jax_version) for item in self.requirements)
 
 

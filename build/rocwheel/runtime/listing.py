@@ -14,7 +14,7 @@ from rocwheel.runtime import record
 
 
 def listed(place: Place) -> list[dict[str, Any]]:
-    """The recorded images of a place, the newest last, with the moving tags that point at each."""
+    """Return the recorded images of a place, newest last, with the moving tags of each."""
     sets = log.read(place).sets
     tags: dict[tuple[str, str], list[str]] = {}
     for move in record.moved_tags(place):

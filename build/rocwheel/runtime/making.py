@@ -157,7 +157,7 @@ def files_of(
 
 
 def existing(plan: ImagePlan, *, engine: ContainerEngine, runner: HostRunner) -> Found | None:
-    """The image of these inputs, if the engine has it; its label is believed, not its tag."""
+    """Find the engine's image of these inputs, by its label and never by its tag."""
     found = inspect(plan.image, engine=engine, runner=runner)
     return found if found and found.labels.get(INPUTS) == plan.digest else None
 
@@ -273,7 +273,7 @@ def build(
 def _context(
     plan: ImagePlan, place: Path, *, with_rocm: bool, runner: HostRunner
 ) -> Iterator[Path]:
-    """A folder with everything the Dockerfile reads."""
+    """Make a folder with everything the Dockerfile reads."""
     with scratch(place, "context") as context:
         for file in (DOCKERFILE, SCRIPT):
             shutil.copy(plan.docker / file, context / file)

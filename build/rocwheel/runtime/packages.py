@@ -151,7 +151,7 @@ def _line(pin: PackagePin) -> str:
 
 
 def upstream(manifest: Manifest, python: PythonVersion) -> tuple[str, ...]:
-    """Requirements for wheels of the set that it did not build."""
+    """Return the requirements for wheels of the set that it did not build."""
     return tuple(
         f"{wheel.project}=={wheel.version}"
         for wheel in manifest.wheels

@@ -71,7 +71,7 @@ class Trial:
 def inside(
     image: Found, mounts: tuple[Mount, ...], *, engine: ContainerEngine, folder: Path
 ) -> ContainerSpec:
-    """A container of an image as users would run it: as nobody in particular, with its GPUs."""
+    """Start a container as users would: under an unknown uid, with the GPUs."""
     run = secrets.token_hex(6)
     return ContainerSpec(
         engine=engine,

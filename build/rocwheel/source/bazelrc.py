@@ -100,7 +100,7 @@ class RcFiles:
 
 
 def variables(options: Iterable[str]) -> dict[str, str]:
-    """What `--repo_env` and `--action_env` come to for repository rules: the last one counts.
+    """Return what `--repo_env` and `--action_env` come to for repository rules: the last wins.
 
     https://bazel.build/reference/command-line-reference#common_options-flag--repo_env: it goes
     before `--action_env`, which repository rules see, too.

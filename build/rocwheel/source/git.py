@@ -113,7 +113,7 @@ def _names(ref: str) -> tuple[str, ...]:
 
 
 def head(root: Path, *, runner: Runner) -> str:
-    """The commit that is checked out at `root`; "" for a folder that is no checkout, or empty."""
+    """Return the commit checked out at `root`; "" for a folder that is no checkout, or empty."""
     if not (root / ".git").exists():
         return ""
     try:

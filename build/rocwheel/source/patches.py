@@ -60,7 +60,7 @@ def copy_of(folder: Path, patches: tuple[Path, ...]) -> Path:
 
 
 def commands(folder: Path, patches: tuple[Path, ...]) -> tuple[Command, ...]:
-    """What makes the copy: git's clone first, then one command for each patch, which may fail."""
+    """Return the commands of the copy: git's clone, then one for each patch, which may fail."""
     if not patches:
         return ()
     copy = copy_of(folder, patches)

@@ -182,7 +182,7 @@ def _read(document: yaml_file.Document, suites: tuple[str, ...]) -> Iterator[Ski
 
 
 def _part(text: str, wildcard: str, name: str) -> str:
-    """The expression of one part. Nothing is tried again for another place of an earlier piece.
+    """Return the expression of one part, which never backtracks to an earlier piece.
 
     The first place where a piece fits is as good as any: many `*` take no longer than a few.
     """

@@ -80,7 +80,7 @@ def results_in(path: Path) -> Results:
 
 
 def shard_in(folder: Path, *, seen_from: Path) -> tuple[Verdict | None, Results]:
-    """A shard's verdict (None for wheels without a manifest) and results. Raises ConfigError.
+    """Read a shard's verdict (None for wheels without a manifest) and results.
 
     Its logs are named as a page in the folder `seen_from` links to them.
     """
@@ -158,7 +158,7 @@ def _with_logs(results: Results, folder: str) -> Results:
 
 
 def _linked(results: Results, folder: Path) -> Iterator[tuple[str, bytes]]:
-    """The logs of processes in which tests went wrong, the first of many; of long ones the ends."""
+    """Return logs of processes in which tests went wrong: the first ones, of long ones the ends."""
     logs = {(item.lane, item.number): item.log for item in results.processes}
     tried = sorted(
         (attempt.start_ms, logs.get((attempt.lane, attempt.process), ""))
