@@ -22,7 +22,8 @@ RUN --mount=type=bind,source=install.sh,target=/install.sh \
 RUN --mount=type=bind,source=install.sh,target=/install.sh \
     --mount=type=bind,source=wheels,target=/wheels \
     --mount=type=bind,source=requirements.lock,target=/requirements.lock \
-    sh /install.sh environment /wheels /requirements.lock "${TOOL_PYTHON}"
+    sh /install.sh environment /wheels /requirements.lock "${TOOL_PYTHON}" \
+    && sh /install.sh python3 "${TOOL_PYTHON}"
 
 RUN --mount=type=bind,source=install.sh,target=/install.sh \
     --mount=type=bind,source=tool,target=/tool \
@@ -30,6 +31,6 @@ RUN --mount=type=bind,source=install.sh,target=/install.sh \
 
 COPY rocm/ /opt/rocm/
 
-ENV PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+# PATH stays the base's: manylinux has the gcc-toolset there that its Pythons were built with.
 WORKDIR /
 CMD ["/bin/sh"]

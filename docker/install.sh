@@ -4,6 +4,7 @@
 #     install.sh packages NAME...            system packages
 #     install.sh bazel FILE                  a Bazel binary, checked before it came here
 #     install.sh environment WHEELS LOCK PYTHON   what rocwheel needs, by hash, in /opt/rocwheel
+#     install.sh python3 PYTHON              `python3` for compiler wrappers, where the base's is too old
 #     install.sh tool DIRECTORY              rocwheel itself, beside it
 #     install.sh compilers VERSION           plain names for clang-VERSION, where it has none
 #     install.sh python DIRECTORY PYTHON     a CPython, unpacked where DIRECTORY has an archive; its
@@ -49,6 +50,12 @@ environment() {
     "$3" -m venv /opt/rocwheel/venv
     /opt/rocwheel/venv/bin/python -m pip install --quiet --disable-pip-version-check --no-index \
         --require-hashes --find-links "$1" --requirement "$2"
+}
+
+python3() {
+    # the compiler wrappers of XLA's ROCm rules start it; that of Enterprise Linux 8 is 3.6
+    command python3 -c 'import sys; sys.exit(sys.version_info < (3, 8))' 2> /dev/null \
+        || ln -sf "$1" /usr/local/bin/python3
 }
 
 tool() {

@@ -39,6 +39,7 @@ class Row:
     found: str
     remedy: str = ""  # empty where nothing is wrong
     is_optional: bool = False  # what is wrong stops nothing that was asked for
+    looks: str = ""  # what would look, where nothing did: the row is neither ok nor bad
 
 
 def _engines(place: Machine) -> Iterator[Row]:
@@ -86,7 +87,7 @@ def examine(place: Machine, purpose: Purpose) -> Iterator[Row]:
         yield from _rights(place)
     yield from _names(_needed(place, wanted), place.environ)
     yield _clock(place)
-    yield _disk(place.cache, enough=(60 if Purpose.BUILD in wanted else 15) << 30)
+    yield _disk(place.cache, enough=readiness.WHOLE_DISK if Purpose.BUILD in wanted else 15 << 30)
 
 
 def _pythons(place: Machine, *, headers: bool) -> Iterator[Row]:
@@ -171,7 +172,7 @@ def _rights(place: Machine) -> Iterator[Row]:
     """Who we are to the store, and whether we may write there, which is tried."""
     store = place.store
     if store is None:
-        yield Row(name="store", found="not asked: name it with --channel or --store")
+        yield Row(name="store", found="none was named", looks="add --channel or --store")
         return
     try:
         if isinstance(store, S3Store):

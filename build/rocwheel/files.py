@@ -21,6 +21,14 @@ from typing import Final, final
 BLOCK: Final = 1 << 20
 
 
+def matches(root: Path, pattern: str) -> Iterator[Path]:
+    """Yield what a pattern names below `root`; `folder/**` names every file below that folder.
+
+    Before Python 3.13 `Path.glob` yields folders alone for a pattern that ends in `**`.
+    """
+    yield from sorted(root.glob(f"{pattern}/*" if pattern.endswith("**") else pattern))
+
+
 @final
 class Lock:
     """An advisory lock on a file (flock(2)) that is held; let go of by `close`, or by its end.

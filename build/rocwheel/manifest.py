@@ -120,6 +120,8 @@ class Manifest(Value, frozen=True, kw_only=True, dict=True):
     def load(cls, path: Path) -> Manifest:
         """Read `manifest.json`, or the one in a wheelhouse folder. Raises ConfigError."""
         path = path / MANIFEST if path.is_dir() else path
+        if path.exists() and not path.is_file():  # a FIFO would be waited for
+            raise ConfigError(f"{path}: is no file", hint="name a wheelhouse or its manifest.json")
         try:
             data = path.read_bytes()
         except OSError as exc:

@@ -134,7 +134,7 @@ def parse(text: str, *, name: str) -> Document:
         finally:
             loader.dispose()
         if node is None:
-            raise ConfigError(f"{name}: the file is empty", hint="restore it from the repository")
+            raise ConfigError(f"{name}: the file is empty", hint="write its fields, or restore it")
         return Document(name=name, node=node, content=_Builtins(name).of(node, ())[0])
     except yaml.MarkedYAMLError as exc:
         mark = exc.problem_mark

@@ -181,3 +181,24 @@ def test_two_families_cannot_share_a_name_or_a_target():
         matrix._by_name([one, one])
     with pytest.raises(ValueError, match="gfx942"):
         matrix._by_name([one, Family("gfx94X", ("gfx942",), Trigger.NIGHTLY)])
+
+
+@pytest.mark.parametrize(
+    ("product", "family"),
+    [
+        ("mi300x", "gfx94X-dcgpu"),
+        ("MI 355X", "gfx950-dcgpu"),
+        ("rx-7900-xtx", "gfx110X-all"),
+        ("7900xtx", "gfx110X-all"),
+        ("strix halo", "gfx1151"),
+    ],
+)
+def test_a_product_leads_to_its_family(product, family):
+    with pytest.raises(KeyError, match=f"a product, not a family; did you mean {family}"):
+        matrix.family(product)
+
+
+@pytest.mark.parametrize("name", ["mi3", "xtx", "nothing"])
+def test_a_piece_of_a_product_is_none(name):
+    with pytest.raises(KeyError, match="unknown GPU family"):
+        matrix.family(name)

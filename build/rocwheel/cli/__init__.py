@@ -108,6 +108,13 @@ STAGES: Final = {
             "Serve a store over local HTTP as pip and uv see it.",
         ),
     },
+    "Data": {
+        "pin": ("rocwheel.cli.pins:pin", "Add JAX releases to ci/pins.yaml."),
+        "bump": (
+            "rocwheel.cli.pins:bump",
+            "Make a newer JAX the default, looked up as `pin add` does.",
+        ),
+    },
     "This machine": {
         "cache": (
             "rocwheel.cli.cache:cache",
@@ -302,13 +309,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # who was to read this has gone: it is not known what they missed
         sys.stderr.close()
         return 128 + signal.SIGPIPE
-    except (click.ClickException, RocwheelError, OSError) as exc:
+    except (click.ClickException, RocwheelError, OSError, MemoryError, RuntimeError) as exc:
+        if isinstance(exc, RuntimeError) and "start new thread" not in str(exc):
+            raise
         words = list(sys.argv[1:] if argv is None else argv)
         own = words[: words.index("--")] if "--" in words else words
         app.json |= "--json" in own  # which nobody may have read yet
         if isinstance(exc, click.ClickException):
             return _usage(app, exc)
-        return _fail(app, _host_error(exc) if isinstance(exc, OSError) else exc)
+        return _fail(app, exc if isinstance(exc, RocwheelError) else _host_error(exc))
 
 
 def _complete(app: App) -> int:
@@ -395,10 +404,13 @@ def _tell_program(app: App, kind: str, error: RocwheelError) -> None:
             sys.stdout.close()
 
 
-def _host_error(exc: OSError) -> HostError:
-    """Translate what the machine refused: full disk, read-only folder, missing permission."""
+def _host_error(exc: Exception) -> HostError:
+    """Translate what the machine refused: memory, a thread, a full disk, missing permission."""
     import errno
 
+    if not isinstance(exc, OSError):
+        what = "no further thread can be started" if str(exc) else "not enough memory"
+        return HostError(what, hint="raise the limits of this shell: ulimit -v, ulimit -u")
     where = exc.filename or "this machine"
     hints = {
         errno.ENOSPC: "free some space, or choose another place (--cache-dir, --wheelhouse)",

@@ -79,7 +79,7 @@ class Settings:
         """Refuse what names no command. Raises ConfigError with the nearest one."""
         for key in self.values:
             if key not in commands and key not in FOLDERS:
-                hint = _suggest(key, (*commands, *FOLDERS))
+                hint = _misplaced(key) or _suggest(key, (*commands, *FOLDERS))
                 raise self._wrong(key, f"{key}: unknown command or key", hint=hint)
 
     def lines(self) -> Iterator[tuple[str, str, str]]:
@@ -162,6 +162,15 @@ def _shown(key: str, value: object) -> str:
     if isinstance(value, list):
         return str([_shown(key, item) for item in value])
     return shown_setting(key, str(value))
+
+
+def _misplaced(key: str) -> str:
+    """Return where an option of builds belongs that stands at the top of the file."""
+    from rocwheel.cli.command import params_of
+    from rocwheel.cli.options import build_options
+
+    names = {param.opts[0].lstrip("-") for param in params_of(build_options)}
+    return f"an option stands below its command: [dist_wheels] {key} = …" if key in names else ""
 
 
 def _suggest(name: str, known: Collection[str]) -> str:

@@ -10,7 +10,7 @@ from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.options import BuildOptions, build_options, listed
-from rocwheel.cli.rocm import rocm_source
+from rocwheel.cli.rocm import rocm_index, rocm_source
 from rocwheel.errors import ConfigError
 
 with when_run():
@@ -38,7 +38,7 @@ def request_from(app: App, options: BuildOptions, *, therock: str) -> dist.Reque
         therock=therock,
         therock_sha256=options.therock_sha256,
         rocm_version=options.rocm_version,
-        therock_index=options.therock_index_url or "",
+        therock_index=rocm_index(app, options),
         devices=listed(options.device),
         pythons=tuple(pythons),
         family=options.family,

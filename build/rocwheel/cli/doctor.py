@@ -73,7 +73,8 @@ def doctor(app: App, options: DoctorOptions) -> int:
 
     With --for dist_wheels and that command's options: for exactly that build. With --channel or
     --store: who we are there and whether we may write, which is tried. The exit status is 8 when
-    something that is needed is missing; what is `optional` stops only who asks for it.
+    something that is needed is missing; what is `optional` stops only who asks for it. What was not
+    looked at says what looks.
     """
     if options.purpose != VERY_BUILD:
         rows = examination.examine(_place(app, options), Purpose(options.purpose))
@@ -132,18 +133,33 @@ def _show(
         *notes,
         *(f"  {line}" for line in install),
     ]
-    checks = [{**vars(row), "remedy": as_called(row.remedy)} for row in rows]
+    checks = [
+        {
+            **vars(row),
+            "state": _state(row),
+            "remedy": as_called(row.remedy),
+            "looks": as_called(row.looks),
+        }
+        for row in rows
+    ]
     document = {"checks": checks, "ok": not bad}
     app.emit({**document, **({"install": list(install)} if install else {})}, "\n".join(lines))
     return HostError.exit_code if bad else 0
 
 
 def _lines(row: examination.Row | readiness.BuildNeed) -> Iterator[tuple[str, str, str]]:
-    """What was found last, however long it is, and below it what to do."""
-    state = "ok" if not row.remedy else "optional" if _is_optional(row) else "bad"
-    yield state, row.name, row.found
+    """Put what was found last, however long it is, and below it what to do."""
+    yield _state(row), row.name, row.found
+    if row.looks:
+        yield "", "", f"to look: {as_called(row.looks)}"
     if row.remedy:
         yield "", "", f"to do: {as_called(row.remedy)}"
+
+
+def _state(row: examination.Row | readiness.BuildNeed) -> str:
+    if row.looks:
+        return "not looked at"
+    return "ok" if not row.remedy else "optional" if _is_optional(row) else "bad"
 
 
 def _is_optional(row: examination.Row | readiness.BuildNeed) -> bool:

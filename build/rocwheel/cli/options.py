@@ -93,7 +93,7 @@ rocm_options = section(
     once(
         "--therock-index-url",
         metavar="URL",
-        help="pip index with TheRock's packages, to install ROCm from.",
+        help="pip index with TheRock's packages to install ROCm from, or one of its channels.",
     ),
     once(
         "--device",

@@ -14,7 +14,7 @@ from rocwheel.cli.options import RocmOptions, fetch_options, listed
 with when_run():
     from rocwheel import rocm
     from rocwheel.model import byte_count
-    from rocwheel.rocm import by_pip
+    from rocwheel.rocm import by_pip, therock
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +36,16 @@ def rocm_source(options: RocmOptions, command: str = "") -> str:
     return by_pip.requirement(options.rocm_version, listed(options.device or "all"))
 
 
+def rocm_index(app: App, options: RocmOptions) -> str:
+    """Return the pip index with ROCm, which may be named by a channel of TheRock's."""
+    named = options.therock_index_url or ""
+    return therock.address(named, "packages", ci=app.home.ci, cwd=app.cwd) if named else ""
+
+
 def _plan(app: App, options: FetchOptions) -> rocm.RocmPlan:
     return rocm.plan(
         rocm_source(options, "fetch_rocm"),
-        index=options.therock_index_url or "",
+        index=rocm_index(app, options),
         sha256=options.therock_sha256,
         version=options.rocm_version,
         cache=app.path(options.rocm_dir) or app.path(options.cache_dir) or app.cache,

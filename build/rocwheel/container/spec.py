@@ -73,7 +73,7 @@ class User:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
+class ContainerLimits:
     """What the container may use of the machine."""
 
     cpus: str = ""  # "" is no limit
@@ -103,7 +103,7 @@ class ContainerSpec:
     user: User
     env: Mapping[str, str] = field(default_factory=dict)
     network: str = "none"
-    limits: Limits = Limits()
+    limits: ContainerLimits = ContainerLimits()
     devices: tuple[DeviceNode, ...] = ()
     # lift what keeps Bazel's linux-sandbox from its mounts and namespaces:
     # https://github.com/bazelbuild/bazel/issues/1972

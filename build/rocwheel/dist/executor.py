@@ -20,7 +20,7 @@ from typing import Final
 from rocwheel import bazel, container
 from rocwheel.build_record import BuilderRecord
 from rocwheel.console import Console
-from rocwheel.container import ContainerSpec, EngineKind, Limits, Mount, User
+from rocwheel.container import ContainerLimits, ContainerSpec, EngineKind, Mount, User
 from rocwheel.dist.build_request import Executor, Request
 from rocwheel.errors import CommandError, ConfigError, HostError, RocwheelError
 from rocwheel.host import machine
@@ -520,9 +520,9 @@ def _process_ids() -> int:
         return MOST
 
 
-def limits(executor: Executor) -> Limits:
+def limits(executor: Executor) -> ContainerLimits:
     """What the container may use: what was asked for, and never more than this process may."""
-    return Limits(
+    return ContainerLimits(
         cpus=executor.cpus,
         memory=executor.memory,
         shm=executor.shm,

@@ -25,6 +25,7 @@ from rocwheel.process import HostRunner
 GIB: Final = 1 << 30
 BAZEL_DISK: Final = 40 * GIB  # repositories unpacked, objects and the disk cache of one JAX
 ROCM_DISK: Final = 35 * GIB  # a tarball of 3 to 8 GB and its tree
+WHOLE_DISK: Final = BAZEL_DISK + ROCM_DISK
 JOB_MEMORY: Final = 4 * GIB  # a compile takes about 2 GiB, the last links several
 NOTE: Final = "note"  # of a row that is no need, but worth knowing
 HOSTS: Final = ("github.com", "storage.googleapis.com", "files.pythonhosted.org")
@@ -38,6 +39,7 @@ class BuildNeed:
     found: str
     remedy: str = ""  # empty where nothing is wrong
     program: str = ""  # what is missed, where a package has it
+    looks: str = ""  # what would look, where nothing did
 
 
 def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[BuildNeed]:
@@ -65,7 +67,11 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Build
     hosts = [urlsplit(planned.rocm.source).hostname] if "://" in planned.rocm.source else []
     if spec.remote.options:
         hosts.append("the remote cache or executor")
-    yield BuildNeed(name="network", found=", ".join(filter(None, [*hosts, *HOSTS])))
+    yield BuildNeed(
+        name="network",
+        found=", ".join(filter(None, [*hosts, *HOSTS])),
+        looks="rocwheel doctor --for build resolves names, fetch_rocm reads the tarball",
+    )
 
 
 def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
@@ -106,7 +112,9 @@ def _rocm(planned: Plan, tree: source.SourceTree) -> Iterator[BuildNeed]:
         folder = Path(planned.rocm.source)
     if folder is None:
         yield BuildNeed(
-            name="ROCm", found=f"{planned.rocm.shown}: not here yet, so not looked into"
+            name="ROCm",
+            found=f"{planned.rocm.shown}: not here yet",
+            looks="rocwheel fetch_rocm brings and checks it",
         )
         return
     missing = rocm.missing(folder, tree.version_class.needs, planned.gfx_targets)

@@ -23,7 +23,7 @@ from rocwheel.ledger.nights import Cell, WheelRecipe
 from rocwheel.model import PythonVersion, suggest
 from rocwheel.pipeline.settings import Branch, NightSettings, SetSettings
 from rocwheel.process import Runner
-from rocwheel.rocm import listing, tarball_name
+from rocwheel.rocm import listing, tarball_name, therock
 from rocwheel.source import git
 from rocwheel.source.pins import Pin, Pins
 from rocwheel.values import canonical_json
@@ -110,10 +110,11 @@ def _set(
             item, item.name, tuple(wanted), rocm, families=families, pins=pins, world=world
         )
         return
-    newest = listing.newest(item.rocm.tarballs, client=world.client, cwd=world.cwd)
+    page = therock.address(item.rocm.tarballs, "tarballs", ci=world.ci, cwd=world.cwd)
+    newest = listing.newest(page, client=world.client, cwd=world.cwd)
     for name in wanted:
         if name not in newest:
-            why = f"{without_secrets(item.rocm.tarballs)}: lists no tarball of {name}"
+            why = f"{without_secrets(page)}: lists no tarball of {name}"
             if tarball_name.MULTIARCH in newest:
                 why += "; name its multiarch tarball with `source` to build for all families"
             yield _absent(item, why, name)

@@ -74,7 +74,7 @@ class Submission(Value, frozen=True, kw_only=True):
     time: str
 
 
-class Claim(Value, frozen=True, kw_only=True):
+class SubmitClaim(Value, frozen=True, kw_only=True):
     """One client's claim to submit an array."""
 
     by: str
@@ -242,7 +242,7 @@ class SlurmScheduler:
         prefix = self.nights.key(self.night, f"slurm/claims/{token}.")
         store, claim = (
             self.nights.store,
-            Claim(by=uuid.uuid4().hex, time=timestamp(self.worker.now())),
+            SubmitClaim(by=uuid.uuid4().hex, time=timestamp(self.worker.now())),
         )
         number = 1
         while True:
@@ -250,7 +250,7 @@ class SlurmScheduler:
             try:
                 store.create(key, claim.to_bytes(), headers=AS_JSON)
             except ObjectDiffersError:
-                theirs = Claim.from_bytes(store.read(key)[0], name=store.locate(key))
+                theirs = SubmitClaim.from_bytes(store.read(key)[0], name=store.locate(key))
                 if _job_named(token, self.runner):
                     return False
                 if self.worker.now() - moment(theirs.time) > CLAIMED:

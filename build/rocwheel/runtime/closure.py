@@ -17,6 +17,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from rocwheel.errors import RocmError
+from rocwheel.files import matches
 from rocwheel.runtime.image_recipe import RunTimeFiles
 from rocwheel.wheel import elf
 from rocwheel.wheel.elf import ElfFacts
@@ -155,13 +156,30 @@ def _is_there(extra: RunTimeFiles, loaded: Collection[str]) -> bool:
 
 
 def _take(search: _Search, extra: RunTimeFiles) -> None:
-    why = f"data beside {extra.beside or 'every wheel'}"
-    for pattern in extra.paths:
-        for path in sorted(search.root.glob(pattern)):
-            relative = path.relative_to(search.root).as_posix()
-            known = set(_GFX.findall(relative))
-            if path.is_file() and not (known and known.isdisjoint(search.targets)):
-                search.add(relative, who=why)
+    beside = extra.beside or "every wheel"
+    for item in extra.paths:
+        patterns = (item,) if isinstance(item, str) else item
+        if not sum(_take_each(search, pattern, beside) for pattern in patterns):
+            raise RocmError(
+                f"{search.root}: no {' or '.join(patterns)} for {', '.join(search.targets)}, which "
+                f"an image with {beside} needs",
+                hint="use a ROCm of these GPUs; what a release may do without is `may_lack` in "
+                "ci/images.yaml",
+            )
+    for pattern in extra.may_lack:
+        _take_each(search, pattern, beside)
+
+
+def _take_each(search: _Search, pattern: str, beside: str) -> int:
+    """Take the files that a pattern names, but for those of other GPUs; return their number."""
+    number = 0
+    for path in matches(search.root, pattern):
+        relative = path.relative_to(search.root).as_posix()
+        targets = set(_GFX.findall(relative))
+        if path.is_file() and not (targets and targets.isdisjoint(search.targets)):
+            search.add(relative, who=f"data beside {beside}")
+            number += 1
+    return number
 
 
 def _look_into(search: _Search, path: str) -> None:

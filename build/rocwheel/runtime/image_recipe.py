@@ -80,7 +80,9 @@ class RunTimeFiles(Value, frozen=True, kw_only=True):
     """Files that nothing names in NEEDED: opened or executed at run time."""
 
     beside: str = field(name="with")  # a library's name without version, "" for always
-    paths: tuple[str, ...]  # patterns below ROCm's root
+    # Patterns below ROCm's root that must meet a file; of a list in the list, one of them.
+    paths: tuple[str | tuple[str, ...], ...] = ()
+    may_lack: tuple[str, ...] = ()  # patterns that a release need not have
 
 
 @dataclass(frozen=True, kw_only=True)

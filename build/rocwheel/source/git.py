@@ -103,6 +103,11 @@ def ask_ref(repository: str, ref: str) -> Command:
     return _git(None, "ls-remote", repository, *_names(ref))
 
 
+def ask_tags(repository: str, pattern: str) -> Command:
+    """Return the command that lists the tags of a repository."""
+    return _git(None, "ls-remote", "--tags", repository, pattern)
+
+
 def _names(ref: str) -> tuple[str, ...]:
     return f"refs/heads/{ref}", f"refs/tags/{ref}", f"refs/tags/{ref}^{{}}", ref
 

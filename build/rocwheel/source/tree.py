@@ -223,6 +223,13 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
     )
 
 
+def at_commit(repository: str, ref: str, commit: str, cache: Path) -> SourcePlan:
+    """Plan to fetch a commit that no pin names; `ref` is a branch or tag that has it."""
+    wanted = _checkout(repository, ref, commit, cache)
+    request = SourceRequest()
+    return SourcePlan(root=wanted.folder, pin=None, checkout=wanted, request=request, cache=cache)
+
+
 def _check_repository(what: str, repository: str, ref: str) -> None:
     """Refuse a repository with a password in it, or without a commit. Raises ConfigError."""
     parts = urlsplit(repository)

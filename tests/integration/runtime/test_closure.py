@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import tarfile
 from pathlib import Path
@@ -10,11 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from rocwheel.errors import RocmError
-from rocwheel.runtime import closure, layer
+from rocwheel.host import machine
+from rocwheel.runtime import closure, image_recipe, layer
 from rocwheel.runtime.image_recipe import RunTimeFiles
 from rocwheel.wheel import elf
 
 pytestmark = pytest.mark.needs("cc")
+
+CI = Path(__file__).parents[3] / "ci"
 
 
 def library(path: Path, soname: str, *needs: Path, runpath: str = "") -> Path:
@@ -113,6 +117,91 @@ def test_a_library_that_is_opened_at_run_time_brings_what_it_needs(rocm, tmp_pat
     found = needed(rocm, extras=(extra,))
     assert "lib/libhipblas.so.3.0" in found.paths
     assert found.system == {"libamdhip64.so.7": "libhipblas.so.3.0"}
+
+
+# As a release lays them out, for two GPUs; of a multi-arch one and of an earlier one.
+DATA = (
+    ".info/version", "include/rocm-core/rocm_version.h", "lib/llvm/amdgcn/bitcode/ocml.bc",
+    "lib/llvm/bin/ld.lld", "lib/libamd_comgr.so.3", "lib/libhsa-runtime64.so.1",
+    "lib/librocsolver.so.0", "bin/rocminfo", "share/rccl/msccl-algorithms/deep/er.xml",
+)  # fmt: skip
+KPACK = (".kpack/blas_lib.kpm", ".kpack/blas_lib_gfx942.kpack", ".kpack/blas_test_gfx942.kpack")
+OTHERS = (".kpack/blas_lib_gfx1100.kpack", "lib/rocblas/library/gfx1100/k_gfx1100.co")
+EARLIER = (
+    "lib/rocblas/library/TensileLibrary.dat", "lib/rocblas/library/gfx942/k_gfx942.co",
+    "lib/hipblaslt/library/k_gfx942.dat",
+)  # fmt: skip
+
+
+@pytest.fixture
+def released(tmp_path):
+    """A ROCm with these data files, and a plugin that needs HIP, BLAS and RCCL."""
+
+    def make(*names: str):
+        root = tmp_path / "released"
+        libraries = [
+            linked(root, f"lib{name}.so", "7.1")
+            for name in ("amdhip64", "hipblas", "hipblaslt", "rocblas", "rccl")
+        ]
+        for name in names:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(name)
+        extras = image_recipe.load(CI / "images.yaml", "jax").files
+        plugin = wheel(tmp_path / "plugin.so", *libraries)
+        found = closure.needed(root, [plugin], extras, targets=("gfx942",))
+        return {path for path in found.paths if (root / path).read_bytes()[:4] != elf.MAGIC}
+
+    return make
+
+
+def test_the_shipped_recipe_takes_the_kernels_of_a_multi_arch_release(released):
+    assert released(*DATA, *KPACK, *OTHERS) == {*DATA, *KPACK[:2]}
+
+
+def test_the_shipped_recipe_takes_the_kernels_of_an_earlier_release(released):
+    assert released(*DATA, *EARLIER, *OTHERS[1:]) == {*DATA, *EARLIER}
+
+
+@pytest.mark.parametrize(
+    ("lacking", "said"),
+    [
+        (KPACK[1], r"no lib/hipblaslt/library/\*\* or \.kpack/blas_lib_\*\.kpack for gfx942"),
+        (".info/version", "an image with every wheel needs"),
+        ("lib/llvm/bin/ld.lld", "lib/llvm/bin/ld.lld or llvm/bin/ld.lld"),
+    ],
+)
+def test_a_pattern_that_meets_no_file_is_an_error(released, lacking, said):
+    with pytest.raises(RocmError, match=said) as refused:
+        released(*({*DATA, *KPACK, *OTHERS} - {lacking}))
+    assert "may_lack" in refused.value.hint
+
+
+PYTHONS = ("3.10", "3.11", "3.12", "3.13")
+
+
+@pytest.mark.parametrize("version", PYTHONS)
+def test_a_pattern_means_the_same_to_every_python(version, runner, tmp_path):
+    """Before 3.13 `Path.glob` finds no file by a pattern that ends in `**`."""
+    here = [
+        item for item in machine.pythons(os.environ, runner=runner) if str(item.version) == version
+    ]
+    if not here:
+        pytest.skip(f"no CPython {version} here")
+    for name in ("a/one", "a/deep/er/two", ".kpack/three", "b"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    program = (
+        "import sys; from pathlib import Path; from rocwheel.files import matches\n"
+        "for pattern in ('a/**', '.kpack/*', 'b', 'nothing/**'):\n"
+        "    print(*(str(path.relative_to(sys.argv[1])) for path in matches(Path(sys.argv[1]), pattern)"
+        " if path.is_file()))"
+    )
+    done = subprocess.run(
+        [here[0].executable, "-c", program, str(tmp_path)],
+        env={"PYTHONPATH": str(CI.parent / "build")},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == ["a/deep/er/two a/one", ".kpack/three", "b", ""]
 
 
 def test_a_link_that_leaves_the_tree_is_refused(rocm, tmp_path):

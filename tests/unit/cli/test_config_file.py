@@ -219,3 +219,10 @@ def test_a_misspelt_variable_is_said(ask, variable, said):
     ask(**{variable: "gcc"})
     assert (f"{variable}: sets nothing; {said}" in ask.said) is bool(said)
     assert ("sets nothing" in ask.said) is bool(said)
+
+
+def test_an_option_at_the_top_of_the_file_is_sent_below_its_command(ask, tmp_path):
+    (tmp_path / "rocwheel.toml").write_text("compiler = 'gcc'\n")
+    with pytest.raises(ConfigError) as caught:
+        ask()
+    assert caught.value.hint == "an option stands below its command: [dist_wheels] compiler = …"

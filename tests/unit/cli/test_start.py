@@ -212,3 +212,28 @@ def test_the_lock_file_holds_every_dependency_and_pip_of_a_version_that_serves_a
     for name in names:
         assert f"\n{name}==" in "\n" + locked
     assert Version(re.search(r"^pip==(\S+)", locked, re.MULTILINE)[1]) >= Version("23.1")
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("can't start new thread"), "no further thread can be started"),
+        (MemoryError(), "not enough memory"),
+    ],
+)
+def test_what_the_shell_limits_is_two_lines(monkeypatch, capsys, error, said):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert cli.main(["cache", "list"]) == 8
+    assert capsys.readouterr().err.splitlines()[0] == f"error: {said}"
+
+
+def test_a_bug_stays_a_bug(monkeypatch):
+    def fail(*_):
+        raise RuntimeError("something else")
+
+    monkeypatch.setattr(cli, "_run", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        cli.main(["cache", "list"])

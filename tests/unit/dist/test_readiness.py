@@ -61,6 +61,7 @@ def examined(tmp_path, runner):
 def test_everything_this_build_needs_is_a_row(examined):
     needs, install = examined()
     assert {"JAX", "compiler", "git", "ROCm", "disk", "memory", "time", "network"} <= needs.keys()
+    assert needs["network"].looks  # no name was looked up
     assert needs["compiler"].found == "the one JAX downloads"
     assert not needs["ROCm"].remedy
     assert install == ()

@@ -72,3 +72,8 @@ def test_a_base_without_a_package_manager_is_told_so(tmp_path):
     )
     assert done.returncode == 8
     assert "neither apt-get nor dnf" in done.stderr
+
+
+def test_a_builder_image_keeps_the_path_of_its_base():
+    """Manylinux has its gcc-toolset there, without which the base's older gcc compiles."""
+    assert "ENV PATH" not in (FOLDER / "builder.Dockerfile").read_text()

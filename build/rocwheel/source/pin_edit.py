@@ -1,0 +1,232 @@
+"""Adds a JAX release to `ci/pins.yaml`: facts from its sources and its wheels, comments kept.
+
+Everything is looked up and compared before a line is written: the tag's commit, the tree's own
+version, XLA, lock files and Bazel, and the bytes of each jaxlib wheel.
+"""
+
+from __future__ import annotations
+
+import difflib
+import email
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from packaging.version import InvalidVersion, Version
+
+from rocwheel import files
+from rocwheel.console import Console
+from rocwheel.errors import CommandError, ConfigError, FetchError, SourceError
+from rocwheel.model import PythonVersion
+from rocwheel.process import Command, Runner
+from rocwheel.source import git, pins, tree
+from rocwheel.source.layouts import Layouts
+from rocwheel.source.pins import UpstreamWheel
+
+REPOSITORY: Final = "https://github.com/jax-ml/jax"
+PLATFORM: Final = "manylinux_2_27_x86_64"
+TAG: Final = "jax-v"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinFacts:
+    """What a release's own sources and wheels say."""
+
+    version: str
+    repository: str
+    ref: str
+    commit: str
+    xla_commit: str
+    bazel: str
+    built_as: str  # the class of the layout
+    wheels: Mapping[PythonVersion, UpstreamWheel]
+    notes: tuple[str, ...]
+
+    def lines(self, *, default: bool) -> list[str]:
+        """Return the pin as `ci/pins.yaml` has it."""
+        pythons = ", ".join(f'"{python}"' for python in self.wheels)
+        (requires,) = {wheel.requires_python for wheel in self.wheels.values()}
+        return [
+            f'  "{self.version}":',
+            f"    repository: {self.repository}",
+            f"    ref: {self.ref}",
+            f"    commit: {self.commit}",
+            f"    xla_commit: {self.xla_commit}",
+            "    layout: upstream",
+            f'    bazel: "{self.bazel}"',
+            f"    pythons: [{pythons}]",
+            *(["    default: true"] if default else []),
+            "    jaxlib:",
+            "      origin: upstream",
+            f'      requires_python: "{requires}"',
+            "      wheels:",
+            *(
+                line
+                for python, wheel in self.wheels.items()
+                for line in (
+                    f'        "{python}":',
+                    f"          filename: {wheel.filename}",
+                    f"          size: {wheel.size}",
+                    f"          sha256: {wheel.sha256}",
+                )
+            ),
+        ]
+
+
+def look_up(
+    version: str,
+    *,
+    repository: str,
+    ref: str,
+    layouts: Layouts,
+    cache: Path,
+    runner: Runner,
+    console: Console,
+) -> PinFacts:
+    """Fetch a release's sources and jaxlib wheels; return what they say.
+
+    Raises SourceError where they contradict the version or a class of `ci/layouts.yaml`, FetchError
+    where a wheel is not on the index.
+    """
+    ref = ref or f"{TAG}{version}"
+    commit = git.resolve_ref(repository, ref, runner=runner)
+    empty = pins.Pins(path="", pins=(), layouts=layouts)
+    wanted = tree.at_commit(repository, ref, commit, cache)
+    found = tree.resolve(wanted, pins=empty, layouts=layouts, runner=runner, console=console)
+    if found.jax_version != version:
+        raise SourceError(
+            f"{repository}: {ref} is JAX {found.jax_version}, not {version}",
+            hint="name the branch, tag or commit that has it: --ref",
+        )
+    unmarked = [note for note in found.warnings if "should have" in note]
+    if unmarked or not found.xla.commit:
+        raise SourceError(
+            unmarked[0] if unmarked else f"{repository}: {ref} names no XLA",
+            hint="JAX changed how its Bazel is asked: docs/how-to/add-a-jax-version.md, section 3",
+        )
+    with tempfile.TemporaryDirectory(prefix="rocwheel-pin-") as scratch:
+        wheels = {
+            python: _jaxlib(version, python, Path(scratch), runner, console)
+            for python in found.pythons
+        }
+    return PinFacts(
+        version=version,
+        repository=repository,
+        ref=ref,
+        commit=commit,
+        xla_commit=found.xla.commit,
+        bazel=found.bazel,
+        built_as=str(found.version_class),
+        wheels=wheels,
+        notes=found.warnings,
+    )
+
+
+def added(path: Path, facts: PinFacts, *, default: bool, layouts: Layouts) -> str:
+    """Return the text of `path` with the pin, in its place; nothing else changes but `default`.
+
+    Raises ConfigError for a release that has a verified pin, and for a result that no longer reads.
+    """
+    text = files.read(path, most=1 << 24).decode("utf-8")
+    known = pins.load(path, layouts=layouts)
+    old = next((pin for pin in known.pins if pin.version == facts.version), None)
+    if old and not old.unverified:
+        raise ConfigError(
+            f"JAX {facts.version}: {path} has a verified pin", hint="remove it first to replace it"
+        )
+    lines = text.splitlines()
+    places = _places(text)
+    if old:
+        start, end = places[facts.version]
+        del lines[start:end]
+    else:
+        later = [v for v in places if Version(v) > Version(facts.version)]
+        start = places[min(later, key=Version)][0] if later else len(lines)
+    lines[start:start] = facts.lines(default=default)
+    if default:
+        own = range(start, start + len(facts.lines(default=True)))
+        lines = [
+            line
+            for number, line in enumerate(lines)
+            if number in own or not re.fullmatch(r" +default: true", line)
+        ]
+    new = "\n".join(lines) + "\n"
+    with tempfile.TemporaryDirectory(prefix="rocwheel-pin-") as scratch:
+        (Path(scratch) / path.name).write_text(new, encoding="utf-8")
+        pins.load(Path(scratch) / path.name, layouts=layouts)
+    return new
+
+
+def difference(path: Path, new: str) -> str:
+    """Return what a new text changes, as a unified diff."""
+    old = path.read_text(encoding="utf-8")
+    return "\n".join(
+        difflib.unified_diff(
+            old.splitlines(), new.splitlines(), f"a/{path.name}", f"b/{path.name}", lineterm=""
+        )
+    )
+
+
+def newer(known: pins.Pins, *, repository: str, runner: Runner) -> tuple[str, ...]:
+    """Return the releases that a repository has tagged after the newest verified pin."""
+    newest = max(Version(pin.version) for pin in known.pins if not pin.unverified)
+    listed = runner.capture(git.ask_tags(repository, f"{TAG}*"))
+    versions = set[Version]()
+    for name in re.findall(rf"refs/tags/{TAG}([\w.]+)(?:\^{{}})?$", listed, re.MULTILINE):
+        try:
+            versions.add(Version(name))
+        except InvalidVersion:
+            continue
+    return tuple(str(v) for v in sorted(versions) if v > newest and not v.is_prerelease)
+
+
+def _places(text: str) -> dict[str, tuple[int, int]]:
+    """Return the lines [start, end) of each pin; comments before the next one are not its own."""
+    document: Any = yaml.compose(text, Loader=yaml.SafeLoader)  # that pins.load has read already
+    entries = next(value for key, value in document.value if key.value == "pins")
+    lines = text.splitlines()
+    places = {}
+    for key, value in entries.value:
+        end = value.end_mark.line
+        while end > key.start_mark.line and not lines[end - 1].startswith("    "):
+            end -= 1
+        places[str(key.value)] = (key.start_mark.line, end)
+    return places
+
+
+def _jaxlib(
+    version: str, python: PythonVersion, scratch: Path, runner: Runner, console: Console
+) -> UpstreamWheel:
+    console.info(f"   jaxlib {version} for CPython {python}")
+    folder = scratch / str(python)
+    words = (
+        "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet",
+        "--no-deps", "--only-binary=:all:", "--dest", str(folder), "--implementation", "cp",
+        "--platform", PLATFORM,
+        "--python-version", f"{python.major}.{python.minor}", "--abi", python.abi,
+        f"jaxlib=={version}",
+    )  # fmt: skip
+    try:
+        runner.run(Command(argv=(sys.executable, *words)))
+    except CommandError as exc:
+        raise FetchError(
+            f"jaxlib {version} for CPython {python}: pip finds no wheel for {PLATFORM}",
+            hint="a release whose jaxlib is not published cannot be pinned",
+            detail=exc.detail,
+        ) from exc
+    (path,) = folder.iterdir()
+    with zipfile.ZipFile(path) as archive:
+        name = next(item for item in archive.namelist() if item.endswith(".dist-info/METADATA"))
+        metadata = email.message_from_bytes(archive.read(name))
+    return UpstreamWheel(
+        filename=path.name,
+        size=path.stat().st_size,
+        sha256=files.sha256(path),
+        requires_python=str(metadata["Requires-Python"]),
+    )

@@ -1,0 +1,136 @@
+"""`pin add` against a git repository with JAX's layout and an index with jaxlib's wheels."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from support import generations
+from support.generations import GENERATIONS
+from support.git_server import git
+from support.rocm_packages import wheel
+
+from rocwheel import source
+from rocwheel.errors import ConfigError, FetchError, SourceError
+from rocwheel.process import HostRunner, base_env
+from rocwheel.source import pin_edit
+
+pytestmark = [pytest.mark.needs("git")]
+
+CI = Path(__file__).parents[3] / "ci"
+LAYOUTS = source.load_layouts(CI / "layouts.yaml")
+VERSION, XLA = "0.11.1", "0123456789abcdef0123456789abcdef01234567"
+ABIS = {"3.12": "cp312", "3.14-ft": "cp314t"}
+
+
+class Place:
+    """A repository of JAX, an index of jaxlib and a copy of ci/pins.yaml."""
+
+    def __init__(self, folder: Path, console: object) -> None:
+        self.console, self.folder = console, folder
+        self.path = Path(shutil.copy(CI / "pins.yaml", folder / "pins.yaml"))
+        self.jax = generations.write(folder / "jax", GENERATIONS[VERSION])
+        third = self.jax / "third_party" / "xla"
+        third.mkdir(parents=True, exist_ok=True)
+        (third / "revision.bzl").write_text(f'XLA_COMMIT = "{XLA}"\n')
+        (self.jax / ".bazelversion").write_text("7.7.0\n")
+        for lock in (self.jax / "build").glob("requirements_lock_*"):
+            lock.unlink()
+        for name in ("3_12", "3_14_ft"):
+            (self.jax / "build" / f"requirements_lock_{name}.txt").touch()
+        git(self.jax, "init", "--quiet")
+        self.commit(f"jax-v{VERSION}")
+        for abi in ABIS.values():
+            made = wheel(
+                folder / "index", "jaxlib", VERSION, {"jaxlib/abi": abi.encode()},
+                metadata="Requires-Python: >=3.12\n",
+            )  # fmt: skip
+            made.rename(
+                made.with_name(f"jaxlib-{VERSION}-{abi[:5]}-{abi}-manylinux_2_27_x86_64.whl")
+            )
+        page = folder / "index" / "jaxlib"
+        links = (f'<a href="{item.name}">x</a>' for item in page.glob("*.whl"))
+        (page / "index.html").write_text("".join(links))
+
+    def commit(self, tag: str) -> None:
+        git(self.jax, "add", "--all")
+        git(self.jax, "-c", "user.name=t", "-c", "user.email=t@e", "commit", "--quiet", "-m", tag)
+        git(self.jax, "tag", tag)
+
+    @property
+    def runner(self) -> HostRunner:
+        env = {"PATH": "/usr/bin:/bin", "PIP_INDEX_URL": (self.folder / "index").as_uri()}
+        return HostRunner(base_env(env))
+
+    def look_up(self, version: str = VERSION, *, ref: str = "") -> pin_edit.PinFacts:
+        return pin_edit.look_up(
+            version, repository=str(self.jax), ref=ref, layouts=LAYOUTS,
+            cache=self.folder / "cache", runner=self.runner, console=self.console,
+        )  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path, console) -> Place:
+    return Place(tmp_path, console)
+
+
+def test_a_release_is_added_with_what_its_sources_and_wheels_say(place):
+    before = place.path.read_text()
+    facts = place.look_up()
+    assert (facts.xla_commit, facts.bazel, facts.built_as) == (XLA, "7.7.0", "JAX >=0.11.1")
+    text = pin_edit.added(place.path, facts, default=True, layouts=LAYOUTS)
+    shown = pin_edit.difference(place.path, text)
+    place.path.write_text(text)
+    pins = source.load_pins(place.path, layouts=LAYOUTS)
+    assert pins.default.version == VERSION
+    assert not pins[VERSION].unverified
+    assert [str(python) for python in pins[VERSION].jaxlib] == list(ABIS)
+    comments = [line for line in before.splitlines() if line.startswith("#")]
+    assert [line for line in text.splitlines() if line.startswith("#")] == comments
+    assert "-    default: true" in shown
+    others = [pin for pin in pins.pins if pin.version not in (VERSION, "0.11.0")]
+    was = source.load_pins(CI / "pins.yaml", layouts=LAYOUTS)
+    assert others == [pin for pin in was.pins if pin.version not in (VERSION, "0.11.0")]
+    with pytest.raises(ConfigError, match="has a verified pin"):
+        pin_edit.added(place.path, facts, default=False, layouts=LAYOUTS)
+
+
+def test_a_release_between_others_stands_in_its_place(place):
+    facts = place.look_up()
+    text = place.path.read_text()
+    without = text[: text.index('  "0.11.1":')] + text[text.index('  "0.11.2":') :]
+    place.path.write_text(without)
+    place.path.write_text(pin_edit.added(place.path, facts, default=False, layouts=LAYOUTS))
+    names = [line for line in place.path.read_text().splitlines() if line.startswith('  "')]
+    assert names[-5:] == [
+        f'  "{name}":' for name in ("0.11.0", "0.11.1", "0.11.2", "0.12.0", "0.12.0.1")
+    ]
+    pins = source.load_pins(place.path, layouts=LAYOUTS)
+    assert pins.default.version == "0.11.0"
+
+
+def test_what_contradicts_is_refused_and_nothing_is_written(place):
+    before = place.path.read_bytes()
+    with pytest.raises(SourceError, match=r"jax-v0\.11\.1 is JAX 0\.11\.1, not 0\.12\.5"):
+        place.look_up("0.12.5", ref=f"jax-v{VERSION}")
+    with pytest.raises(SourceError, match=r"has no branch or tag 'jax-v0\.13\.0'"):
+        place.look_up("0.13.0")
+    rc = place.jax / "build" / "rocm" / "rocm.bazelrc"
+    rc.write_text(rc.read_text().replace("rocm_release_wheel", "rocm_other"))
+    place.commit("changed")
+    with pytest.raises(SourceError, match="should have") as caught:
+        place.look_up(ref="changed")
+    assert "add-a-jax-version" in caught.value.hint
+    shutil.rmtree(place.folder / "index" / "jaxlib")
+    with pytest.raises(FetchError, match="pip finds no wheel"):
+        place.look_up()
+    assert place.path.read_bytes() == before
+
+
+def test_newer_tags_are_those_after_the_newest_verified_pin(place):
+    for tag in ("jax-v0.10.9", "jax-v0.12.0", "jax-v0.13.0rc1", "jaxlib-v0.14.0"):
+        git(place.jax, "tag", tag)
+    known = source.load_pins(place.path, layouts=LAYOUTS)
+    newer = pin_edit.newer(known, repository=str(place.jax), runner=place.runner)
+    assert newer == ("0.11.1", "0.12.0")
