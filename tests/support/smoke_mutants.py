@@ -124,7 +124,7 @@ def on_inputs(change, api, *, first=False):
         if args and callable(args[0]) and not hasattr(args[0], "dtype"):  # pmap(function)(array)
             inner = api(*args, **more)
             return lambda *arrays: inner(*map(change, arrays))
-        places = [n for n, x in enumerate(args) if hasattr(x, "dtype")]
+        places = [n for n, x in enumerate(args) if isinstance(x, (np.ndarray, jax.Array))]
         chosen = places[:1] if first else places
         return api(*(change(x) if n in chosen else x for n, x in enumerate(args)), **more)
 

@@ -29,7 +29,7 @@ with when_run():
     from tempfile import TemporaryDirectory
 
     import amdgpu_family_matrix as matrix
-    from rocwheel import files, housekeeping
+    from rocwheel import housekeeping
     from rocwheel.console import columns, count
     from rocwheel.gate import session
     from rocwheel.gate.machine.slots import SlotRequest, become
@@ -259,10 +259,8 @@ def import_skips(app: App, options: SkipsImportOptions) -> None:
         jax=options.jax, issue=options.issue, owner=options.owner, expires=options.expires
     )
     checkout = app.cwd / options.source
-    known = suites.load_all(app.home.ci)
-    entries = upstream.read(checkout, app.path(options.jax_tests), known, about)
-    path = app.home.ci / skips.FOLDER / f"{checkout.name.lower()}-{options.jax}.yaml"
-    text = upstream.text(entries, f"{checkout.name}, JAX {options.jax}")
-    if not options.dry_run:
-        files.write(path, text.encode())
-    app.emit({"skips": entries, "file": str(path)}, f"{path}: {count(len(entries), "test")}")
+    entries = upstream.read(
+        checkout, app.path(options.jax_tests), suites.load_all(app.home.ci), about
+    )
+    path = upstream.write(app.home.ci, checkout, options.jax, entries, dry_run=options.dry_run)
+    app.emit({"skips": entries, "file": str(path)}, f"{path}: {count(len(entries), 'test')}")

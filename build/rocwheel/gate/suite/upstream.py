@@ -12,8 +12,9 @@ from typing import Any, Final
 import yaml
 
 import amdgpu_family_matrix as matrix
+from rocwheel import files
 from rocwheel.errors import SourceError
-from rocwheel.gate.suite import static
+from rocwheel.gate.suite import skips, static
 from rocwheel.gate.suite.suites import Suite
 
 SCRIPTS: Final = "ci/run_pytest_rocm*.sh"  # of JAX: tests that its own job deselects
@@ -61,6 +62,16 @@ def text(entries: Iterable[Mapping[str, Any]], source: str) -> str:
     """Write a list as YAML."""
     head = f"# Made by `rocwheel skips import --from` of {source}.\n"
     return head + yaml.safe_dump({"skips": list(entries)}, sort_keys=False, width=100)
+
+
+def write(
+    ci: Path, checkout: Path, jax: str, entries: Iterable[Mapping[str, Any]], *, dry_run: bool
+) -> Path:
+    """Write the list of a checkout and a release, unless it is a dry run; return where."""
+    path = ci / skips.FOLDER / f"{checkout.name.lower()}-{jax}.yaml"
+    if not dry_run:
+        files.write(path, text(entries, f"{checkout.name}, JAX {jax}").encode())
+    return path
 
 
 def _denied(
