@@ -44,7 +44,7 @@ class Releases:
     releases: tuple[Release, ...]
 
     def find(self, version: str, *, mirror: str = "") -> Release:
-        """The release for this machine. Raises ConfigError when the table does not have it.
+        """Return the release for this machine. Raises ConfigError when the table does not have it.
 
         `mirror` stands in for the folder that holds the versions' folders.
         """
@@ -118,13 +118,13 @@ def load_releases(path: Path) -> Releases:
 
 
 def host_platform() -> str:
-    """This machine as Bazel's release names say it: `linux-x86_64`."""
+    """Return this machine as Bazel's release names say it: `linux-x86_64`."""
     machine = platform.machine()
     return f"{platform.system().lower()}-{_MACHINES.get(machine, machine)}"
 
 
 def place(release: Release, folder: Path) -> Path:
-    """Where the release lies in the cache, or will lie: below its digest."""
+    """Return where the release lies in the cache, or will lie: below its digest."""
     return folder / release.sha256 / f"bazel-{release.version}"
 
 

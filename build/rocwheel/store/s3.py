@@ -196,7 +196,7 @@ class S3Store:
             return self._seen
 
     def _writable(self, key: str) -> ProbeResult:
-        """What the server can do. Raises RefusedError where that is too little."""
+        """Return what the server can do. Raises RefusedError where that is too little."""
         seen = self._tried()
         if refusal := seen.refusal():
             raise self._refused(key, refusal)
@@ -205,7 +205,7 @@ class S3Store:
     def _refused(self, key: str, refusal: str) -> RefusedError:
         return RefusedError(
             f"{self.locate(key)}: this server {refusal}",
-            hint="use another server: docs/how-to/release.md lists those that can",
+            hint="use another server: docs/how-to/buckets.md lists those that can",
         )
 
     def _parts_for(self, key: str) -> Parts:
@@ -318,7 +318,7 @@ class S3Store:
 
 
 def _md5(body: Body) -> str:
-    """What the ETag of an object is that was put in one request, on most servers."""
+    """Return what the ETag of an object is that was put in one request, on most servers."""
     digest = hashlib.md5(usedforsecurity=False)
     for block in blocks_of(body):
         digest.update(block)
