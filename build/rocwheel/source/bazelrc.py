@@ -46,7 +46,7 @@ class RcFiles:
     lines: tuple[RcLine, ...]
 
     def configs(self, command: str) -> frozenset[str]:
-        """The configs that are defined for a command."""
+        """Return the configs that are defined for a command."""
         return frozenset(
             line.config for line in self.lines if line.command in INHERITED[command] and line.config
         )
@@ -68,7 +68,7 @@ class RcFiles:
         )
 
     def expand(self, command: str, options: Iterable[str]) -> tuple[str, ...]:
-        """What these options come to: each, and after a config what it holds.
+        """Return what these options come to: each, and after a config what it holds.
 
         Raises SourceError for a config that no rc file defines.
         """
@@ -100,7 +100,7 @@ class RcFiles:
 
 
 def variables(options: Iterable[str]) -> dict[str, str]:
-    """What `--repo_env` and `--action_env` come to for repository rules: the last one counts.
+    """Return what `--repo_env` and `--action_env` come to for repository rules: the last counts.
 
     https://bazel.build/reference/command-line-reference#common_options-flag--repo_env: it goes
     before `--action_env`, which repository rules see, too.
