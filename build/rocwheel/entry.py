@@ -49,7 +49,7 @@ def rank(project: str) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def parsed(version: str) -> Version:
-    """A version to compare with; pages compare the same ones again and again."""
+    """Return a version to compare with; pages compare the same ones again and again."""
     return Version(version)
 
 

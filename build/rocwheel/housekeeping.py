@@ -63,13 +63,13 @@ class CacheItem:
     in_use: bool
 
     def row(self, *, now: float) -> tuple[str, ...]:
-        """It in a table below `HEADER`."""
+        """Return it in a table below `HEADER`."""
         days = max(0.0, now - self.used) / DAY
         name = f"{self.kind}/{self.path.name}" if KINDS[self.kind] else self.kind
         return name, size(self.bytes), f"{days:.1f} days", "in use" if self.in_use else ""
 
     def document(self) -> dict[str, object]:
-        """The same for a program."""
+        """Return the same for a program."""
         return {
             "kind": self.kind,
             "path": str(self.path),
@@ -80,7 +80,7 @@ class CacheItem:
 
 
 def using(cache: Path) -> files.Lock:
-    """What a build or gate holds while it runs, so that nobody removes what it uses.
+    """Return what a build or gate holds while it runs, so that nobody removes what it uses.
 
     Raises HostError for a cache that cannot be written.
     """
@@ -91,7 +91,7 @@ def using(cache: Path) -> files.Lock:
 
 
 def look(cache: Path) -> tuple[CacheItem, ...]:
-    """Everything in a cache, the longest unused first."""
+    """Return everything in a cache, the longest unused first."""
     found = [
         _kept(cache, kind, path)
         for kind, depth in KINDS.items()
@@ -103,7 +103,7 @@ def look(cache: Path) -> tuple[CacheItem, ...]:
 def choose(
     found: Sequence[CacheItem], *, now: float, older: float | None, most: int | None
 ) -> tuple[CacheItem, ...]:
-    """What to remove: unused for longer than `older` seconds, or the longest unused above `most`.
+    """Choose what to remove: unused for `older` seconds, or the longest unused above `most`.
 
     What is in use stays, also where the rest is then more than `most` bytes.
     """

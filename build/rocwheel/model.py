@@ -39,7 +39,7 @@ def timestamp(when: datetime) -> str:
 
 
 def moment(text: str) -> datetime:
-    """Return the time that a record has. Raises ConfigError for none, or one without an offset."""
+    """Parse the time of a record. Raises ConfigError for none, or for one without an offset."""
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
@@ -242,7 +242,7 @@ def _nearest(name: str, valid: Collection[str]) -> str:
 
 
 def suggest(name: str, valid: Collection[str]) -> str:
-    """Return a hint with the valid value nearest to `name`, or all; case does not count."""
+    """Return a hint with the valid value nearest to `name`, or all of them; case does not count."""
     if re.fullmatch(r"\d+(\.\d+)+", name) and all(item[:1].isdigit() for item in valid):
         begun = max((item for item in valid if name.startswith(item)), key=len, default="")
         if begun:

@@ -25,7 +25,7 @@ _Result = TypeVar("_Result")
 def each(
     work: Callable[[_Item], _Result], items: Iterable[_Item], /, *, threads: int = 0
 ) -> list[_Result]:
-    """The results of `work` in the order of the items; `threads` is 0 for one per usable CPU.
+    """Return the results of `work` in the items' order; `threads` 0 is one per usable CPU.
 
     Raises the failure of the first item that failed. What has not started when something fails,
     or on Ctrl-C, is not started any more; on Ctrl-C what has is told to end (`rocwheel.ending`).
@@ -62,7 +62,7 @@ def each(
 
 
 def _failure(future: Future[Any]) -> BaseException | None:
-    """What ended it, once it has ended.
+    """Wait for a future; return what it failed with.
 
     A signal that comes between Python's last look for one and the wait for a lock wakes nobody:
     so no wait is for ever.

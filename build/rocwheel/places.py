@@ -47,7 +47,7 @@ class Place:
         return self.link("")
 
     def link(self, name: str) -> str:
-        """The URL under which an installer finds `name` below this place."""
+        """Return the URL under which an installer finds `name` below this place."""
         key = self.key(name)
         if self.public_url:
             return f"{self.public_url.rstrip('/')}/{quote(key, safe='/')}"
@@ -126,16 +126,19 @@ class Place:
 
     @property
     def page_seconds(self) -> int:
-        """How long a copy of a page may be kept on its way to an installer (RFC 9111)."""
-        if re.search(r"no-cache|no-store", self.page_cache):
-            return 0
-        return max(
-            map(int, re.findall(r"(?:max-age|s-maxage)=(\d{1,9})", self.page_cache)), default=0
-        )
+        """How long a copy of a page may be kept on its way to an installer."""
+        return kept_seconds(self.page_cache)
 
     @property
     def record_headers(self) -> Headers:
         return Headers(content_type=JSON)
+
+
+def kept_seconds(cache_control: str) -> int:
+    """Return how long caches may keep what is served with this header (RFC 9111)."""
+    if re.search(r"no-cache|no-store", cache_control):
+        return 0
+    return max(map(int, re.findall(r"(?:max-age|s-maxage)=(\d{1,9})", cache_control)), default=0)
 
 
 def _below(project: str, name: str) -> str:

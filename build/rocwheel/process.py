@@ -68,7 +68,7 @@ def base_env(
 
 
 def ca_bundle(environ: Mapping[str, str]) -> str:
-    """The file of certificates that servers are trusted by; "" for each program's own."""
+    """Return the file of certificates that servers are trusted by; "" for each program's own."""
     names = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
     return next(filter(None, (environ.get(name, "") for name in names)), "")
 
@@ -121,15 +121,15 @@ class Runner(Protocol):
 
     @property
     def isolated(self) -> bool:
-        """Whether commands have process ids of their own, which mean nothing here."""
+        """Return whether commands have process ids of their own, which mean nothing here."""
         ...
 
     def path(self, host: Path, /) -> GuestPath:
-        """How commands see a path of this machine. Raises HostError when they cannot."""
+        """Return how commands see a path of this machine. Raises HostError when they cannot."""
         ...
 
     def host(self, guest: GuestPath, /) -> Path:
-        """Where what commands call `guest` lies on this machine: the inverse of `path`."""
+        """Return where what commands call `guest` lies on this machine: the inverse of `path`."""
         ...
 
     def run(
@@ -156,8 +156,8 @@ class Runner(Protocol):
     def interact(self, command: Command, /, *, tty: bool = False) -> int:
         """Run a command with our own standard streams and return its status.
 
-        `tty` says whether they are a terminal: there Ctrl-C is the command's business. Elsewhere it
-        ends it and us, as SIGTERM and SIGHUP always do.
+        `tty` says whether they are a terminal, where the command itself receives Ctrl-C. Elsewhere
+        Ctrl-C ends it and us, as SIGTERM and SIGHUP always do.
         """
         ...
 
@@ -193,7 +193,7 @@ class HostRunner:
     ) -> None:
         """`env` is the whole base environment of every command (see `base_env`).
 
-        `tell` is told of a command that seems to hang.
+        `tell` is called when a command seems to hang.
         """
         self._env = dict(env)
         self._tell = tell
@@ -256,7 +256,7 @@ class HostRunner:
         stdin: int = subprocess.DEVNULL,
         stdout: int | None = None,
     ) -> HostProcess:
-        """As `Runner.start`; with `stdout` only what is printed on stderr goes to `output`."""
+        """Start as `Runner.start` does; with `stdout`, `output` gets only what stderr prints."""
         if stdout is None:
             sinks: tuple[int | IO[bytes], int | IO[bytes]] = (output, subprocess.STDOUT)
         else:
@@ -367,7 +367,7 @@ def _timed_out(command: Command, seconds: float) -> CommandError:
 
 
 def _unheard(command: Command, error: Exception, log: Path | None) -> Exception:
-    """What to raise when the output of a command could not be passed on."""
+    """Return what to raise when the output of a command could not be passed on."""
     if not isinstance(error, (OSError, ValueError)):
         return error
     where = log if log and not isinstance(error, BrokenPipeError) else "what it printed"

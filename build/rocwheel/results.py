@@ -158,7 +158,7 @@ class Results(Value, frozen=True, kw_only=True):
 
     @property
     def cut_short(self) -> bool:
-        """Whether somebody ended the run, with Ctrl-C or another signal."""
+        """Return whether somebody ended the run, with Ctrl-C or another signal."""
         return any(fault.message == CUT_SHORT for fault in self.faults)
 
     @property

@@ -75,7 +75,7 @@ class Counts(Value, frozen=True, kw_only=True):
         return sum(msgspec.structs.astuple(self))
 
     def by_outcome(self) -> dict[str, int]:
-        """Every number under its name."""
+        """Return every number under its name."""
         return msgspec.structs.asdict(self)
 
 
@@ -116,7 +116,7 @@ class Demand(Value, frozen=True, kw_only=True):
 
 
 def demand_for(demand: Demand, by_jax: Mapping[str, Demand], jax: str) -> Demand:
-    """What is demanded for one JAX: by the newest release that is named and not newer than it.
+    """Return the demand for one JAX: of the newest release named that is not newer than it.
 
     Where no such is named it is `demand`.
     """
@@ -140,7 +140,7 @@ class KnownSuite(Value, frozen=True, kw_only=True):
     by_jax: Mapping[str, Demand] = msgspec.field(default_factory=dict)  # from a release on
 
     def demand_for(self, jax: str) -> Demand:
-        """What is demanded of its results for one JAX."""
+        """Return what is demanded of its results for one JAX."""
         return demand_for(self.demand, self.by_jax, jax)
 
 

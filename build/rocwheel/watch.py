@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 POLL_SECONDS: Final = 2.0
-QUIET_SECONDS: Final = 300.0  # without output and CPU time: it is told
+QUIET_SECONDS: Final = 300.0  # without output and CPU time before `quiet` is called
 STUCK_SECONDS: Final = 7200.0  # and after so long it is ended
 
 
@@ -96,13 +96,14 @@ def wait(
     quiet_seconds: float = QUIET_SECONDS,
     stuck_seconds: float = STUCK_SECONDS,
 ) -> int:
-    """Wait for a child's end; `last` says when it last printed, `quiet` is told how long it rests.
+    """Wait for a child's end; call `quiet` with the seconds that it has rested.
 
-    Neither output nor CPU time is what counts as rest; it is told once for each rest. Raises
-    subprocess.TimeoutExpired after `timeout` seconds, StuckError after too long a rest.
+    A child rests while it neither prints (`last` gives the time of the last output) nor uses CPU
+    time; each rest calls `quiet` once. Raises subprocess.TimeoutExpired after `timeout` seconds,
+    StuckError after too long a rest.
     """
     end = None if timeout is None else time.monotonic() + timeout
-    used, since, told = -1, time.monotonic(), False
+    used, since, reported = -1, time.monotonic(), False
     while True:
         left = POLL_SECONDS if end is None else min(POLL_SECONDS, max(0.0, end - time.monotonic()))
         with suppress(subprocess.TimeoutExpired):
@@ -112,22 +113,22 @@ def wait(
             raise subprocess.TimeoutExpired(process.args, timeout or 0.0)
         ticks = _cpu_ticks(process.pid)
         if ticks != used or last() > since:
-            used, since, told = ticks, now, False
+            used, since, reported = ticks, now, False
         elif now - since >= stuck_seconds:
             raise StuckError
-        elif now - since >= quiet_seconds and not told:
-            told = True
+        elif now - since >= quiet_seconds and not reported:
+            reported = True
             quiet(now - since)
 
 
 def end_of(process: subprocess.Popen[bytes], timeout: float) -> int:
-    """As `Popen.wait`, which sees an end up to 50 ms late where it is given a timeout.
+    """Wait as `Popen.wait` does, which sees an end up to 50 ms late where it is given a timeout.
 
     Raises subprocess.TimeoutExpired after `timeout` seconds.
     """
     try:
         end = os.pidfd_open(process.pid)  # pidfd_open(2)
-    except OSError:  # Linux before 5.3, no descriptor is left, or somebody has waited for it
+    except OSError:  # Linux before 5.3, no descriptor is left, or another thread has waited for it
         return subprocess.Popen.wait(process, timeout)
     try:
         poll = select.poll()

@@ -44,7 +44,7 @@ def a_skip_list(file: Path) -> object:
 
 def pools(file: Path) -> object:
     file.with_name("nightly.yaml").write_text(GOOD_NIGHT)
-    return settings.load(file.with_name("nightly.yaml"), file)
+    return settings.load_pools(file, settings.load(file.with_name("nightly.yaml")))
 
 
 READERS = {

@@ -452,7 +452,7 @@ def _remember(path: Path, result: BazelResult) -> None:
 
 
 def _last(path: Path) -> str:
-    """Return how long the last build took that rebuilt something; "" without one."""
+    """Return how long the build's last run that rebuilt something took; "" without one."""
     try:
         figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return (

@@ -67,7 +67,7 @@ class BuildEvents:
         self.last = self.last or bool(event.get("lastMessage"))
 
     def files(self, label: str) -> tuple[Path, ...]:
-        """Return the files of a target's default outputs, where they lie on this machine."""
+        """Return the files of a completed target's default outputs, as paths of this machine."""
         return tuple(dict.fromkeys(self._walk(self._outputs.get(label, ()))))
 
     @property
@@ -85,7 +85,7 @@ class BuildEvents:
             yield from self._walk([child["id"] for child in found.get("fileSets", ())])
 
     def _path(self, file: Mapping[str, Any]) -> Path:
-        """Return a file by its URI, or by its place where only a remote cache has it."""
+        """Return the path of a URI; of a file that only a remote cache has, where it should lie."""
         parts = urlsplit(file.get("uri", ""))
         if parts.scheme == "file" or self._exec_root is None:
             path = PurePosixPath(unquote(parts.path))

@@ -184,7 +184,7 @@ class BazelInvocation:
         )
 
     def locally(self) -> BazelInvocation:
-        """Return the same without remote cache, executor and the file of their headers."""
+        """Return the same without remote cache and executor, and without their headers' file."""
         headers = self.remote.header_file(PurePath(self.output_base).parent)
         startup = tuple(item for item in self.startup if item != f"--bazelrc={headers}")
         return replace(self, remote=LOCAL, startup=startup)

@@ -124,7 +124,7 @@ def host_platform() -> str:
 
 
 def place(release: Release, folder: Path) -> Path:
-    """Where the release lies in the cache, or will lie: below its digest."""
+    """Return where the release lies in the cache, or will lie: below its digest."""
     return folder / release.sha256 / f"bazel-{release.version}"
 
 

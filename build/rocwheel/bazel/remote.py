@@ -285,7 +285,7 @@ def _ask_to_keep(session: requests.Session, base: str) -> tuple[str, str]:
 
 
 def _connect(address: str) -> str:
-    """Why a gRPC address cannot be reached; "" when something listens there."""
+    """Return why a gRPC address cannot be reached; "" when something listens there."""
     parts = urlsplit(address)
     try:
         with socket.create_connection(

@@ -103,6 +103,10 @@ STAGES: Final = {
             "rocwheel.cli.channels:channels",
             "Print what each role may do in a channel's bucket.",
         ),
+        "compat": (
+            "rocwheel.cli.compat:compat",
+            "Print which JAX goes with which ROCm, GPU and CPython.",
+        ),
         "serve": (
             "rocwheel.cli.index:serve",
             "Serve a store over local HTTP as pip and uv see it.",

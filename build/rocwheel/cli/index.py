@@ -49,7 +49,7 @@ class WhereOptions(TargetOptions):
     )
 
     def places(self, target: Target) -> list[Place]:
-        """That index of every ROCm major."""
+        """Return that index of every ROCm major."""
         return [staging if self.in_staging else release for staging, release in target.pairs()]
 
 
@@ -66,7 +66,7 @@ class IndexCheckOptions(WhereOptions):
     upstream: str
 
     def resolver(self, app: App) -> Callable[[Place], list[str]] | None:
-        """What asks pip about a place, where that is wanted. Raises UsageError."""
+        """Return what asks pip about a place, None without --resolve. Raises UsageError."""
         if not self.resolve:
             return None
         if not self.upstream:
@@ -174,7 +174,7 @@ class ServeOptions(TargetOptions):
     upstream: str
 
     def site(self, app: App, target: Target) -> Site:
-        """The server, which listens. Raises HostError."""
+        """Start the server, which listens. Raises HostError."""
         try:
             return Site(
                 target.store,

@@ -65,7 +65,7 @@ class PromoteOptions(ManifestOptions, PersonOptions, DryRun):
     approve: tuple[str, ...]
 
     def approvals(self, app: App) -> tuple[Approval, ...]:
-        """What --approve says. Raises UsageError, ConfigError without a name or a reason."""
+        """Return what --approve says. Raises UsageError, ConfigError without a name or a reason."""
         if self.approve and not (self.by or app.environ.get("GITHUB_ACTOR")):
             raise click.UsageError("--approve needs --by: the name that the release record keeps")
         return tuple(self._approval(app, text) for text in self.approve)

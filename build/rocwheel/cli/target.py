@@ -149,7 +149,7 @@ class PersonOptions:
     def who(self, app: App, *, reason: str = "") -> Who:
         """Who acts: --by, else GitHub's actor, else the user."""
         name = self.by.strip() or app.environ.get("GITHUB_ACTOR") or app.user
-        return Who(by=name, now=app.now(), reason=self.reason or reason)
+        return Who(by=name, now=app.now(), reason=self.reason or reason, is_checked=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -208,7 +208,7 @@ class Target:
         }
         if len(found) != 1:
             raise ConfigError(
-                f"{text}: {len(found)} manifests of {self.family.name} start so",
+                f"{text}: {len(found)} manifests of {self.family.name} begin with these digits",
                 hint="give more digits" if found else "stage the wheelhouse first",
             )
         sha256, place = found.popitem()

@@ -9,18 +9,18 @@ from rocwheel.container.engine import ContainerEngine, EngineKind, ask
 from rocwheel.container.folders import PLACE, claimed, scratch
 from rocwheel.container.leftovers import Leftover, leftovers, remove
 from rocwheel.container.running import Container, kept, running
-from rocwheel.container.spec import ContainerSpec, DeviceNode, Limits, Mount, User, devices
+from rocwheel.container.spec import ContainerLimits, ContainerSpec, DeviceNode, Mount, User, devices
 from rocwheel.container.words import headline
 
 __all__ = [
     "PLACE",
     "Container",
     "ContainerEngine",
+    "ContainerLimits",
     "ContainerSpec",
     "DeviceNode",
     "EngineKind",
     "Leftover",
-    "Limits",
     "Mount",
     "User",
     "ask",

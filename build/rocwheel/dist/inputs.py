@@ -128,7 +128,7 @@ class Preview:
     def commands(
         self, invocations: Sequence[bazel.BazelInvocation]
     ) -> Iterator[tuple[str, Command]]:
-        """Return what starts Bazel where it runs, the container before it, each with a title."""
+        """Yield what starts Bazel where it runs, the container before it, each with a title."""
         ends = self.place.ends
         yield from ((f"the container, which ends {ends}", it) for it in self.place.opening())
         for number, invocation in enumerate(invocations, 1):
@@ -270,7 +270,7 @@ def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
 def find_compiler(
     request: Request, version_class: VersionClass, *, place: BuildEnvironment, runner: Runner
 ) -> tuple[bazel.Compiler, tuple[str, ...]]:
-    """Return the host compiler that `--compiler` means for these JAX versions, and notes about it.
+    """Return the host compiler that `--compiler` means for these JAX versions, and a remark.
 
     `clang` is the machine's own (or the image's) where the class can be built with it, else the
     one JAX downloads; `--compiler-path` insists on the machine's own. Raises HostError.
@@ -310,7 +310,7 @@ def specification(
     compiler: bazel.Compiler,
     place: BuildEnvironment,
 ) -> bazel.BuildSpec:
-    """Everything Bazel's command lines follow from."""
+    """Return everything Bazel's command lines follow from."""
     request = planned.request
     number = tree.fixed_number or rocm_number(
         layout=tree.layout.name,

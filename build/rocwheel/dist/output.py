@@ -77,7 +77,7 @@ def dry_run(
 
 
 def fetching(planned: Plan, found: Preview) -> Iterator[str]:
-    """Lines that bring ROCm, Bazel and the sources to where the later lines look for them."""
+    """Yield lines that bring ROCm, Bazel and the sources to where the later lines look for them."""
     environ = planned.request.environ
     yield "# ROCm"
     yield from (f"# {line}" for line in str(planned.rocm).splitlines())
@@ -150,7 +150,7 @@ def writing(path: Path, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _word(word: str) -> str:
-    """One word of a shell's line, with variables for what is not known yet."""
+    """Return one word of a shell's line, with variables for what is not known yet."""
     for later, spelt in LATER.items():
         before, found, after = word.partition(later)
         if found:
@@ -211,7 +211,7 @@ def table(manifest: Manifest) -> Iterator[str]:
 
 
 def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
-    """Return the result for a person: wheels, what Bazel did, how long each stage took."""
+    """Yield the result for a person: wheels, what Bazel did, how long each stage took."""
     manifest = result.manifest
     yield from table(manifest)
     yield ""

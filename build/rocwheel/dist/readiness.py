@@ -75,7 +75,7 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Build
 
 
 def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
-    """One line for Debian and one for Fedora that brings every program that is missed."""
+    """Return one line for Debian and one for Fedora that brings every program that is missed."""
     missed = [need.program for need in needs if need.program in checks.PACKAGES]
     if not missed:
         return ()

@@ -134,7 +134,7 @@ class Answer:
         )
 
     def blocks(self) -> Iterator[bytes]:
-        """Return the body as it was sent. Raises LostError when the connection breaks."""
+        """Yield the body as it was sent. Raises LostError when the connection breaks."""
         import requests
         import urllib3
 

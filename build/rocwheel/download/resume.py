@@ -75,7 +75,7 @@ class Part:
         self.size = self._file.truncate(count)
 
     def replay(self) -> Iterator[bytes]:
-        """Return what is there already; nothing may be written meanwhile."""
+        """Yield what is there already; nothing may be written meanwhile."""
         offset, end = 0, self.size
         while offset < end:
             block = os.pread(self._file.fileno(), min(BLOCK, end - offset), offset)
@@ -146,7 +146,7 @@ class Download:
         return None
 
     def blocks(self) -> Iterator[bytes]:
-        """Return the whole file from its first byte, once.
+        """Yield the whole file from its first byte, once.
 
         Raises DownloadError when patience ends, ChangedError when the source changed meanwhile.
         """

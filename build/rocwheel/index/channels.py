@@ -100,7 +100,7 @@ class Channel:
         return open_store(self.store, dataclasses.replace(self.options, probe_key=probe_key))
 
     def prefixes_of(self, rocm_major: int) -> Prefixes:
-        """The prefixes of wheels for that ROCm major. Raises ConfigError."""
+        """Return the prefixes of wheels for that ROCm major. Raises ConfigError."""
         found = self.prefixes.get(rocm_major) or self.prefixes.get(ANY_MAJOR)
         if found is None:
             raise ConfigError(
@@ -120,7 +120,7 @@ class Channel:
         return tuple(self._places(store, family, item) for item in self.prefixes.values())
 
     def levels(self, family: matrix.Family, python: str) -> dict[str, matrix.Level]:
-        """What each suite's verdict means for a release: the matrix, tightened by the channel."""
+        """Return what each suite's verdict means: the matrix, tightened by the channel."""
         suites = dict.fromkeys((*family.suites, *(rule.suite for rule in self.policy)))
         levels = {}
         for suite in suites:
@@ -148,7 +148,7 @@ class Channel:
 
 
 def of_store(url: str, options: Options | None = None) -> Channel:
-    """The channel that `--store URL` means: today's prefixes, the matrix's policy, no pruning."""
+    """Return what `--store URL` means: today's prefixes, the matrix's policy, no pruning."""
     prefixes = {ANY_MAJOR: Prefixes(staging="v2-staging", release="v2")}
     return Channel(name="", store=url, prefixes=prefixes, options=options or Options())
 

@@ -51,25 +51,25 @@ class Page:
         ordered.sort(key=lambda file: parsed(file.version), reverse=True)
         object.__setattr__(self, "files", tuple(ordered))
 
-    def to_json(self, *, number: int | None = None) -> bytes:
-        """The JSON form; `number` in place of the page's own compares two pages' lists."""
+    def to_json(self) -> bytes:
+        """Return the JSON form."""
         document = {
-            "meta": _meta(self.number if number is None else number),
+            "meta": _meta(self.number),
             "name": self.project,
             "versions": list(dict.fromkeys(item.version for item in self.files)),
             "files": [_file(item) for item in self.files],
         }
         return (json.dumps(document, ensure_ascii=False, sort_keys=True) + "\n").encode()
 
-    def to_html(self, *, family: str, index_url: str, number: int | None = None) -> bytes:
-        """The page as pip reads it and as a person does; `index_url` is shown."""
+    def to_html(self, *, family: str, index_url: str) -> bytes:
+        """Return the page as pip reads it and as a person does; `index_url` is shown."""
         versions = [
             _version(text, list(found)) | {"install": self._install(text, index_url)}
             for text, found in groupby(self.files, lambda item: item.version)
         ]
         count = f"{_count(self.files, 'file')} in {_count(versions, 'version')}, newest first"
         return _render(
-            self.number if number is None else number,
+            self.number,
             title=f"{self.project} · {family}",
             project=self.project,
             family=family,
@@ -92,18 +92,18 @@ class Root:
     projects: frozenset[str] = frozenset()
     number: int = 0
 
-    def to_json(self, *, number: int | None = None) -> bytes:
-        """The JSON form; `number` as for a page."""
+    def to_json(self) -> bytes:
+        """Return the JSON form."""
         document = {
-            "meta": _meta(self.number if number is None else number),
+            "meta": _meta(self.number),
             "projects": [{"name": name} for name in sorted(self.projects)],
         }
         return (json.dumps(document, sort_keys=True) + "\n").encode()
 
-    def to_html(self, *, family: str, index_url: str, number: int | None = None) -> bytes:
-        """The page for installers and people."""
+    def to_html(self, *, family: str, index_url: str) -> bytes:
+        """Return the page for installers and people."""
         return _render(
-            self.number if number is None else number,
+            self.number,
             title=f"JAX for ROCm · {family}",
             project="",
             family=family,
@@ -125,18 +125,26 @@ class Link:
 
 
 def links(data: bytes) -> tuple[Link, ...]:
-    """What an installer finds in an HTML page; reads foreign pages too."""
+    """Return what an installer finds in an HTML page; reads foreign pages too."""
     parser = _Links()
     parser.feed(data.decode("utf-8", "replace"))
     return tuple(parser.found)
 
 
 def mark(data: bytes) -> int | None:
-    """The number of the state that a page shows; None when it is not one of our pages."""
+    """Return the number of the state that a page shows; None for a page of others."""
     for pattern in _MARKED:
         if found := pattern.search(data):
             return int(found[1])
     return None
+
+
+def with_mark(data: bytes, number: int) -> bytes:
+    """Return a page of ours as it would be if it showed the state of this number."""
+    for pattern in _MARKED:
+        if found := pattern.search(data):
+            return b"%b%d%b" % (data[: found.start(1)], number, data[found.end(1) :])
+    return data
 
 
 def _meta(number: int) -> dict[str, Any]:
@@ -144,7 +152,7 @@ def _meta(number: int) -> dict[str, Any]:
 
 
 def _file(entry: Entry) -> dict[str, Any]:
-    """The file's object in a PEP 691 page."""
+    """Return the file's object in a PEP 691 page."""
     core = {"sha256": entry.metadata_sha256} if entry.metadata_sha256 else False
     document: dict[str, Any] = {
         "filename": entry.filename,

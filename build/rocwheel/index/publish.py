@@ -22,9 +22,9 @@ from rocwheel.errors import (
     RefusedError,
     StoreError,
 )
-from rocwheel.index.page import Page, Root, links, mark
+from rocwheel.index.page import Page, Root, links, mark, with_mark
 from rocwheel.parallel import each
-from rocwheel.places import Place
+from rocwheel.places import Place, kept_seconds
 from rocwheel.store import Headers, HugeError, ObjectInfo, pause
 
 Shown: TypeAlias = "Page | Root"
@@ -48,26 +48,27 @@ class Form:
     key: str
     headers: Headers
     number: int
-    render: Callable[[int], bytes]
+    body: bytes  # for that number; rendered once, also where pages are many megabytes
+
+    def render(self, number: int) -> bytes:
+        """Return its bytes for a state of this number that lists the same."""
+        return self.body if number == self.number else with_mark(self.body, number)
 
 
 def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
     """All objects of one page at a place; what is served first comes last."""
     project = page.project if isinstance(page, Page) else ""
-
-    def html(number: int) -> bytes:
-        return page.to_html(family=place.family, index_url=place.url, number=number)
-
+    html = page.to_html(family=place.family, index_url=place.url)
     views = place.views(project, folder_keys=folder_keys)
     return (
         Form(
             key=place.json(project),
             headers=place.json_headers,
             number=page.number,
-            render=lambda number: page.to_json(number=number),
+            body=page.to_json(),
         ),
         *(
-            Form(key=key, headers=place.view_headers, number=page.number, render=html)
+            Form(key=key, headers=place.view_headers, number=page.number, body=html)
             for key in reversed(views)
         ),
     )
@@ -165,7 +166,7 @@ class Claim:
 
 
 def claimed(place: Place, project: str) -> Claim | None:
-    """What a page says that is stored under this project's name; None where none is."""
+    """Return what a page says that is stored under this project's name; None where none is."""
     plain = place.views(project, folder_keys=False)[0]
     for key in (plain, place.json(project)):
         try:
@@ -198,6 +199,7 @@ class _Seen:
     is_behind: bool  # it must be put
     ends: float
     number: int = 0  # of the state it shows
+    kept: int = 0  # seconds that copies of it may be kept, by its own Cache-Control
 
 
 def _look(place: Place, form: Form) -> _Seen:
@@ -210,17 +212,19 @@ def _look(place: Place, form: Form) -> _Seen:
         data, info = b"", place.store.info(form.key)
     number = mark(data)
     is_behind = number is None or (number <= form.number and data != form.render(number))
-    left = float(place.page_seconds)
+    stated = kept_seconds(info.cache_control) if info and info.cache_control else None
+    kept = place.page_seconds if stated is None else stated
+    left = float(kept)
     if left and info and info.now:
         left = max(0.0, left + ROUND - (info.now - info.modified).total_seconds())
     ends = time.monotonic() + left if left else 0.0
-    return _Seen(info=info, is_behind=is_behind, ends=ends, number=number or 0)
+    return _Seen(info=info, is_behind=is_behind, ends=ends, number=number or 0, kept=kept)
 
 
 def _without_entry(
     place: Place, wanted: Sequence[Form], seen: Sequence[_Seen], end: int, *, mends: bool
 ) -> list[_Seen]:
-    """The same, where pages show entries after `end`, which the log does not have, to be put."""
+    """Mark pages that show entries after `end`, which the log does not have, to be put."""
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
     if wrong and not mends:
         shown = max(item.number for item in seen)
@@ -251,7 +255,8 @@ def _put(place: Place, form: Form, seen: _Seen) -> float:
                 raise
             pause(failures)
         else:
-            return time.monotonic() + place.page_seconds if place.page_seconds else 0.0
+            kept = max(place.page_seconds, seen.kept)  # copies of what stood there live as long
+            return time.monotonic() + kept if kept else 0.0
         seen = _look(place, form)
     raise ObjectStaleError(
         f"{place.store.locate(form.key)}: changed by others {ATTEMPTS} times in a row",

@@ -82,7 +82,7 @@ class Site(ThreadingHTTPServer):
         super().server_close()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no error; anything else is a bug, and its thread ends."""
+        """Pass over a client that went away; anything else is a bug, and its thread ends."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handle_error(request, client_address)
 
@@ -150,7 +150,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.site.store.info(key)
 
     def _small(self, key: str, content_type: str, *, body: bool) -> None:
-        """An object that may change at any moment: its size and content are read as one.
+        """Send an object that may change at any moment: size and content are read as one.
 
         What a page says about its own address is true where it is read.
         """
@@ -168,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         return said if _HOST.fullmatch(said) else urlsplit(self.site.url).netloc
 
     def _large(self, info: ObjectInfo, content_type: str, *, body: bool) -> None:
-        """An object that is written once."""
+        """Send an object that is written once."""
         if self._head(info, content_type) and body:
             self.site.store.stream(info.key, self.wfile.write)
 
@@ -209,7 +209,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def root_page(indexes: Sequence[str]) -> str:
-    """What stands at `/`: where the indexes are."""
+    """Render what stands at `/`: where the indexes are."""
     items = "".join(f'<li><a href="/{quote(item)}/">{escape(item)}</a>' for item in indexes)
     return (
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>rocwheel</title></head>'
@@ -218,7 +218,7 @@ def root_page(indexes: Sequence[str]) -> str:
 
 
 def preferred(accept: str) -> str:
-    """The form of a page that an Accept header asks for (PEP 691); HTML when it does not matter."""
+    """Return the form of a page that an Accept header asks for (PEP 691), HTML by default."""
     best, chosen = 0.0, HTML
     for part in accept.split(","):
         media, _, parameters = part.strip().partition(";")

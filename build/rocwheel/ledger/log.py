@@ -43,7 +43,7 @@ TRIES: Final = 5  # to learn how a commit ended
 
 
 class UnknownError(StoreError):
-    """A write was sent and nobody can say whether it took effect."""
+    """A write was sent, and it is not known whether it took effect."""
 
 
 class _Snapshot(Value, frozen=True, kw_only=True):
@@ -78,7 +78,7 @@ _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 
 
 def read(place: Place, projects: Iterable[str] = (), *, afresh: bool = False) -> IndexState:
-    """The state as the log has it now, with the listings of these projects (and those touched).
+    """Read the state that the log has now, with listings of these projects (and those touched).
 
     `afresh` folds the whole log, without the snapshot. Raises StoreError where the log is a newer
     version's.
@@ -198,7 +198,7 @@ def commit(place: Place, entry: Transition) -> str:
             continue
         return digest if there == body else ""
     raise UnknownError(
-        f"{place.store.locate(key)}: nobody can say whether this {entry.action.value} was "
+        f"{place.store.locate(key)}: it is not known whether this {entry.action.value} was "
         f"committed: {problem}",
         hint="run the same command again: it sees what became of it and continues",
     ) from problem
@@ -257,7 +257,7 @@ def drop_listings(place: Place, age: timedelta) -> tuple[str, ...]:
 
 
 def small(place: Place, key: str, *, sha256: str | None = None) -> bytes:
-    """An object that is read as a whole, and that has this SHA-256 where one is given.
+    """Read an object as a whole, and check its SHA-256 where one is given.
 
     Raises ObjectMissingError, HugeError, and ObjectDiffersError for other bytes.
     """
@@ -281,7 +281,7 @@ def _numbers(place: Place) -> list[int]:
 
 
 def _snapshot(place: Place) -> IndexState | None:
-    """The stored snapshot; None where none can be used."""
+    """Read the stored snapshot; None where none can be used."""
     try:
         data = small(place, place.state)
     except (ObjectMissingError, HugeError):
@@ -330,7 +330,7 @@ def _put_snapshot(place: Place, state: IndexState) -> None:
 
 
 def _parsed(place: Place, data: bytes) -> _Snapshot | None:
-    """A snapshot in our format; None for anything else: it only saves time."""
+    """Parse a snapshot in our format; None for anything else: it only saves time."""
     try:
         found = decoded(data, _Snapshot, name=place.state)
     except ConfigError:

@@ -29,7 +29,7 @@ def put(place: Place, manifest: Manifest) -> None:
 
 
 def find(place: Place, sha256: str) -> Manifest | None:
-    """The manifest with this SHA-256. Raises ObjectDiffersError where something else is stored."""
+    """Read the manifest with this SHA-256. Raises ObjectDiffersError for other bytes."""
     key = place.manifest(sha256)
     try:
         data = small(place, key, sha256=sha256)

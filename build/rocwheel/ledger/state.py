@@ -137,7 +137,7 @@ class Listing(Value, frozen=True, kw_only=True):
     spent: dict[str, int] = msgspec.field(default_factory=dict)
 
     def file(self, filename: str) -> File | None:
-        """The file of that name, where a set holds it."""
+        """Return the file of that name, where a set holds it."""
         at = _place(self.files, filename)
         found = self.files[at] if at < len(self.files) else None
         return found if found and found.entry.filename == filename else None
@@ -154,7 +154,7 @@ class Listing(Value, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexState:
-    """The fold of a log up to one number; only listings that somebody asked for are loaded."""
+    """The fold of a log up to one number; only listings that were asked for are loaded."""
 
     number: int = 0
     head: str = ""  # SHA-256 of the last entry
@@ -179,7 +179,7 @@ class IndexState:
         return frozenset((*self.digests, *self.listings))
 
     def listing(self, project: str) -> Listing:
-        """A loaded listing; an empty one of a project that is not known."""
+        """Return a loaded listing; an empty one of a project that is not known."""
         if project in self.digests and project not in self.listings:
             raise KeyError(f"{project}: not loaded")  # a bug: never taken for an empty one
         return self.listings.get(project) or Listing(project=project)
@@ -189,13 +189,13 @@ class IndexState:
         return any(self._lists(item) for item in file.sets)
 
     def shown(self, project: str) -> tuple[Entry, ...]:
-        """The listed files of a project: its page is a function of this and the number."""
+        """Return the listed files of a project: its page is a function of this and the number."""
         return tuple(
             self._shown(file) for file in self.listing(project).files if self.is_listed(file)
         )
 
     def files(self, set_id: str) -> tuple[Entry, ...]:
-        """The files a set holds, as they are listed, or would be."""
+        """Return the files a set holds, as they are listed, or would be."""
         known = self.sets.get(set_id)
         found = (
             msgspec.structs.replace(file.entry, yanked=file.yanks.get(set_id))
@@ -237,14 +237,14 @@ class IndexState:
         return known is not None and known.standing is Standing.LISTED
 
     def _shown(self, file: File) -> Entry:
-        """A file of several sets is yanked while one of them is listed and yanked."""
+        """Return a file's entry: yanked while it is itself, or a listed set of it is."""
         own = [item for item in file.sets if self._lists(item)]
         reasons = [file.yanks[item] for item in ("", *own) if item in file.yanks]
         return msgspec.structs.replace(file.entry, yanked=reasons[0] if reasons else None)
 
 
 def touched(state: IndexState, entry: Transition) -> tuple[str, ...]:
-    """The projects an entry changes: their listings must be loaded before it is applied.
+    """List the projects an entry changes: their listings must be loaded before it.
 
     Raises ConfigError for a name that is no wheel's.
     """
@@ -261,7 +261,7 @@ def in_order(projects: Iterable[str], *, removing: bool) -> tuple[str, ...]:
 
 
 def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
-    """The next state; where the entry does not fit, the same one with its number and a problem."""
+    """Return the next state; of an entry that does not fit, the same one and a problem."""
     try:
         if entry.number != state.number + 1:
             raise ValueError(f"it says that it is number {entry.number}")  # noqa: TRY301
@@ -286,7 +286,7 @@ def apply(state: IndexState, entry: Transition, *, digest: str) -> IndexState:
 
 
 def skipped(state: IndexState, *, digest: str, problem: str) -> IndexState:
-    """The state after an entry that changes nothing, because it is damaged or does not fit."""
+    """Return the state after an entry that is damaged or does not fit: it changes nothing."""
     number = state.number + 1
     return replace(_damaged(state, number, problem), number=number, head=digest, is_skip=not digest)
 
@@ -384,7 +384,7 @@ def _stood(
 
 
 def _prune(state: IndexState, entry: Transition) -> IndexState:
-    """The sets let go of their files; what nobody holds then is spent."""
+    """Let the sets go of their files; names that no set holds then are spent."""
     leaving = set(entry.sets)
     sets = {
         **state.sets,

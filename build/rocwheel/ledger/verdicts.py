@@ -1,7 +1,7 @@
 """Stored verdicts: each under its own SHA-256, so that none can be changed or hidden.
 
 Runners may put and may not delete, and some stores let a put replace an object. A verdict's name is
-therefore the digest of its bytes: whoever writes other bytes over it leaves a name that does not
+therefore the digest of its bytes: who writes other bytes over it leaves a name that does not
 fit, which is found here and counts as a failure. Neither the order nor the number of verdicts
 means anything; all of a cell are read.
 """
@@ -55,7 +55,7 @@ def add_tests(place: Place, verdict: Verdict, names: bytes) -> None:
 
 
 def coverage(found: Iterable[FoundVerdict]) -> dict[tuple[str, str], frozenset[str]]:
-    """The tests that whole, passing verdicts are about, by suite and CPython."""
+    """Return the tests that whole, passing verdicts are about, by suite and CPython."""
     covered: dict[tuple[str, str], frozenset[str]] = {}
     for item in found:
         cell = (item.suite, item.python)
@@ -66,7 +66,7 @@ def coverage(found: Iterable[FoundVerdict]) -> dict[tuple[str, str], frozenset[s
 def released_coverage(
     release: Place, state: IndexState, cells: Collection[tuple[str, str]]
 ) -> dict[tuple[str, str], frozenset[str]]:
-    """The tests of the last released set that has each of these cells. Raises StoreError."""
+    """Return the tests of the last released set that has each of these cells. Raises StoreError."""
     before: dict[tuple[str, str], frozenset[str]] = {}
     released = (known for known in state.sets.values() if known.standing is Standing.LISTED)
     for known in sorted(released, key=lambda known: known.first, reverse=True)[:LOOKS_BACK]:
@@ -166,10 +166,10 @@ def _read(place: Place, manifest: str, cell: tuple[str, str, str, ObjectInfo]) -
 
 
 def _listed(place: Place, verdict: Verdict) -> frozenset[str]:
-    """The names of the tests that a verdict is about; none where it names no list of them.
+    """Return the names of the tests that a verdict is about; none where it names no list of them.
 
     Raises ObjectMissingError, ObjectDiffersError or HugeError for a list that is not the one it
-    names: without it nobody could see which tests are gone.
+    names: without it lost tests could not be seen.
     """
     digest = verdict.ran.collected
     if not digest:

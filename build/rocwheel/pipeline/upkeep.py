@@ -20,7 +20,7 @@ from rocwheel.model import moment, timestamp
 from rocwheel.parallel import each
 from rocwheel.pipeline import artifacts, planning, standing, summing
 from rocwheel.release import retention
-from rocwheel.release.operations import Who
+from rocwheel.release.operations import Who, check_clock
 from rocwheel.report import night_feed
 from rocwheel.report import night_page as page
 from rocwheel.report.night_summary import NightSummary
@@ -125,7 +125,7 @@ class NightPruning:
     sets: tuple[retention.PrunePlan, ...]
 
     def lines(self) -> list[str]:
-        """What it does, for people."""
+        """Return what it does, for people."""
         nights = [f"night {name}" for name in self.nights]
         return [*nights, *(line for plan in self.sets for line in plan.lines())]
 
@@ -136,7 +136,7 @@ def plan_pruning(
     """Decide what retention no longer keeps. Raises ConfigError for a clock that is off."""
     store = nights.store
     left = chain((INDEX,), (info.key for info in store.keys(artifacts.ROOT)))
-    retention.check_clock(store, left, now=who.now, where=store.url)
+    check_clock(store, left, now=who.now, where=store.url)
     old = nights.names()[:-keep]
     stay = tuple(name for name in old if _may_go_on(nights, name, who.now))
     pairs = [pair for name in families for pair in channel.pairs(store, name)]

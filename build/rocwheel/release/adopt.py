@@ -182,7 +182,7 @@ def _foreign(
 
 
 def _unfinished(place: Place, state: IndexState) -> set[str]:
-    """What manifests name that are stored here and of no set: they come before their wheels.
+    """Return what manifests of no set name that are stored here, before their wheels.
 
     An operation that puts such a set goes on, or was stopped. Half of a set is not listed.
     """
@@ -195,7 +195,7 @@ def _unfinished(place: Place, state: IndexState) -> set[str]:
 
 
 def _pages(place: Place, names: list[str], wheels: frozenset[str]) -> tuple[dict[str, Link], int]:
-    """What pages that are here already show of each file, and the highest number on one.
+    """Read what pages that are here show of each file, and the highest number on one.
 
     Every file they list must be one that is taken over.
     """

@@ -42,7 +42,7 @@ class Checked:
     problems: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """The problems, or that there is none."""
+        """Return the problems, or that there is none."""
         return list(self.problems) or [f"{count(self.files, 'file')}, no problem"]
 
     def to_json(self) -> dict[str, Any]:
@@ -134,7 +134,7 @@ def plan_repair(place: Place, who: Who, skip: Sequence[int] = ()) -> IndexRepair
     damage = operations.damage(place, state)
     if not skip:
         operations.check_sound(place, state)
-    found = _check_pages(place, state)
+    problems = _check_pages(place, state)
     skips = []
     for number in skip:
         if number not in damage:
@@ -142,11 +142,11 @@ def plan_repair(place: Place, who: Who, skip: Sequence[int] = ()) -> IndexRepair
                 f"--skip-entry {number}: {place.log(number)} is not damaged",
                 hint="`status` names the entries that are",
             )
-        found.append(f"{place.location}: entry {number} changes nothing from now on")
+        problems.append(f"{place.location}: entry {number} changes nothing from now on")
         skips.append(_skip(place, number, who))
     if skips:
-        found += _relisted(place, state)
-    return IndexRepair(place=place, found=tuple(found), skips=tuple(skips))
+        problems += _relisted(place, state)
+    return IndexRepair(place=place, found=tuple(problems), skips=tuple(skips))
 
 
 def apply_repair(repair: IndexRepair) -> IndexRepair:
@@ -197,11 +197,11 @@ def _check_pages(place: Place, state: IndexState) -> list[str]:
         pages,
         threads=place.store.connections,
     )
-    return [problem for problems in found for problem in problems]
+    return list(dict.fromkeys(problem for problems in found for problem in problems))
 
 
 def _check_log(place: Place, state: IndexState) -> Iterator[str]:
-    """The snapshot is the fold of the log, whatever somebody made of one of the two."""
+    """Compare the snapshot with the fold of the log: either may have been changed by hand."""
     if not state.number:
         return
     again = log.load(place, log.read(place, afresh=True), None)
@@ -230,7 +230,13 @@ def _check_page(place: Place, page: Page | Root, *, folder_keys: bool) -> list[s
             data = b""
         number = mark(data)
         if number is None or (number <= form.number and data != form.render(number)):
-            problems.append(f"{where}: not what the log says: {again}")
+            elsewhere = number is not None and links(data) == links(form.render(number))
+            is_html = not form.key.endswith(".json")
+            problems.append(
+                f"{place.location}: pages name another address than {place.url}: {again}"
+                if elsewhere and is_html
+                else f"{where}: not what the log says: {again}"
+            )
         if number is not None and number > form.number:
             problems.append(
                 f"{where}: shows entry {number}, the log ends with {form.number}: {again}; where "

@@ -12,12 +12,12 @@ import threading
 import uuid
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from rocwheel.console import Progress
 from rocwheel.entry import Entry
-from rocwheel.errors import PromotionError, StoreError
+from rocwheel.errors import ConfigError, PromotionError, StoreError
 from rocwheel.index.page import Page, Root
 from rocwheel.index.publish import AheadError, await_public, claimed, settle
 from rocwheel.ledger import log
@@ -26,11 +26,12 @@ from rocwheel.manifest import WheelEntry
 from rocwheel.model import timestamp
 from rocwheel.parallel import each
 from rocwheel.places import Place
-from rocwheel.store import ObjectInfo
+from rocwheel.store import ObjectInfo, Store
 from rocwheel.wheel.metadata import WheelName
 
-ATTEMPTS: Final = 60  # commits that fail because somebody else was faster
+ATTEMPTS: Final = 60  # commits that fail because another one was faster
 PUBLIC_SECONDS: Final = 300.0
+CLOCKS_DIFFER: Final = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +41,7 @@ class Who:
     by: str
     now: datetime
     reason: str = ""
+    is_checked: bool = False  # its clock is held against the store's before it is written down
 
     @property
     def time(self) -> str:
@@ -48,7 +50,7 @@ class Who:
 
 @dataclass(frozen=True, kw_only=True)
 class Operation(abc.ABC):
-    """One change of an index that somebody asked for: `perform` does it once or not at all."""
+    """One change of an index: `perform` makes it once or not at all."""
 
     place: Place
     who: Who
@@ -56,11 +58,11 @@ class Operation(abc.ABC):
 
     @abc.abstractmethod
     def wanted(self, state: IndexState) -> Collection[str]:
-        """The projects whose listings are needed to decide."""
+        """Return the projects whose listings are needed to decide."""
 
     @abc.abstractmethod
     def decide(self, state: IndexState) -> Transition | None:
-        """The next entry of the log; None where the state is as it should be.
+        """Return the next entry of the log; None where the state is as it should be.
 
         A function of the state alone: nothing is read or written. Raises PromotionError or
         ObjectDiffersError where it may not be.
@@ -79,7 +81,7 @@ class Operation(abc.ABC):
         brings: Sequence[Holding] = (),
         evidence: dict[str, Any] | None = None,
     ) -> Transition:
-        """The entry after `state` that does this."""
+        """Return the entry after `state` that does this."""
         return Transition(
             number=state.number + 1,
             previous=state.head,
@@ -102,15 +104,15 @@ def damage(place: Place, state: IndexState) -> dict[int, str]:
     Pages are asked only where no snapshot fits the log: one that shows a later entry than the log
     has tells that the log lost its end.
     """
-    found = dict(state.damage)
+    damaged = dict(state.damage)
     if place.is_staging or is_settled(state) or not state.is_whole:
-        return found
+        return damaged
     claims = [claimed(place, project) for project in sorted({"", *state.projects})]
     shown = max((claim.number for claim in claims if claim), default=0)
     if shown > state.number and shown > (end := log.read(place)).number and not end.damage:
         where = place.store.locate(place.log(end.number + 1))
-        found[end.number + 1] = f"{where}: missing: a page shows entry {shown}"
-    return found
+        damaged[end.number + 1] = f"{where}: missing: a page shows entry {shown}"
+    return damaged
 
 
 def check_sound(place: Place, state: IndexState) -> None:
@@ -150,10 +152,12 @@ def read(operation: Operation) -> IndexState:
 def perform(operation: Operation, state: IndexState | None = None) -> IndexState:
     """Carry an operation out, from this state (or the log's) on; return the state it left.
 
-    Raises what `decide` and `prepare` raise, having changed nothing; UnknownError where nobody can
-    say whether it took effect; StoreError with a hint where it did and the pages do not show it.
+    Raises what `decide` and `prepare` raise, having changed nothing; UnknownError where it is not
+    known whether it took effect; StoreError where it did and the pages do not show it.
     """
-    place = operation.place
+    place, who = operation.place, operation.who
+    if who.is_checked:
+        check_clock(place.store, (place.state, place.json("")), now=who.now, where=place.location)
     for _ in range(ATTEMPTS):
         state = state or read(operation)
         check_sound(place, state)
@@ -177,7 +181,7 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
 
 
 def complete(place: Place, state: IndexState) -> IndexState:
-    """Let the pages show a state where they do not, whoever was stopped before that."""
+    """Let the pages show a state, where a command was stopped before they did."""
     if is_settled(state):
         return state
     return repair(place, state, in_order(state.touched, removing=False))
@@ -208,7 +212,7 @@ def repair(
 
 
 def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, ObjectInfo]:
-    """What is stored at a place under the names of these versions, by file name.
+    """Return what is stored at a place under the names of these versions, by file name.
 
     One listing per project and version: its cost does not grow with the place.
     """
@@ -224,14 +228,29 @@ def stored(place: Place, entries: Iterable[Entry | WheelEntry]) -> dict[str, Obj
 
 
 def is_settled(state: IndexState) -> bool:
-    """Whether the pages show a state: nobody was stopped after a commit."""
+    """Return whether the pages show a state: no command was stopped after its commit."""
     return state.number == state.saved
 
 
 def page_lines(place: Place, entries: Iterable[Entry], *, removing: bool = False) -> list[str]:
-    """The pages that change, for people, in their order."""
+    """Return the pages that change, for people, in their order."""
     projects = in_order({entry.project for entry in entries}, removing=removing)
     return [f"page     {place.location}/{project}/" for project in projects]
+
+
+def check_clock(store: Store, keys: Iterable[str], *, now: datetime, where: str) -> None:
+    """Refuse to call anything old by a clock that is far off the store's. Raises ConfigError.
+
+    The store tells its time with the first of these objects that is there. A plan of nothing is
+    checked as well: leftovers of uploads are found when it is applied.
+    """
+    info = next(filter(None, map(store.info, keys)), None)
+    if info and info.now and abs(now - info.now) > CLOCKS_DIFFER:
+        raise ConfigError(
+            f"{where}: this machine's clock says {now:%Y-%m-%d %H:%M}, the store's "
+            f"{info.now:%Y-%m-%d %H:%M}",
+            hint="set the clock: times are kept in the log, and what is pruned is gone for ever",
+        )
 
 
 class Tally:
@@ -292,7 +311,7 @@ def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
         if 0 <= number <= state.number > 0:
             continue  # of a log that was lost, and made again by an adoption of all it listed
         if number > state.number and log.read(place).number > state.number:
-            continue  # somebody was faster, and the commit will say so
+            continue  # another command was faster, and the commit will say so
         where = place.store.locate(place.key(project))
         made = "another tool" if number < 0 else "a log that is gone"
         raise StoreError(

@@ -80,7 +80,7 @@ class Decision:
         return tuple(cell for cell in self.cells if cell.is_blocking)
 
     def evidence(self) -> dict[str, Any]:
-        """What goes into the release record."""
+        """Return what goes into the release record."""
         evidence: dict[str, Any] = {"cells": [cell.to_json() for cell in self.cells]}
         if self.bypass:
             evidence["bypass"] = {
@@ -142,7 +142,7 @@ def decide(
 
 
 def _demands_nothing(family: Family, python: str) -> SuiteCell:
-    """A CPython that no rule asks anything of would be released untested."""
+    """Block a CPython of which no rule asks anything: it would be released untested."""
     return SuiteCell(
         suite="any",
         python=python,
@@ -172,7 +172,7 @@ class _Case:
 
 
 def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCell:
-    """The state of one cell, before level, bypass and approvals are looked at."""
+    """Return the state of one cell, before level, bypass and approvals are looked at."""
     unreadable = [item for item in found if not item.verdict]
     aside = [(item, item.verdict) for item in found if item.verdict and _unofficial(item, case)]
     told = [(item, item.verdict) for item in found if item.verdict and not _unofficial(item, case)]
@@ -223,12 +223,12 @@ def _judge(case: _Case, found: Sequence[FoundVerdict], level: Level) -> SuiteCel
 
 
 def _unofficial(found: FoundVerdict, case: _Case) -> bool:
-    """Whether it was run as nobody else would, so that it counts for nothing."""
+    """Return whether it was run in a way of its own, so that it counts for nothing."""
     return bool(found.verdict and found.verdict.ran.unofficial) and case.family.proof.official
 
 
 def _failure(verdict: Verdict, case: _Case) -> State | None:
-    """The failure it tells of; more retries than the suite allows are one, under any state."""
+    """Return the failure it is; more retries than the suite allows are one in any state."""
     over = case.demand is not None and verdict.counts.flaky > case.demand.flaky_budget
     return verdict.failure or (State.FLAKY if over else None)
 
@@ -254,7 +254,7 @@ def _severity(failure: tuple[str, State, str]) -> tuple[bool, int, str]:
 
 
 def _silent(case: _Case, told: Sequence[tuple[FoundVerdict, Verdict]]) -> tuple[str, State, str]:
-    """What a cell without passes, failures and doubts is: digest, state and reason."""
+    """Return what a cell without passes, failures and doubts is: digest, state and reason."""
     said = {verdict.state: (item.sha256, verdict) for item, verdict in told if not verdict.shard}
     if State.INFRA not in said and not case.family.runners_for(case.suite):
         return "", State.NO_RUNNER, f"{case.family.name} has no runner for {case.suite}"
@@ -289,7 +289,7 @@ def _doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
 
 
 def _suite_doubts(verdict: Verdict, case: _Case) -> Iterator[str]:
-    """The suite that ran is the one this checkout has, and met what that demands."""
+    """Doubt another suite than this checkout's, and one that fell short of its demands."""
     if case.known is None:
         yield f"this checkout has no suite {case.suite}"
         return

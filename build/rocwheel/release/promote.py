@@ -2,7 +2,7 @@
 
 The plan reads and writes nothing: manifest, verdicts, policy, size and stated SHA-256 of every
 staged object, the METADATA inside each staged wheel, what the release has already. Nothing is taken
-from a staging record or page: whoever may write there decides nothing here. Applying it copies on
+from a staging record or page: who may write there decides nothing here. Applying it copies on
 the server, create-only, with every digest proven before and after, then commits.
 """
 
@@ -138,7 +138,7 @@ class PromotePlan:
         return sum(item.entry.size for item in self.copies)
 
     def lines(self) -> list[str]:
-        """The plan for people: every source and destination URL, sizes, cells.
+        """Return the plan for people: every source and destination URL, sizes, cells.
 
         Of a blocked one what blocks, first; nothing would be copied.
         """
@@ -189,11 +189,11 @@ class PromotePlan:
         }
 
     def published(self, moved: int) -> dict[str, Any]:
-        """The document of a plan that was applied; `moved` is what `apply` returned."""
+        """Return the document of a plan that was applied; `moved` is what `apply` returned."""
         return {**self.to_json(state="published"), "bytes_through_client": moved}
 
     def refusal(self) -> PromotionError:
-        """The error of a blocked plan: its first cell, and what to do about it."""
+        """Return the error of a blocked plan: its first cell, and what to do about it."""
         cells = self.decision.blocking
         first = cells[0]
         more = f" (and {len(cells) - 1} more)" if len(cells) > 1 else ""

@@ -2,7 +2,7 @@
 
 Never pruned: a pinned set, the newest sets of a JAX version, a file that another set holds (rolled
 back ones included), adopted files. One entry of the log lets go of the sets and marks the names
-that nobody holds as spent, for ever; the pages show it; only then are bytes deleted.
+that no set holds as spent, for ever; the pages show it; only then are bytes deleted.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import chain
-from typing import Any, Final
+from typing import Any
 
 from rocwheel.entry import version_of
 from rocwheel.errors import ConfigError
@@ -24,10 +24,8 @@ from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations
 from rocwheel.release.operations import Operation, Who, short
-from rocwheel.store import Store
 from rocwheel.values import replace
 
-CLOCKS_DIFFER: Final = timedelta(hours=1)
 LEFTOVER_AGE = timedelta(days=1)  # of scratch files, unfinished uploads, files that no set holds
 
 
@@ -43,7 +41,7 @@ class Prune(Operation):
         return {project for known, _ in self.expired(state) for project in known.projects}
 
     def expired(self, state: IndexState) -> tuple[tuple[Known, str], ...]:
-        """The sets that go, and why."""
+        """Return the sets that go, and why."""
         return tuple(self._expired(state))
 
     def decide(self, state: IndexState) -> Transition | None:
@@ -51,7 +49,7 @@ class Prune(Operation):
         return self.entry(state, Action.PRUNE, sets=sets) if sets else None
 
     def leaving(self, state: IndexState) -> dict[str, list[str]]:
-        """The files that go, by the set they go with: those that no staying set holds."""
+        """Return the files that go, by the set they go with: no staying set holds them."""
         gone: dict[str, list[str]] = {known.id: [] for known, _ in self.expired(state)}
         for project in self.wanted(state):
             for file in state.listing(project).files:
@@ -114,7 +112,7 @@ class PrunePlan:
         return [f"prune    {place.store.locate(place.key(name))} ({why})" for name, why in gone]
 
     def to_json(self, *, dry_run: bool, leftovers: Sequence[str] = ()) -> dict[str, Any]:
-        """The plan as a document; `leftovers` is what `apply` returned."""
+        """Return the plan as a document; `leftovers` is what `apply` returned."""
         done = "planned" if dry_run else "pruned"
         expired = self.operation.expired(self.state)
         leaving = self.operation.leaving(self.state)
@@ -169,23 +167,8 @@ def plans(
     for place in chain.from_iterable(pairs):
         found = plan(place, channel, who=who, orphans=orphans)
         told = (place.state, place.log(found.state.number))
-        check_clock(place.store, told, now=who.now, where=place.location)
+        operations.check_clock(place.store, told, now=who.now, where=place.location)
         yield found
-
-
-def check_clock(store: Store, keys: Iterable[str], *, now: datetime, where: str) -> None:
-    """Refuse to call anything old by a clock that is far off the store's. Raises ConfigError.
-
-    The store tells its time with the first of these objects that is there. A plan of nothing is
-    checked as well: leftovers of uploads are found when it is applied.
-    """
-    info = next(filter(None, map(store.info, keys)), None)
-    if info and info.now and abs(now - info.now) > CLOCKS_DIFFER:
-        raise ConfigError(
-            f"{where}: this machine's clock says {now:%Y-%m-%d %H:%M}, the store's "
-            f"{info.now:%Y-%m-%d %H:%M}",
-            hint="set the clock: what is pruned is gone for ever",
-        )
 
 
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
@@ -256,7 +239,7 @@ def _unheld(place: Place, who: Who) -> tuple[str, ...]:
 
 
 def _newest(state: IndexState, count: int) -> set[str]:
-    """The newest listed sets of each JAX version, by their first release."""
+    """Return the newest listed sets of each JAX version, by their first release."""
     by_jax: dict[str, list[Known]] = {}
     for known in state.sets.values():
         if known.standing is Standing.LISTED:

@@ -148,7 +148,7 @@ ROLES: Final = {
 
 
 def policy(channel: Channel, role: Role, *, family: str = "*") -> dict[str, Any]:
-    """The policy document of a role. Raises ConfigError for a store that has no policies."""
+    """Return the policy document of a role. Raises ConfigError for a store that has no policies."""
     address = bucket_of(channel.store)
     if not address:
         raise ConfigError(
@@ -189,7 +189,7 @@ def trust(role: Role, repository: str) -> dict[str, Any]:
 
 
 def table() -> Iterator[str]:
-    """The rights of all roles as a table in Markdown."""
+    """Return the rights of all roles as a table in Markdown."""
     yield "| role | does | reads | writes | deletes | never |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for role in ROLES.values():

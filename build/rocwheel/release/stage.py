@@ -101,7 +101,7 @@ class StagePlan:
         return sum(item.entry.size for item in self.uploads)
 
     def lines(self) -> list[str]:
-        """The plan for people: every source, its full destination, its size and the trend."""
+        """List the plan for people: every source, its full destination, its size and the trend."""
         place = self.operation.place
         lines = [f"manifest {self.manifest.sha256}", f"to       {place.location}/"]
         for item in self.uploads:
@@ -116,7 +116,7 @@ class StagePlan:
         return [*lines, *operations.page_lines(place, (item.entry for item in self.uploads))]
 
     def to_json(self, *, dry_run: bool) -> dict[str, Any]:
-        """The plan as a document; without `dry_run` it was applied where that was needed."""
+        """Return the plan as a document; without `dry_run` it was applied where that was needed."""
         place = self.operation.place
         done = "nothing-to-do" if self.is_done else "staged"
         return {
@@ -188,7 +188,7 @@ def apply(plan: StagePlan, *, console: Console) -> None:
 
 
 def holding(manifest: Manifest, entries: tuple[Entry, ...]) -> Holding:
-    """A manifest's set as an entry of the log brings it."""
+    """Return a manifest's set as an entry of the log brings it."""
     return Holding(
         set=manifest.sha256,
         files=entries,
@@ -199,7 +199,7 @@ def holding(manifest: Manifest, entries: tuple[Entry, ...]) -> Holding:
 
 
 def _before(state: IndexState, entry: Entry) -> Entry | None:
-    """The newest other version's wheel of the same CPython."""
+    """Return the newest other version's wheel of the same CPython."""
     others = [
         item
         for item in state.shown(entry.project)

@@ -114,7 +114,7 @@ class Overview:
     is_damaged: bool = False  # the log of a release is, so that nothing may be changed there
 
     def lines(self) -> list[str]:
-        """A table for people."""
+        """Return a table for people."""
         rows = [item.row() for item in self.sets]
         return list(columns(HEADER, rows)) if rows else ["no set"]
 
@@ -157,7 +157,7 @@ def of(
     now: datetime,
     look: int | None = None,
 ) -> Overview:
-    """The same of two states that were read before."""
+    """Return the same of two states that were read before."""
     (staging, staged), (release, released) = at_staging, at_release
     waiting = sorted(
         (
@@ -215,7 +215,7 @@ def overview(
 
 
 def problems(place: Place, state: IndexState) -> tuple[str, ...]:
-    """What is wrong with a log, and what was stopped before the pages showed it."""
+    """Return what is wrong with a log, and what was stopped before the pages showed it."""
     damage = operations.damage(place, state)
     texts = dict.fromkeys((*state.problems, *damage.values()))
     found = [f"{place.location}: {text}" for text in texts]
@@ -229,7 +229,7 @@ def problems(place: Place, state: IndexState) -> tuple[str, ...]:
 
 
 def waiting(found: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
-    """Sets that were staged longer ago than this and are not released."""
+    """Return sets that were staged longer ago than this and are not released."""
     limit = timedelta(hours=hours)
     return [item for item in found if item.state in {"staged", "gated"} and item.age > limit]
 
@@ -251,7 +251,7 @@ class _File:
         before: Mapping[tuple[str, str], frozenset[str]],
         now: datetime,
     ) -> tuple[Decision | None, str]:
-        """What policy says, or why it cannot say anything."""
+        """Return what policy says, or why it cannot say anything."""
         if self.manifest is None:
             return None, self.problem
         own = verdicts.cells(self.found)

@@ -71,13 +71,13 @@ def load(wheelhouse: Path) -> tuple[Manifest, dict[str, Path]]:
 
 
 def read_metadata(path: Path) -> bytes:
-    """The METADATA file in a wheel. Raises WheelError."""
+    """Read the METADATA file in a wheel. Raises WheelError."""
     with ZipArchive(path) as archive:
         return archive.read(f"{dist_info(archive.by_name, path=path)}/METADATA")
 
 
 def staged_metadata(place: Place, info: ObjectInfo) -> bytes:
-    """The METADATA file in a stored wheel, read by ranges. Raises WheelError, StoreError."""
+    """Read the METADATA file in a stored wheel by ranges. Raises WheelError, StoreError."""
     where = place.store.locate(info.key)
     try:
         with zipfile.ZipFile(_Ranges(place.store, info)) as archive:
@@ -137,7 +137,7 @@ class _Ranges(io.RawIOBase):
 
 
 def check_family(manifest: Manifest, family: Family) -> None:
-    """A set may go to a family whose gfx targets it all has. Raises ConfigError."""
+    """Refuse a family of which the set lacks a gfx target. Raises ConfigError."""
     missing = sorted(set(family.targets) - set(manifest.gfx_targets))
     if missing:
         raise ConfigError(
@@ -239,7 +239,7 @@ def check_order(released: Iterable[Entry], entries: Iterable[Entry]) -> None:
 def entries(
     manifest: Manifest, metadata: Mapping[str, bytes], *, uploaded: str
 ) -> tuple[Entry, ...]:
-    """The wheels as the index lists them: all from the manifest and from the wheels' own bytes."""
+    """List the wheels as the index does: all from the manifest and the wheels' own bytes."""
     return tuple(
         Entry(
             filename=wheel.filename,
@@ -272,7 +272,7 @@ def requires_python(metadata: bytes, *, name: str) -> str:
 
 @lru_cache(maxsize=1 << 10)
 def _major(rocm: str) -> int:
-    """The major of a ROCm version, 0 where none is known."""
+    """Return the major of a ROCm version, 0 where none is known."""
     return RocmVersion.parse(rocm).major if rocm else 0
 
 
@@ -287,7 +287,7 @@ def _check_python(metadata: KeyValueText, python: str) -> None:
 
 
 def _requirements(metadata: KeyValueText, python: str) -> Iterator[Requirement]:
-    """Requirements that hold on Linux for this CPython, extras left out."""
+    """Yield requirements that hold on Linux for this CPython, extras left out."""
     version = PythonVersion.parse(python)
     number = f"{version.major}.{version.minor}"
     environment: dict[str, str] = {

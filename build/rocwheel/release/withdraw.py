@@ -49,7 +49,7 @@ class Change(Operation):
         return {*(known.projects if known else ()), *(version_of(n)[0] for n in self.filenames)}
 
     def files(self, state: IndexState) -> tuple[Entry, ...]:
-        """What it is about: files of the set, or listed ones by name."""
+        """Return what it is about: files of the set, or listed ones by name."""
         if not self.set_id:
             projects = sorted({version_of(name)[0] for name in self.filenames})
             shown = (item for project in projects for item in state.shown(project))
@@ -79,7 +79,7 @@ class Change(Operation):
         return self.entry(state, self.action, sets=sets, names=self.filenames)
 
     def prepare(self, state: IndexState) -> None:
-        """A set that comes back has the bytes that were released."""
+        """Check that a set that comes back has the bytes that were released."""
         if self.action is Action.RESTORE:
             store = self.place.store
             each(self._verify, self.files(state), threads=store.connections)
@@ -90,13 +90,13 @@ class Change(Operation):
         if info is None:
             raise ObjectMissingError(
                 f"{store.locate(key)}: the wheel is gone",
-                hint="somebody deleted it: build the set again under a new version",
+                hint="it was deleted by hand: build the set again under a new version",
             )
         if (digest := store.digest(info)) != entry.sha256:
             raise replaced(store.locate(key), digest, entry.sha256)
 
     def _check_order(self, state: IndexState, files: tuple[Entry, ...]) -> None:
-        """What installers choose from again must not sort below what is released."""
+        """Refuse to bring back what would sort below what is released."""
         names = {item.filename for item in files}
         coming = [replace(item, yanked=None) for item in files]
         if self.action is Action.RESTORE:
@@ -130,7 +130,7 @@ class ChangePlan:
         return self.operation.files(self.state)
 
     def lines(self) -> list[str]:
-        """The plan for people: every file and page."""
+        """Return the plan for people: every file and page."""
         place, action = self.operation.place, self.operation.action
         shown = {item.filename for item in self.files} - self._staying()
         act = f"{action.value:9}"
@@ -183,7 +183,7 @@ def apply(plan: ChangePlan) -> None:
 
 
 def place_of(places: Sequence[Place], filename: str) -> Place:
-    """The place that lists a file; the last one, where none does."""
+    """Return the place that lists a file; the last one, where none does."""
     project, _ = version_of(filename)
     return next(
         (
@@ -196,7 +196,7 @@ def place_of(places: Sequence[Place], filename: str) -> Place:
 
 
 def with_reason(who: Who, reason: str) -> Who:
-    """The same person with a reason. Raises ConfigError when there is none."""
+    """Return the same person with a reason. Raises ConfigError when there is none."""
     if not reason.strip() or "\n" in reason:
         raise ConfigError("--reason: one line is needed", hint="say why; people will read it")
     return replace(who, reason=reason.strip())

@@ -441,7 +441,7 @@ _DIGEST: Final = re.compile(
 
 
 def _digest_in(text: str, *, name: str, where: str) -> str:
-    """Return the digest of `name` in a checksum file: bare, or as sha256sum writes it."""
+    """Find the digest of `name` in a checksum file: bare, or as sha256sum writes it."""
     found = [match for line in text.splitlines() if (match := _DIGEST.fullmatch(line.strip()))]
     for match in found:
         called = match["tagged"] or match["name"] or ""

@@ -76,7 +76,7 @@ class RocmPlan:
         }
 
     def __str__(self) -> str:
-        """Lines for --dry-run."""
+        """Return lines for --dry-run."""
         version = f"ROCm {self.version}" if self.version else "ROCm, version as the tree says"
         if self.origin is Origin.DIRECTORY:
             return f"use {version} in {self.source} as it is"
@@ -260,7 +260,8 @@ def _locate(source: str, cwd: Path) -> tuple[Origin, str]:
         return Origin.URL, source
     if scheme and scheme[1].lower() != "file":
         raise ConfigError(
-            f"{source}: {scheme[1]} is not spoken here", hint="give an https URL or a local path"
+            f"{source}: {scheme[1]} URLs are not supported",
+            hint="give an https URL or a local path",
         )
     path = cwd / (unquote(urlsplit(source).path) if scheme else source)
     try:

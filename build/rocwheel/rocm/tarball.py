@@ -94,7 +94,7 @@ def _gzip(source: _Raw) -> Iterator[bytes]:
 
 
 def _xz(source: _Raw) -> Iterator[bytes]:
-    """Any number of xz streams with zero padding between them (xz file format, section 2)."""
+    """Yield any number of xz streams with zero padding between them (xz file format, section 2)."""
     import lzma
 
     decoder, pending = None, source.read(PACKED)
@@ -156,7 +156,7 @@ class _Raw(io.RawIOBase):
         return count
 
     def read(self, count: int = -1) -> bytes:
-        """One block at most; b"" only at the end."""
+        """Return one block at most; b"" only at the end."""
         if not self._rest:
             block = next(self._blocks, b"")
             while not block and (more := next(self._blocks, None)) is not None:
@@ -253,7 +253,7 @@ class TarReader:
         self._stream.check_end()
 
     def data(self) -> Iterator[memoryview]:
-        """Return the current member's data in runs; each is valid until the next one."""
+        """Yield the current member's data in runs; each is valid until the next one."""
         while self._left:
             run = self._stream.run(self._left)
             self._left -= len(run)
@@ -392,7 +392,7 @@ def _bytes(text: str) -> bytes:
 
 
 def _nanoseconds(info: tarfile.TarInfo) -> int:
-    """Return the modification time, to the nanosecond where a pax record has it."""
+    """Return the time of a member; pax has it to the nanosecond, `info.mtime` is a float."""
     exact = info.pax_headers.get("mtime")
     return int((Decimal(exact) if exact else Decimal(info.mtime)) * 10**9)
 

@@ -94,7 +94,7 @@ class Cache:
         files.write(self._sources / f"{key}.json", seen.to_bytes())
 
     def partial(self, key: str) -> Path:
-        """Where the download of the source with this key lies while it is incomplete."""
+        """Return where the download of the source with this key lies while it is incomplete."""
         return self._partial / f"{key}.part"
 
     def partial_bytes(self, key: str) -> int:
@@ -136,7 +136,7 @@ class Cache:
     # Room.
 
     def free(self) -> int:
-        """Bytes this user may still write here."""
+        """Return bytes this user may still write here."""
         status = os.statvfs(self.folder)
         return status.f_bavail * status.f_frsize
 

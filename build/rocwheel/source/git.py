@@ -113,7 +113,7 @@ def _names(ref: str) -> tuple[str, ...]:
 
 
 def head(root: Path, *, runner: Runner) -> str:
-    """Return the commit that is checked out at `root`; "" for no checkout, or an empty one."""
+    """Return the commit checked out at `root`; "" for a folder that is no checkout, or empty."""
     if not (root / ".git").exists():
         return ""
     try:
@@ -208,7 +208,7 @@ def _names_of(output: str) -> tuple[str, ...]:
 
 
 def public(url: str) -> str:
-    """One spelling of a public repository, however it was cloned; "" for one that is none.
+    """Return one spelling of a public repository, however it was cloned; "" for one that is none.
 
     No credentials, query or `.git`; ssh and `host:path` (git-clone(1), "GIT URLS") become https.
     """

@@ -60,7 +60,7 @@ def copy_of(folder: Path, patches: tuple[Path, ...]) -> Path:
 
 
 def commands(folder: Path, patches: tuple[Path, ...]) -> tuple[Command, ...]:
-    """Return what makes the copy: git's clone, then a command for each patch, which may fail."""
+    """Return the commands of the copy: git's clone, then one for each patch, which may fail."""
     if not patches:
         return ()
     copy = copy_of(folder, patches)

@@ -159,7 +159,7 @@ class SourceTree:
         return "".join(f".{part}" for part in parts)
 
     def upstream_jaxlib(self, python: PythonVersion) -> UpstreamWheel:
-        """Return the pinned jaxlib of the package index. Raises ConfigError if there is none."""
+        """Find the pinned jaxlib of the package index. Raises ConfigError if there is none."""
         found = self.release.jaxlib.get(python) if self.release else None
         if found is None:
             or_build = "build it with --jaxlib built, or " * (
@@ -300,7 +300,7 @@ def resolve(
 
 
 def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner) -> SourceTree:
-    """Return the tree `resolve` would give, fetching nothing: a pin stands for what is not here.
+    """Return the tree `resolve` would give, fetching nothing: the pin stands for what is absent.
 
     Raises what `resolve` raises for a tree that is here.
     """
@@ -462,7 +462,7 @@ def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClas
 
 
 def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
-    """Return marks of a class that the tree does not have."""
+    """Return the marks of a class that the tree does not have."""
     workspace = root / layout.workspace
     missing = [name for name in candidate.startup_files if not (workspace / name).is_file()]
     if missing:
@@ -481,7 +481,7 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
 
 
 def _fixed_number(root: Path, layout: Layout) -> str | None:
-    """Return the number in a tree's own wheel names, such as `60`; None for ROCm's major."""
+    """Return the number that a tree's wheels are named with: `60`, `7`; None for ROCm's major."""
     if layout.fixed_number is None:
         return None
     match = layout.fixed_number.pattern.search(_text(root / layout.fixed_number.file))

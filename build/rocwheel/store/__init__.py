@@ -49,6 +49,7 @@ class ObjectInfo:
     sha256: str  # as the store states it, "" when it keeps none; see `Store.digest`
     modified: datetime  # UTC
     now: datetime | None = None  # when the store said so, by the same clock; None: not known
+    cache_control: str = ""  # that it is served with, where the store says so
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,11 +107,11 @@ class Store(Protocol):
         ...
 
     def locate(self, key: str, /) -> str:
-        """The full URL of a key, for people: `s3://bucket/prefix/key`, `file:///folder/key`."""
+        """Return the URL of a key for people: `s3://bucket/prefix/key`, `file:///folder/key`."""
         ...
 
     def http(self, key: str, /) -> str:
-        """The URL an installer can read without credentials, percent-encoded."""
+        """Return the URL an installer can read without credentials, percent-encoded."""
         ...
 
     def abilities(self) -> Abilities:
@@ -121,7 +122,7 @@ class Store(Protocol):
         ...
 
     def info(self, key: str, /) -> ObjectInfo | None:
-        """What is stored under `key`; None when nothing is."""
+        """Return what is stored under `key`; None when nothing is."""
         ...
 
     def read(self, key: str, /) -> tuple[bytes, ObjectInfo]:
@@ -137,7 +138,7 @@ class Store(Protocol):
         ...
 
     def part(self, info: ObjectInfo, start: int, size: int, /) -> bytes:
-        """Some bytes of an object that still is what `info` says. Raises ObjectStaleError."""
+        """Read some bytes of an object that still is what `info` says. Raises ObjectStaleError."""
         ...
 
     def digest(self, info: ObjectInfo, /, *, count: Counter | None = None) -> str:
@@ -200,7 +201,7 @@ def bucket_of(url: str) -> tuple[str, str] | None:
 
 
 def whole(store: Store, key: str) -> tuple[bytes, ObjectInfo]:
-    """An object of no more than LIMIT bytes. Raises ObjectMissingError, HugeError."""
+    """Read an object of no more than LIMIT bytes. Raises ObjectMissingError, HugeError."""
     blocks: list[bytes] = []
     size = 0
 
@@ -219,7 +220,7 @@ def whole(store: Store, key: str) -> tuple[bytes, ObjectInfo]:
 
 
 def blocks_of(body: Body) -> Iterator[bytes]:
-    """A body, piece by piece."""
+    """Yield a body, piece by piece."""
     if isinstance(body, bytes):
         yield body
         return
@@ -243,7 +244,7 @@ def advance(count: Counter | None, size: int) -> None:
 
 
 def differs(where: str, there: str, expected: str) -> ObjectDiffersError:
-    """The error for other bytes under a name that is written once."""
+    """Return the error for other bytes under a name that is written once."""
     return ObjectDiffersError(
         f"{where}: other bytes are stored there: SHA-256 {there}, not {expected}",
         hint="a name is never used for other bytes: build with a new version (--wheel-suffix)",
@@ -251,7 +252,7 @@ def differs(where: str, there: str, expected: str) -> ObjectDiffersError:
 
 
 def replaced(where: str, found: str, expected: str) -> ObjectDiffersError:
-    """The error for a source that does not hold what it should."""
+    """Return the error for a source that does not hold what it should."""
     return ObjectDiffersError(
         f"{where}: {found} is stored, {expected} was expected",
         hint="it was replaced or damaged: stage the wheel set again under a new version",

@@ -124,7 +124,7 @@ class Bucket:
         return f"{endpoint}/{self.name}/{quote(self._base + key, safe='/')}"
 
     def at(self, key: str) -> Any:
-        """The two parameters that name an object in any request."""
+        """Return the two parameters that name an object in any request."""
         return {"Bucket": self.name, "Key": self._base + key}
 
     # Requests
@@ -191,7 +191,7 @@ class Bucket:
         return _info(key, found), _blocks(found["Body"], self.locate(key))
 
     def part(self, info: ObjectInfo, start: int, size: int) -> bytes:
-        """Some bytes of an object that still is what `info` says."""
+        """Read some bytes of an object that still is what `info` says."""
         with self.translated(info.key, "GetObject"):
             found = self.client.get_object(
                 **self.at(info.key),
@@ -403,7 +403,7 @@ class Window:
         return self._size
 
     def as_io(self) -> IO[bytes]:
-        """What the stubs call a body; botocore itself needs read, seek and tell."""
+        """Return what the stubs call a body; botocore itself needs read, seek and tell."""
         return cast("IO[bytes]", self)
 
     def read(self, size: int | None = -1) -> bytes:
@@ -432,7 +432,7 @@ def _before_request(**_: object) -> None:
 def _before_retry(
     response: tuple[Any, object] | None = None, caught_exception: object = None, **_: object
 ) -> None:
-    """What came is kept; nothing that failed is waited or asked for once more."""
+    """Keep what came; nothing that failed is waited or asked for once more."""
     if caught_exception or response is None or response[0].status_code >= BAD_REQUEST:
         ending.check()
 
@@ -443,7 +443,7 @@ def status(exc: ClientError) -> int:
 
 
 def checksum(sha256: str) -> str:
-    """A SHA-256 as S3 spells it."""
+    """Spell a SHA-256 as S3 does."""
     return base64.b64encode(bytes.fromhex(sha256)).decode()
 
 
@@ -484,6 +484,7 @@ def _info(key: str, found: Any) -> ObjectInfo:
         sha256=base64.b64decode(stated).hex() if whole else "",
         modified=found["LastModified"],
         now=_now(found),
+        cache_control=found.get("CacheControl", ""),
     )
 
 

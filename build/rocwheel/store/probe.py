@@ -64,7 +64,7 @@ class ProbeResult:
 
     @classmethod
     def from_json(cls, text: str) -> ProbeResult:
-        """What `to_json` wrote."""
+        """Parse what `to_json` wrote."""
         fields = json.loads(text)
         return cls(**fields | {"etags": Etags(**fields["etags"])})
 
@@ -143,7 +143,7 @@ def probe(bucket: Bucket, key: str) -> ProbeResult:
 
 
 def _spelling(bucket: Bucket, key: str, accepted: Callable[[str], bool]) -> str:
-    """The spelling in which this condition is kept, "" when there is none.
+    """Find the spelling in which this condition is kept, "" when there is none.
 
     An ETag that is refused and is still the object's is refused for good; one that another writer
     replaced meanwhile says nothing.

@@ -196,7 +196,7 @@ class S3Store:
             return self._seen
 
     def _writable(self, key: str) -> ProbeResult:
-        """What the server can do. Raises RefusedError where that is too little."""
+        """Return what the server can do. Raises RefusedError where that is too little."""
         seen = self._tried()
         if refusal := seen.refusal():
             raise self._refused(key, refusal)
@@ -318,7 +318,7 @@ class S3Store:
 
 
 def _md5(body: Body) -> str:
-    """What the ETag of an object is that was put in one request, on most servers."""
+    """Return what the ETag of an object is that was put in one request, on most servers."""
     digest = hashlib.md5(usedforsecurity=False)
     for block in blocks_of(body):
         digest.update(block)

@@ -7,29 +7,25 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Annotated, Final, Literal, TypeAlias
 
-from rocwheel import located_yaml
+from msgspec.structs import asdict
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from rocwheel import yaml_file
 from rocwheel.model import WheelKind, suggest
+from rocwheel.values import Value, matching
+from rocwheel.wheel.elf import ElfFacts
 from rocwheel.wheel.metadata import canonical_platform
+from rocwheel.yaml_file import FieldError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from pathlib import Path
-
-    from packaging.specifiers import SpecifierSet
-    from packaging.version import Version
-
-    from rocwheel.located_yaml import Field
-    from rocwheel.wheel.elf import ElfFacts
-
-SCHEMA: Final = 1
 PRIVATE: Final = "GLIBC_PRIVATE"  # of one glibc for itself; no system promises it
 PREFIXES: Final = ("GLIBC", "GLIBCXX", "CXXABI", "GCC")
-_LEVEL: Final = re.compile(r"[0-9]+_[0-9]+\Z")
-_NUMBERS: Final = re.compile(r"[0-9]+(\.[0-9]+)*\Z")
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
 
 
@@ -48,16 +44,14 @@ class Manylinux:
         return tuple(map(int, self.level.split("_")))
 
 
-@dataclass(frozen=True, kw_only=True)
-class RunpathUse:
+class RunpathUse(Value, frozen=True, kw_only=True):
     """Which templates wheels of these JAX versions may have; the first is the one to set."""
 
     jax: SpecifierSet
     templates: tuple[str, ...]
 
 
-@dataclass(frozen=True, kw_only=True)
-class AllowedRequirement:
+class AllowedRequirement(Value, frozen=True, kw_only=True):
     """Which versions a requirement must admit and must refuse; "" where any is right."""
 
     admits: str
@@ -74,23 +68,21 @@ class AllowedRequirement:
         return f"and must admit {self.admits} and refuse {self.refuses}"
 
 
-@dataclass(frozen=True, kw_only=True)
-class RequiredMembers:
+class RequiredMembers(Value, frozen=True, kw_only=True):
     """What wheels of these JAX versions must have inside."""
 
     jax: SpecifierSet
     members: tuple[str, ...]  # `{rocm}` is the ROCm number
 
 
-@dataclass(frozen=True, kw_only=True)
-class KindPolicy:
+class KindPolicy(Value, frozen=True, kw_only=True):
     """What is true of one kind of wheel."""
 
     size: int  # bytes
     packages: tuple[str, ...]  # all that is installed is below these; `{rocm}` is the ROCm number
     graft: frozenset[str]  # versioned SONAMEs that may be grafted
     gpu_code: bool
-    tag: str  # "cpython" (cp312-cp312, cp314-cp314t), or interpreter and ABI: "py3-none"
+    tag: Literal["cpython", "py3-none"]  # cp312-cp312, cp314-cp314t; or interpreter and ABI
     required: tuple[RequiredMembers, ...]  # the first that has the JAX version counts
     functions: Mapping[str, tuple[str, ...]]  # module -> what JAX calls in it
     entry_points: Mapping[str, tuple[str, ...]]  # group -> `name = module`
@@ -123,8 +115,6 @@ class WheelPolicy:
 
     def runpaths(self, version: Version) -> tuple[tuple[str, ...], ...]:
         """RUNPATHs that ROCm wheels of this version may have, the one to set first."""
-        from packaging.version import Version
-
         base = Version(version.base_version)
         for use in self.runpath_uses:
             if use.jax.contains(base):
@@ -133,8 +123,6 @@ class WheelPolicy:
 
     def required(self, kind: WheelKind, version: Version) -> tuple[str, ...]:
         """Return the members that a wheel of this kind and version must have."""
-        from packaging.version import Version
-
         base = Version(version.base_version)
         uses = (each for each in self.kinds[kind].required if each.jax.contains(base))
         return next((use.members for use in uses), ())
@@ -163,115 +151,108 @@ class WheelPolicy:
         return next((item for item in self.manylinux[first:] if self.holds(item, files)), None)
 
 
+class _Runpath(Value, frozen=True, kw_only=True):
+    leaks: tuple[str, ...]
+    lists: Mapping[str, tuple[str, ...]]
+    templates: Mapping[str, tuple[str, ...]]
+    use: tuple[RunpathUse, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse the name of a list or template that does not exist."""
+        for template, entries in self.templates.items():
+            for number, entry in enumerate(entries):
+                for name in _PLACEHOLDER.findall(entry):
+                    _refuse_unknown(
+                        f"{{{name}}}: no such list", name, self.lists, "templates", template, number
+                    )
+        for number, use in enumerate(self.use):
+            if not use.templates:
+                hint = f"choose from: {', '.join(self.templates)}"
+                raise FieldError("no template", "use", number, "templates", hint=hint)
+            for place, name in enumerate(use.templates):
+                problem = f"unknown value {name!r}"
+                _refuse_unknown(problem, name, self.templates, "use", number, "templates", place)
+
+    def expanded(self) -> dict[str, tuple[str, ...]]:
+        """Return the templates with each name of a list replaced by each of its entries."""
+        return {
+            name: tuple(made for entry in entries for made in _expand(entry, self.lists))
+            for name, entries in self.templates.items()
+        }
+
+
+class _Kinds(Value, frozen=True, kw_only=True):
+    jaxlib: KindPolicy
+    plugin: KindPolicy
+    pjrt: KindPolicy
+
+
+Level: TypeAlias = Annotated[
+    str, matching(r"\A[0-9]+_[0-9]+\Z", "a manylinux level", 'write for example "2_28"')
+]
+SymbolVersion: TypeAlias = Annotated[
+    str,
+    matching(r"\A[0-9]+(\.[0-9]+)*\Z", "a symbol version", 'write for example "3.4.24"'),
+]
+
+
+class _File(Value, frozen=True, kw_only=True):
+    schema: Literal[1]
+    manylinux: Mapping[Level, Mapping[str, SymbolVersion]]
+    oldest: str
+    platform_libraries: frozenset[str]
+    rocm_libraries: Mapping[str, tuple[str, ...]]
+    runpath: _Runpath
+    kinds: _Kinds
+
+    def __post_init__(self) -> None:
+        """Refuse levels with other prefixes than ours, and an oldest one that does not exist."""
+        for level, highest in self.manylinux.items():
+            for prefix in highest.keys() - set(PREFIXES):
+                _refuse_unknown("unknown key", prefix, PREFIXES, "manylinux", level, prefix)
+            for prefix in PREFIXES:
+                if prefix not in highest:
+                    hint = f"add `{prefix}:` here"
+                    raise FieldError(f"{prefix!r} is missing", "manylinux", level, hint=hint)
+        _refuse_unknown(f"unknown value {self.oldest!r}", self.oldest, self.manylinux, "oldest")
+
+
 def load(path: Path) -> WheelPolicy:
     """Read the policy. Raises ConfigError."""
-    return read(located_yaml.load(path))
-
-
-def read(document: Field) -> WheelPolicy:
-    """Read the policy from a parsed document. Raises ConfigError."""
-    fields = document.record(
-        required=(
-            "schema", "manylinux", "oldest", "platform_libraries", "rocm_libraries", "runpath",
-            "kinds",
-        )
-    )  # fmt: skip
-    fields["schema"].schema(SCHEMA)
-    levels = tuple(_level(name, item) for name, item in fields["manylinux"].mapping().items())
-    runpath = fields["runpath"].record(required=("leaks", "lists", "templates", "use"))
-    templates = _templates(runpath["lists"], runpath["templates"])
-    kinds = fields["kinds"].record(required=[kind.value for kind in WheelKind])
+    file = yaml_file.read(path, _File)
+    levels = (
+        Manylinux(level=level, highest={prefix: _numbers(text) for prefix, text in highest.items()})
+        for level, highest in file.manylinux.items()
+    )
     return WheelPolicy(
         manylinux=tuple(sorted(levels, key=lambda item: item.order)),
-        oldest=fields["oldest"].choice([item.level for item in levels]),
-        platform_libraries=frozenset(fields["platform_libraries"].strings()),
+        oldest=file.oldest,
+        platform_libraries=file.platform_libraries,
         rocm_libraries=frozenset(
             f"{name}.{abi}" if abi else name
-            for name, abis in fields["rocm_libraries"].mapping().items()
-            for abi in abis.strings()
+            for name, abis in file.rocm_libraries.items()
+            for abi in abis
         ),
-        runpath_leaks=runpath["leaks"].strings(),
-        runpath_templates=templates,
-        runpath_uses=tuple(_use(item, templates) for item in runpath["use"].sequence()),
-        kinds={WheelKind(name): _kind(item) for name, item in kinds.items()},
+        runpath_leaks=file.runpath.leaks,
+        runpath_templates=file.runpath.expanded(),
+        runpath_uses=file.runpath.use,
+        kinds={WheelKind(name): policy for name, policy in asdict(file.kinds).items()},
     )
 
 
-def _level(name: str, entry: Field) -> Manylinux:
-    if not _LEVEL.match(name):
-        entry.fail(f"{name!r}: not a manylinux level", hint='write for example "2_28"')
-    return Manylinux(
-        level=name,
-        highest={key: _numbers(item) for key, item in entry.record(required=PREFIXES).items()},
-    )
-
-
-def _numbers(entry: Field) -> tuple[int, ...]:
-    text = entry.string()
-    if not _NUMBERS.match(text):
-        entry.fail(f"{text!r}: not a symbol version", hint='write for example "3.4.24"')
+def _numbers(text: str) -> tuple[int, ...]:
     return tuple(map(int, text.split(".")))
 
 
-def _templates(lists: Field, templates: Field) -> dict[str, tuple[str, ...]]:
-    values = {name: item.strings() for name, item in lists.mapping().items()}
-    return {
-        name: tuple(made for item in entry.sequence() for made in _entries(item, values))
-        for name, entry in templates.mapping().items()
-    }
+def _refuse_unknown(problem: str, name: str, valid: Collection[str], *at: str | int) -> None:
+    if name not in valid:
+        raise FieldError(problem, *at, hint=suggest(name, tuple(valid)))
 
 
-def _entries(entry: Field, values: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
-    text = entry.string()
-    names = _PLACEHOLDER.findall(text)
-    for name in names:
-        if name not in values:
-            entry.fail(f"{{{name}}}: no such list", hint=suggest(name, tuple(values)))
-    for chosen in itertools.product(*(values[name] for name in names)):
-        made = text
+def _expand(entry: str, lists: Mapping[str, tuple[str, ...]]) -> Iterable[str]:
+    names = _PLACEHOLDER.findall(entry)
+    for chosen in itertools.product(*(lists[name] for name in names)):
+        made = entry
         for name, value in zip(names, chosen, strict=True):
             made = made.replace(f"{{{name}}}", value, 1)
         yield made
-
-
-def _use(entry: Field, templates: Mapping[str, tuple[str, ...]]) -> RunpathUse:
-    fields = entry.record(required=("jax", "templates"))
-    names = tuple(item.choice(templates) for item in fields["templates"].sequence())
-    if not names:
-        fields["templates"].fail("no template", hint=f"choose from: {', '.join(templates)}")
-    return RunpathUse(jax=fields["jax"].specifiers(), templates=names)
-
-
-def _kind(entry: Field) -> KindPolicy:
-    fields = entry.record(
-        required=(
-            "size", "packages", "graft", "gpu_code", "tag", "required", "functions",
-            "entry_points", "requires", "extras",
-        )
-    )  # fmt: skip
-    return KindPolicy(
-        size=fields["size"].integer(),
-        packages=fields["packages"].strings(),
-        graft=frozenset(fields["graft"].strings()),
-        gpu_code=fields["gpu_code"].boolean(),
-        tag=fields["tag"].choice(["cpython", "py3-none"]),
-        required=tuple(_required(item) for item in fields["required"].sequence()),
-        functions=_lists(fields["functions"]),
-        entry_points=_lists(fields["entry_points"]),
-        requires={name: _allowed(item) for name, item in fields["requires"].mapping().items()},
-        extras=fields["extras"].strings(),
-    )
-
-
-def _required(entry: Field) -> RequiredMembers:
-    fields = entry.record(required=("jax", "members"))
-    return RequiredMembers(jax=fields["jax"].specifiers(), members=fields["members"].strings())
-
-
-def _allowed(entry: Field) -> AllowedRequirement:
-    fields = entry.record(required=("admits", "refuses"))
-    return AllowedRequirement(admits=fields["admits"].string(), refuses=fields["refuses"].string())
-
-
-def _lists(entry: Field) -> dict[str, tuple[str, ...]]:
-    return {name: item.strings() for name, item in entry.mapping().items()}

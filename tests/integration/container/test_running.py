@@ -20,7 +20,7 @@ import pytest
 from support.engines import BASE
 
 from rocwheel import container
-from rocwheel.container import ContainerSpec, Limits, Mount, User
+from rocwheel.container import ContainerLimits, ContainerSpec, Mount, User
 from rocwheel.container.running import _end_monitor, _monitors
 from rocwheel.errors import CommandError, HostError
 from rocwheel.image import contents
@@ -290,7 +290,9 @@ def test_a_kept_container_serves_the_next_turn_and_ends_when_it_was_idle(spec, a
         with container.kept(second, runner=host) as two:
             assert two.capture(sh('kill -0 "$(cat /tmp/server)" && echo there')) == "there\n"
         assert (second.folder / "alive").read_text() == "60\n"
-        with container.kept(replace(spec, limits=Limits(shm="2g")).kept(30), runner=host) as other:
+        with container.kept(
+            replace(spec, limits=ContainerLimits(shm="2g")).kept(30), runner=host
+        ) as other:
             assert other.spec.name != first.name
         engine.remove(other.spec.name)
         assert gone_when_idle(engine, second)

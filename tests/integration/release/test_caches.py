@@ -127,3 +127,23 @@ def test_what_asks_each_time_is_not_waited_for(tmp_path, console, clock) -> None
     shop = Shop((tmp_path / "store").as_uri(), console)
     shop.released(tmp_path / "a", pythons=("3.12",))
     assert clock.now == 1000.0
+
+
+def test_copies_live_as_long_as_the_page_was_stored_with_not_as_the_channel_says_now(
+    tmp_path, console, clock, monkeypatch
+) -> None:
+    """The channel's max-age was lowered; caches hold what they were given before."""
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    shop.released(tmp_path / "a", pythons=("3.12",))
+    read = FileStore.read
+
+    def stored(self, key, /):
+        data, info = read(self, key)
+        return data, replace(info, cache_control=f"public, max-age={SECONDS}")
+
+    monkeypatch.setattr(FileStore, "read", stored)
+    clock.changes.clear()
+    shop.released(tmp_path / "b", jax="0.9.2", pythons=("3.12",))
+    release = [(at, key) for at, key in clock.changes if key.startswith("v2/")]
+    first = max(at for at, key in release if "jax-rocm7-pjrt" in key)
+    assert min(at for at, key in release if "jax-rocm7-plugin" in key) >= first + SECONDS

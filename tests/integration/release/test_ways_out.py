@@ -5,16 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from datetime import datetime, timedelta, timezone
 
 import pytest
-from support.wheelset import FAMILY, Shop, make_set, make_verdict, pass_gate, ran
+from support.wheelset import FAMILY, Shop, make_set, make_verdict, make_wheel, pass_gate, ran
 
 from rocwheel import files
 from rocwheel.cli import main
+from rocwheel.cli.app import App
 from rocwheel.errors import PromotionError
 from rocwheel.index.page import links
 from rocwheel.ledger import log, verdicts
-from rocwheel.release import operations, promote
+from rocwheel.release import audit, operations, promote
 from rocwheel.values import canonical_json, replace
 from rocwheel.verdict import State
 
@@ -462,3 +464,26 @@ def test_listings_that_no_snapshot_names_are_deleted_after_a_day(desk) -> None:
     assert desk.run("index", "repair") == 0
     assert {path.stem for path in folder.iterdir()} == named | {young.stem}
     assert desk.run("index", "check") == 0
+
+
+def test_a_clock_that_is_off_writes_nothing_into_a_log(desk, monkeypatch) -> None:
+    manifest = desk.gated("a")
+    later = datetime.now(tz=timezone.utc) + timedelta(hours=2)
+    monkeypatch.setattr(App, "now", lambda _app: later)
+    desk.shop.released(desk.folder / "b", jax="0.9.2", pythons=("3.12",))
+    before = shown(desk)
+    for line in (("promote", "--manifest", manifest.sha256), ("index", "adopt")):
+        made = make_wheel(
+            desk.path("x").parent, project="jaxlib", version="0.1", tag="py3-none-any", module="j"
+        )
+        assert desk.run(*line) == 3, line
+        assert "this machine's clock says" in desk.capsys.readouterr().err
+        assert shown(desk) == before
+        made.unlink()
+
+
+def test_another_public_address_is_one_finding_not_one_per_page(desk) -> None:
+    desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    place = replace(desk.shop.release, public_url="https://wheels.example.org")
+    (problem,) = audit.check_pages(place)
+    assert "pages name another address than https://wheels.example.org/v2/gfx90a/" in problem

@@ -12,9 +12,9 @@ import pytest
 from rocwheel import container
 from rocwheel.container import (
     ContainerEngine,
+    ContainerLimits,
     ContainerSpec,
     EngineKind,
-    Limits,
     Mount,
     User,
     devices,
@@ -81,7 +81,7 @@ def test_in_rootless_docker_root_is_the_caller(spec):
 
 
 def test_limits_are_handed_on(spec):
-    given = words(replace(spec, limits=Limits(cpus="2", memory="4g", shm="2g", files=99)))
+    given = words(replace(spec, limits=ContainerLimits(cpus="2", memory="4g", shm="2g", files=99)))
     assert {"--cpus=2", "--memory=4g", "--shm-size=2g", "--ulimit=nofile=99:99"} <= set(given)
 
 
@@ -117,7 +117,7 @@ def test_the_same_folders_find_the_same_kept_container(spec, tmp_path):
     assert replace(spec, mounts=(more,)).kept(30).name != spec.kept(30).name
     for asked in (
         {"sandbox": True},
-        {"limits": Limits(cpus="2")},
+        {"limits": ContainerLimits(cpus="2")},
         {"env": {"HTTP_PROXY": "http://p"}},
         {"network": "host"},
     ):

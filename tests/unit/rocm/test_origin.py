@@ -93,8 +93,8 @@ def test_a_directory_has_no_family_and_no_version_yet(tmp_path: Path) -> None:
     ("source", "says"),
     [
         ("nowhere/x.tar.gz", "No such file"),
-        ("s3://bucket/x.tar.gz", "s3 is not spoken"),
-        ("ftp://host/x.tar.gz", "ftp is not spoken"),
+        ("s3://bucket/x.tar.gz", "s3 URLs are not supported"),
+        ("ftp://host/x.tar.gz", "ftp URLs are not supported"),
         ("https:///x.tar.gz", "not a usable URL"),
         ("https://host:99999/x.tar.gz", "not a usable URL"),
         ("https://host/a b.tar.gz", "not a usable URL"),

@@ -8,7 +8,6 @@ import pytest
 from packaging.version import Version
 from support.wheels import make_elf
 
-from rocwheel import located_yaml
 from rocwheel.errors import ConfigError
 from rocwheel.model import WheelKind
 from rocwheel.wheel import elf, wheel_policy
@@ -36,11 +35,13 @@ POLICY = wheel_policy.load(FILE)
         ("  pjrt:\n", "  prjt:\n", "unknown key"),
     ],
 )
-def test_a_mistake_is_named_with_its_line(old: str, new: str, message: str) -> None:
+def test_a_mistake_is_named_with_its_line(old: str, new: str, message: str, tmp_path: Path) -> None:
     assert old in TEXT
+    file = tmp_path / "wheel_policy.yaml"
+    file.write_text(TEXT.replace(old, new), encoding="utf-8")
     with pytest.raises(ConfigError, match=message) as error:
-        wheel_policy.read(located_yaml.parse(TEXT.replace(old, new), name="wheel_policy.yaml"))
-    assert str(error.value).startswith("wheel_policy.yaml:")
+        wheel_policy.load(file)
+    assert str(error.value).startswith(f"{file}:")
 
 
 def test_the_templates_are_the_published_lists() -> None:

@@ -33,7 +33,7 @@ _CPYTHON: Final = re.compile(r"cp3([0-9]+)\Z")
 Installed = Mapping[str, tuple[str, int]]  # path -> SHA-256 and permission bits
 
 
-class Target(NamedTuple):
+class InstallTarget(NamedTuple):
     """The Python that wheels are installed for."""
 
     minor: int
@@ -41,13 +41,13 @@ class Target(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Client:
+class InstallClient:
     """pip or uv: how it is told where to install for which Python."""
 
     name: str
     argv: tuple[str, ...]
 
-    def command(self, target: Target, platforms: Sequence[str], folder: Path) -> Command:
+    def command(self, target: InstallTarget, platforms: Sequence[str], folder: Path) -> Command:
         """Return the command that installs `requirements.txt` beside the folder into it."""
         common = (
             *self.argv, "install", "--quiet", "--no-deps", "--no-index", "--require-hashes",
@@ -72,8 +72,8 @@ class Client:
 
 
 CLIENTS: Final = (
-    Client(name="pip", argv=(sys.executable, "-m", "pip", "--isolated")),
-    Client(name="uv", argv=(str(Path(sys.executable).parent / "uv"), "pip")),
+    InstallClient(name="pip", argv=(sys.executable, "-m", "pip", "--isolated")),
+    InstallClient(name="uv", argv=(str(Path(sys.executable).parent / "uv"), "pip")),
 )
 
 
@@ -83,7 +83,7 @@ def installs(paths: Sequence[Path], runner: Runner) -> Mapping[Path, tuple[Findi
     targets = {target for name in names.values() if (target := _target(name))}
     problems: dict[Path, list[Finding]] = defaultdict(list)
     for target in sorted(targets) or [
-        Target(sys.version_info.minor, f"cp3{sys.version_info.minor}")
+        InstallTarget(sys.version_info.minor, f"cp3{sys.version_info.minor}")
     ]:
         fitting = [path for path, name in names.items() if _target(name) in (None, target)]
         for path, item in _tried(fitting, target, runner):
@@ -91,13 +91,19 @@ def installs(paths: Sequence[Path], runner: Runner) -> Mapping[Path, tuple[Findi
     return {path: tuple(dict.fromkeys(problems[path])) for path in paths}
 
 
-def _target(name: WheelName) -> Target | None:
+def _target(name: WheelName) -> InstallTarget | None:
     """Return the one CPython a wheel is for; None where it is for several."""
     match = _CPYTHON.match(name.pythons[0])
-    return Target(int(match[1]), name.abis[0]) if match and name.abis[0].startswith("cp") else None
+    return (
+        InstallTarget(int(match[1]), name.abis[0])
+        if match and name.abis[0].startswith("cp")
+        else None
+    )
 
 
-def _tried(paths: Sequence[Path], target: Target, runner: Runner) -> Iterator[tuple[Path, Finding]]:
+def _tried(
+    paths: Sequence[Path], target: InstallTarget, runner: Runner
+) -> Iterator[tuple[Path, Finding]]:
     # uv takes a free-threaded ABI only of an interpreter that is one.
     clients = CLIENTS[:1] if target.abi.endswith("t") else CLIENTS
     with tempfile.TemporaryDirectory(prefix="rocwheel-installs-") as scratch:
@@ -133,7 +139,11 @@ def _shown(file: tuple[str, int] | None) -> str:
 
 
 def _installed(
-    paths: Sequence[Path], client: Client, target: Target, scratch: Path, runner: Runner
+    paths: Sequence[Path],
+    client: InstallClient,
+    target: InstallTarget,
+    scratch: Path,
+    runner: Runner,
 ) -> Installed:
     """Install wheels and return what came. Raises CommandError where the client refuses."""
     lines = (

@@ -1,0 +1,65 @@
+"""`compat`: which JAX goes with which ROCm, GPU and CPython."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import click
+
+from rocwheel.choices import TABLE_FORMS
+from rocwheel.cli.app import App
+from rocwheel.cli.command import command, option
+from rocwheel.cli.imports import when_run
+from rocwheel.cli.target import TargetOptions, must_exist
+
+with when_run():
+    from amdgpu_family_matrix import Family
+    from rocwheel import compat as tables
+    from rocwheel import families, source
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompatOptions(TargetOptions):
+    """Options of `compat`."""
+
+    form: str
+
+
+@command("compat", CompatOptions)
+@option(
+    "--format",
+    "form",
+    type=click.Choice(TABLE_FORMS),
+    default=TABLE_FORMS[0],
+    show_default=True,
+    help="How the tables are written.",
+)
+def compat(app: App, options: CompatOptions) -> None:
+    """Print which JAX goes with which ROCm, GPU and CPython.
+
+    From the pins and layouts in use and the family matrix; with --channel or --store also what is
+    released there, and which suites passed on it. What nobody ran says "not known".
+    """
+    ci = app.home.ci
+    pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
+    chosen = _families(app, options)
+    shown = (tables.buildable(pins), tables.gpus(chosen), _released(app, options, chosen))
+    app.emit(tables.document(shown), tables.render(shown, options.form))
+
+
+def _families(app: App, options: CompatOptions) -> tuple[Family, ...]:
+    """Return the family that was named, or all. Raises ConfigError."""
+    own = options.own_families(app)
+    if options.family:
+        return (own.get(options.family) or families.named(options.family, tuple(own)),)
+    return (*tables.all_families(), *own.values())
+
+
+def _released(app: App, options: CompatOptions, chosen: tuple[Family, ...]) -> tables.Table:
+    if not (options.channel or options.store_url):
+        return tables.unasked()
+    channel = options.open(app)
+    store = channel.open()
+    must_exist(store)
+    places = (release for item in chosen for _, release in channel.pairs(store, item.name))
+    return tables.released(places)

@@ -1,0 +1,136 @@
+"""Which JAX goes with which ROCm, GPU and CPython: tables of the data and of what was released.
+
+A release is called exercised where passing verdicts lie beside it; where nobody ran a suite, or
+where no channel was asked, the cell says "not known".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from html import escape
+from typing import Any, Final
+
+from packaging.version import Version
+
+import amdgpu_family_matrix as matrix
+from amdgpu_family_matrix import Family
+from rocwheel.console import columns
+from rocwheel.ledger import log, verdicts
+from rocwheel.ledger.state import Standing
+from rocwheel.places import Place
+from rocwheel.source import Pins
+from rocwheel.verdict import State
+
+NOT_KNOWN: Final = "not known"
+RELEASED: Final = ("family", "JAX", "ROCm", "CPython", "exercised")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """One table of the page: its title, and rows of plain text below a header."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def text(self) -> Iterator[str]:
+        yield from (self.title, *columns(self.header, self.rows), "")
+
+    def md(self) -> Iterator[str]:
+        yield from (f"## {self.title}", "")
+        for row in (self.header, ("---",) * len(self.header), *self.rows):
+            yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
+        yield ""
+
+    def rst(self) -> Iterator[str]:
+        yield from (self.title, "=" * len(self.title), "")
+        yield from (".. list-table::", "   :header-rows: 1", "")
+        for row in (self.header, *self.rows):
+            for number, cell in enumerate(row):
+                yield f"   {'* -' if number == 0 else '  -'} {cell}"
+        yield ""
+
+    def html(self) -> Iterator[str]:
+        yield f"<h2>{escape(self.title)}</h2>"
+        yield f"<table><thead>{_row('th', self.header)}</thead><tbody>"
+        yield from (_row("td", row) for row in self.rows)
+        yield "</tbody></table>"
+
+    def to_json(self) -> list[dict[str, str]]:
+        return [dict(zip(self.header, row, strict=True)) for row in self.rows]
+
+
+def _row(tag: str, cells: Sequence[str]) -> str:
+    return f"<tr>{''.join(f'<{tag}>{escape(cell)}</{tag}>' for cell in cells)}</tr>"
+
+
+def buildable(pins: Pins) -> Table:
+    """Return what can be built: the pins, newest first, with the ROCm that their sources take."""
+    rows = []
+    for pin in reversed(pins.pins):
+        found = pins.layouts[pin.layout].version_class(Version(pin.version))
+        rows.append(
+            (
+                f"{pin.version}{' (default)' if pin.default else ''}",
+                str(found.rocm) if found else NOT_KNOWN,
+                ", ".join(map(str, pin.pythons)),
+                "of the set" if pin.jaxlib_origin == "built" else "of the package index",
+            )
+        )
+    return Table(
+        title="JAX releases that can be built",
+        header=("JAX", "ROCm", "CPython", "jaxlib"),
+        rows=tuple(rows),
+    )
+
+
+def gpus(families: Iterable[Family]) -> Table:
+    """Return which GPUs a family has."""
+    rows = ((item.name, ", ".join(item.products), ", ".join(item.targets)) for item in families)
+    return Table(title="GPUs", header=("family", "products", "gfx targets"), rows=tuple(rows))
+
+
+def released(places: Iterable[Place]) -> Table:
+    """Return what is released, with the suites that passed on each CPython. Raises StoreError."""
+    rows = []
+    for place in places:
+        sets = [s for s in log.read(place).sets.values() if s.standing is Standing.LISTED and s.jax]
+        for known in sorted(sets, key=lambda item: (item.first, item.id), reverse=True):
+            passed = {
+                (item.python, item.suite)
+                for item in verdicts.find(place, known.id)
+                if item.verdict and item.verdict.state is State.PASS
+            }
+            rows += [
+                (place.family, known.jax, known.rocm, python, _suites(passed, python))
+                for python in known.pythons
+            ]
+    return Table(title="Released", header=RELEASED, rows=tuple(rows))
+
+
+def unasked() -> Table:
+    """Return the table of releases where no channel was named."""
+    return Table(title="Released", header=RELEASED, rows=((NOT_KNOWN,) * len(RELEASED),))
+
+
+def _suites(passed: set[tuple[str, str]], python: str) -> str:
+    return ", ".join(sorted(suite for one, suite in passed if one == python)) or NOT_KNOWN
+
+
+def render(tables: Iterable[Table], form: str) -> str:
+    """Return the tables in one of `choices.TABLE_FORMS`."""
+    lines = [line for table in tables for line in getattr(table, form)()]
+    if form == "html":
+        head = '<!doctype html><html lang="en"><meta charset="utf-8"><title>JAX and ROCm</title>'
+        lines = [f"{head}<h1>Which JAX for which ROCm, GPU and CPython</h1>", *lines, "</html>"]
+    return "\n".join(lines).rstrip("\n")
+
+
+def document(tables: Iterable[Table]) -> dict[str, Any]:
+    return {table.title: table.to_json() for table in tables}
+
+
+def all_families() -> tuple[Family, ...]:
+    """Return the families of the matrix."""
+    return tuple(matrix.FAMILIES.values())
