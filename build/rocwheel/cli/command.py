@@ -66,7 +66,7 @@ class Once(Option):
         super().__init__(*args, **kwargs)
 
     def value_from_envvar(self, ctx: click.Context) -> Any:
-        """Return an environment variable holds one value, blanks included."""
+        """Take an environment variable as one value, blanks included."""
         value = self.resolve_envvar_value(ctx)
         return None if value is None else (value,)
 

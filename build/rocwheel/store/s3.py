@@ -205,7 +205,7 @@ class S3Store:
     def _refused(self, key: str, refusal: str) -> RefusedError:
         return RefusedError(
             f"{self.locate(key)}: this server {refusal}",
-            hint="use another server: docs/how-to/release.md lists those that can",
+            hint="use another server: docs/how-to/buckets.md lists those that can",
         )
 
     def _parts_for(self, key: str) -> Parts:
