@@ -71,7 +71,7 @@ class WheelsOptions:
 
 
 def _there(path: Path) -> Path:
-    """Return a path that was named, if there is something. Raises ConfigError.
+    """Return a path that was named, if it exists. Raises ConfigError.
 
     A misspelt path says nothing about a wheel, so it has not the exit code of a wheel that is bad.
     """
@@ -94,7 +94,7 @@ class PolicyOptions:
     policy: Path | None
 
     def load(self, app: App) -> policies.WheelPolicy:
-        """Raise ConfigError."""
+        """Read the policy. Raises ConfigError."""
         from rocwheel.wheel import wheel_policy as policies
 
         return policies.load(app.path(self.policy) or app.home.ci / "wheel_policy.yaml")
@@ -163,7 +163,7 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
 
 
 def _targets(text: str | None) -> frozenset[str] | None:
-    """Return the gfx targets that are named. Raises UsageError for none, ConfigError."""
+    """Read --gfx-targets. Raises UsageError for nothing, ConfigError for no gfx target."""
     found = frozenset(map(gfx_target, listed(text)))
     if text is not None and not found:
         raise click.UsageError("--gfx-targets names no target: leave it out, or write gfx942")
