@@ -60,7 +60,7 @@ class Rehearsal:
 
     def run(self, role: str, family: str) -> Iterator[Rehearsed]:
         """Try everything; with a role, its rights as the login that is in use."""
-        yield self._tried("store", self._abilities, "use a store that docs/how-to/release.md lists")
+        yield self._tried("store", self._abilities, "use a store that docs/how-to/buckets.md lists")
         if role in {"", "builder"}:
             yield self._tried("clock", self._clock, "set the clock of this machine")
         if role:

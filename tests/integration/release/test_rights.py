@@ -343,7 +343,7 @@ def test_what_was_here_before_is_taken_over_by_the_promoter_alone(world, tmp_pat
 
 
 def test_the_table_in_the_documentation_is_the_data() -> None:
-    page = (Path(__file__).parents[3] / "docs/how-to/release.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how-to/buckets.md").read_text()
     assert "\n".join(rights.table()) in page
 
 
