@@ -78,6 +78,12 @@ def test_an_odd_shape_is_judged_by_what_the_clients_do(title: str, tmp_path: Pat
     assert rules(made, tmp_path) == ({rule} if rule else set())
 
 
+def test_a_wheel_for_another_python_is_installed_too(tmp_path: Path) -> None:
+    """pip holds Requires-Python of a file against the Python that runs it, whatever it is told."""
+    made = wheels.plugin(tag="cp314-cp314-manylinux_2_27_x86_64", requires_python=">=3.14")
+    assert rules(made, tmp_path) == set()
+
+
 def test_a_set_is_installed_together_and_the_bad_one_is_named(tmp_path: Path, capsys) -> None:
     paths = [wheels.plugin().write(tmp_path), wheels.pjrt().write(tmp_path)]
     assert main(["wheel", "verify", "--installs", *map(str, paths)]) == 0

@@ -64,7 +64,7 @@ class InstallClient:
         else:
             more = (
                 "--no-cache-dir", "--no-compile", "--only-binary=:all:",
-                "--disable-pip-version-check", "--implementation", "cp",
+                "--disable-pip-version-check", "--ignore-requires-python", "--implementation", "cp",
                 *(part for abi in (target.abi, "abi3", "none") for part in ("--abi", abi)),
                 *(part for platform in platforms for part in ("--platform", platform)),
             )  # fmt: skip
