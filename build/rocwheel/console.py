@@ -224,7 +224,7 @@ class Console:
             self.info(line)
 
     def shown(self, text: str) -> str:
-        """Lines that whatever reads this console's log shows and does not obey."""
+        """Return lines that whatever reads this console's log shows and does not obey."""
         text = printable_lines(text)
         return _OBEYED.sub(_as_text, text) if self.mode is ConsoleMode.GITHUB else text
 
@@ -250,7 +250,7 @@ class Console:
 
 
 def silent() -> Console:
-    """A console whose output goes nowhere."""
+    """Return a console whose output goes nowhere."""
     return Console(io.StringIO(), clock=float, verbosity=-1)
 
 
@@ -275,7 +275,7 @@ def printable(text: str) -> str:
 
 
 def brief(text: str) -> str:
-    """A text cut where nobody reads on; what it quotes may be megabytes of a hostile file."""
+    """Cut a text after what a person reads; it may quote megabytes of a hostile file."""
     return text if len(text) <= BRIEF else f"{text[:BRIEF]}… ({len(text)} characters)"
 
 
@@ -289,18 +289,18 @@ def printable_json(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Lines that a terminal shows and does not obey; line breaks and tabs stay."""
+    """Return lines that a terminal shows and does not obey; line breaks and tabs stay."""
     parts = _KEPT.split(text)
     return "".join(part if part in _BREAKS else printable(part) for part in parts)
 
 
 def _as_text(obeyed: re.Match[str]) -> str:
-    """The first character of what GitHub would obey, as Python writes it in a string."""
+    """Return the first character of what GitHub would obey, as Python writes it in a string."""
     return f"{obeyed[1] or ''}\\x{ord(obeyed[0][-1]):02x}"
 
 
 def size(count: float) -> str:
-    """Bytes as people read them: 1536 is `1.5 KiB`."""
+    """Return bytes as people read them: 1536 is `1.5 KiB`."""
     for unit in ("B", "KiB", "MiB"):
         if count < 1024:  # noqa: PLR2004
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
@@ -314,7 +314,7 @@ def count(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people read them: 75 is `1 min 15 s`."""
+    """Return seconds as people read them: 75 is `1 min 15 s`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:

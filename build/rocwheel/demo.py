@@ -89,7 +89,7 @@ class DemoResult:
 
 
 def miniature(home: Home) -> Path:
-    """The folder of the miniature workspace. Raises HostError where the data lacks it."""
+    """Return the folder of the miniature workspace. Raises HostError where the data lacks it."""
     folder = home.root / "examples" / "miniature"
     if not folder.is_dir():
         raise HostError(
@@ -217,7 +217,7 @@ class DemoNight:
 def night(
     prepared: Prepared, tarball: Path, words: Sequence[str], *, who: Who, runner: HostRunner
 ) -> DemoNight:
-    """The one recipe of the night; `words` are the options of `demo` that were given."""
+    """Return the one recipe of the night; `words` are the options of `demo` that were given."""
     base = prepared.request
     ours = base.home
     workspace, folder = miniature(ours) / "workspace", base.wheelhouse / "demo"
@@ -313,14 +313,14 @@ def finish(
 
 
 def house(folder: Path, manifest: str) -> Path:
-    """The wheelhouse of a set."""
+    """Return the wheelhouse of a set."""
     return folder / manifest[: wheelhouse.IDENTITY_LENGTH]
 
 
 def dry_run(
     base: dist.Request, *, wheels_only: bool, runner: HostRunner, console: Console
 ) -> Iterator[str]:
-    """What it would do, as lines; asks for CPythons and packages, changes nothing."""
+    """Yield what it would do, as lines; asks for CPythons and packages, changes nothing."""
     missing = debian.missing(debian.MINIATURE_PACKAGES, runner=runner) if debian.present() else ()
     for command in debian.install_commands(missing) if missing else ():
         yield str(command)
@@ -338,7 +338,7 @@ def dry_run(
 
 
 def make_tarball(folder: Path, cache: Path, *, runner: HostRunner, console: Console) -> Path:
-    """The tarball, made again only when its script or a package it is made from changed."""
+    """Return the tarball, made again only when its script or a package it is made from changed."""
     script = folder / "make_therock.py"
     digest = hashlib.sha256()
     for file in sorted([script, *(folder / "therock").glob("*")]):
@@ -446,12 +446,12 @@ def install(
 
 
 def modules_of(manifest: Manifest) -> tuple[str, ...]:
-    """The package that each kind of wheel brings."""
+    """Return the package that each kind of wheel brings."""
     return tuple(module_name(kind, str(wheelset.rocm_major(manifest))) for kind in WheelKind)
 
 
 def from_wheelhouse(built: dist.Result, version: str, runner: Runner) -> tuple[str, ...]:
-    """What tells pip to take the wheels of one CPython from where they were built."""
+    """Return what tells pip to take the wheels of one CPython from where they were built."""
     wheels_ = [
         str(runner.path(built.wheelhouse / wheel.filename))
         for wheel in built.manifest.built
@@ -461,7 +461,7 @@ def from_wheelhouse(built: dist.Result, version: str, runner: Runner) -> tuple[s
 
 
 def pip(tool: str, interpreter: str) -> tuple[str, ...]:
-    """The start of a pip command that installs into another interpreter's environment."""
+    """Return the start of a pip command that installs into another interpreter's environment."""
     return (
         tool, "-m", "pip", "--python", interpreter, "--disable-pip-version-check", "--quiet",
         "install",
@@ -469,7 +469,7 @@ def pip(tool: str, interpreter: str) -> tuple[str, ...]:
 
 
 def failure(found: Mapping[str, CellStanding], store: Store) -> CommandError | None:
-    """What a demo ends with when a cell of its night did not pass: the first, with its log."""
+    """Return the error of the first cell of the night that did not pass, with its log."""
     for item in found.values():
         if item.passed:
             continue
@@ -483,14 +483,14 @@ def failure(found: Mapping[str, CellStanding], store: Store) -> CommandError | N
 
 
 def lines(result: DemoResult) -> Iterator[str]:
-    """What a person is told at the end."""
+    """Yield what a person is told at the end."""
     yield from dist.table(result.manifest)
     yield f"the page of the night: {result.released.page}"
     yield f"to install the set: {result.released.pip}"
 
 
 def document(result: DemoResult) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the same for a program."""
     return {
         **dist.contents(result.wheelhouse, result.manifest),
         "installed": installed_document(result.installed),

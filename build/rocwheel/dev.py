@@ -64,7 +64,7 @@ class Turn:
     tested: bool
 
     def document(self, *, seconds: Mapping[str, float]) -> dict[str, Any]:
-        """The same for a program."""
+        """Return the same for a program."""
         return {
             "bazel": self.bazel.document,
             "installed": list(self.installed),
@@ -82,7 +82,7 @@ class Configured:
 
 
 def kinds(names: Sequence[str]) -> tuple[WheelKind, ...]:
-    """The kinds of wheel of these names. Raises ConfigError."""
+    """Return the kinds of wheel of these names. Raises ConfigError."""
     known = {kind.value: kind for kind in WheelKind}
     for name in names:
         if name not in known:
@@ -128,7 +128,7 @@ def turn(loop: Loop, *, runner: HostRunner, console: Console) -> Turn:
 
 
 def preview_turn(loop: Loop, *, runner: HostRunner, console: Console) -> Iterator[str]:
-    """Every command `turn` would run; changes nothing."""
+    """Yield every command `turn` would run; changes nothing."""
     python, _ = _about(loop, runner)
     planned = _plan(loop, python)
     found = dist.preview(planned, runner=runner, console=console)
@@ -225,7 +225,7 @@ def _lines_by_hand(
     rc_file: Path,
     environ: Mapping[str, str],
 ) -> Iterator[str]:
-    """The lines that start Bazel with an rc file, where and with what environment a build does."""
+    """Return the lines that start Bazel with an rc file, as and where a build starts it."""
     place = place.with_mounts(Mount(host=rc_file.parent, guest=CONFIGURE))
     for command in place.opening():
         yield dist.pasteable(command, environ)
@@ -244,7 +244,7 @@ def _plan(loop: Loop, python: PythonVersion) -> dist.Plan:
 
 
 def _spec(loop: Loop, python: PythonVersion, spec: bazel.BuildSpec) -> bazel.BuildSpec:
-    """A snapshot: with date or commit the version would be a reason to rebuild."""
+    """Return a snapshot: with date or commit the version would be a reason to rebuild."""
     return replace(
         spec,
         kinds=loop.kinds or spec.kinds,
@@ -291,7 +291,7 @@ def _by_hand(invocation: BazelInvocation, rc_file: GuestPath) -> Command:
 
 
 def _about(loop: Loop, runner: Runner) -> tuple[PythonVersion, frozenset[str]]:
-    """The CPython of an environment, and the digests of the wheels it was filled from.
+    """Return the CPython of an environment, and the digests of the wheels it was filled from.
 
     Raises HostError for an environment that is none, or that lacks what the turn will run in it.
     """

@@ -103,7 +103,7 @@ def look(cache: Path) -> tuple[CacheItem, ...]:
 def choose(
     found: Sequence[CacheItem], *, now: float, older: float | None, most: int | None
 ) -> tuple[CacheItem, ...]:
-    """What to remove: unused for longer than `older` seconds, or the longest unused above `most`.
+    """Choose what to remove: unused for `older` seconds, or the longest unused above `most`.
 
     What is in use stays, also where the rest is then more than `most` bytes.
     """

@@ -24,22 +24,22 @@ LAST_FIXED_NAME: Final = Version("0.9.1")  # upstream labels say rocm60 up to he
 
 
 def is_sha256(text: str) -> bool:
-    """Whether `text` is a SHA-256 as this program writes it: 64 lower-case hexadecimal digits."""
+    """Return whether `text` is a SHA-256 as we write it: 64 lower-case hexadecimal digits."""
     return re.fullmatch(r"[0-9a-f]{64}", text) is not None
 
 
 def is_commit(text: str) -> bool:
-    """Whether `text` is a whole git commit: 40 lower-case hexadecimal digits."""
+    """Return whether `text` is a whole git commit: 40 lower-case hexadecimal digits."""
     return re.fullmatch(r"[0-9a-f]{40}", text) is not None
 
 
 def timestamp(when: datetime) -> str:
-    """A time as records and pages have it: ISO 8601, UTC, whole seconds, `Z`."""
+    """Return a time as records and pages have it: ISO 8601, UTC, whole seconds, `Z`."""
     return when.astimezone(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def moment(text: str) -> datetime:
-    """The time that a record has. Raises ConfigError for none, or for one without an offset."""
+    """Parse the time of a record. Raises ConfigError for none, or for one without an offset."""
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
@@ -161,7 +161,7 @@ class RocmVersion:
 
 
 def rocm_number(*, layout: str, jax: Version | None, rocm: RocmVersion) -> str:
-    """The number in `jax_rocm<number>_plugin`: the one definition of it.
+    """Return the number in `jax_rocm<number>_plugin`: the one definition of it.
 
     JAX's own labels up to 0.9.1 are fixed to 60; ROCm 6.x is 60 everywhere; otherwise the ROCm
     major. The downstream layout has always followed the ROCm major. `jax` is None for a tree whose
@@ -179,7 +179,7 @@ def project_name(kind: WheelKind, number: str) -> str:
 
 
 def module_name(kind: WheelKind, number: str) -> str:
-    """The importable package a wheel of this kind brings."""
+    """Return the importable package a wheel of this kind brings."""
     match kind:
         case WheelKind.JAXLIB:
             return "jaxlib"
@@ -227,7 +227,7 @@ def byte_count(text: str) -> int:
 
 
 def _nearest(name: str, valid: Collection[str]) -> str:
-    """The version nearest to one that is not known: of two as far away, the newer."""
+    """Return the version nearest to one that is not known: of two as far away, the newer."""
 
     def numbers(text: str) -> tuple[int, ...]:
         return tuple(map(int, re.findall(r"\d+", text.partition("-")[0])))[:3]
@@ -242,7 +242,7 @@ def _nearest(name: str, valid: Collection[str]) -> str:
 
 
 def suggest(name: str, valid: Collection[str]) -> str:
-    """A hint that names the valid value nearest to `name`, or all of them; case does not count."""
+    """Return a hint with the valid value nearest to `name`, or all of them; case does not count."""
     if re.fullmatch(r"\d+(\.\d+)+", name) and all(item[:1].isdigit() for item in valid):
         begun = max((item for item in valid if name.startswith(item)), key=len, default="")
         if begun:

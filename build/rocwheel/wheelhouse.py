@@ -25,7 +25,7 @@ IDENTITY_LENGTH: Final = 12
 
 @contextmanager
 def assembling(folder: Path) -> Iterator[Path]:
-    """A scratch folder beside the wheelhouses, gone afterwards unless `publish` moved it.
+    """Make a scratch folder beside the wheelhouses; remove it unless `publish` moved it.
 
     Raises HostError when `folder` cannot be written.
     """

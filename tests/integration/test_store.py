@@ -467,7 +467,7 @@ def test_a_server_that_ignores_conditions_is_not_written_to(
     store = s3_store(servers, monkeypatch, "rclone")
     with pytest.raises(StoreError, match="does not keep to the conditions") as caught:
         store.create("v2/a.whl", b"a", headers=HEADERS)
-    assert "docs/how-to/release.md" in caught.value.hint
+    assert "docs/how-to/buckets.md" in caught.value.hint
     with pytest.raises(StoreError, match="does not keep to the conditions"):
         store.replace("v2/a.html", b"a", previous=None, headers=HEADERS)
     assert list(store.keys("v2/")) == []

@@ -1,4 +1,4 @@
-"""nginx with the configuration that `docs/how-to/release.md` gives, in front of an S3 server."""
+"""nginx with the configuration that `docs/how-to/buckets.md` gives, in front of an S3 server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from support.ports import free_port
 from support.s3 import running
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "release.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "buckets.md"
 
 
 @contextlib.contextmanager

@@ -27,8 +27,8 @@ ROOMS = {
     "index/ store/": (2800, 2700, 6, 23),
     "ledger/ release/": (4420, 3950, 7, 38),
     "ledger/nights pipeline/": (4400, 3500, 17, 28),
-    "runtime/": (1950, 1300, 5, 14),
-    "wheel/": (5740, 5250, 3, 30),
+    "runtime/": (2230, 1300, 5, 13),
+    "wheel/": (5500, 5250, 2, 23),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

@@ -88,7 +88,7 @@ def _named(flag: str, search_path: str, workspace: Path, runner: Runner) -> Baze
 def _search(
     wanted: str, search_path: str, workspace: Path, runner: Runner
 ) -> tuple[BazelBinary | None, tuple[str, ...]]:
-    """The wanted Bazel on the search path, and why those before it are not the one."""
+    """Return the wanted Bazel on the search path, and why those before it are not the one."""
     others = []
     for path in filter(None, (shutil.which(name, path=search_path) for name in NAMES)):
         try:

@@ -118,7 +118,7 @@ def build(
         usable = ask(invocation.remote, invocation.bazel.release)
         notes = list(usable.notes)
         now = replace(invocation, remote=usable.remote)
-        if not now.remote.options:  # nobody is left who would need the headers
+        if not now.remote.options:  # nothing left needs the headers
             now = invocation.locally()
         write_headers(now.remote, base.parent)
         for note in notes:
@@ -136,7 +136,7 @@ def build(
             raise failure
         if not read.last:
             raise BazelError(
-                f"{files.events}: ends early, what Bazel made cannot be told",
+                f"{files.events}: ends early, so what Bazel made is not known",
                 hint="is the disk full? build again",
             )
         outputs = _take(invocation, read, into, runner)
@@ -221,7 +221,7 @@ def _run(
         try:
             with _Tail(files.events, read, shown.events):
                 done = runner.run(command, log=files.log, on_line=line, check=False)
-        except BaseException:  # Ctrl-C, a deadline: the client is gone, the server may still work
+        except BaseException:  # Ctrl-C, a deadline: the client has ended, the server may still work
             shutdown(invocation, runner=runner)
             raise
         finally:
@@ -234,7 +234,7 @@ def _run(
 
 
 def _own_fault(read: BuildEvents) -> bool:
-    """Whether the build itself failed, and not what carried it elsewhere."""
+    """Return whether the build itself failed, and not what carried it elsewhere."""
     return bool(read.problems) or any(item.code in OWN_FAILURES for item in read.failed)
 
 
@@ -383,7 +383,7 @@ def _wheels(
 
 
 def _project(target: WheelTarget, read: BuildEvents) -> Path:
-    """The folder of an editable target: the one that pip can install.
+    """Return the folder of an editable target: the one that pip can install.
 
     It is looked for among what Bazel made: above that may lie a project of anybody, such as the
     sources (which the execution root links) or the one that the cache is in.
@@ -437,7 +437,7 @@ def _failure(invocation: BazelInvocation, read: BuildEvents, tail: str, log: Pat
 
 
 def explain(action: FailedAction) -> str:
-    """What a person wants to see of a failed action: its output first, then its command."""
+    """Return what a person wants to see of a failed action: its output first, then its command."""
     lines = (action.output or action.message).splitlines()
     if len(lines) > SHOWN_LINES:
         lines = [*lines[:SHOWN_LINES], f"… {len(lines) - SHOWN_LINES} more lines"]
@@ -452,7 +452,7 @@ def _remember(path: Path, result: BazelResult) -> None:
 
 
 def _last(path: Path) -> str:
-    """What the last run of the same build that rebuilt something took; "" when there is none."""
+    """Return how long the build's last run that rebuilt something took; "" without one."""
     try:
         figures: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return (
@@ -463,7 +463,7 @@ def _last(path: Path) -> str:
 
 
 def _server(base: Path) -> int | None:
-    """The process id of the server that owns an output base, if it is alive."""
+    """Return the process id of the server that owns an output base, if it is alive."""
     try:
         pid = int((base / "server" / "server.pid.txt").read_text())
         line = Path(f"/proc/{pid}/cmdline").read_bytes()

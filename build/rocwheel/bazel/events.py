@@ -67,7 +67,7 @@ class BuildEvents:
         self.last = self.last or bool(event.get("lastMessage"))
 
     def files(self, label: str) -> tuple[Path, ...]:
-        """The files of a completed target's default outputs, where they lie on this machine."""
+        """Return the files of a completed target's default outputs, as paths of this machine."""
         return tuple(dict.fromkeys(self._walk(self._outputs.get(label, ()))))
 
     @property
@@ -85,7 +85,7 @@ class BuildEvents:
             yield from self._walk([child["id"] for child in found.get("fileSets", ())])
 
     def _path(self, file: Mapping[str, Any]) -> Path:
-        """A file by its URI; one that only a remote cache has, by the place it should lie at."""
+        """Return the path of a URI; of a file that only a remote cache has, where it should lie."""
         parts = urlsplit(file.get("uri", ""))
         if parts.scheme == "file" or self._exec_root is None:
             path = PurePosixPath(unquote(parts.path))
@@ -94,7 +94,7 @@ class BuildEvents:
         return self.to_host(GuestPath(path))
 
     def _text(self, file: Mapping[str, Any]) -> str:
-        """The text of an action's stdout or stderr: inline, or in a file Bazel keeps."""
+        """Return the text of an action's stdout or stderr: inline, or in a file Bazel keeps."""
         if "contents" in file:
             return base64.b64decode(file["contents"]).decode(errors="replace").strip()
         parts = urlsplit(file.get("uri", ""))

@@ -51,7 +51,7 @@ def load(path: Path) -> tuple[KnownFailure, ...]:
 def recognised(
     output: str, known: tuple[KnownFailure, ...]
 ) -> tuple[KnownFailure, str] | tuple[None, str]:
-    """The first known failure in the order of `known`, and the line that shows it.
+    """Return the first known failure in the order of `known`, and the line that shows it.
 
     Without one: the first line that calls itself an error, or "".
     """

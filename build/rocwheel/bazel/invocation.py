@@ -1,6 +1,6 @@
 """From a build specification to Bazel's command lines, as values.
 
-Everything Bazel is told stands in its argv: no rc file is written, nothing is put into the
+Everything that Bazel learns stands in its argv: no rc file is written, nothing is put into the
 checkout (no `bazel-*` links, output base and caches in the user's cache folder), and the user's
 own `~/.bazelrc` is not read. What cannot work is refused here, before Bazel starts.
 """
@@ -168,7 +168,7 @@ class BazelInvocation:
         return files.sha256("\0".join(self.command_line().argv).encode())[:16]
 
     def command_line(self, *more: str) -> Command:
-        """What to start; `more` are options of this one run, put last before the targets."""
+        """Return what to start; `more` are options of this one run, put last before the targets."""
         return Command(
             argv=(
                 str(self.bazel.path),
@@ -184,7 +184,7 @@ class BazelInvocation:
         )
 
     def locally(self) -> BazelInvocation:
-        """The same without remote cache and executor, and without the file of their headers."""
+        """Return the same without remote cache and executor, and without their headers' file."""
         headers = self.remote.header_file(PurePath(self.output_base).parent)
         startup = tuple(item for item in self.startup if item != f"--bazelrc={headers}")
         return replace(self, remote=LOCAL, startup=startup)

@@ -32,7 +32,7 @@ class Summary:
         return round(sum(item.seconds for item in self.critical_path), 3)
 
     def critical_lines(self) -> Iterator[str]:
-        """The critical path for people; nothing when nothing ran."""
+        """Yield the critical path for people; nothing when nothing ran."""
         if self.critical_path:
             yield f"critical path {self.critical_seconds:.1f} s:"
             yield from (f"  {item.seconds:7.1f} s  {item.name}" for item in self.critical_path)

@@ -44,7 +44,7 @@ class Releases:
     releases: tuple[Release, ...]
 
     def find(self, version: str, *, mirror: str = "") -> Release:
-        """The release for this machine. Raises ConfigError when the table does not have it.
+        """Return the release for this machine. Raises ConfigError when the table does not have it.
 
         `mirror` stands in for the folder that holds the versions' folders.
         """
@@ -71,7 +71,7 @@ class Releases:
 
 @dataclass(frozen=True, kw_only=True)
 class Downloads:
-    """Whether and how Bazel may be downloaded."""
+    """Return whether and how Bazel may be downloaded."""
 
     releases: Releases
     folder: Path
@@ -118,18 +118,18 @@ def load_releases(path: Path) -> Releases:
 
 
 def host_platform() -> str:
-    """This machine as Bazel's release names say it: `linux-x86_64`."""
+    """Return this machine as Bazel's release names say it: `linux-x86_64`."""
     machine = platform.machine()
     return f"{platform.system().lower()}-{_MACHINES.get(machine, machine)}"
 
 
 def place(release: Release, folder: Path) -> Path:
-    """Where the release lies in the cache, or will lie: below its digest."""
+    """Return where the release lies in the cache, or will lie: below its digest."""
     return folder / release.sha256 / f"bazel-{release.version}"
 
 
 def check(release: Release, downloads: Downloads, *, console: Console) -> None:
-    """Warn of a digest that nobody verified; refuse it where only verified ones may be used."""
+    """Warn of a digest that was not verified; refuse it where only verified ones may be used."""
     if release.verified:
         return
     text = f"Bazel {release.version}: its SHA-256 was never compared with the release"

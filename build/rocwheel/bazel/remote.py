@@ -81,7 +81,7 @@ class Remote:
         )
 
     def header_file(self, folder: PurePath) -> PurePath | None:
-        """The rc file below `folder` that gives Bazel the headers; None without headers."""
+        """Return the rc file below `folder` that gives Bazel the headers; None without headers."""
         if not self.headers:
             return None
         key = files.sha256(self.header_lines.encode())[:16]
@@ -183,7 +183,7 @@ def ask(remote: Remote, release: tuple[int, ...] = ()) -> Usable:
 
 
 def quoted(option: str) -> str:
-    """An option as a word of an rc file: what Bazel's tokenizer turns back into it."""
+    """Return an option as a word of an rc file: what Bazel's tokenizer turns back into it."""
     escaped = option.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
@@ -232,7 +232,7 @@ def _headers(path: Path) -> tuple[tuple[str, str], ...]:
 
 
 def _ask_cache(remote: Remote, release: tuple[int, ...]) -> tuple[str, str]:
-    """What keeps the cache from being used, and from being written; "" for nothing."""
+    """Return what keeps the cache from being used, and from being written; "" for nothing."""
     if urlsplit(remote.cache).scheme.startswith("grpc"):
         return _connect(remote.cache), ""
     if (remote.tls_ca or remote.tls_certificate) and release < HTTPS_TLS_SINCE:
@@ -285,7 +285,7 @@ def _ask_to_keep(session: requests.Session, base: str) -> tuple[str, str]:
 
 
 def _connect(address: str) -> str:
-    """Why a gRPC address cannot be reached; "" when something listens there."""
+    """Return why a gRPC address cannot be reached; "" when something listens there."""
     parts = urlsplit(address)
     try:
         with socket.create_connection(

@@ -37,7 +37,7 @@ class RightsOptions(TargetOptions):
     "--role",
     type=click.Choice(ROLES),
     required=True,
-    help="What the machine does; docs/how-to/release.md has a table.",
+    help="What the machine does; docs/how-to/buckets.md has a table.",
 )
 @option(
     "--repository",

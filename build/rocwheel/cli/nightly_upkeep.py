@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from rocwheel.choices import ROLES
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, option
 from rocwheel.cli.imports import when_run
@@ -28,12 +29,16 @@ from rocwheel.errors import CommandError, ConfigError, HostError
 with when_run():
     import shlex
 
+    import amdgpu_family_matrix as matrix
     from rocwheel.console import columns, count, duration
+    from rocwheel.download import Client, Retry
     from rocwheel.ledger.nights import Book
     from rocwheel.pipeline import cell as cells
-    from rocwheel.pipeline import notify, slurm, standing, upkeep
+    from rocwheel.pipeline import notify, rehearsal, slurm, standing, upkeep
+    from rocwheel.pipeline import settings as settings_file
     from rocwheel.pipeline.standing import CellStanding
-    from rocwheel.process import Command
+    from rocwheel.process import Command, base_env
+    from rocwheel.release import rights
 
 # --- look ----------------------------------------------------------------------------------------
 
@@ -276,6 +281,54 @@ def prune(app: App, options: NightPruneOptions) -> None:
     builds = upkeep.prune(plan, target.nights, target.channel, who)
     text = f"{count(len(plan.nights), 'night')} pruned"
     app.emit({"nights": list(plan.nights), "builds": builds}, text)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NightRehearseOptions(StoreOptions):
+    """Options of `nightly rehearse`."""
+
+    role: str
+    family: str
+    config: Path | None
+    repository: str
+
+
+@command("rehearse", NightRehearseOptions, parent=nightly)
+@option("--role", default="", type=click.Choice(("", *ROLES)), help="Try its rights, as its login.")
+@option("--family", default="gfx94X-dcgpu", show_default=True, help="The family to try them on.")
+@option("--config", type=click.Path(path_type=Path), help="Default: ci/nightly.yaml.")
+@option("--repository", default="", metavar="OWNER/NAME", help="Ask GitHub for its runners.")
+def rehearse(app: App, options: NightRehearseOptions) -> int:
+    """Try what nights of a channel need, and change nothing: before the first, and after changes.
+
+    Store, clock, page and message; with --role one permitted and one forbidden request of each of
+    its rights; with --repository whether every label has a runner that is online.
+    """
+    target = NightTarget(app, options)
+    if options.role:  # a folder has no policies to try
+        rights.policy(target.channel, rights.ROLES[options.role], family=options.family)
+    settings = settings_file.load(app.path(options.config) or app.home.ci / settings_file.FILE)
+    families = matrix.families(settings.trigger)
+    with Client(base_env(app.environ), retry=Retry(attempts=2), note=app.console.detail) as client:
+        tried = rehearsal.Rehearsal(
+            nights=target.nights,
+            channel=target.channel,
+            page=upkeep.page_url(target.channel, target.store),
+            client=client,
+            now=app.now(),
+            environ=app.environ,
+            labels={r.label for f in families for r in f.runners} | {settings.build.label} - {""},
+            repository=options.repository,
+            secret=settings.notify.secret,
+            notify=settings.notify.url,
+        )
+        found = list(tried.run(options.role, options.family))
+    words = {True: "good", False: "BAD", None: "not tried"}
+    rows = [(item.what, words[item.good], item.why, item.todo) for item in found]
+    document = [dict(zip(("what", "state", "why", "todo"), row, strict=True)) for row in rows]
+    text = "\n".join(columns(("what", "", "why", "what to do"), rows))
+    app.emit({"channel": target.channel.name, "tried": document}, text)
+    return HostError.exit_code if any(item.good is False for item in found) else 0
 
 
 @dataclass(frozen=True, kw_only=True)

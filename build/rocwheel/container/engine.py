@@ -77,7 +77,7 @@ class ContainerEngine:
 
 
 def client_env(kind: EngineKind, environ: Mapping[str, str]) -> dict[str, str]:
-    """What of the caller's environment says which engine to talk to."""
+    """Return what of the caller's environment says which engine to talk to."""
     return {name: environ[name] for name in CLIENT_ENV[kind.value] if name in environ}
 
 

@@ -24,7 +24,7 @@ DAY: Final = 86400.0
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[Path]:
-    """A folder of this process, gone when the block ends; what dead ones left beside it goes, too.
+    """Make a folder until the block ends; remove those that ended processes left beside it.
 
     A link beside it names the process: it is there before the folder and goes after it, so who is
     killed at any moment leaves nothing without a name. Raises HostError.
@@ -48,12 +48,12 @@ def claimed(folder: Path) -> Iterator[Path]:
 
 
 def scratch(place: Path, what: str) -> AbstractContextManager[Path]:
-    """A new folder of this process for what something is made from. Raises as `claimed`."""
+    """Return a new folder of this process for what something is made from. Raises as `claimed`."""
     return claimed(place / f"{what}-{secrets.token_hex(6)}")
 
 
 def abandoned(place: Path) -> tuple[Path, ...]:
-    """Folders that nobody uses any more: whose process is gone, or that none claims.
+    """Return folders that nobody uses any more: whose process is gone, or that none claims.
 
     The latter are those of kept containers, and what a dry run's lines made: a day after the last
     use, or after the end of a kept one's time.
@@ -105,6 +105,6 @@ def _remove(folder: Path) -> None:
 
 
 def refused(folder: Path, exc: OSError) -> HostError:
-    """What to tell when a folder of a container cannot be made or written."""
+    """Return what to tell when a folder of a container cannot be made or written."""
     where = exc.filename2 or exc.filename or folder  # of a link its name, not what it says
     return HostError(f"{where}: {exc.strerror}", hint=ANOTHER_CACHE)

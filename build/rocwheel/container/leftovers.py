@@ -39,7 +39,7 @@ class Leftover:
 
 
 def leftovers(engine: ContainerEngine, *, cache: Path, runner: Runner) -> tuple[Leftover, ...]:
-    """Everything that nobody waits for, with an engine and in the cache.
+    """Return everything that nobody waits for, with an engine and in the cache.
 
     What belongs to somebody who cannot be seen from here is none, unless it has ended.
     """
@@ -71,7 +71,7 @@ def remove(
 
 
 def base_name(config: str) -> str:
-    """A name for an image of this configuration that says which process needs it."""
+    """Return a name for an image of this configuration that says which process needs it."""
     digest = config.partition(":")[2] or config
     return f"{BASES}-{owner().replace(':', '.')}:{digest[:12]}"
 
@@ -91,7 +91,7 @@ def untag(engine: ContainerEngine, name: str, *, runner: Runner) -> None:
 
 
 def _containers(engine: ContainerEngine, runner: Runner) -> Iterator[Leftover]:
-    """Those with our label, but for one that is kept and did not end."""
+    """Yield those with our label, but for one that is kept and did not end."""
     for item in _ours(engine, runner):
         labels = item.get("Config", {}).get("Labels") or {}
         state = item.get("State", {}).get("Status", "")
@@ -103,7 +103,7 @@ def _containers(engine: ContainerEngine, runner: Runner) -> Iterator[Leftover]:
 
 
 def _ours(engine: ContainerEngine, runner: Runner) -> Iterator[Mapping[str, Any]]:
-    """Every container with our label, as the engine describes it."""
+    """Yield every container with our label, as the engine describes it."""
     for identity in runner.capture(
         engine.command("ps", "--all", "--quiet", "--no-trunc", f"--filter=label={LABEL}.run")
     ).split():

@@ -12,7 +12,7 @@ FIELDS: Final = 5
 
 
 def owner(pid: int | None = None) -> str:
-    """This process, told from every other of any time: id, start, boot, id namespace, machine."""
+    """Identify this process over time and machines: id, start, boot, PID namespace, machine."""
     pid = os.getpid() if pid is None else pid
     stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8")
     started = stat.rpartition(")")[2].split()[19]
@@ -21,7 +21,7 @@ def owner(pid: int | None = None) -> str:
 
 
 def _machine() -> str:
-    """This machine, the same after it was started anew; its name alone is not always its own."""
+    """Identify this machine across reboots; its host name alone may be another's, too."""
     try:
         identity = Path("/etc/machine-id").read_bytes()  # machine-id(5); containers have none
     except OSError:
@@ -30,7 +30,7 @@ def _machine() -> str:
 
 
 def is_alive(mark: str) -> bool | None:
-    """Whether the process that `owner` described still runs.
+    """Return whether the process that `owner` described still runs.
 
     None for one that cannot be seen from here: a job container that shares this machine's engine
     counts its processes by itself, another machine may share a folder or lend its engine, and other
@@ -52,7 +52,7 @@ def is_alive(mark: str) -> bool | None:
 
 
 def _exists(pid: int) -> bool:
-    """Whether there is such a process, also where /proc does not show it."""
+    """Return whether there is such a process, also where /proc does not show it."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

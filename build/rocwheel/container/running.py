@@ -183,7 +183,7 @@ class Container:
             )
 
     def _has_ended(self) -> bool:
-        """Whether the container, or its engine, ended under a command that failed.
+        """Return whether the container, or its engine, ended under a command that failed.
 
         No status tells: clients of an `exec` give 137 or 255 then, as commands of their own accord
         do. But no process starts in a container whose first one has ended, and that one ends before
@@ -236,7 +236,7 @@ class GuestProcess:
 
 
 def _status(status: int | None) -> int | None:
-    """A shell's way to say that a signal ended a process, as `subprocess` says it."""
+    """Return a shell's way to say that a signal ended a process, as `subprocess` says it."""
     return 128 - status if status is not None and 128 < status < 160 else status  # noqa: PLR2004
 
 
@@ -288,7 +288,7 @@ def _write(spec: ContainerSpec) -> None:
 
 
 def _answer(pipe: IO[bytes], process: HostProcess, clock: Callable[[], float]) -> str:
-    """What the first process says, up to a line's end; "" when it ends or says nothing."""
+    """Return what the first process says, up to a line's end; "" when it ends or says nothing."""
     until, said = clock() + START_SECONDS, b""
     while not said.endswith(b"\n") and clock() < until:
         ready, _, _ = select.select([pipe], [], [], 1.0)
@@ -317,7 +317,7 @@ def _compare(spec: ContainerSpec, token: str) -> None:
 
 
 def refusal(spec: ContainerSpec, said: str) -> HostError:
-    """Why an engine did not start a container, from what its client said."""
+    """Return why an engine did not start a container, from what its client said."""
     kind = spec.engine.kind.value
     last = headline(said) or f"no answer within {START_SECONDS:g} s"
     remedies = {
@@ -387,7 +387,7 @@ def _end_monitor(name: str, clock: Callable[[], float]) -> None:
 
 
 def _monitors(name: str) -> list[int]:
-    """The processes of Podman's monitor for a container of this name."""
+    """Return the processes of Podman's monitor for a container of this name."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -401,7 +401,7 @@ def _monitors(name: str) -> list[int]:
 def kept(
     spec: ContainerSpec, *, runner: HostRunner, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Container]:
-    """A container that stays for `spec.keep_minutes` after the last use; an earlier one is reused.
+    """Use a container that stays `spec.keep_minutes` after its last use; reuse an earlier one.
 
     Raises what `running` raises.
     """
@@ -420,7 +420,7 @@ def kept(
 
 
 def _alone(spec: ContainerSpec) -> Lock:
-    """What is held by who looks for a kept container, and starts it."""
+    """Return what is held by who looks for a kept container, and starts it."""
     try:
         return locked(spec.folder.with_name(LOCK))
     except OSError as exc:
@@ -428,7 +428,7 @@ def _alone(spec: ContainerSpec) -> Lock:
 
 
 def _begin_turn(spec: ContainerSpec) -> int:
-    """What keeps a kept container while it is open, and is closed however this process ends."""
+    """Open the FIFO that keeps the container alive; the kernel closes it when we exit."""
     fifo = spec.folder / TURNS
     with suppress(FileExistsError):
         os.mkfifo(fifo)
@@ -436,7 +436,7 @@ def _begin_turn(spec: ContainerSpec) -> int:
 
 
 def _runs(spec: ContainerSpec, runner: HostRunner) -> bool:
-    """Whether the kept container is there and runs.
+    """Return whether the kept container is there and runs.
 
     Raises HostError when another one has its name, which is neither used nor removed, or when
     somebody paused it.
@@ -464,7 +464,7 @@ def _runs(spec: ContainerSpec, runner: HostRunner) -> bool:
 
 
 def _is_ours(spec: ContainerSpec, found: Mapping[str, Any]) -> bool:
-    """Whether a container has our labels, and in our places our folders."""
+    """Return whether a container has our labels, and in our places our folders."""
     labels = found.get("Config", {}).get("Labels") or {}
     mounts = {item.get("Destination"): item.get("Source", "") for item in found.get("Mounts", ())}
     return spec.labels.items() <= labels.items() and all(

@@ -118,7 +118,7 @@ class ContainerSpec:
         return f"rocwheel-{self.run}"
 
     def kept(self, minutes: int) -> ContainerSpec:
-        """The same as a container that outlives us; all that it was asked for finds it again.
+        """Return the same as a container that outlives us, named after all that it was asked for.
 
         Also that its folders are the same ones: a container goes on seeing a folder that was
         replaced by another of its name, or a link's former target.
@@ -178,7 +178,7 @@ class ContainerSpec:
     def execute(
         self, command: Command, number: int, *, interactive: bool = False, tty: bool = False
     ) -> Command:
-        """The engine's `exec` of a command; its process group is noted under `number`."""
+        """Return the engine's `exec` of a command; its process group is noted under `number`."""
         env = [f"--env={name}={value}" for name, value in sorted(command.env.items())]
         return Command(
             argv=(
@@ -197,7 +197,7 @@ class ContainerSpec:
         )
 
     def end(self, number: int, signal: str, *, leader: bool = False) -> Command:
-        """The engine's `exec` that signals the process group of what was started as `number`.
+        """Return the `exec` that signals the process group of the command started as `number`.
 
         Ending the client of an `exec` does not end what it started. With `leader` only the
         group's first process gets the signal.
@@ -220,7 +220,7 @@ class ContainerSpec:
             yield Command(argv=("sh", "-c", 'test -p "$0" || mkfifo "$0"', fifo))
 
     def guest(self, host: Path) -> GuestPath:
-        """Where commands see `host`. Raises HostError when no mount covers it."""
+        """Return where commands see `host`. Raises HostError when no mount covers it."""
         path = host
         fits = [item for item in self.all_mounts if path.is_relative_to(item.host)]
         if not fits:
@@ -232,7 +232,7 @@ class ContainerSpec:
         return GuestPath(best.guest / path.relative_to(best.host))
 
     def host(self, guest: GuestPath) -> Path:
-        """Where `guest` lies on this machine. Raises HostError when it is only inside."""
+        """Return where `guest` lies on this machine. Raises HostError when it is only inside."""
         fits = [item for item in self.all_mounts if guest.is_relative_to(item.guest)]
         if not fits:
             raise HostError(
@@ -295,7 +295,7 @@ class ContainerSpec:
 
 
 def devices(root: Path = Path("/")) -> tuple[DeviceNode, ...]:
-    """The AMD GPU nodes of this machine (kfd, dri), with the groups that own them here."""
+    """Return the AMD GPU nodes of this machine (kfd, dri), with the groups that own them here."""
     nodes = [root / "dev" / "kfd", *sorted((root / "dev" / "dri").glob("[cr]*"))]
     return tuple(
         DeviceNode(path=Path("/") / node.relative_to(root), gid=node.stat().st_gid)

@@ -2,7 +2,7 @@
 
 Every config, flag and label that Bazel will be given is looked up in the tree's own rc and BUILD
 files; the compiler and linker that follow from them must exist; the ROCm tree must have what the
-build rules of this JAX version look for. What is missing is told all at once.
+build rules of this JAX version look for. One error lists all that is missing.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def check_own_options(tree: source.SourceTree, spec: bazel.BuildSpec) -> None:
 
 
 def _rc_files(tree: source.SourceTree, startup: tuple[str, ...]) -> source.RcFiles | None:
-    """The tree's rc files and those that a user has Bazel read; None where the tree is not here."""
+    """Return the rc files of tree and user; None where the tree is not here yet."""
     named = [item.partition("=")[2] for item in startup if item.startswith("--bazelrc=")]
     if tree.rc is None or not named:
         return tree.rc
@@ -182,7 +182,7 @@ def check_toolchain(
 
 
 def _linkers(tree: source.SourceTree, options: tuple[str, ...]) -> set[str]:
-    """The linkers that the ROCm toolchain and the tree's rc files ask for."""
+    """Return the linkers that the ROCm toolchain and the tree's rc files ask for."""
     prefix = "-fuse-ld="
     asked = {
         value.removeprefix(prefix)

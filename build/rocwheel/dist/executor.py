@@ -85,7 +85,7 @@ class BuildEnvironment:
         return self.image.config if self.image else self.already_inside
 
     def path(self, host: Path) -> GuestPath:
-        """How commands see a path of this machine. Raises HostError when they cannot."""
+        """Return how commands see a path of this machine. Raises HostError when they cannot."""
         return self.spec.guest(host) if self.spec else GuestPath(PurePosixPath(host))
 
     @property
@@ -116,7 +116,7 @@ class BuildEnvironment:
         )
 
     def compiler(self, request: Request, *, runner: Runner) -> bazel.Compiler:
-        """The host compiler asked for. Raises HostError."""
+        """Return the host compiler asked for. Raises HostError."""
         kind = request.compiler
         if kind == "hermetic":
             return bazel.Compiler(kind=kind)
@@ -136,7 +136,7 @@ class BuildEnvironment:
         return bazel.Compiler(kind=kind, cc=found.cc, cxx=found.cxx, major=found.major)
 
     def interpreters(self, request: Request, *, runner: Runner) -> tuple[Interpreter, ...]:
-        """The CPythons commands may use; mounted ones come before those of the image."""
+        """Return the CPythons commands may use; mounted ones come before those of the image."""
         if self.facts is None:
             return machine.pythons(request.environ, runner=runner)
         found = {item.version: item for item in self.facts.interpreters}
@@ -161,21 +161,21 @@ class BuildEnvironment:
         return f"after {minutes} min without a turn" if minutes else "with its input"
 
     def opening(self) -> tuple[Command, ...]:
-        """What starts the container by hand; nothing on this machine."""
+        """Return what starts the container by hand; nothing on this machine."""
         return (*self.entered.prepare, self.entered.start) if self.entered else ()
 
     def command(self, command: Command, number: int) -> Command:
-        """What runs a command there."""
+        """Return what runs a command there."""
         return self.entered.execute(command, number) if self.entered else command
 
     def clang(self, environ: Mapping[str, str]) -> GuestPath:
-        """The newest clang there. Raises HostError."""
+        """Return the newest clang there. Raises HostError."""
         if self.facts:
             return self.facts.compiler("clang").cc
         return self.path(machine.newest("clang", environ))
 
     def with_tree(self, tree: SourceTree) -> BuildEnvironment:
-        """The same with the sources mounted."""
+        """Return the same with the sources mounted."""
         if self.spec is None:
             return self
         mounts = [Mount(host=tree.root, guest=SOURCE)]
@@ -189,7 +189,7 @@ class BuildEnvironment:
         return replace(self, spec=replace(self.spec, mounts=(*self.spec.mounts, *mounts)))
 
     def programs(self, request: Request, runner: HostRunner) -> AbstractContextManager[Programs]:
-        """What can be started there, with the inputs that are here so far.
+        """Return what can be started there, with the inputs that are here so far.
 
         The container of a build is neither needed nor kept for it.
         """
@@ -338,7 +338,7 @@ def _searched(
     console: Console,
     pull: bool,
 ) -> Found:
-    """The builder image of a recipe and this checkout: with the engine, then in the registries."""
+    """Find the builder image of recipe and checkout: with the engine, then in the registries."""
     ci = request.home.ci
     images = recipe.load(ci / "images.yaml")
     wanted = images.builder(request.executor.recipe)
@@ -369,7 +369,7 @@ def _searched(
 
 
 def _own_image(request: Request) -> str:
-    """The digest of the builder image that we run in ourselves, "" when we run in none.
+    """Return the digest of the builder image that we run in ourselves, "" when we run in none.
 
     An image cannot hold its own digest: who started the container says it (`--builder-image
     sha256:…`, or a reference by digest that is looked up). Raises ConfigError (R36) when nobody
@@ -409,7 +409,7 @@ def check(place: BuildEnvironment, request: Request, *, bazel_version: str) -> N
 
 
 def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) -> BuildEnvironment:
-    """The caches, and CPythons of this machine, mounted; the latter asked who they are."""
+    """Return the caches, and CPythons of this machine, mounted; the latter asked who they are."""
     prefixes = {prefix: GuestPath(PYTHONS / prefix.name) for prefix in request.executor.pythons}
     for prefix in prefixes:
         if not (prefix / "bin" / "python3").is_file():
@@ -431,7 +431,7 @@ def _with_caches(place: BuildEnvironment, request: Request, runner: HostRunner) 
 
 
 def _with_shared(place: BuildEnvironment, prefixes: Mapping[Path, GuestPath]) -> BuildEnvironment:
-    """One that was configured with a shared library looks for it at its old prefix."""
+    """Return one that was configured with a shared library looks for it at its old prefix."""
     shared = [f"{guest}/lib" for host, guest in prefixes.items() if [*host.glob("lib/libpython3*")]]
     if not shared or place.spec is None:
         return place
@@ -442,7 +442,7 @@ def _with_shared(place: BuildEnvironment, prefixes: Mapping[Path, GuestPath]) ->
 def _asked(
     place: BuildEnvironment, prefixes: Mapping[Path, GuestPath], runner: HostRunner
 ) -> tuple[Interpreter, ...]:
-    """The mounted CPythons, by a container of which nothing stays. Raises HostError."""
+    """Return the mounted CPythons, by a container of which nothing stays. Raises HostError."""
     if not prefixes or place.spec is None:
         return ()
     found = []
@@ -466,7 +466,7 @@ def container_spec(
     cache: Path,
     environ: Mapping[str, str],
 ) -> ContainerSpec:
-    """A container of an image, run as the caller, with nothing mounted yet.
+    """Return a container of an image, run as the caller, with nothing mounted yet.
 
     Raises ConfigError for a proxy whose address is a secret.
     """
@@ -502,12 +502,12 @@ def container_spec(
 
 
 def caller() -> User:
-    """The user of this process, as the container shall know them."""
+    """Return the user of this process, as the container shall know them."""
     return User(uid=os.getuid(), gid=os.getgid(), groups=tuple(sorted({*os.getgroups()})))
 
 
 def _most(number: int) -> int:
-    """What this process may have of something: open files, processes."""
+    """Return what this process may have of something: open files, processes."""
     hard = resource.getrlimit(number)[1]
     return MOST if hard == resource.RLIM_INFINITY else min(hard, MOST)
 
@@ -521,7 +521,7 @@ def _process_ids() -> int:
 
 
 def limits(executor: Executor) -> ContainerLimits:
-    """What the container may use: what was asked for, and never more than this process may."""
+    """Return the container's limits: those asked for, at most those of this process."""
     return ContainerLimits(
         cpus=executor.cpus,
         memory=executor.memory,

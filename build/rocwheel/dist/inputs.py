@@ -128,7 +128,7 @@ class Preview:
     def commands(
         self, invocations: Sequence[bazel.BazelInvocation]
     ) -> Iterator[tuple[str, Command]]:
-        """What starts Bazel where it runs, the container before it, each with a title."""
+        """Yield what starts Bazel where it runs, the container before it, each with a title."""
         ends = self.place.ends
         yield from ((f"the container, which ends {ends}", it) for it in self.place.opening())
         for number, invocation in enumerate(invocations, 1):
@@ -143,9 +143,9 @@ def preview(
     console: Console | None = None,
     place: BuildEnvironment | None = None,
 ) -> Preview:
-    """What `gather` would give, fetching nothing; engine and image are asked.
+    """Return what `gather` would give, fetching nothing; engine and image are asked.
 
-    It refuses what `gather` refuses, as far as that can be told by now, and warns alike.
+    It refuses what `gather` refuses, as far as that is known by now, and warns alike.
     """
     console = console or silent()
     request, notes = planned.request, []
@@ -216,7 +216,7 @@ def _own(request: Request, runner: Runner) -> Source:
 
 
 def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> None:
-    """R36: what cannot be told again from the manifest is not built by accident."""
+    """Refuse sources that no manifest could name again (R36)."""
     dirty = [*tree.dirty, *(["rocwheel"] if tool.dirty else [])]
     if dirty and not request.allow_dirty:
         raise ConfigError(
@@ -233,7 +233,7 @@ def find_bazel(
     runner: Runner,
     console: Console | None = None,
 ) -> bazel.BazelBinary:
-    """The Bazel the user names, else one of the version the tree asks for.
+    """Return the Bazel the user names, else one of the version the tree asks for.
 
     With a console it may be downloaded; an image must have it. Raises HostError, ConfigError,
     FetchError.
@@ -270,7 +270,7 @@ def _missing(tree: source.SourceTree) -> bazel.BazelBinary:
 def find_compiler(
     request: Request, version_class: VersionClass, *, place: BuildEnvironment, runner: Runner
 ) -> tuple[bazel.Compiler, tuple[str, ...]]:
-    """The host compiler that `--compiler` means for these JAX versions, and what to say about it.
+    """Return the host compiler that `--compiler` means for these JAX versions, and a remark.
 
     `clang` is the machine's own (or the image's) where the class can be built with it, else the
     one JAX downloads; `--compiler-path` insists on the machine's own. Raises HostError.
@@ -310,7 +310,7 @@ def specification(
     compiler: bazel.Compiler,
     place: BuildEnvironment,
 ) -> bazel.BuildSpec:
-    """Everything Bazel's command lines follow from."""
+    """Return everything Bazel's command lines follow from."""
     request = planned.request
     number = tree.fixed_number or rocm_number(
         layout=tree.layout.name,

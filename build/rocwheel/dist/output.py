@@ -77,7 +77,7 @@ def dry_run(
 
 
 def fetching(planned: Plan, found: Preview) -> Iterator[str]:
-    """Lines that bring ROCm, Bazel and the sources to where the later lines look for them."""
+    """Yield lines that bring ROCm, Bazel and the sources to where the later lines look for them."""
     environ = planned.request.environ
     yield "# ROCm"
     yield from (f"# {line}" for line in str(planned.rocm).splitlines())
@@ -112,7 +112,7 @@ def fetching(planned: Plan, found: Preview) -> Iterator[str]:
 
 
 def _fetch_rocm(planned: Plan) -> Command:
-    """A command of ours that fetches ROCm and says where it is."""
+    """Return a command of ours that fetches ROCm and says where it is."""
     request = planned.request
     folder = request.rocm_cache or request.cache
     ours = request.home
@@ -128,7 +128,7 @@ def _fetch_rocm(planned: Plan) -> Command:
 
 
 def pasteable(command: Command, environ: Mapping[str, str]) -> str:
-    """A line that runs with exactly the environment the tool gives, whatever the shell has.
+    """Return a line that runs with exactly the environment the tool gives, whatever the shell has.
 
     What is not known yet is a variable that an earlier line sets.
     """
@@ -150,7 +150,7 @@ def writing(path: Path, lines: Sequence[str]) -> Iterator[str]:
 
 
 def _word(word: str) -> str:
-    """One word of a shell's line, with variables for what is not known yet."""
+    """Return one word of a shell's line, with variables for what is not known yet."""
     for later, spelt in LATER.items():
         before, found, after = word.partition(later)
         if found:
@@ -159,7 +159,7 @@ def _word(word: str) -> str:
 
 
 def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
-    """The result for a program: what `--json` prints."""
+    """Return the result for a program: what `--json` prints."""
     return {
         **contents(result.wheelhouse, result.manifest),
         "new": result.is_new,
@@ -170,7 +170,7 @@ def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
 
 
 def contents(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """A wheelhouse for a program, whoever built it and when."""
+    """Return a wheelhouse for a program."""
     return {
         "manifest": str(folder / MANIFEST),
         "manifest_sha256": manifest.sha256,
@@ -196,7 +196,7 @@ def contents(folder: Path, manifest: Manifest) -> dict[str, Any]:
 
 
 def table(manifest: Manifest) -> Iterator[str]:
-    """The wheels of a set, a line each."""
+    """Return the wheels of a set, a line each."""
     return columns(
         ("wheel", "size", "sha256"),
         [
@@ -211,7 +211,7 @@ def table(manifest: Manifest) -> Iterator[str]:
 
 
 def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
-    """The result for a person: wheels, what Bazel did, how long each stage took."""
+    """Yield the result for a person: wheels, what Bazel did, how long each stage took."""
     manifest = result.manifest
     yield from table(manifest)
     yield ""
@@ -229,7 +229,7 @@ def lines(result: Result, *, seconds: Mapping[str, float]) -> Iterator[str]:
 
 
 def github_outputs(folder: Path, manifest: Manifest) -> dict[str, str]:
-    """What later steps of a GitHub Actions job need to know of a wheelhouse."""
+    """Return what later steps of a GitHub Actions job need to know of a wheelhouse."""
     outputs = {
         "jax_version": manifest.jax_version,
         "rocm_version": manifest.rocm.version,

@@ -1,4 +1,4 @@
-"""Whether this machine can make the build that was asked for: what it has, lacks, and will take.
+"""Tells whether this machine can make a build: what it has and lacks, and what the build takes.
 
 Nothing is fetched and nothing is changed. The figures are estimates of ours, or those of this
 wheelhouse's last build where there is one.
@@ -75,7 +75,7 @@ def examine(planned: Plan, *, runner: HostRunner, memory: int) -> Iterator[Build
 
 
 def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
-    """One line for Debian and one for Fedora that brings every program that is missed."""
+    """Return one line for Debian and one for Fedora that brings every program that is missed."""
     missed = [need.program for need in needs if need.program in checks.PACKAGES]
     if not missed:
         return ()
@@ -87,7 +87,7 @@ def install_lines(needs: tuple[BuildNeed, ...]) -> tuple[str, ...]:
 
 
 def _program(text: str) -> str:
-    """The program whose absence an error tells about, "" where it is something else."""
+    """Return the program whose absence an error tells about, "" where it is something else."""
     return next((name for name in checks.PACKAGES if text.startswith((f"{name}:", f"{name},"))), "")
 
 

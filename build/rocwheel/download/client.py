@@ -54,7 +54,7 @@ class DownloadError(FetchError):
 
     @property
     def temporary(self) -> bool:
-        """Whether the same request may work later; what has come is good."""
+        """Return whether the same request may work later; what has come is good."""
         return self.outcome in (FetchOutcome.BUSY, FetchOutcome.BROKEN)
 
 
@@ -83,7 +83,7 @@ class Fingerprint:
         return self.etag if self.etag and not self.etag.startswith("W/") else self.modified
 
     def same(self, other: Fingerprint) -> bool:
-        """Whether both are certainly the same file."""
+        """Return whether both are certainly the same file."""
         if self.size != other.size:
             return False
         if self.etag and other.etag:
@@ -101,7 +101,7 @@ class LostError(Exception):
 
 
 def session(env: Mapping[str, str]) -> requests.Session:
-    """A session of requests that trusts the certificates of `env` and obeys nothing else.
+    """Return a session of requests that trusts the certificates of `env` and obeys nothing else.
 
     The proxy of each address is `proxies`'s; what this process has in its environment or in a
     `.netrc` does not count.
@@ -134,7 +134,7 @@ class Answer:
         )
 
     def blocks(self) -> Iterator[bytes]:
-        """The body as it was sent. Raises LostError when the connection breaks."""
+        """Yield the body as it was sent. Raises LostError when the connection breaks."""
         import requests
         import urllib3
 
@@ -167,7 +167,7 @@ class Client:
         hint: str = "check the address",
         unreachable: str = "check the network and try again",
     ) -> None:
-        """`env` gives proxies and CA bundle, `note` is told about every retry.
+        """`env` gives proxies and CA bundle, `note` gets a line for every retry.
 
         `hint` is what to do when the server does not have the file, `unreachable` when the server
         cannot be asked.
@@ -205,7 +205,7 @@ class Client:
         return self._patiently(url, lambda: self._ask(url, headers), kept=start)
 
     def is_still(self, url: str, known: Fingerprint) -> bool:
-        """Whether the file is the one it was, by one conditional request without a body."""
+        """Return whether the file is the one it was, by one conditional request without a body."""
         headers: dict[str, str] = {}
         if known.etag:
             headers = {"If-None-Match": known.etag}
@@ -218,7 +218,7 @@ class Client:
     def read(
         self, url: str, *, limit: int = SMALL_BYTES, fresh: bool = False, beside: str = ""
     ) -> bytes | None:
-        """A file of at most `limit` bytes as a whole; None where the server has none.
+        """Return a file of at most `limit` bytes as a whole; None where the server has none.
 
         `fresh` has caches on the way ask the origin first (RFC 9111 5.2.1.4). Errors name `beside`,
         the address a person gave, when `url` was made from it. Raises DownloadError for every other
@@ -371,7 +371,7 @@ class Client:
 
 
 def _led(first: str, url: str) -> str:
-    """The address a person gave, and where it led."""
+    """Return the address a person gave, and where it led."""
     shown, led = without_secrets(first), without_secrets(url)
     return shown if shown == led else f"{shown} ({led})"
 

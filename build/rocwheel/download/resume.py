@@ -75,7 +75,7 @@ class Part:
         self.size = self._file.truncate(count)
 
     def replay(self) -> Iterator[bytes]:
-        """What is there already; nothing may be written meanwhile."""
+        """Yield what is there already; nothing may be written meanwhile."""
         offset, end = 0, self.size
         while offset < end:
             block = os.pread(self._file.fileno(), min(BLOCK, end - offset), offset)
@@ -146,7 +146,7 @@ class Download:
         return None
 
     def blocks(self) -> Iterator[bytes]:
-        """The whole file from its first byte, once.
+        """Yield the whole file from its first byte, once.
 
         Raises DownloadError when patience ends, ChangedError when the source changed meanwhile.
         """
@@ -173,7 +173,7 @@ class Download:
             answer, skip = self._again()
 
     def _complete(self, known: Fingerprint) -> None:
-        """Raises LostError when the body ended before the file did."""
+        """Raise LostError when the body ended before the file did."""
         if known.size is not None and self._part.size < known.size:
             raise LostError(f"cut after {size(self._part.size)} of {size(known.size)}")
         if known.size is not None and self._part.size > known.size:
@@ -242,7 +242,7 @@ def save(
 
 
 def changing(url: str) -> DownloadError:
-    """The error for a file that never stays the same for as long as its download takes."""
+    """Return the error for a file that never stays the same for as long as its download takes."""
     return DownloadError(
         f"{without_secrets(url)}: changes faster than it can be fetched",
         outcome=FetchOutcome.BROKEN,

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 
 def proxies(url: str, env: Mapping[str, str]) -> dict[str, str]:
-    """The proxy for `url` by the usual variables, lower case first, NO_PROXY respected.
+    """Return the proxy for `url` by the usual variables, lower case first, NO_PROXY respected.
 
     The rules are curl's: https://curl.se/docs/manpage.html#ENVIRONMENT.
     """
@@ -29,7 +29,7 @@ def proxies(url: str, env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _excepted(host: str, port: int | None, item: str) -> bool:
-    """Whether one entry of NO_PROXY means `host`: `*`, a domain, an address or a network."""
+    """Return whether one entry of NO_PROXY means `host`: `*`, a domain, an address or a network."""
     if item == "*":
         return True
     try:
@@ -44,7 +44,7 @@ def _excepted(host: str, port: int | None, item: str) -> bool:
 
 
 def without_secrets(url: str) -> str:
-    """A URL without user, password, query and fragment."""
+    """Return a URL without user, password, query and fragment."""
     try:
         parts = urlsplit(url)
     except ValueError:  # `http://[bad`: show nothing of what may hold a password
@@ -56,7 +56,7 @@ def without_secrets(url: str) -> str:
 
 
 def has_password(url: str) -> bool:
-    """Whether a URL carries credentials before its host."""
+    """Return whether a URL carries credentials before its host."""
     return "@" in url.partition("://")[2].partition("/")[0]
 
 
@@ -73,12 +73,12 @@ _SECRET_NAME: Final = re.compile(
 
 
 def has_secret(option: str) -> bool:
-    """Whether an option carries credentials: a header, or a URL with a user or token."""
+    """Return whether an option carries credentials: a header, or a URL with a user or token."""
     return bool(_HEADER.search(option) or _USER.search(option))
 
 
 def shown(words: Iterable[str]) -> tuple[str, ...]:
-    """A command line as it may be kept: without credentials in URLs, queries and headers."""
+    """Return a command line as it may be kept: without credentials in URLs, queries and headers."""
     kept = []
     for word in words:
         name, equals, value = word.partition("=") if word.startswith("-") else ("", "", word)
@@ -89,7 +89,7 @@ def shown(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def shown_setting(name: str, value: str) -> str:
-    """A value that somebody set, as it may be told: without what gives access.
+    """Return a setting as it may be shown: without what gives access.
 
     That is all of a value whose name says that it is a secret, otherwise credentials in URLs,
     queries, headers (up to the end: a header's value may have blanks) and `TOKEN=…`.
@@ -102,7 +102,7 @@ def shown_setting(name: str, value: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """The innermost cause in a few words: libraries wrap it in many."""
+    """Return the innermost cause in a few words: libraries wrap it in many."""
     chain: list[BaseException] = [error]
     while len(chain) < 10:  # noqa: PLR2004
         inner = [item for item in chain[-1].args if isinstance(item, BaseException)]

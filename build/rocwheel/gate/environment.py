@@ -166,7 +166,7 @@ def cause(detail: str) -> str:
 
 
 def _unmet(said: str, planned: InstallPlan) -> str:
-    """The requirement of a suite, or of --with, that no version meets that pip knows of.
+    """Return the requirement of a suite, or of --with, that no version meets that pip knows of.
 
     "" for anything else. JAX itself is none: a release may come to an index later.
     """
@@ -175,7 +175,7 @@ def _unmet(said: str, planned: InstallPlan) -> str:
 
 
 def outdated(planned: InstallPlan, *, runner: Runner, log: Path, left: Callable[[], float]) -> str:
-    """Why an environment is not what a fresh one would be today, "" when it is."""
+    """Return why an environment is not what a fresh one would be today, "" when it is."""
     try:
         runner.run(replace(planned.commands[-1][1], timeout=left()), log=log)
         said = runner.capture(replace(planned.current, timeout=left()))
@@ -186,7 +186,7 @@ def outdated(planned: InstallPlan, *, runner: Runner, log: Path, left: Callable[
 
 
 def of_image(python: Path, *, runner: Runner) -> Environment:
-    """An environment that was there before, such as an image's. Raises InfraError."""
+    """Return an environment that was there before, such as an image's. Raises InfraError."""
     script = (
         "import importlib.metadata as m, sysconfig; print(sysconfig.get_path('platlib'));"
         "print(*sorted({f'{d.name}=={d.version}' for d in m.distributions()}, key=str.lower))"

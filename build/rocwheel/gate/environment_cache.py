@@ -91,7 +91,7 @@ class PreparedEnvironment:
     _states: Mapping[str, tuple[int, ...]] = field(repr=False)
 
     def changed(self) -> str:
-        """The first file that is not what it was before the tests, "" when there is none.
+        """Return the first file that is not what it was before the tests, "" when there is none.
 
         Its inode and times tell (`ctime` cannot be set back). Nobody uses the environment again.
         """
@@ -175,7 +175,7 @@ def _find(
     log: Path,
     left: Callable[[], float],
 ) -> tuple[Path, PreparedEnvironment] | None:
-    """A kept environment that is whole and what a fresh one would be."""
+    """Return a kept environment that is whole and what a fresh one would be."""
     for kept in sorted(folder.glob(f"{key}-*"), key=_made_at, reverse=True):
         started = host.clock()
         try:
@@ -267,7 +267,7 @@ def _made_at(folder: Path) -> float:
 
 
 def difference(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    """The first file that differs, "" when none does."""
+    """Return the first file that differs, "" when none does."""
     for name in sorted({*before, *now}):
         if before.get(name) != now.get(name):
             what = "was added" if name not in before else "differs" if name in now else "is gone"
@@ -287,7 +287,7 @@ def _entries(folder: Path) -> Iterator[os.DirEntry[str]]:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """Every file of a folder by what is in it, every link by where it goes."""
+    """Return every file of a folder by what is in it, every link by where it goes."""
     start = len(str(folder)) + 1
     return {entry.path[start:]: _content(entry) for entry in _entries(folder)}
 
@@ -301,7 +301,7 @@ def _content(entry: os.DirEntry[str]) -> str:
 
 
 def states(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Every file of a folder by what changes when somebody writes to it."""
+    """Return every file of a folder by what changes when somebody writes to it."""
     start = len(str(folder)) + 1
     found: dict[str, tuple[int, ...]] = {}
     for entry in _entries(folder):

@@ -62,7 +62,7 @@ def provide(request: GateRequest, host: Host, console: Console) -> Provided:
 
 
 def environment(provided: Provided) -> dict[str, str]:
-    """What a test process must know of ROCm; the wheels find its libraries by themselves."""
+    """Return what a test process must know of ROCm; the wheels find its libraries by themselves."""
     known = {
         "ROCM_PATH": str(provided.root or ""),
         "ROCWHEEL_ROCM_VERSION": provided.record.version,
@@ -71,7 +71,7 @@ def environment(provided: Provided) -> dict[str, str]:
 
 
 def _of_image() -> Provided:
-    """The ROCm of the image that this runs in, which has no compiler and so is no whole tree."""
+    """Return the ROCm of the image that this runs in, which has no compiler."""
     try:
         version = (IMAGE / ".info" / "version").read_text(encoding="utf-8").strip()
     except OSError:
@@ -82,7 +82,7 @@ def _of_image() -> Provided:
 
 
 def _pinned(requirements: str) -> str:
-    """The version of `rocm[libraries]==7.10.0`, the first of requirements; "" when it is open."""
+    """Return the version in `rocm[libraries]==7.10.0`, the first requirement; "" without one."""
     match = re.match(r"[^,=]*==([^,;*]+)(?:,|$)", requirements)
     return match[1].strip() if match else ""
 

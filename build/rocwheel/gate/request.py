@@ -99,7 +99,7 @@ class GateRequest(GateOptions):
     command: str = ""  # that asks the same again, to paste
 
     def for_failures_of(self, results: Results) -> GateRequest:
-        """The same request for what failed there, with the same packages and devices.
+        """Return the same request for what failed there, with the same packages and devices.
 
         Raises ConfigError when nothing failed.
         """
@@ -144,7 +144,7 @@ class GateRequest(GateOptions):
 
     @property
     def whole(self) -> bool:
-        """Whether the results speak for the suite or, with others, for a shard of it."""
+        """Return whether the results speak for the suite or, with others, for a shard of it."""
         return self.choice is Choice.ALL
 
     @property

@@ -64,7 +64,7 @@ class GateResult:
 
 
 def lines(request: GateRequest, host: Host) -> Iterator[str]:
-    """What a gate would do, for --dry-run; finds devices and files, changes nothing."""
+    """Yield what a gate would do, for --dry-run; finds devices and files, changes nothing."""
     try:
         yield f"devices: {devices.choose(request, host)}"
     except SetupError as exc:
@@ -188,7 +188,7 @@ def _results(
 
 
 def _too_late(request: GateRequest, exc: RocwheelError) -> RocwheelError:
-    """What went wrong once the deadline of everything had passed, which is likely why."""
+    """Return what went wrong once the deadline of everything had passed, which is likely why."""
     return InfraError(
         f"the deadline of {request.seconds:g} s passed before the first test: {exc}",
         hint="allow more, --deadline" if request.deadline else exc.hint,
@@ -244,7 +244,7 @@ def _tool(request: GateRequest, host: Host) -> str:
 
 
 def _work(request: GateRequest, host: Host, stack: ExitStack) -> Path:
-    """A folder of this run alone, locked while it lasts: cleaning the cache leaves it.
+    """Return a folder of this run alone, locked while it lasts: cleaning the cache leaves it.
 
     What killed runs left goes first. Who begins and who removes take turns, so that nobody takes
     the lock of a run that begins for that of one which has ended.
@@ -305,7 +305,7 @@ def _ingredients(
 
 
 def _rewritten(root: Path, before: Mapping[str, tuple[int, ...]]) -> str:
-    """The first file of the tests that is not what it was: what ran is not what was named.
+    """Return the first file of the tests that is not what it was: what ran is not what was named.
 
     What tests write beside them is none of these.
     """
@@ -341,7 +341,7 @@ def _slots(host: Host) -> Slots:
 
 
 def _environment(request: GateRequest, allotted: Allotted, provided: Provided) -> dict[str, str]:
-    """What every test process gets, beside the masks of its lane."""
+    """Return what every test process gets, beside the masks of its lane."""
     env = dict(request.suite.environment) | provisioning.environment(provided)
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # the checkout stays as it is
     if request.folders:
@@ -435,7 +435,7 @@ def _plan_run(
 
 
 def _hidden(file: str, root: Path, estimates: Estimates | None) -> tuple[str, ...]:
-    """The tests of a file that skipped itself: those that ran before, else those it defines."""
+    """Return the tests of a file that skipped itself: of earlier runs, else what it defines."""
     ran = tuple(
         test for test in (estimates.tests if estimates else ()) if test.startswith(f"{file}::")
     )

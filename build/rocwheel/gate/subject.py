@@ -132,7 +132,7 @@ def of_manifest(manifest: Manifest, python: PythonVersion, origin: Path | Place)
 
 
 def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
-    """The wheels in a folder without a manifest.
+    """Return the wheels in a folder without a manifest.
 
     Raises WheelError when none is for `python`, ConfigError when there is no such folder.
     """

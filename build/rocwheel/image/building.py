@@ -47,7 +47,7 @@ class Ingredients:
 
 
 def existing(inputs: ImageInputs, *, engine: ContainerEngine, runner: HostRunner) -> Found | None:
-    """The image of these inputs, if the engine has it.
+    """Return the image of these inputs, if the engine has it.
 
     Raises HostError when its tag is there with other contents.
     """
@@ -118,7 +118,7 @@ def command_line(
     base: str,
     context: Path,
 ) -> Command:
-    """The engine's `build`, with BuildKit where the engine is Docker."""
+    """Return the engine's `build`, with BuildKit where the engine is Docker."""
     recipe = inputs.recipe
     arguments = {
         "BASE": base,
@@ -153,7 +153,7 @@ def command_line(
 
 @contextmanager
 def named(base: Found, *, engine: ContainerEngine, runner: HostRunner) -> Iterator[str]:
-    """A base's name while something is made on it: no build of an engine starts from an id.
+    """Name a base while something is made on it: no engine builds from an id.
 
     It says which process needs it, so others at work on the same base keep theirs.
     """
@@ -169,7 +169,7 @@ def named(base: Found, *, engine: ContainerEngine, runner: HostRunner) -> Iterat
 def _context(
     inputs: ImageInputs, ingredients: Ingredients, *, runner: HostRunner, console: Console
 ) -> Iterator[Path]:
-    """A folder with everything the Dockerfile reads."""
+    """Make a folder with everything the Dockerfile reads."""
     checkout = ingredients.checkout
     with scratch(ingredients.scratch, "context") as context:
         for file in (DOCKERFILE, SCRIPT):
@@ -205,7 +205,7 @@ def _download(inputs: ImageInputs, context: Path) -> Command:
 
 
 def explained(what: str, base: str, exc: CommandError) -> HostError:
-    """Why an engine's `build` failed, from what it said; `what` was to be made on `base`."""
+    """Return why an engine's `build` failed, from what it said; `what` was to be made on `base`."""
     known = (
         (Trouble.NO_PACKAGE_MANAGER, f"{base}: a base without its package manager",
          "use a base with apt-get or dnf"),

@@ -96,7 +96,7 @@ class ImageFacts(Value, frozen=True, kw_only=True):
     pythons: tuple[FoundPython, ...]
 
     def compiler(self, kind: str) -> CompilerPair:
-        """The plain `clang` or `gcc`, else its newest. Raises HostError without one or its twin."""
+        """Choose the plain `clang` or `gcc`, else its newest. Raises HostError without its twin."""
         found = [item for item in self.compilers if item.kind == kind and item.cxx]
         if not found:
             raise HostError(f"{kind} with its C++ twin: not in the image", hint=BUILD_ONE)
@@ -113,11 +113,11 @@ class ImageFacts(Value, frozen=True, kw_only=True):
         return tuple(found[version] for version in sorted(found))
 
     def bazel(self, wanted: str) -> FoundBazel | None:
-        """The Bazel of the version that a tree asks for; any, when it asks for none."""
+        """Return the Bazel of the version that a tree asks for; any, when it asks for none."""
         return next((item for item in self.bazels if wanted in {"", item.version}), None)
 
     def lacks(self, *, compiler: str, bazel: str, architecture: str) -> tuple[str, ...]:
-        """All that a build needs and this image has not."""
+        """Return all that a build needs and this image has not."""
         missing = []
         if architecture not in {self.architecture, ""}:
             missing.append(f"it is for {self.architecture}, this machine is {architecture}")
@@ -164,7 +164,7 @@ def ask(
 def entered(
     spec: container.ContainerSpec, *, runner: HostRunner, remember: bool = True
 ) -> Iterator[container.Container]:
-    """A container to ask something; outside of the cache where that cannot or shall not change."""
+    """Start a container to ask something, outside of the cache where that must not change."""
     with ExitStack() as stack:
         if not remember or not files.is_writable(spec.folder):
             folder = stack.enter_context(TemporaryDirectory(prefix="rocwheel-ask-"))
@@ -239,7 +239,7 @@ def programs(
     runner: HostRunner,
     remember: bool = True,
 ) -> Iterator[ImagePrograms]:
-    """The programs of the image of `spec`; a container starts once something new is asked.
+    """Return the programs of an image; a container starts once something new is asked.
 
     `key` is the image's config digest; `remember` as of `ask`. Raises, when asked, what starting a
     container raises.

@@ -66,7 +66,7 @@ class Found:
 
 
 def refuse_no_reference(text: str) -> None:
-    """Raises ConfigError for what no engine takes as the name of an image."""
+    """Raise ConfigError for what no engine takes as the name of an image."""
     if not _REFERENCE.match(text):
         raise ConfigError(
             f"{text!r}: no name of an image", hint="write NAME:TAG, or better NAME@sha256:…"
@@ -74,7 +74,7 @@ def refuse_no_reference(text: str) -> None:
 
 
 def refuse_no_tag(text: str) -> None:
-    """Raises ConfigError for what no engine gives an image as its name."""
+    """Raise ConfigError for what no engine gives an image as its name."""
     if not _TAGGED.match(text):
         raise ConfigError(
             f"{text!r}: no name to give an image", hint="write NAME:TAG, the name in small letters"
@@ -82,7 +82,7 @@ def refuse_no_tag(text: str) -> None:
 
 
 def inspect(reference: str, *, engine: ContainerEngine, runner: Runner) -> Found | None:
-    """What the engine knows of an image; None when it has none of that name.
+    """Return what the engine knows of an image; None when it has none of that name.
 
     Raises ConfigError for what is no name.
     """
@@ -131,7 +131,7 @@ def _saved_config(identity: str, *, engine: ContainerEngine, runner: Runner) -> 
 
 
 def config_of(saved: IO[bytes]) -> str:
-    """The digest of the configuration of a saved image (`docker save`, an OCI layout)."""
+    """Return the digest of the configuration of a saved image (`docker save`, an OCI layout)."""
     with tarfile.open(fileobj=saved, mode="r|") as archive:
         for member in archive:
             if member.name == "manifest.json":
@@ -153,7 +153,7 @@ def obtain(
     runner: Runner,
     console: Console,
 ) -> Found:
-    """The image of a reference: what the engine has, else pulled, or what to do `otherwise`.
+    """Return the image of a reference: what the engine has, else pulled, or what to do `otherwise`.
 
     Raises ConfigError for a tag where `locked` wants a digest; HostError for an image that is
     nowhere, that a registry dropped, or that is for another architecture.
@@ -201,12 +201,12 @@ def bring(
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a registry is on this machine, where engines speak without encryption too."""
+    """Return whether a registry is on this machine, where engines speak without encryption too."""
     return re.sub(r":\d+\Z", "", host) in LOOPBACK
 
 
 def plainly(reference: str, engine: ContainerEngine) -> tuple[str, ...]:
-    """What lets Podman talk to a registry on this machine; Docker does by itself."""
+    """Return what lets Podman talk to a registry on this machine; Docker does by itself."""
     here = is_loopback(reference.partition("/")[0])
     return ("--tls-verify=false",) if here and engine.kind is EngineKind.PODMAN else ()
 
@@ -223,7 +223,7 @@ def _not_pulled(reference: str, said: str, otherwise: str) -> HostError:
 
 
 def _is_own(name: str, item: Found) -> bool:
-    """Whether a name is the one that an image of ours was given for its inputs."""
+    """Return whether a name is the one that an image of ours was given for its inputs."""
     return name.endswith(item.labels[INPUTS][:16])
 
 

@@ -165,7 +165,7 @@ def gather(
 
 
 def tool_files(checkout: Path) -> Iterator[Path]:
-    """The files of a checkout that make the tool, relative to it, sorted."""
+    """Yield the files of a checkout that make the tool, relative to it, sorted."""
     for part in TOOL_PARTS:
         root = checkout / part
         found = sorted(root.rglob("*")) if root.is_dir() else [root]
@@ -176,7 +176,7 @@ def tool_files(checkout: Path) -> Iterator[Path]:
 
 
 def tree_digest(checkout: Path) -> str:
-    """One SHA-256 for all files of the tool: names, modes and bytes."""
+    """Return one SHA-256 for all files of the tool: names, modes and bytes."""
     digest = hashlib.sha256()
     for relative in tool_files(checkout):
         file = checkout / relative

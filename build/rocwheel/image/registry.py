@@ -65,7 +65,7 @@ class RemoteImage:
 
 
 def look(repository: str, tag: str, *, environ: Mapping[str, str]) -> RemoteImage | None:
-    """What a registry has under a tag or digest; None when nothing.
+    """Return what a registry has under a tag or digest; None when nothing.
 
     An index of images, which engines push since they add attestations, stands for its image for
     this architecture. `environ` gives proxies, certificates and where a `login` keeps
@@ -107,7 +107,7 @@ def _look(asked: _Repository, tag: str) -> RemoteImage | None:
 
 
 def _of_index(answer: bytes) -> str:
-    """The digest that an index of images names for this architecture; "" where there is none."""
+    """Return the digest that an index of images has for this architecture; "" without one."""
     try:
         listed = json.loads(answer).get("manifests") or ()
         for item in listed:
@@ -126,7 +126,7 @@ def find(
     environ: Mapping[str, str],
     console: Console,
 ) -> RemoteImage | None:
-    """The image of these inputs in the first registry that has it, by its label too.
+    """Return the image of these inputs in the first registry that has it, by its label too.
 
     A registry that does not answer is told, and the next one asked. Raises StoreError for a
     registry that has the tag with other inputs, and for one that did not answer when no other has
@@ -221,7 +221,7 @@ def parts(reference: str) -> tuple[str, str]:
 
 
 def address(repository: str) -> tuple[str, str]:
-    """The host of a repository as it is called, and the URL that its parts are below."""
+    """Return the host of a repository as it is called, and the URL that its parts are below."""
     host, _, name = repository.partition("/")
     if not name or not (set(".:") & set(host) or host == LOOPBACK[0]):
         host, name = HUB[0], repository
@@ -247,7 +247,7 @@ class _Repository:
         self._session.close()
 
     def get(self, path: str, *, accept: str = "*/*") -> bytes | None:
-        """The bytes at a path, None for 404."""
+        """Return the bytes at a path, None for 404."""
         answer = self._ask("GET", path, {"Accept": accept})
         return None if answer.status_code == NOT_FOUND else self._taken(path, answer).content
 
@@ -257,7 +257,7 @@ class _Repository:
     def _ask(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> requests.Response:
-        """One request; a token is asked for where the registry wants one."""
+        """Return one request; a token is asked for where the registry wants one."""
         import requests
 
         url = f"{self._base}/{path}"
@@ -286,7 +286,7 @@ class _Repository:
         )
 
     def _authorization(self, refused: requests.Response) -> dict[str, str]:
-        """What a registry that answered 401 wants to see (its WWW-Authenticate)."""
+        """Return what a registry that answered 401 wants to see (its WWW-Authenticate)."""
         wanted = refused.headers.get("WWW-Authenticate", "")
         basic = _credentials(self._host, self._environ)
         sent = {"Authorization": f"Basic {basic}"} if basic else {}
@@ -318,7 +318,7 @@ def _credentials(host: str, environ: Mapping[str, str]) -> str:
 
 
 def _login_files(environ: Mapping[str, str]) -> Iterator[Path]:
-    """Where Docker and Podman keep credentials: docker-login(1), containers-auth.json(5)."""
+    """Yield where Docker and Podman keep credentials: docker-login(1), containers-auth.json(5)."""
     yield Path(environ.get("DOCKER_CONFIG") or f"{environ.get('HOME', '/')}/.docker", "config.json")
     if named := environ.get("REGISTRY_AUTH_FILE"):
         yield Path(named)

@@ -18,7 +18,7 @@ from rocwheel.process import Runner
 def local(
     wanted: Recipe, *, checkout: Path, bazel: str, engine: ContainerEngine, runner: Runner
 ) -> Found | None:
-    """The newest image of the engine that this checkout would make again; None without one."""
+    """Find the engine's newest image that this checkout would make again; None without one."""
     asked = engine.command(
         "images", "--quiet", "--no-trunc", f"--filter=label={LABEL}.builder={wanted.name}"
     )
@@ -37,7 +37,7 @@ def local(
 def base_config(
     reference: str, *, engine: ContainerEngine, environ: Mapping[str, str], runner: Runner
 ) -> str | None:
-    """The digest of a base's configuration, which inputs are made from; `reference` is by digest.
+    """Return the digest of a base's configuration; `reference` is by digest.
 
     The engine is asked first; a registry tells it without sending the base. None when neither has
     it. Raises StoreError when the registry does not answer.
@@ -60,7 +60,7 @@ def remote(
     runner: Runner,
     console: Console,
 ) -> registry.RemoteImage | None:
-    """The image in the first registry that has it; None when the base has no digest to go by.
+    """Find the image in the first registry that has it; None when the base has no digest.
 
     Raises as `base_config` and `registry.find`.
     """

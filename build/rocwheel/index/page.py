@@ -51,17 +51,17 @@ class Page:
         ordered.sort(key=lambda file: parsed(file.version), reverse=True)
         object.__setattr__(self, "files", tuple(ordered))
 
-    def to_json(self, *, number: int | None = None) -> bytes:
-        """Return the JSON form; `number` in place of the page's own compares two pages' lists."""
+    def to_json(self) -> bytes:
+        """Return the JSON form."""
         document = {
-            "meta": _meta(self.number if number is None else number),
+            "meta": _meta(self.number),
             "name": self.project,
             "versions": list(dict.fromkeys(item.version for item in self.files)),
             "files": [_file(item) for item in self.files],
         }
         return (json.dumps(document, ensure_ascii=False, sort_keys=True) + "\n").encode()
 
-    def to_html(self, *, family: str, index_url: str, number: int | None = None) -> bytes:
+    def to_html(self, *, family: str, index_url: str) -> bytes:
         """Return the page as pip reads it and as a person does; `index_url` is shown."""
         versions = [
             _version(text, list(found)) | {"install": self._install(text, index_url)}
@@ -69,7 +69,7 @@ class Page:
         ]
         count = f"{_count(self.files, 'file')} in {_count(versions, 'version')}, newest first"
         return _render(
-            self.number if number is None else number,
+            self.number,
             title=f"{self.project} · {family}",
             project=self.project,
             family=family,
@@ -92,18 +92,18 @@ class Root:
     projects: frozenset[str] = frozenset()
     number: int = 0
 
-    def to_json(self, *, number: int | None = None) -> bytes:
-        """Return the JSON form; `number` as for a page."""
+    def to_json(self) -> bytes:
+        """Return the JSON form."""
         document = {
-            "meta": _meta(self.number if number is None else number),
+            "meta": _meta(self.number),
             "projects": [{"name": name} for name in sorted(self.projects)],
         }
         return (json.dumps(document, sort_keys=True) + "\n").encode()
 
-    def to_html(self, *, family: str, index_url: str, number: int | None = None) -> bytes:
+    def to_html(self, *, family: str, index_url: str) -> bytes:
         """Return the page for installers and people."""
         return _render(
-            self.number if number is None else number,
+            self.number,
             title=f"JAX for ROCm · {family}",
             project="",
             family=family,
@@ -137,6 +137,14 @@ def mark(data: bytes) -> int | None:
         if found := pattern.search(data):
             return int(found[1])
     return None
+
+
+def with_mark(data: bytes, number: int) -> bytes:
+    """Return a page of ours as it would be if it showed the state of this number."""
+    for pattern in _MARKED:
+        if found := pattern.search(data):
+            return b"%b%d%b" % (data[: found.start(1)], number, data[found.end(1) :])
+    return data
 
 
 def _meta(number: int) -> dict[str, Any]:
@@ -176,7 +184,7 @@ def _file(entry: Entry) -> dict[str, Any]:
 
 
 def _version(version: str, entries: list[Entry]) -> dict[str, Any]:
-    """One version's files as the template shows them."""
+    """Return one version's files as the template shows them."""
     first = entries[0]
     facts = [first.uploaded[:10], *([f"ROCm {first.rocm}"] if first.rocm else ())]
     return {

@@ -22,7 +22,7 @@ from rocwheel.errors import (
     RefusedError,
     StoreError,
 )
-from rocwheel.index.page import Page, Root, links, mark
+from rocwheel.index.page import Page, Root, links, mark, with_mark
 from rocwheel.parallel import each
 from rocwheel.places import Place, kept_seconds
 from rocwheel.store import Headers, HugeError, ObjectInfo, pause
@@ -48,26 +48,27 @@ class Form:
     key: str
     headers: Headers
     number: int
-    render: Callable[[int], bytes]
+    body: bytes  # for that number; rendered once, also where pages are many megabytes
+
+    def render(self, number: int) -> bytes:
+        """Return its bytes for a state of this number that lists the same."""
+        return self.body if number == self.number else with_mark(self.body, number)
 
 
 def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
-    """All objects of one page at a place; what is served first comes last."""
+    """Return all objects of one page at a place; what is served first comes last."""
     project = page.project if isinstance(page, Page) else ""
-
-    def html(number: int) -> bytes:
-        return page.to_html(family=place.family, index_url=place.url, number=number)
-
+    html = page.to_html(family=place.family, index_url=place.url)
     views = place.views(project, folder_keys=folder_keys)
     return (
         Form(
             key=place.json(project),
             headers=place.json_headers,
             number=page.number,
-            render=lambda number: page.to_json(number=number),
+            body=page.to_json(),
         ),
         *(
-            Form(key=key, headers=place.view_headers, number=page.number, render=html)
+            Form(key=key, headers=place.view_headers, number=page.number, body=html)
             for key in reversed(views)
         ),
     )
@@ -143,7 +144,7 @@ def await_public(
 
 
 def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: bool) -> str:
-    """Why a public page is not yet as it should be; "" when it is."""
+    """Return why a public page is not yet as it should be; "" when it is."""
     try:
         page = client.read(url, limit=PAGE_BYTES, fresh=True)
     except DownloadError as exc:

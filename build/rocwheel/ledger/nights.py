@@ -283,7 +283,7 @@ class Nights:
         return fresh
 
     def plan(self, night: str) -> tuple[NightPlan, str]:
-        """A night's plan and its SHA-256. Raises ConfigError for an unknown or an edited one."""
+        """Read a night's plan and its SHA-256. Raises ConfigError for an unknown or edited one."""
         check_name(night)
         key = self._key(night, "plan.json")
         try:
@@ -396,7 +396,7 @@ class Nights:
         self._swap(self._key(night, "summary.json"), lambda _old: body)
 
     def summary(self, night: str) -> bytes | None:
-        """The summary; None for a night that has none yet."""
+        """Read the summary; None for a night that has none yet."""
         try:
             return self.store.read(self._key(night, "summary.json"))[0]
         except ObjectMissingError:
@@ -431,7 +431,7 @@ class Nights:
         return self._key(night, name)
 
     def _read(self, key: str) -> tuple[str, bytes]:
-        """An object that is never written again."""
+        """Read an object that is never written again."""
         if key not in self._once:
             self._once[key] = self.store.read(key)[0]
         return key, self._once[key]
@@ -491,7 +491,7 @@ def _wants_gpus(plan: NightPlan) -> bool:
 
 
 def check_name(night: str) -> None:
-    """Raises ConfigError for what cannot name a night."""
+    """Raise ConfigError for what cannot name a night."""
     if not NAME.match(night):
         raise ConfigError(
             f"{night!r}: not the name of a night", hint="write for example 2026-05-01"

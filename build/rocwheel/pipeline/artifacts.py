@@ -22,12 +22,12 @@ ROOT: Final = f"{OURS}/builds/"
 
 
 def key(inputs: str, name: str = "") -> str:
-    """Where in the store a file of the build with these inputs lies."""
+    """Return where in the store a file of the build with these inputs lies."""
     return f"{ROOT}{inputs}/{name}"
 
 
 def find(store: Store, inputs: str) -> Manifest | None:
-    """The manifest of what was built from these inputs. Raises ConfigError, StoreError."""
+    """Return the manifest of what was built from these inputs. Raises ConfigError, StoreError."""
     name = key(inputs, MANIFEST)
     try:
         data = store.read(name)[0]

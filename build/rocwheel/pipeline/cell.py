@@ -206,7 +206,7 @@ def _why_not(
 
 
 def check_tool(book: Book) -> None:
-    """Raises ConfigError for a plan of another rocwheel: its commands may mean something else."""
+    """Raise ConfigError for a plan of another rocwheel: its commands may mean something else."""
     if book.plan.tool != __version__:
         raise ConfigError(
             f"{book.plan.night}: planned by rocwheel {book.plan.tool}, this is {__version__}",
@@ -223,7 +223,7 @@ def command(
     night: str,
     checkout: Path | None,
 ) -> tuple[str, ...]:
-    """The argv of a cell with every place filled in. Raises ConfigError."""
+    """Return the argv of a cell with every place filled in. Raises ConfigError."""
     filled = {
         "{night}": night,
         "{scratch}": str(folder),
@@ -330,7 +330,7 @@ class _Attempt:
         )  # fmt: skip
 
     def _told(self) -> dict[str, str]:
-        """What the command need not try again: what this store can do."""
+        """Return what the command need not try again: what this store can do."""
         seen = self.nights.store.tried
         return {TRIED: f"{self.nights.store.url} {seen}"} if seen else {}
 
@@ -352,13 +352,13 @@ class _Attempt:
 
 
 def _pushed(document: dict[str, Any]) -> str:
-    """The runtime image a command pushed, NAME:TAG@sha256:…; "" for none."""
+    """Return the runtime image a command pushed, NAME:TAG@sha256:…; "" for none."""
     _, _, digest = str(document.get("pull", "")).partition("@")
     return f"{document['reference']}@{digest}" if digest else ""
 
 
 def judge(code: int, document: dict[str, Any]) -> tuple[State, str]:
-    """What an exit status of ours means for the night, with the reason the command gave."""
+    """Return what an exit status of ours means for the night, with the reason the command gave."""
     error = document.get("error")
     reason = str(error["message"] if isinstance(error, dict) else document.get("reason") or "")
     for state in State:
@@ -458,7 +458,7 @@ def lost(
 
 
 def _tells_of_host(cell: Cell) -> bool:
-    """Whether its `infra` speaks against the host's GPUs; an image's may be a registry's."""
+    """Return whether its `infra` speaks against the host's GPUs; an image's may be a registry's."""
     return cell.needs.gpus > 0 and cell.kind in standing.TESTS
 
 

@@ -33,29 +33,29 @@ class NightImage:
         return f"{self.settings.push}/{self.recipe.repository}"
 
     def reference(self, wheels: ImagedSet, python: str) -> str:
-        """Where the image of a set is pushed: registry, repository and tag."""
+        """Return where the image of a set is pushed: registry, repository and tag."""
         version, profile = PythonVersion.parse(python), self.settings.profile
         return f"{self.repository}:{self.recipe.tag_of(wheels, version, self.base, profile)}"
 
     def tags(self, family: str, python: str) -> tuple[str, ...]:
-        """The tags that move to the image."""
+        """Return the tags that move to the image."""
         return tuple(tag.format(family=family, python=python) for tag in self.settings.tags)
 
     def hardest(self, family: Family) -> tuple[str, int]:
-        """The suite of the recipe that needs most GPUs there, and how many; "" without any."""
+        """Return the suite of the recipe that needs most GPUs, and how many; "" without any."""
         needs = [(family.need(suite).gpus, suite) for suite in self.recipe.suites]
         gpus, suite = max(needs, default=(0, ""))
         return suite, gpus
 
     def lacks(self, wheels: WheelRecipe, python: str) -> str:
-        """Why there is no image of that set with this CPython; "" where there can be one."""
+        """Return why there is no image of that set with this CPython; "" where there can be one."""
         if python not in wheels.pythons:
             return f"{wheels.name} has no CPython {python}"
         return "" if python in self.base.pythons else f"{self.base.name} has no CPython {python}"
 
 
 def load(settings: NightSettings, ci: Path, families: Collection[str]) -> tuple[NightImage, ...]:
-    """Every entry with its recipe. Raises ConfigError for a name that nothing has."""
+    """Return every entry with its recipe. Raises ConfigError for a name that nothing has."""
     found = []
     for entry in settings.images:
         unknown = next((name for name in entry.families if name not in families), "")
@@ -75,7 +75,7 @@ def load(settings: NightSettings, ci: Path, families: Collection[str]) -> tuple[
 def wanted(
     images: Iterable[NightImage], wheels: WheelRecipe, family: str
 ) -> Iterator[tuple[NightImage, str]]:
-    """The images that are wanted of one set for one family, each with its CPython."""
+    """Yield the images that are wanted of one set for one family, each with its CPython."""
     for image in images:
         if image.settings.wants(wheels.name, family):
             for python in image.settings.pythons or wheels.pythons:

@@ -188,7 +188,7 @@ class LocalScheduler:
         return standing.stand(book, self.worker.now())
 
     def _bury(self, book: Book) -> bool:
-        """Attempts that an engine of this host left without an end: it was killed.
+        """Return attempts that a killed scheduler of this host left without an end.
 
         Another user's engine has another lock, so each attempt is asked after by its process.
         """
@@ -309,7 +309,7 @@ class LocalScheduler:
 
 
 def critical_paths(cells: tuple[Cell, ...]) -> dict[str, int]:
-    """Seconds from the start of each cell to the end of the night, at best."""
+    """Return seconds from the start of each cell to the end of the night, at best."""
     own = {cell.name: 0 if cell.kept else cell.seconds for cell in cells}
     longest = dict(own)
     for cell in reversed(cells):  # each comes after what it depends on

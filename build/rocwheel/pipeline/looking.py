@@ -125,7 +125,7 @@ def look(
 
 
 def _kept(store: Store, recipes: Sequence[WheelRecipe]) -> dict[str, _Built]:
-    """The builds of these recipes that the store keeps, by their inputs."""
+    """Return the builds of these recipes that the store keeps, by their inputs."""
     found = each(lambda r: artifacts.find(store, r.inputs), recipes, threads=store.connections)
     return {
         recipe.inputs: _Built(sha256=manifest.sha256, major=rocm_major(manifest))
@@ -141,7 +141,7 @@ def _sets(
     store: Store,
     last: NightSummary | None,
 ) -> tuple[dict[tuple[str, str], SetSeen], bool]:
-    """What is known of what was built, each family asked once; whether retention has work there."""
+    """Return what is known of builds, each family read once; whether retention has work there."""
     wanted: dict[tuple[str, int], set[str]] = {}
     for recipe in recipes:
         if item := built.get(recipe.inputs):
@@ -176,7 +176,7 @@ def _sets(
 
 
 def _young(setting: PlanInput, last: NightSummary | None) -> set[str]:
-    """The families of whose staging retention has nothing to remove, as the last summary knows."""
+    """Return the families whose staging has nothing to prune, as the last summary knows."""
     days = setting.channel.retention.staging_days
     if days is None:
         return set(setting.families)
@@ -204,7 +204,7 @@ def _imaged(
     row: status.SetStatus,
     release: Place,
 ) -> Mapping[tuple[str, str], str]:
-    """The runtime images that were made of a released set; nothing is asked where none are."""
+    """Return the runtime images of a released set; without any, nothing is asked."""
     if row.state != RELEASED:
         return {}
     asked = [
@@ -223,7 +223,7 @@ def _durations(
     sets: Mapping[tuple[str, str], SetSeen],
     store: Store,
 ) -> dict[tuple[str, str], int]:
-    """How long suites that may be cut took in all, where something of them is to be run."""
+    """Return how long suites that may be cut took in all, where something of them is to be run."""
     asked: dict[tuple[str, str], int] = {}
     for recipe in recipes:
         item = built.get(recipe.inputs)

@@ -62,7 +62,7 @@ def plan(
 
 
 def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
-    """The plan of another night, to be run anew: the same inputs, and every cell of it."""
+    """Return the plan of another night, to be run anew: the same inputs, and every cell of it."""
     cells = tuple(
         cell if cell.absent else replace(cell, kept="", why=f"repeats {old.night}")
         for cell in old.cells
@@ -223,7 +223,7 @@ class _Made:
         stage: Cell,
         tags: Mapping[str, str],
     ) -> str:
-        """The cell that makes one verdict of the shards of a suite; its name."""
+        """Return the cell that makes one verdict of the shards of a suite; its name."""
         name = f"merge.{stem.removeprefix('gate.')}"
         self._add(
             name,
@@ -251,7 +251,7 @@ class _Made:
         words: tuple[str, ...],
         seen: SetSeen,
     ) -> None:
-        """The cell of one runtime image, or the reason why there is none."""
+        """Return the cell of one runtime image, or the reason why there is none."""
         own, cost = image.settings, self._setting.settings.image
         name = f"image.{recipe.name}.{family.name}.{python}.{own.label}"
         suite, gpus = image.hardest(family)
@@ -309,7 +309,7 @@ class _Made:
     def _needs(
         self, cost: Cost, name: str, runners: Sequence[matrix.RunnerPool], gpus: int
     ) -> Needs:
-        """What a cell takes, on a runner of those that can run it; without any, everywhere."""
+        """Return what a cell takes, on a runner that can run it; without any, everywhere."""
         needs = Needs(cpus=cost.cpus, memory_mib=cost.memory_mib, disk_mib=cost.disk_mib, gpus=gpus)
         if not runners:
             return needs
@@ -319,7 +319,7 @@ class _Made:
         return replace(needs, label=runner.label, partition=runner.partition, gres=gres)
 
     def end(self) -> None:
-        """The cells that come last."""
+        """Return the cells that come last."""
         self._prune()
         target, notify = self._setting.target, self._setting.settings.notify
         ends = tuple(cell.name for cell in self.cells if not cell.absent)
@@ -367,7 +367,7 @@ class _Made:
 
 
 def _earlier(seen: SetSeen, suite: str, python: str) -> tuple[str, str]:
-    """The state that makes a gate superfluous ("" where none does), and what is known of it."""
+    """Return the state that makes a gate superfluous ("" without), and what is known of it."""
     state, why = seen.cells.get((suite, python), (None, ""))
     if seen.state in DONE:
         return seen.state, f"{seen.state} already"
@@ -384,7 +384,7 @@ def is_to_run(cell: Cell) -> bool:
 
 
 def github_outputs(plan: NightPlan, family: str = "") -> dict[str, str]:
-    """What a workflow's jobs take from a plan: the night, its families, a matrix per kind.
+    """Return what a workflow's jobs take from a plan: the night, its families, a matrix per kind.
 
     Without a family only what is not a family's own: each family has a limit of jobs of its own.
     """
@@ -415,7 +415,7 @@ def explain(plan: NightPlan) -> Iterator[tuple[str, str, str]]:
 
 
 def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, list[dict[str, str]]]:
-    """The cells of one kind, of one family, for `strategy.matrix`.
+    """Return the cells of one kind, of one family, for `strategy.matrix`.
 
     Raises ConfigError above GitHub's limit.
     """

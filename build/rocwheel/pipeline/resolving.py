@@ -201,7 +201,7 @@ def _pin(item: SetSettings, pins: Pins) -> Pin | None:
 
 
 def _jax(item: SetSettings, pins: Pins, world: World) -> tuple[str, str, str, tuple[str, ...]]:
-    """What it is called, repository, commit, and the options that say so."""
+    """Return what it is called, repository, commit, and the options that say so."""
     pin = _pin(item, pins)
     if isinstance(item.jax, Branch):
         commit = git.resolve_ref(item.jax.repository, item.jax.name, runner=world.runner)
@@ -216,7 +216,7 @@ def _jax(item: SetSettings, pins: Pins, world: World) -> tuple[str, str, str, tu
 
 
 def _check_pin(pin: Pin, world: World) -> None:
-    """Raises SourceError when the tag of a pin is another commit by now."""
+    """Raise SourceError when the tag of a pin is another commit by now."""
     try:
         found = git.resolve_ref(pin.repository, pin.ref, runner=world.runner)
     except SourceError as exc:
@@ -230,7 +230,7 @@ def _check_pin(pin: Pin, world: World) -> None:
 
 
 def one_tarball(where: str, sha256: str, world: World) -> Tarball:
-    """A source with its digest: as given, as the file beside it says, or by reading it."""
+    """Return a source with its digest: as given, as the file beside it says, or by reading it."""
     name = tarball_name.parse(tarball_name.base_name(where))
     version = str(name.version) if name and name.version else ""
     if sha256:
@@ -247,7 +247,7 @@ def one_tarball(where: str, sha256: str, world: World) -> Tarball:
 
 
 def one_image(name: str, world: World) -> str:
-    """An image by digest: as given, or what its tag is at its registry now."""
+    """Return an image by digest: as given, or what its tag is at its registry now."""
     if not name or "@sha256:" in name:
         return name
     found = registry.look(*registry.parts(name), environ=world.environ)
@@ -257,6 +257,6 @@ def one_image(name: str, world: World) -> str:
 
 
 def tool_of(ours: Home, runner: Runner) -> str:
-    """What of rocwheel itself is an input: its commit, and the digest of what differs from it."""
+    """Return rocwheel's commit and the digest of what differs from it: inputs of a build."""
     found = home.tool(ours, partial(git.identify, runner=runner))
     return " ".join(filter(None, (__version__, found.commit, found.digest)))

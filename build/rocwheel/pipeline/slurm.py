@@ -112,6 +112,8 @@ class SlurmScheduler:
     def submit(self) -> list[Submitted]:
         """Check the cluster, then submit every array that is not there. Raises HostError."""
         collect(self.nights, self.night, self.worker, runner=self.runner)
+        # read before the queue: what another client submits from here on has our token
+        made = submissions(self.nights, self.night, self.runner, recorded=True)
         book = self.nights.book(self.night)
         found = standing.stand(book, self.worker.now())
         # A job that is over, or that a killed controller had not saved, is nothing to wait for:
@@ -125,7 +127,6 @@ class SlurmScheduler:
         groups = self._groups(found, jobs)
         self._check(groups)
         self.logs.mkdir(parents=True, exist_ok=True)
-        made = submissions(self.nights, self.night, self.runner, recorded=True)
         new = []
         for group in groups:
             one = self._submit(group, self._token(group, book, made), jobs, book)
@@ -134,7 +135,7 @@ class SlurmScheduler:
         return new
 
     def lines(self, book: Book, found: Mapping[str, CellStanding]) -> Iterator[str]:
-        """What would be submitted."""
+        """Yield what would be submitted."""
         for group in self._groups(found, queued(self.nights, self.night, self.runner)):
             token = self._token(group, book)
             yield shlex.join(self._argv(token, group, {}, book))
@@ -159,7 +160,7 @@ class SlurmScheduler:
         return list(groups.values())
 
     def _check(self, groups: Sequence[Sequence[Cell]]) -> None:
-        """Raises HostError before anything is submitted: no Slurm, no such partition or GRES."""
+        """Raise HostError before anything is submitted: no Slurm, no such partition or GRES."""
         try:
             said = self.runner.capture(
                 Command(argv=("sinfo", "--noheader", "--format=%R|%G"), timeout=60.0)
@@ -188,7 +189,7 @@ class SlurmScheduler:
                 )
 
     def _token(self, group: Sequence[Cell], book: Book, made: Sequence[Submitted] = ()) -> str:
-        """The same until Slurm gave it a number, so that nothing is submitted twice."""
+        """Return the same until Slurm gave it a number, so that nothing is submitted twice."""
         before = Counter(name for item in made if item.job for name in item.cells)
         what = [
             f"{cell.name} {len(book.attempts.get(cell.name, ()))} {before[cell.name]}"
@@ -235,7 +236,7 @@ class SlurmScheduler:
         return Submitted(token=token, cells=names, job=job, time=record.time)
 
     def _claim(self, token: str) -> bool:
-        """Claim to submit under a token, create-only; wait while another client's claim is young.
+        """Claim a token, create-only, to submit under it; wait while another's claim is young.
 
         Return False when that client's job is there.
         """
@@ -289,7 +290,7 @@ class SlurmScheduler:
         )
 
     def _script(self, group: Sequence[Cell]) -> str:
-        """The batch script: its array index chooses the cell, which takes the shell's place."""
+        """Return the batch script: its array index chooses the cell, which replaces the shell."""
         words = (*self.worker.program, "nightly", "cell", self.night)
         own = shlex.join((*words, "--engine=slurm", *self.target))
         how = shlex.quote(f"--program={shlex.join(self.worker.program)}")
@@ -315,7 +316,7 @@ def _resources(text: str) -> Iterator[str]:
 def submissions(
     nights: Nights, night: str, runner: Runner, *, recorded: bool = False
 ) -> list[Submitted]:
-    """Everything that was submitted for a night, oldest first.
+    """Return everything that was submitted for a night, oldest first.
 
     With `recorded`, a submission whose answer was lost has no number, though Slurm may know it.
     """
@@ -348,14 +349,14 @@ def submissions(
 
 
 def _job_named(token: str, runner: Runner) -> str:
-    """The number of a job by its name, where Slurm still knows it."""
+    """Return the number of a job by its name, where Slurm still knows it."""
     argv = ("squeue", "--noheader", "--array", f"--name={token}", "--states=all", "--format=%F")
     lines = _ask(runner, argv).split()
     return lines[0] if lines else ""
 
 
 def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
-    """What Slurm says; "" where it does not answer or does not know."""
+    """Return what Slurm says; "" where it does not answer or does not know."""
     try:
         return runner.capture(Command(argv=argv, timeout=60.0))
     except (CommandError, HostError):
@@ -436,7 +437,7 @@ def release_lines(held: Mapping[str, str], runner: Runner) -> list[str]:
 def why_ended(
     runner: Runner, job: str, restarts: int, output: Path
 ) -> Callable[[], tuple[State, str]]:
-    """What a cell that got a signal asks Slurm: why. `restarts` is how often it was requeued.
+    """Ask Slurm why a cell got a signal; `restarts` is how often it was requeued.
 
     While a job is being ended its state is COMPLETING whatever the cause; a requeue has counted
     it as restarted by then. That it was preempted slurmctld forgets with the requeue (it tells
@@ -477,7 +478,7 @@ def _size(path: Path) -> int:
 
 
 def _read_from(path: Path, begins: int) -> bytes:
-    """What was written to a file since it had that size; nothing of a pipe or a terminal."""
+    """Return what was written to a file since it had that size; nothing of a pipe or a terminal."""
     try:
         if not path.is_file():
             return b""

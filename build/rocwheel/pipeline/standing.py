@@ -68,7 +68,7 @@ class CellStanding:
 
 
 def stopped(orders: tuple[Order, ...]) -> Order | None:
-    """The order that stopped the night, while nobody let it go on."""
+    """Return the order that stopped the night, while nobody let it go on."""
     last = None
     for order in orders:
         if order.action == "stop":
@@ -79,7 +79,7 @@ def stopped(orders: tuple[Order, ...]) -> Order | None:
 
 
 def stand(book: Book, now: datetime) -> dict[str, CellStanding]:
-    """Every cell of the plan, in its order; a cell comes after what it depends on."""
+    """Return every cell of the plan, in its order; a cell comes after what it depends on."""
     found: dict[str, CellStanding] = {}
     for cell in book.plan.cells:
         known = cell.kept or cell.absent
@@ -94,7 +94,7 @@ def nothing_built(found: Mapping[str, CellStanding]) -> bool:
 
 
 def ready(found: Mapping[str, CellStanding], cell: Cell) -> bool:
-    """Whether a cell may start now."""
+    """Return whether a cell may start now."""
     return all(found[name].passed for name in cell.after) and all(
         found[name].settled for name in cell.settled
     )
@@ -140,13 +140,13 @@ def wants_more(book: Book, where: CellStanding) -> bool:
 
 
 def told(book: Book, cell: Cell) -> int:
-    """How much was told of the cells whose ends this one waits for: attempts, and orders."""
+    """Return how much was told of the cells whose ends this one waits for: attempts, and orders."""
     tries = sum(len(book.attempts.get(name, ())) for name in cell.settled)
     return tries + sum(order.cell in cell.settled for order in book.orders)
 
 
 def outdated(book: Book, cell: Cell, found: Mapping[str, CellStanding]) -> str:
-    """A cell whose end this one waited for and which was, or is to be, tried since; "" for none."""
+    """Return a cell that this one waited for and that was, or is to be, tried since; or ""."""
     looked = [item.begun.seen for item in book.attempts.get(cell.name, ()) if item.begun]
     open_ = next((name for name in cell.settled if not found[name].settled), "")
     if open_ or not looked or told(book, cell) <= max(looked):
@@ -155,21 +155,21 @@ def outdated(book: Book, cell: Cell, found: Mapping[str, CellStanding]) -> str:
 
 
 def _barred_by(other: CellStanding) -> str:
-    """Why a cell cannot run: what failed first, however far before it."""
+    """Return why a cell cannot run: what failed first, however far before it."""
     if other.phase is Phase.BARRED:
         return other.reason
     return f"{other.cell.name}: {other.word}"
 
 
 def is_lost(attempt: CellAttempt, cell: Cell, now: datetime) -> bool:
-    """Whether an attempt without an end is too old to be running still."""
+    """Return whether an attempt without an end is too old to be running still."""
     if attempt.begun is None:
         return True
     return (now - moment(attempt.begun.time)).total_seconds() > cell.limit + GRACE
 
 
 def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple[State | None, str]:
-    """What all attempts amount to."""
+    """Return what all attempts amount to."""
     state: State | None = None
     reason = ""
     for item in attempts:
@@ -196,5 +196,5 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
 
 
 def _asked(orders: tuple[Order, ...], name: str) -> Order | None:
-    """The last thing somebody said about a cell."""
+    """Return the last thing somebody said about a cell."""
     return next((o for o in reversed(orders) if o.cell == name), None)

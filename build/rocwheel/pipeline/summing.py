@@ -44,7 +44,7 @@ def read(nights: Nights, night: str) -> NightSummary | None:
 
 
 def known(data: bytes | None) -> NightSummary | None:
-    """The summary of the last night, for the plan of the next one; None where none can be used."""
+    """Return the last night's summary for the next plan; None where none can be used."""
     if not data:
         return None
     try:
@@ -54,7 +54,7 @@ def known(data: bytes | None) -> NightSummary | None:
 
 
 def seconds(last: NightSummary) -> dict[str, int]:
-    """How long each cell of a night took."""
+    """Return how long each cell of a night took."""
     return {
         cell.name: max(1, cell.milliseconds // 1000)
         for cell in last.cells
@@ -155,7 +155,7 @@ def _family(
     now: datetime,
     known: Mapping[str, FamilySummary],
 ) -> FamilySummary:
-    """What `status` says of a family, for every ROCm major it has."""
+    """Return what `status` says of a family, for every ROCm major it has."""
     before = known.get(family.name, FamilySummary(family=family.name))
     pairs = channel.pairs(store, family.name)
     if _holds(before, [place for pair in pairs for place in pair]):
@@ -192,14 +192,14 @@ def _family(
 
 
 def _holds(before: FamilySummary, places: Sequence[Place]) -> bool:
-    """Whether nothing happened to a family since then: all its logs end where they ended."""
+    """Return whether nothing happened to a family since then: all its logs end where they ended."""
     return len(before.ends) == len(places) and all(map(log.ends_at, places, before.ends))
 
 
 def _builds(
     book: Book, found: Mapping[str, CellStanding], before: NightSummary | None
 ) -> tuple[BuildSummary, ...]:
-    """What the sets of a night were built as, and those of earlier nights that this has not."""
+    """Return what a night's sets were built as, with earlier nights' where it lacks them."""
     made = {
         item.cell.leave: item.manifest
         for item in found.values()

@@ -125,7 +125,7 @@ class NightPruning:
     sets: tuple[retention.PrunePlan, ...]
 
     def lines(self) -> list[str]:
-        """What it does, for people."""
+        """Return what it does, for people."""
         nights = [f"night {name}" for name in self.nights]
         return [*nights, *(line for plan in self.sets for line in plan.lines())]
 

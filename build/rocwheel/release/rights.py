@@ -2,7 +2,7 @@
 
 One machine has one role. What a role may not do is refused by the store, not by this program: a
 runner that was taken over can store verdicts on one family and nothing else. The table in
-`docs/how-to/release.md` is derived from this, and tests run every command with exactly these rights
+`docs/how-to/buckets.md` is derived from this, and tests run every command with exactly these rights
 against a server that enforces them. (Policies: AWS IAM, JSON policy element reference.)
 """
 

@@ -23,7 +23,7 @@ def render(
     libraries: Mapping[str, str],
     last: LastRun | None = None,
 ) -> dict[str, bytes]:
-    """All reports by file name.
+    """Return all reports by file name.
 
     `libraries` are those to show, each with why it cannot be seen; `last` is the run of the same
     cell that this one is compared with.

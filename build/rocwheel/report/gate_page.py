@@ -89,7 +89,7 @@ TO_DO: Final = {
 
 
 def colour(state: State) -> str:
-    """Which colour a state has: by what is to be done about it.
+    """Return which colour a state has: by what is to be done about it.
 
     `good`: nothing; `bad`: the wheels or tests are to be mended; `warn`: somebody is to look;
     `idle`: it is to be run again elsewhere, and says nothing of the wheels.
@@ -103,7 +103,7 @@ def colour(state: State) -> str:
 
 
 def meaning(results: Results, found: Fault) -> str:
-    """What a state says, to somebody who sees it for the first time."""
+    """Return what a state says, to somebody who sees it for the first time."""
     if found.state is State.PASS and results.shard:
         return SHARD_PASSED
     return MEANINGS[found.state]
@@ -145,7 +145,7 @@ def render(
 
 
 def verdict_text(results: Results, found: Fault) -> str:
-    """The verdict in a line: `smoke on gfx94X-dcgpu, CPython 3.12.1: fail`."""
+    """Return the verdict in a line: `smoke on gfx94X-dcgpu, CPython 3.12.1: fail`."""
     about = results.environment
     shard = f" shard {results.shard}" if results.shard else ""
     where = f" on {about['family']}" if about.get("family") else ""
@@ -156,19 +156,19 @@ def verdict_text(results: Results, found: Fault) -> str:
 
 
 def elsewhere(results: Results) -> str:
-    """What the tests ran on instead of the family's GPUs, "" when it was those."""
+    """Return what the tests ran on instead of the family's GPUs, "" when it was those."""
     return ELSEWHERE.get(results.environment.get("backend", ""), "")
 
 
 def libraries_of(results: Results, known: Mapping[str, str]) -> tuple[LibraryUse, ...]:
-    """What each ROCm library's tests say; `known` ones are listed also without a test."""
+    """Return what each ROCm library's tests say; `known` ones are listed also without a test."""
     names = dict.fromkeys(name for test in results.tests for name in test.libraries)
     ordered = sorted({*names, *(known if names else ())}, key=str.lower)
     return tuple(_use(results, name, known.get(name, "")) for name in ordered)
 
 
 def bars(results: Results, lane: str) -> Iterator[Bar]:
-    """The processes of a lane and the tests in them; short passing tests in a row become one."""
+    """Return a lane's processes and their tests; short passing tests in a row become one."""
     scale = WIDTH / _end(results)
     for process in results.processes:
         if process.lane == lane:
@@ -234,7 +234,7 @@ def _end(results: Results) -> int:
 
 
 def _data(results: Results, trails: Trails) -> str:
-    """Every test for the script, safe inside a script element."""
+    """Return every test for the script, safe inside a script element."""
     rows: list[dict[str, Any]] = [
         {
             "test": test.test,

@@ -76,12 +76,12 @@ class Trails:
         )
 
     def again(self, test: str) -> str:
-        """The line that runs one test again, with the same wheels."""
+        """Return the line that runs one test again, with the same wheels."""
         words = shlex.split(self._command)
         return shlex.join([PROGRAM, *words, f"--test={test}"]) if words else ""
 
     def before(self, test: str, attempt: Attempt) -> str:
-        """The test that ran before an attempt in its process, "" for the first."""
+        """Return the test that ran before an attempt in its process, "" for the first."""
         return self._places[attempt.lane, attempt.process, attempt.start_ms, test].before
 
     def log(self, attempt: Attempt) -> str:
@@ -114,13 +114,13 @@ class Trails:
 
 
 def mended(results: Results, last: LastRun | None) -> tuple[str, ...]:
-    """Tests that were bad in the last run of the cell and passed in this one."""
+    """Return the tests that were bad in the cell's last run and passed in this one."""
     good = {test.test for test in results.tests if test.attempts and not test.outcome.bad}
     return tuple(sorted(good & set(last.bad))) if last else ()
 
 
 def summary(results: Results, last: LastRun | None) -> str:
-    """What is new against the last run of the cell, in a sentence."""
+    """Return what is new against the last run of the cell, in a sentence."""
     if last is None:
         return "No run of this suite, family and CPython is known to compare this one with."
     new = sum(test.test not in last.bad for test in results.failures)
@@ -134,7 +134,7 @@ def summary(results: Results, last: LastRun | None) -> str:
 def _places(
     results: Results, processes: Mapping[tuple[str, int], ProcessRecord]
 ) -> dict[tuple[str, int, int, str], AttemptPlace]:
-    """Where each attempt ran, by lane, process, start and test."""
+    """Return where each attempt ran, by lane, process, start and test."""
     runs: dict[tuple[str, int], list[tuple[Attempt, str]]] = {}
     for test in results.tests:
         for attempt in test.attempts:

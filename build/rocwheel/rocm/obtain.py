@@ -201,7 +201,7 @@ class _Job:
         return self._make(staging, _file_blocks(path), known=state, expected=expected)
 
     def _beside(self, path: Path) -> str | None:
-        """The digest in `<tarball>.sha256`, if that is there."""
+        """Return the digest in `<tarball>.sha256`, if that is there."""
         path = path.with_name(f"{path.name}.sha256")
         try:
             text = path.read_text(encoding="utf-8", errors="replace")
@@ -228,7 +228,7 @@ class _Job:
             return self._download(client, staging, expected)
 
     def _unchanged(self, client: Client, seen: FetchedSource) -> RocmRoot | None:
-        """The tree of an earlier run, when the server says that the file is the same."""
+        """Return the tree of an earlier run, when the server says that the file is the same."""
         found = self._cached(seen.sha256)
         if found is None:
             return None
@@ -441,7 +441,7 @@ _DIGEST: Final = re.compile(
 
 
 def _digest_in(text: str, *, name: str, where: str) -> str:
-    """The digest of `name` in a checksum file: bare, or as sha256sum writes it, `--tag` or not."""
+    """Find the digest of `name` in a checksum file: bare, or as sha256sum writes it."""
     found = [match for line in text.splitlines() if (match := _DIGEST.fullmatch(line.strip()))]
     for match in found:
         called = match["tagged"] or match["name"] or ""
@@ -453,7 +453,7 @@ def _digest_in(text: str, *, name: str, where: str) -> str:
 
 
 def _refused(exc: OSError, cache: Path) -> HostError:
-    """What the disk said, and what to do about it."""
+    """Return what the disk said, and what to do about it."""
     where = exc.filename if isinstance(exc.filename, str) else str(cache)
     hints = {
         **dict.fromkeys(FULL, "free some space, or choose another disk with --cache-dir"),

@@ -43,7 +43,7 @@ class RocmPlan:
     named: RocmVersion | None  # by the tarball's name
     family: Family | None  # by the tarball's name
     cache: Path
-    cached: Path | None  # tree that is there already, as far as can be told offline
+    cached: Path | None  # tree that is there already, as far as is known offline
     partial: int  # bytes an earlier run left
     index: str = ""  # of pip; "" for the user's own settings
 
@@ -63,7 +63,7 @@ class RocmPlan:
         return source_key(self.source)
 
     def document(self) -> dict[str, Any]:
-        """The plan for a program: what `--dry-run --json` prints."""
+        """Return the plan for a program: what `--dry-run --json` prints."""
         return {
             "source": self.shown,
             "origin": self.origin.value,
@@ -76,7 +76,7 @@ class RocmPlan:
         }
 
     def __str__(self) -> str:
-        """Lines for --dry-run."""
+        """Return lines for --dry-run."""
         version = f"ROCm {self.version}" if self.version else "ROCm, version as the tree says"
         if self.origin is Origin.DIRECTORY:
             return f"use {version} in {self.source} as it is"

@@ -62,7 +62,7 @@ class RocmRoot:
     lease: object = field(default=None, repr=False, compare=False)
 
     def document(self) -> dict[str, Any]:
-        """The tree for a program: what `--json` prints."""
+        """Return the tree for a program: what `--json` prints."""
         return {
             "root": str(self.root),
             "version": str(self.version),
@@ -169,7 +169,7 @@ def _defines(header: Path, macro: str) -> bool:
 def agreed_version(
     facts: Facts, *, asked: RocmVersion | None, named: RocmVersion | None, name: str
 ) -> RocmVersion:
-    """The version of the tree: as asked, as named, or as its own files say.
+    """Return the version of the tree: as asked, as named, or as its own files say.
 
     All that are known must agree on major.minor, or RocmError is raised.
     """
@@ -214,7 +214,7 @@ def _listing(root: Path) -> Iterator[bytes]:
 
 
 def _root(folder: Path, name: str) -> Path:
-    """The folder itself, or the only folder in it."""
+    """Return the folder itself, or the only folder in it."""
     inside = sorted(folder.iterdir())
     candidates = [folder, *inside] if len(inside) == 1 else [folder]
     for root in candidates:

@@ -37,7 +37,7 @@ class Compression(enum.Enum):
 
     @classmethod
     def of(cls, head: bytes) -> Compression | None:
-        """The compression of what starts with `head` (512 bytes); None when it is no archive."""
+        """Return the compression of what starts with `head` (512 bytes); None for no archive."""
         for item in (cls.GZIP, cls.XZ, cls.ZSTD):
             if head.startswith(item.value):
                 return item
@@ -94,7 +94,7 @@ def _gzip(source: _Raw) -> Iterator[bytes]:
 
 
 def _xz(source: _Raw) -> Iterator[bytes]:
-    """Any number of xz streams with zero padding between them (xz file format, section 2)."""
+    """Yield any number of xz streams with zero padding between them (xz file format, section 2)."""
     import lzma
 
     decoder, pending = None, source.read(PACKED)
@@ -156,7 +156,7 @@ class _Raw(io.RawIOBase):
         return count
 
     def read(self, count: int = -1) -> bytes:
-        """One block at most; b"" only at the end."""
+        """Return one block at most; b"" only at the end."""
         if not self._rest:
             block = next(self._blocks, b"")
             while not block and (more := next(self._blocks, None)) is not None:
@@ -253,7 +253,7 @@ class TarReader:
         self._stream.check_end()
 
     def data(self) -> Iterator[memoryview]:
-        """The current member's data in runs; each is valid until the next one."""
+        """Yield the current member's data in runs; each is valid until the next one."""
         while self._left:
             run = self._stream.run(self._left)
             self._left -= len(run)
@@ -302,7 +302,7 @@ class TarReader:
         )
 
     def _pieces(self, info: tarfile.TarInfo, *, room: int) -> tuple[tuple[int, int], ...]:
-        """The map of a sparse file: in order, within the file, and as long as the data."""
+        """Return the map of a sparse file: in order, within the file, and as long as the data."""
         entries = cast("Iterable[tuple[int, int]]", info.sparse)
         pieces = tuple((offset, length) for offset, length in entries if length)
         end = total = 0
@@ -392,13 +392,13 @@ def _bytes(text: str) -> bytes:
 
 
 def _nanoseconds(info: tarfile.TarInfo) -> int:
-    """The modification time; a pax record has it to the nanosecond, `info.mtime` is a float."""
+    """Return the time of a member; pax has it to the nanosecond, `info.mtime` is a float."""
     exact = info.pax_headers.get("mtime")
     return int((Decimal(exact) if exact else Decimal(info.mtime)) * 10**9)
 
 
 def refused(archive: str, member: bytes, problem: str) -> WrongBytesError:
-    """The error for a member that will not be unpacked."""
+    """Return the error for a member that will not be unpacked."""
     return WrongBytesError(
         f"{archive}: member {shown(member)} {problem}",
         hint="do not use this archive; get it from where it was made",
@@ -406,7 +406,7 @@ def refused(archive: str, member: bytes, problem: str) -> WrongBytesError:
 
 
 def shown(name: bytes) -> str:
-    """A name for a message: bounded, and without control characters."""
+    """Return a name for a message: bounded, and without control characters."""
     text = name.decode("utf-8", "backslashreplace")
     text = "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     return repr(text if len(text) <= 120 else f"{text[:80]}…{text[-30:]}").replace("\\\\", "\\")  # noqa: PLR2004

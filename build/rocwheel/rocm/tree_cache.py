@@ -71,7 +71,7 @@ class Cache:
     # What is there.
 
     def tree(self, sha256: str) -> Path | None:
-        """The unpacked tarball with this digest, without holding on to it."""
+        """Return the unpacked tarball with this digest, without holding on to it."""
         path = self.trees / sha256 / TREE
         return path if path.is_dir() else None
 
@@ -87,14 +87,14 @@ class Cache:
         return entry, self.trees / sha256 / TREE, lease
 
     def recall(self, key: str) -> FetchedSource | None:
-        """What the source with this key was; None when it was never fetched."""
+        """Return what the source with this key was; None when it was never fetched."""
         return _read(self._sources / f"{key}.json", FetchedSource)
 
     def remember(self, key: str, seen: FetchedSource) -> None:
         files.write(self._sources / f"{key}.json", seen.to_bytes())
 
     def partial(self, key: str) -> Path:
-        """Where the download of the source with this key lies while it is incomplete."""
+        """Return where the download of the source with this key lies while it is incomplete."""
         return self._partial / f"{key}.part"
 
     def partial_bytes(self, key: str) -> int:
@@ -125,7 +125,7 @@ class Cache:
     def publish(self, staging: Path, entry: CachedTree) -> tuple[CachedTree, Path, files.Lock]:
         """Make `staging/tree` the tree of its digest, by one rename; an equal one may be there."""
         files.write(staging / "entry.json", entry.to_bytes())
-        lease = self._lease(entry.sha256)  # from now on nobody trims it
+        lease = self._lease(entry.sha256)  # from now on no run trims it
         target = self.trees / entry.sha256
         with files.locked(self._lock("publish")):
             if self._entry(entry.sha256) is None:
@@ -136,16 +136,16 @@ class Cache:
     # Room.
 
     def free(self) -> int:
-        """Bytes this user may still write here."""
+        """Return bytes this user may still write here."""
         status = os.statvfs(self.folder)
         return status.f_bavail * status.f_frsize
 
     def trim(
         self, *, budget: int | None = None, room: int = 0, removed: Callable[[str, int], None]
     ) -> None:
-        """Remove what nobody uses, longest unused first, until the cache fits.
+        """Remove what is not in use, longest unused first, until the cache fits.
 
-        It fits when it holds at most `budget` bytes and `room` bytes are free. `removed` is told
+        It fits when it holds at most `budget` bytes and `room` bytes are free. `removed` gets
         the name and size of each thing that went. Trees and downloads in use stay.
         """
         for leftover in files.entries(self._staging):
@@ -190,7 +190,7 @@ class Cache:
 
     @contextmanager
     def _unused(self, name: str) -> Iterator[bool]:
-        """Whether nobody holds the lock of `name`; it is held meanwhile."""
+        """Yield whether the lock of `name` was free; it is held meanwhile."""
         lock = files.try_locked(self._lock(name))
         try:
             yield lock is not None
@@ -199,7 +199,7 @@ class Cache:
                 lock.close()
 
     def _lease(self, name: str) -> files.Lock:
-        """The shared lock of a tree, waited for; its time becomes that of the last use."""
+        """Return the shared lock of a tree, waited for; its time becomes that of the last use."""
         lease = files.locked(self._lock(name), shared=True)
         with suppress(OSError):
             os.utime(lease.descriptor)
@@ -210,7 +210,7 @@ class Cache:
 
 
 def _read(path: Path, kind: type[Record]) -> Record | None:
-    """A record; None when there is none, half of one, or one of another version."""
+    """Return a record; None when there is none, half of one, or one of another version."""
     try:
         return kind.from_bytes(path.read_bytes(), name=path.name)
     except (OSError, ConfigError):

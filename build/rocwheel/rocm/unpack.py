@@ -125,7 +125,7 @@ class _Writer:
     # Names.
 
     def _path(self, member: TarMember) -> bytes:
-        """The checked path of a member, its folders created. Raises WrongBytesError."""
+        """Return the checked path of a member, its folders created. Raises WrongBytesError."""
         name = member.name
         folder, _, base = name.rpartition(b"/")
         path = self._spelt.get(folder)
@@ -172,7 +172,7 @@ class _Writer:
         self._directories[path] = mode
 
     def _new(self, member: TarMember) -> bytes:
-        """The path of a member that may not exist yet."""
+        """Return the path of a member that may not exist yet."""
         path = self._path(member)
         if not path or path in self._directories or path in self._files or path in self._links:
             raise self._refused(member, "is there twice")

@@ -72,7 +72,7 @@ class _Search:
             self.system.setdefault(name, who)
 
     def _follow(self, path: str) -> str:
-        """The file itself; the links that lead to it are taken. Raises RocmError."""
+        """Return the file itself; the links that lead to it are taken. Raises RocmError."""
         left, done = deque(PurePosixPath(path).parts), PurePosixPath()
         for _ in range(LINKS + len(left)):
             if not left:
@@ -95,7 +95,7 @@ class _Search:
 
 
 def whole(root: Path) -> Closure:
-    """Every file of a tree, for the profile `devel`."""
+    """Return every file of a tree, for the profile `devel`."""
     found = sorted(_files(root))
     size = sum((root / path).lstat().st_size for path in found)
     return Closure(paths=tuple(found), needed_by={}, system={}, size=size)
@@ -108,7 +108,7 @@ def needed(
     *,
     targets: Collection[str],
 ) -> Closure:
-    """The files that wheels need of a ROCm tree, for the profile `runtime`.
+    """Return the files that wheels need of a ROCm tree, for the profile `runtime`.
 
     Raises RocmError for a library or data that the tree says it has and has not.
     """
@@ -142,7 +142,7 @@ def needed(
 
 
 def _below_rocm(entries: Iterable[str]) -> Iterator[str]:
-    """Where a wheel's RUNPATH looks, as folders of the ROCm tree."""
+    """Yield where a wheel's RUNPATH looks, as folders of the ROCm tree."""
     for entry in entries:
         match = _OUTSIDE.search(entry)
         if match:
@@ -224,7 +224,7 @@ def _files(root: Path) -> Iterator[str]:
 
 
 def missing(found: Closure, listed: str) -> Mapping[str, str]:
-    """Libraries that neither ROCm nor the system has, with who needs them.
+    """Return libraries that neither ROCm nor the system has, with who needs them.
 
     `listed` is what `ldconfig -p` says where the files are used.
     """

@@ -56,7 +56,7 @@ class RuntimeBase(Value, frozen=True, kw_only=True):
                 raise FieldError(problem, "pythons", version, hint=hint)
 
     def python(self, version: PythonVersion) -> PythonSource:
-        """Raises ConfigError for a CPython that nobody said how to get."""
+        """Find where a CPython comes from. Raises ConfigError for one that the base lacks."""
         found = self.pythons.get(str(version))
         if found is None:
             raise ConfigError(
@@ -100,7 +100,7 @@ class RuntimeRecipe:
     files: tuple[RunTimeFiles, ...]
 
     def base(self, name: str) -> RuntimeBase:
-        """A base by name, "" for the default. Raises ConfigError."""
+        """Return a base by name, "" for the default. Raises ConfigError."""
         return _named(name, {item.name: item for item in self.bases}) if name else self.bases[0]
 
     def tag_of(
@@ -110,7 +110,7 @@ class RuntimeRecipe:
         chosen: RuntimeBase,
         profile: str,
     ) -> str:
-        """The tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
+        """Return the tag of an image; never a `+`. Raises ConfigError for one no registry takes."""
         parts = [_tag(self.tag, wheels, str(python))]
         if chosen != self.bases[0]:
             parts.append(chosen.suffix)
@@ -122,7 +122,7 @@ class RuntimeRecipe:
         return tag
 
     def packages_beside(self, manifest: Manifest) -> tuple[str, ...]:
-        """Requirements beside the set, for its JAX."""
+        """Return the requirements beside the set, for its JAX."""
         return tuple(item.format(jax=manifest.jax_version) for item in self.requirements)
 
 

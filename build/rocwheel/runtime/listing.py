@@ -14,7 +14,7 @@ from rocwheel.runtime import record
 
 
 def listed(place: Place) -> list[dict[str, Any]]:
-    """The recorded images of a place, the newest last, with the moving tags that point at each."""
+    """Return the recorded images of a place, newest last, with the moving tags of each."""
     sets = log.read(place).sets
     tags: dict[tuple[str, str], list[str]] = {}
     for move in record.moved_tags(place):
@@ -63,7 +63,7 @@ def listed(place: Place) -> list[dict[str, Any]]:
 
 
 def page(found: Sequence[dict[str, Any]], *, title: str, now: datetime) -> bytes:
-    """An HTML page of images, the newest first, without anything from elsewhere."""
+    """Return an HTML page of images, the newest first, without anything from elsewhere."""
     made = now.strftime("%Y-%m-%dT%H:%M:%SZ")
     shown = template("runtime/assets/images.html", size=size).render(
         title=title, made=made, images=list(reversed(found)), css=style("report/assets/page.css")

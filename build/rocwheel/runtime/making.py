@@ -150,14 +150,14 @@ def files_of(
     recipe: RuntimeRecipe,
     manifest: Manifest,
 ) -> Closure:
-    """The files of ROCm that a profile holds. Raises RocmError."""
+    """Return the files of ROCm that a profile holds. Raises RocmError."""
     if profile == "devel":
         return closure.whole(rocm.root)
     return closure.needed(rocm.root, reports, recipe.files, targets=manifest.gfx_targets)
 
 
 def existing(plan: ImagePlan, *, engine: ContainerEngine, runner: HostRunner) -> Found | None:
-    """The image of these inputs, if the engine has it; its label is believed, not its tag."""
+    """Find the engine's image of these inputs, by its label and never by its tag."""
     found = inspect(plan.image, engine=engine, runner=runner)
     return found if found and found.labels.get(INPUTS) == plan.digest else None
 
@@ -165,7 +165,7 @@ def existing(plan: ImagePlan, *, engine: ContainerEngine, runner: HostRunner) ->
 def commands(
     plan: ImagePlan, context: Path, *, base: str, engine: ContainerEngine, network: str
 ) -> Iterator[Command]:
-    """The engine's two `build`s; `base` is a name that the base has."""
+    """Yield the engine's two `build`s; `base` is a name that the base has."""
     chosen, subject = plan.subject.base, plan.subject
     yield _build(
         engine, context, network, target="rocm", tag=plan.rocm_image,
@@ -273,7 +273,7 @@ def build(
 def _context(
     plan: ImagePlan, place: Path, *, with_rocm: bool, runner: HostRunner
 ) -> Iterator[Path]:
-    """A folder with everything the Dockerfile reads."""
+    """Make a folder with everything the Dockerfile reads."""
     with scratch(place, "context") as context:
         for file in (DOCKERFILE, SCRIPT):
             shutil.copy(plan.docker / file, context / file)
@@ -294,7 +294,7 @@ _STEPS: Final = (
 
 
 def weigh(name: str, engine: ContainerEngine, runner: HostRunner) -> dict[str, int]:
-    """What each layer weighs unpacked, as the engine counts it."""
+    """Return what each layer weighs unpacked, as the engine counts it."""
     found = dict.fromkeys(LAYERS, 0)
     left = list(_STEPS)  # the engine tells the newest first
     for size, made_by in _history(name, engine, runner):

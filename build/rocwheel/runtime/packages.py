@@ -63,7 +63,7 @@ class Where:
 
 
 def pip(command: str, *arguments: str) -> Command:
-    """A pip of our own that installs for somebody else."""
+    """Return a pip of our own that installs for somebody else."""
     quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
     return Command(argv=(sys.executable, "-m", "pip", command, *quiet, *arguments))
 
@@ -71,7 +71,7 @@ def pip(command: str, *arguments: str) -> Command:
 def resolve(
     local: Mapping[Path, str], requirements: Sequence[str], where: Where, *, runner: Runner
 ) -> tuple[PackagePin, ...]:
-    """What these wheels (path -> SHA-256) and requirements come to, sorted by project.
+    """Return what these wheels (path -> SHA-256) and requirements come to, sorted by project.
 
     Raises WheelError when they contradict each other, or an index gives no hash.
     """
@@ -151,7 +151,7 @@ def _line(pin: PackagePin) -> str:
 
 
 def upstream(manifest: Manifest, python: PythonVersion) -> tuple[str, ...]:
-    """Requirements for wheels of the set that it did not build."""
+    """Return the requirements for wheels of the set that it did not build."""
     return tuple(
         f"{wheel.project}=={wheel.version}"
         for wheel in manifest.wheels
@@ -176,7 +176,7 @@ def compare(pins: Sequence[PackagePin], manifest: Manifest, python: PythonVersio
 def archive(
     source: PythonSource, cache: Path, *, env: Mapping[str, str], console: Console
 ) -> Path | None:
-    """The archive of a CPython, by SHA-256; None where packages bring it.
+    """Return the archive of a CPython, by SHA-256; None where packages bring it.
 
     Raises DownloadError.
     """

@@ -37,7 +37,7 @@ class Registry:
 def refuse_untried(
     plan: ImagePlan, made: MadeImage, place: Place
 ) -> Mapping[str, record.ImageVerdict]:
-    """The verdicts that let an image through. Raises PromotionError for what holds it up."""
+    """Return the verdicts that let an image through. Raises PromotionError for what holds it up."""
     found = record.verdicts(place, made.image.config)
     refused = tuple(record.refusals(found, plan.subject.recipe.suites))
     if refused:
@@ -89,7 +89,7 @@ def describe(
     sbom: str,
     who: Who,
 ) -> ImageRecord:
-    """The record of an image that lies in a registry."""
+    """Return the record of an image that lies in a registry."""
     subject = plan.subject
     return ImageRecord(
         reference=f"{remote.repository}:{subject.tag}",
@@ -117,7 +117,7 @@ def describe(
 
 
 def trend(place: Place, found: ImageRecord) -> str:
-    """How its size compares with the last one of its kind; "" for the first."""
+    """Return how its size compares with the last one of its kind; "" for the first."""
 
     def kind(item: ImageRecord) -> tuple[str, ...]:
         return item.recipe, item.profile, item.python, item.base_name
@@ -134,7 +134,7 @@ def trend(place: Place, found: ImageRecord) -> str:
 
 
 def recorded(plan: ImagePlan, place: Place, to: Registry) -> ImageRecord | None:
-    """The record of the image of these inputs there; None where there is none."""
+    """Return the record of the image of these inputs there; None where there is none."""
     wanted = f"{to.repository(plan.subject.repository)}:{plan.subject.tag}"
     return next(
         (item for item in record.records(place, {wanted}) if item.inputs == plan.digest),
@@ -186,7 +186,7 @@ class Withdrawal:
 
 
 def withdrawal(place: Place, manifest: str, *, listed: Collection[str]) -> Withdrawal:
-    """Where moving tags go that point at images of a set that is taken back.
+    """Return where moving tags go that point at images of a set that is taken back.
 
     `listed` are the sets that are released now: a tag goes to no image of another.
     """

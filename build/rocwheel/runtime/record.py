@@ -161,7 +161,7 @@ def verdicts(place: Place, config: str) -> Mapping[str, ImageVerdict]:
 
 
 def refusals(found: Mapping[str, ImageVerdict], suites: tuple[str, ...]) -> Iterator[str]:
-    """Why an image must not be pushed: of each suite, a pass and no failure."""
+    """Yield why an image must not be pushed: of each suite, a pass and no failure."""
     for suite in suites:
         states = [item.state for item in found.values() if item.suite == suite]
         bad = [state.value for state in states if state is not State.PASS]
@@ -176,30 +176,30 @@ def _moves_key(place: Place, repository: str, tag: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """A repository or reference as one part of a key."""
+    """Return a repository or reference as one part of a key."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", name)
 
 
 def moves(place: Place, repository: str, tag: str) -> tuple[TagMove, ...]:
-    """Where a moving tag has pointed, the first move first."""
+    """Return where a moving tag has pointed, the first move first."""
     return tuple(_latest_first(place, repository, tag))[::-1]
 
 
 def came(place: Place, record: ImageRecord, tag: str) -> bool:
-    """Whether a moving tag pointed at an image once, wherever it does now."""
+    """Return whether a moving tag pointed at an image once, wherever it does now."""
     past = _latest_first(place, record.repository, tag)
     return any(item.config == record.config for item in past)
 
 
 def _latest_first(place: Place, repository: str, tag: str) -> Iterator[TagMove]:
-    """The moves of a tag, each read when it is asked for."""
+    """Yield the moves of a tag, each read when it is asked for."""
     keys = sorted(item.key for item in place.store.keys(_moves_key(place, repository, tag)))
     for key in reversed(keys):
         yield TagMove.from_bytes(place.store.read(key)[0], name=place.store.locate(key))
 
 
 def moved_tags(place: Place) -> tuple[TagMove, ...]:
-    """Where every moving tag points now."""
+    """Return where every moving tag points now."""
     last: dict[tuple[str, str], TagMove] = {}
     for item in place.store.keys(f"{_root(place)}tags/"):
         move = TagMove.from_bytes(place.store.read(item.key)[0], name=place.store.locate(item.key))

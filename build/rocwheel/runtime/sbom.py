@@ -33,13 +33,13 @@ ASK: Final = (
 
 
 def packages(programs: Programs) -> tuple[str, ...]:
-    """The packages of an image, as lines; the last one names the distribution."""
+    """Return the packages of an image, as lines; the last one names the distribution."""
     said = programs.answer(Command(argv=("/bin/sh", "-c", ASK), timeout=120))
     return tuple(line.strip() for line in said.splitlines() if line.strip())
 
 
 def write(plan: ImagePlan, config: str, system: Iterable[str], *, now: datetime) -> bytes:
-    """The document, the same bytes for the same image at the same time."""
+    """Return the document, the same bytes for the same image at the same time."""
     bom = Bom(
         serial_number=uuid.UUID(hashlib.md5(config.encode(), usedforsecurity=False).hexdigest())
     )

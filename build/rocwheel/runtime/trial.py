@@ -71,7 +71,7 @@ class Trial:
 def inside(
     image: Found, mounts: tuple[Mount, ...], *, engine: ContainerEngine, folder: Path
 ) -> ContainerSpec:
-    """A container of an image as users would run it: as nobody in particular, with its GPUs."""
+    """Start a container as users would: under an unknown uid, with the GPUs."""
     run = secrets.token_hex(6)
     return ContainerSpec(
         engine=engine,
@@ -87,7 +87,7 @@ def inside(
 
 
 def missing(plan: ImagePlan, programs: Programs) -> Mapping[str, str]:
-    """Libraries that something in the image needs and the image has not."""
+    """Return libraries that something in the image needs and the image has not."""
     asked = Command(argv=("/bin/sh", "-c", "PATH=$PATH:/sbin:/usr/sbin ldconfig -p"), timeout=60)
     return closure.missing(plan.closure, programs.answer(asked))
 
@@ -129,7 +129,7 @@ def run(
 
 
 def _gate(trial: Trial) -> Command:
-    """The gate, as it is called in the image."""
+    """Return the gate, as it is called in the image."""
     words = [
         PYTHON, str(TOOL / "build" / "ci_build"), "gate", f"--wheels={WHEELS}",
         f"--suite={trial.suite.name}", f"--python={trial.plan.subject.python}",
@@ -150,7 +150,7 @@ def _gate(trial: Trial) -> Command:
 
 
 def _prepare(trial: Trial, *, runner: HostRunner) -> Mapping[GuestPath, Path]:
-    """Folders with the gate, what it needs, what the suite needs, the manifest."""
+    """Return folders with the gate, what it needs, what the suite needs, the manifest."""
     folder, where = trial.folder, trial.plan.where
     made = {
         DEPENDENCIES: folder / "dependencies",
@@ -217,7 +217,7 @@ def _verdict(trial: Trial, results: Results, *, now: datetime, host: str) -> Ima
 
 
 def _last(text: str) -> str:
-    """The line of a failure that says what it was."""
+    """Return the line of a failure that says what it was."""
     lines = [line for line in text.strip().splitlines() if line.strip()]
     errors = [line for line in lines if "Error" in line]
     return (errors or lines or [""])[-1].strip()

@@ -46,7 +46,7 @@ class RcFiles:
     lines: tuple[RcLine, ...]
 
     def configs(self, command: str) -> frozenset[str]:
-        """The configs that are defined for a command."""
+        """Return the configs that are defined for a command."""
         return frozenset(
             line.config for line in self.lines if line.command in INHERITED[command] and line.config
         )
@@ -68,7 +68,7 @@ class RcFiles:
         )
 
     def expand(self, command: str, options: Iterable[str]) -> tuple[str, ...]:
-        """What these options come to: each, and after a config what it holds.
+        """Return what these options come to: each, and after a config what it holds.
 
         Raises SourceError for a config that no rc file defines.
         """
@@ -100,7 +100,7 @@ class RcFiles:
 
 
 def variables(options: Iterable[str]) -> dict[str, str]:
-    """What `--repo_env` and `--action_env` come to for repository rules: the last one counts.
+    """Return what `--repo_env` and `--action_env` come to for repository rules: the last wins.
 
     https://bazel.build/reference/command-line-reference#common_options-flag--repo_env: it goes
     before `--action_env`, which repository rules see, too.
@@ -151,7 +151,7 @@ def _lines(path: Path, workspace: Path, depth: int) -> Iterator[RcLine]:
 
 
 def _joined(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with the number of their first part; a backslash at the end continues one."""
+    """Yield lines with the number of their first part; a backslash at the end continues one."""
     number, parts = 0, ""
     for count, line in enumerate(text.splitlines(), start=1):
         number = number if parts else count
@@ -165,6 +165,6 @@ def _joined(text: str) -> Iterator[tuple[int, str]]:
 
 
 def joined(words: Iterable[str]) -> tuple[str, ...]:
-    """Options with their values: `--repo_env A=1` becomes `--repo_env=A=1`."""
+    """Return options with their values: `--repo_env A=1` becomes `--repo_env=A=1`."""
     rest = iter(words)
     return tuple(f"{word}={next(rest, '')}" if word in _VALUED else word for word in rest)

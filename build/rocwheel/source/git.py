@@ -48,7 +48,7 @@ class Checkout:
     timeout: float | None = None  # seconds that a server may take; None: as long as it likes
 
     def commands(self, folder: Path) -> tuple[Command, ...]:
-        """What fetches the commit into `folder`."""
+        """Return what fetches the commit into `folder`."""
         return (
             _git(None, "init", "--quiet", str(folder)),
             replace(
@@ -99,7 +99,7 @@ def resolve_ref(repository: str, ref: str, *, runner: Runner) -> str:
 
 
 def ask_ref(repository: str, ref: str) -> Command:
-    """What asks a repository for the commit of a branch or tag."""
+    """Return what asks a repository for the commit of a branch or tag."""
     return _git(None, "ls-remote", repository, *_names(ref))
 
 
@@ -113,7 +113,7 @@ def _names(ref: str) -> tuple[str, ...]:
 
 
 def head(root: Path, *, runner: Runner) -> str:
-    """The commit that is checked out at `root`; "" for a folder that is no checkout, or empty."""
+    """Return the commit checked out at `root`; "" for a folder that is no checkout, or empty."""
     if not (root / ".git").exists():
         return ""
     try:
@@ -168,7 +168,7 @@ class _Bare:
         self._ask("read-tree", commit)
 
     def differs(self) -> bool:
-        """Whether a tracked file is not as the commit has it, or another file is there.
+        """Return whether a tracked file is not as the commit has it, or another file is there.
 
         A submodule counts as changed when its own checkout is.
         """
@@ -208,7 +208,7 @@ def _names_of(output: str) -> tuple[str, ...]:
 
 
 def public(url: str) -> str:
-    """One spelling of a public repository, however it was cloned; "" for one that is none.
+    """Return one spelling of a public repository, however it was cloned; "" for one that is none.
 
     No credentials, query or `.git`; ssh and `host:path` (git-clone(1), "GIT URLS") become https.
     """
@@ -282,7 +282,7 @@ def _walk(root: Path) -> Iterator[str]:
 
 
 def _remote(root: Path, runner: Runner) -> str:
-    """The public name of `origin`; "" when there is none."""
+    """Return the public name of `origin`; "" when there is none."""
     try:
         url = runner.capture(_git(root, "config", "--local", "--get", "remote.origin.url"))
     except CommandError:

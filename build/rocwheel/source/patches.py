@@ -28,7 +28,7 @@ class Patched:
 
 
 def named(folder: Path) -> tuple[Path, ...]:
-    """The patches that a tree's `third_party/xla` applies, in order."""
+    """Return the patches that a tree's `third_party/xla` applies, in order."""
     workspace = folder / "workspace.bzl"
     if not workspace.is_file():
         return ()
@@ -37,7 +37,7 @@ def named(folder: Path) -> tuple[Path, ...]:
 
 
 def compared(folder: Path, patches: tuple[Path, ...], *, runner: Runner) -> Patched:
-    """Which patches a folder of the user's has; it is never changed, so the others are told."""
+    """Return which patches a user's folder has, with a warning for each other one."""
     applied, warnings = [], []
     for patch in patches:
         if _fits(folder, patch, runner, "--reverse"):
@@ -60,7 +60,7 @@ def copy_of(folder: Path, patches: tuple[Path, ...]) -> Path:
 
 
 def commands(folder: Path, patches: tuple[Path, ...]) -> tuple[Command, ...]:
-    """What makes the copy: git's clone first, then one command for each patch, which may fail."""
+    """Return the commands of the copy: git's clone, then one for each patch, which may fail."""
     if not patches:
         return ()
     copy = copy_of(folder, patches)
@@ -68,7 +68,7 @@ def commands(folder: Path, patches: tuple[Path, ...]) -> tuple[Command, ...]:
 
 
 def patched(folder: Path, patches: tuple[Path, ...], *, runner: Runner) -> Patched:
-    """A copy of a checkout in our cache with every patch that applies, made once.
+    """Return a copy of a checkout in our cache with every patch that applies, made once.
 
     Raises CommandError when git cannot copy it, OSError when the disk refuses.
     """

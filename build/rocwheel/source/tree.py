@@ -29,7 +29,7 @@ from rocwheel.source.pins import Pin, Pins, UpstreamWheel
 from rocwheel.source_layout import Assignment, Layout, VersionClass
 from rocwheel.values import replace
 
-COMMIT_LATER: Final = "0" * 40  # of a branch or tag that nobody was asked about yet
+COMMIT_LATER: Final = "0" * 40  # of a branch or tag whose commit is not known yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class SourceRequest:
     jax_repository: str = ""  # of `jax_ref`; "" for the pin's
     jax_ref: str = ""  # commit to build in place of the pin's
     jax_branch: str = ""  # branch or tag that has it
-    allow_unverified: bool = False  # a pin whose facts nobody compared with the sources
+    allow_unverified: bool = False  # a pin whose facts were not compared with the sources
     jax_dir: Path | None = None
     xla_dir: Path | None = None
     xla_repository: str = ""
@@ -61,7 +61,7 @@ class SourcePlan:
 
     @property
     def is_fetched(self) -> bool:
-        """Whether `resolve` will ask a repository for something."""
+        """Return whether `resolve` will ask a repository for something."""
         return bool(self.commands or self.request.xla_ref)
 
     @property
@@ -72,7 +72,7 @@ class SourcePlan:
         return self.checkout.commands(self.checkout.folder)
 
     def xla(self, tree: SourceTree) -> XlaPlan | None:
-        """What `resolve` will do for an XLA that is named by repository and ref."""
+        """Return what `resolve` will do for an XLA that is named by repository and ref."""
         ref = self.request.xla_ref
         if not ref:
             return None
@@ -159,7 +159,7 @@ class SourceTree:
         return "".join(f".{part}" for part in parts)
 
     def upstream_jaxlib(self, python: PythonVersion) -> UpstreamWheel:
-        """The pinned jaxlib of the Python package index. Raises ConfigError if there is none."""
+        """Find the pinned jaxlib of the package index. Raises ConfigError if there is none."""
         found = self.release.jaxlib.get(python) if self.release else None
         if found is None:
             or_build = "build it with --jaxlib built, or " * (
@@ -300,7 +300,7 @@ def resolve(
 
 
 def preview(planned: SourcePlan, *, pins: Pins, layouts: Layouts, runner: Runner) -> SourceTree:
-    """The tree `resolve` would give, fetching nothing: what is not here is what its pin says.
+    """Return the tree `resolve` would give, fetching nothing: the pin stands for what is absent.
 
     Raises what `resolve` raises for a tree that is here.
     """
@@ -362,7 +362,7 @@ def _take(wanted: Checkout, runner: Runner, console: Console) -> None:
 
 
 def _identified(planned: SourcePlan, folder: Path, pin: Pin | None, runner: Runner) -> Source:
-    """What lies in a folder, compared file by file, which takes as long as there are files.
+    """Return what lies in a folder, compared file by file, which takes as long as there are files.
 
     Of a developer's turn only the pinned commit itself counts: its jaxlib may be the released one.
     """
@@ -374,7 +374,7 @@ def _identified(planned: SourcePlan, folder: Path, pin: Pin | None, runner: Runn
 
 
 def _layout(root: Path, layouts: Layouts) -> Layout:
-    """The layout with the fewest missing markers; `_check_markers` has the last word."""
+    """Return the layout with the fewest missing markers; `_check_markers` has the last word."""
     return min(
         layouts.by_name.values(),
         key=lambda layout: sum(not (root / name).exists() for name in layout.markers),
@@ -412,7 +412,7 @@ def _check_labels(workspace: Path, layout: Layout) -> None:
 
 
 def has_target(workspace: Path, label: str) -> bool:
-    """Whether the BUILD file of a label's package names it; a macro may make it from that name."""
+    """Return whether the BUILD file of a label's package names it, if only for a macro."""
     package, _, name = label.removeprefix("//").partition(":")
     files = [workspace / package / file for file in ("BUILD.bazel", "BUILD")]
     text = next((_text(file) for file in files if file.is_file()), "")
@@ -427,7 +427,7 @@ def _text(path: Path) -> str:
 
 
 def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClass, tuple[str, ...]]:
-    """The class whose marks the tree has; also warnings, where its version says another one.
+    """Return the class whose marks the tree has; also warnings, where its version says another one.
 
     Development commits carry new configs under an old number, so what the tree has decides. Where
     it has the marks of several classes the version chooses among them. Raises SourceError for a
@@ -462,7 +462,7 @@ def _class_of(root: Path, layout: Layout, version: Version) -> tuple[VersionClas
 
 
 def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
-    """Marks of a class that the tree does not have."""
+    """Return the marks of a class that the tree does not have."""
     workspace = root / layout.workspace
     missing = [name for name in candidate.startup_files if not (workspace / name).is_file()]
     if missing:
@@ -481,7 +481,7 @@ def _lacking(root: Path, layout: Layout, candidate: VersionClass) -> list[str]:
 
 
 def _fixed_number(root: Path, layout: Layout) -> str | None:
-    """The number a tree writes into its wheels' names itself: `60`, `7`; None for ROCm's major."""
+    """Return the number that a tree's wheels are named with: `60`, `7`; None for ROCm's major."""
     if layout.fixed_number is None:
         return None
     match = layout.fixed_number.pattern.search(_text(root / layout.fixed_number.file))
@@ -524,7 +524,7 @@ def _version(root: Path, where: Assignment) -> Version:
 
 
 def _assigned(path: Path, variable: str) -> str | None:
-    """The text assigned to a variable at the start of a line, without running the file."""
+    """Return the text assigned to a variable at the start of a line, without running the file."""
     pattern = rf"^{re.escape(variable)}\s*=\s*([\"'])(?P<value>[^\"']*)\1"
     match = re.search(pattern, _text(path), re.MULTILINE)
     return match["value"] if match else None

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.wheel import hip
 from rocwheel.wheel.limits import LIMITS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    _Range = tuple[int, int]  # offsets in the file, the second one exclusive
+_Range = tuple[int, int]  # offsets in the file, the second one exclusive
 
 MAGIC: Final = b"\x7fELF"
 PJRT_ENTRY: Final = "GetPjrtApi"
@@ -312,23 +310,8 @@ class _Header:
     def __init__(self, raw: bytes) -> None:
         if len(raw) < _HEADER.size:
             raise ElfError("cut short in its header")
-        (
-            ident,
-            _,
-            machine,
-            _,
-            _,
-            self.phoff,
-            self.shoff,
-            _,
-            size,
-            phsize,
-            self.phnum,
-            shsize,
-            shnum,
-            self.names,
-        ) = _HEADER.unpack(raw)
-        self.shnum = shnum
+        ident, _, machine, _, _, self.phoff, self.shoff, _, *counts, _ = _HEADER.unpack(raw)
+        size, phsize, self.phnum, shsize, self.shnum = counts
         self.supported = ident[4] == 2 and ident[5] == 1  # noqa: PLR2004  # 64 bits, little-endian
         if not self.supported:
             machine = int.from_bytes(raw[18:20], "big" if ident[5] == 2 else "little")  # noqa: PLR2004
@@ -339,7 +322,7 @@ class _Header:
             return
         if size != _HEADER.size or (self.phnum and phsize != _SEGMENT.size):
             raise ElfError("headers of a wrong size")
-        if (shnum and shsize != _SECTION.size) or (self.shoff and not shnum):
+        if (self.shnum and shsize != _SECTION.size) or (self.shoff and not self.shnum):
             raise ElfError("a section table of a wrong size")
 
 

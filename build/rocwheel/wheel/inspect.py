@@ -14,12 +14,14 @@ import os
 import queue
 import re
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import TracebackType
+from typing import Final
 
 from rocwheel.errors import WheelError
-from rocwheel.manifest import MANIFEST, Manifest
+from rocwheel.manifest import MANIFEST, Manifest, Source
 from rocwheel.model import WheelKind
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
 from rocwheel.wheel.hip import sum_of_objects
@@ -36,14 +38,7 @@ from rocwheel.wheel.metadata import (
     row_problems,
 )
 from rocwheel.wheel.python_source import Compiled, compile_members
-from rocwheel.wheel.zip_reader import SMALL, Stamp, ZipArchive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import TracebackType
-
-    from rocwheel.manifest import Source
-    from rocwheel.wheel.zip_reader import ZipMember
+from rocwheel.wheel.zip_reader import SMALL, Stamp, ZipArchive, ZipMember
 
 LIBRARIES: Final = ".libs"  # ending of the folder that auditwheel grafts into
 QUEUE: Final = 8  # pieces of 1 MiB that wait to be hashed

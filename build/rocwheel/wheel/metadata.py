@@ -11,16 +11,14 @@ import csv
 import hashlib
 import io
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from packaging.version import Version
 
 from rocwheel.errors import WheelError
 from rocwheel.wheel import requirements
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-
-    from packaging.version import Version
 
 UNHASHED: Final = ("RECORD", "RECORD.jws", "RECORD.p7s")  # of dist-info, by the wheel format
 MANYLINUX: Final = {"manylinux1": "2_5", "manylinux2010": "2_12", "manylinux2014": "2_17"}
@@ -73,8 +71,6 @@ class WheelName:
 
     @property
     def version(self) -> Version:
-        from packaging.version import Version
-
         return Version(self.version_text.replace("_", "-"))
 
     @property

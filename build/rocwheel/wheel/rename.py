@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
+
+from packaging.version import Version
 
 from rocwheel import parallel
 from rocwheel.console import brief
@@ -33,12 +37,6 @@ from rocwheel.wheel.metadata import (
 )
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, check_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from packaging.version import Version
 
 SIGNATURES: Final = ("RECORD.jws", "RECORD.p7s")
 TEXT: Final = 64 << 10  # bytes up to which a member counts as a text that RECORD must confirm
@@ -121,11 +119,6 @@ class NewVersion:
             raise ConfigError(
                 f"{brief(text)!r}: not a PEP 440 version",
                 hint="write for example 0.9.1.post1 or rocm7.10",
-            )
-        if not requirements.fits(new):
-            raise ConfigError(
-                brief(f"{text}: a number in it is larger than installers take"),
-                hint=f"the largest is {requirements.LARGEST}",
             )
         if str(new) != text:
             raise ConfigError(

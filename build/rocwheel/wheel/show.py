@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.console import columns, printable, size
@@ -41,13 +42,7 @@ def document(report: WheelReport) -> dict[str, Any]:
         "grafted": report.grafted,
         "provenance": report.provenance,
         "members": [
-            {
-                "name": item.name,
-                "size": item.size,
-                "compressed": item.compressed,
-                "mode": f"{item.mode & 0o7777:04o}",
-            }
-            for item in report.members
+            asdict(item) | {"mode": f"{item.mode & 0o7777:04o}"} for item in report.members
         ],
         "elf": [_elf_document(item) for item in report.elf],
     }
@@ -125,15 +120,7 @@ def verdict_document(found: Mapping[str, tuple[Finding, ...]]) -> dict[str, Any]
     return {
         "ships": ships(found),
         "wheels": {
-            name: [
-                {
-                    "rule": item.rule,
-                    "severity": item.severity.value,
-                    "message": item.message,
-                    "remedy": item.remedy,
-                }
-                for item in findings
-            ]
+            name: [asdict(item) | {"severity": item.severity.value} for item in findings]
             for name, findings in found.items()
         },
     }
@@ -169,26 +156,12 @@ def _outcome(findings: tuple[Finding, ...]) -> str:
 
 def _elf_document(item: ElfFacts) -> dict[str, Any]:
     return {
-        "path": item.path,
-        "size": item.size,
-        "machine": item.machine,
-        "soname": item.soname,
-        "needed": item.needed,
-        "rpath": item.rpath,
-        "runpath": item.runpath,
+        **asdict(item),
         "highest": {prefix: _dotted(item.highest(prefix)) for prefix in PREFIXES},
-        "versions": item.versions,
-        "exports": item.exports,
         "exports_pjrt": item.exports_pjrt,
         "gfx_targets": item.gfx_targets,
         "bundles": [
-            {
-                "offset": bundle.offset,
-                "size": bundle.size,
-                "unpacked": bundle.unpacked,
-                "compression": bundle.compression,
-                "targets": [entry.target + entry.features for entry in bundle.objects],
-            }
+            asdict(replace(bundle, objects=())) | {"targets": list(map(str, bundle.objects))}
             for bundle in item.bundles
         ],
     }

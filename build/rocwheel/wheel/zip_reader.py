@@ -17,17 +17,15 @@ import re
 import stat
 import struct
 import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Final, NamedTuple, NoReturn
 
 from rocwheel.console import brief
 from rocwheel.errors import WheelError
 from rocwheel.wheel.limits import LIMITS, Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from pathlib import Path
-    from types import ModuleType, TracebackType
 
 LOCAL: Final = struct.Struct("<IHHHHHIIIHH")
 CENTRAL: Final = struct.Struct("<IHHHHHHIIIHHHHHII")
@@ -470,18 +468,8 @@ class ZipArchive:
         name = record.name
         _, made, _, flags, method, time, date, crc = record.fields[:8]
         header = self.bytes_at(record.offset, LOCAL.size)
-        (
-            signature,
-            needed,
-            local_flags,
-            local_method,
-            *local_stamp,
-            crc2,
-            compressed2,
-            size2,
-            length,
-            extra,
-        ) = LOCAL.unpack(header)
+        signature, needed, local_flags, local_method, *local_stamp = LOCAL.unpack(header)
+        *local_stamp, crc2, compressed2, size2, length, extra = local_stamp
         if signature != LOCAL_SIGNATURE or needed > NEWEST:
             self.refuse(f"{name}: no local header where the directory says, or one too new")
         data = record.offset + LOCAL.size + length + extra

@@ -14,11 +14,13 @@ import struct
 import threading
 import zlib
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from types import TracebackType
+from typing import Final, NamedTuple
 
 from rocwheel.errors import HostError, WheelError
 from rocwheel.host import cgroup
@@ -37,14 +39,10 @@ from rocwheel.wheel.zip_reader import (
     U16,
     U32,
     ZIP64_EXTRA,
+    CentralDirectory,
+    ZipArchive,
+    ZipMember,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from concurrent.futures import Future
-    from types import TracebackType
-
-    from rocwheel.wheel.zip_reader import CentralDirectory, ZipArchive, ZipMember
 
 BLOCK: Final = 1 << 20
 LEVEL: Final = 6  # of deflate, as wheels are packed everywhere

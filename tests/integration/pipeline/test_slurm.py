@@ -238,3 +238,48 @@ def test_status_says_what_waits_in_slurm_and_why(world, cluster):
     assert states["build.jax"] == "not-run"
     assert not {"running", "pass"} & set(states.values())
     assert shlex.split(PROGRAM)
+
+
+def test_an_infra_end_is_tried_again_by_the_job_that_ended_and_the_page_comes_last(world, cluster):
+    world.plan("one", check=True)
+    count = world.folder / "count"
+    count.write_text("1")
+    world.script(gate={"*smoke*": f"count:{count}"})
+    submit(world, check=True)
+    cluster.idle()
+    attempts = book(world).attempts[SMOKE]
+    assert [a.ended.state.value for a in attempts] == ["infra", "pass"]
+    states = world.states("one")
+    assert set(states.values()) == {"pass"}, states
+
+
+def test_three_clients_at_once_run_no_cell_twice(world, cluster):
+    world.plan("one", check=True)
+    program = f"--program={PROGRAM}"
+    words = ("nightly", "run", "one", "--engine=slurm", program, *world.target)
+    clients = [world.start(*words) for _ in range(3)]
+    said = [client.communicate(timeout=600)[1] for client in clients]
+    assert [client.returncode for client in clients] == [0, 0, 0], said
+    cluster.idle()
+    assert set(world.states("one").values()) == {"pass"}
+    twice = {n: len(a) for n, a in book(world).attempts.items() if len(a) > 1 and n != "page"}
+    assert not twice
+
+
+def test_a_job_that_slurm_holds_is_an_error_with_the_line_that_releases_it(world, cluster):
+    world.plan("one", check=True)
+    world.script(build={"*": "sleep:20"})
+    submit(world, check=True)
+    begun(world, "build.jax")
+    jobs = cluster.ask("squeue", "-h", "-o", "%F %T").splitlines()
+    held = next(line.split()[0] for line in jobs if line.endswith("PENDING"))
+    cluster.ask("scontrol", "hold", held)
+    done = submit(world)
+    assert done.code == 8
+    assert f"scontrol release {held}" in done.err
+    checked = world.nightly("check", "--max-age=36h")
+    assert checked.code == 8
+    assert f"scontrol release {held}" in checked.err
+    cluster.ask("scontrol", "release", held)
+    cluster.idle()
+    assert set(world.states("one").values()) == {"pass"}

@@ -343,7 +343,7 @@ def test_what_was_here_before_is_taken_over_by_the_promoter_alone(world, tmp_pat
 
 
 def test_the_table_in_the_documentation_is_the_data() -> None:
-    page = (Path(__file__).parents[3] / "docs/how-to/release.md").read_text()
+    page = (Path(__file__).parents[3] / "docs/how-to/buckets.md").read_text()
     assert "\n".join(rights.table()) in page
 
 
@@ -352,3 +352,19 @@ def test_all_prefixes_of_a_channel_are_in_its_policies() -> None:
     text = json.dumps(rights.policy(nightly, rights.ROLES["runner"], family="gfx942"))
     for prefix in ("v2-staging", "v2-rocm10-staging"):
         assert f"arn:aws:s3:::therock-nightly-python/{prefix}/gfx942/{OURS}/verdicts/*" in text
+
+
+def test_a_rehearsal_tells_a_role_that_may_too_little_or_too_much(world, capsys) -> None:
+    line = ["--json", "nightly", "rehearse", f"--family={FAMILY.name}", "--store", world.url]
+    for role in ("runner", "reporter"):
+        assert world.run(role, *line, f"--role={role}") == 0, capsys.readouterr().out
+        tried = json.loads(capsys.readouterr().out)["tried"]
+        rows = [row for row in tried if row["what"].startswith(f"{role}: ")]
+        assert {row["why"] for row in rows} == {"permitted", "refused, as it should"}
+    assert world.run("promoter", *line, "--role=runner") == 8
+    bad = [r for r in json.loads(capsys.readouterr().out)["tried"] if r["state"] == "BAD"]
+    assert "should not be" in " ".join(row["why"] for row in bad), "it may delete"
+    assert all("channels rights --role runner" in row["todo"] for row in bad)
+    before = [item["Key"] for item in world.client("promoter").list_objects_v2(
+        Bucket=world.bucket)["Contents"]]  # fmt: skip
+    assert not [key for key in before if "rehearsal-" in key], "nothing was left"

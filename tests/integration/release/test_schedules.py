@@ -116,7 +116,7 @@ def no_mark(patch) -> None:
         render = getattr(Page, name)
 
         def same(self, *, render=render, **options):
-            return render(self, **{**options, "number": 1})
+            return render(replace(self, number=1), **options)
 
         patch.setattr(Page, name, same)
 

@@ -39,9 +39,7 @@ class Controller:
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_job_that_ended_is_waited_for_by_none_though_the_controller_has_it_running(
-    tmp_path, console, ended
-):
+def test_no_job_waits_for_one_that_ended_but_that_slurm_shows_as_running(tmp_path, console, ended):
     now = timestamp(datetime.now(tz=timezone.utc))
     nights, slurm = Nights(open_store((tmp_path / "store").as_uri())), Controller()
     nights.add(

@@ -76,7 +76,7 @@ class _Written:
         return self._path.open("ab")
 
     def part(self, start: int, end: int | None) -> str:
-        """What was written between two offsets; of much, both ends."""
+        """Return what was written between two offsets; of much, both ends."""
         size = os.fstat(self._descriptor).st_size
         last = size if end is None else min(end, size)
         if last - start <= OUTPUT_HEAD + OUTPUT_TAIL:
@@ -293,7 +293,7 @@ class Child:
 
 
 def _watched(spec: WorkerSpec, name: str) -> tuple[dict[str, dict[str, list[str]]], dict[str, str]]:
-    """How a worker sees libraries, and the environment that makes them write traces."""
+    """Return how a worker sees libraries, and the environment that makes them write traces."""
     table: dict[str, dict[str, list[str]]] = {}
     env: dict[str, str] = {}
     for library in spec.libraries:

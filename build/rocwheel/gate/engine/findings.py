@@ -64,7 +64,7 @@ class Findings:
         output: str = "",
         left: Iterable[str] = (),
     ) -> Attempt:
-        """One attempt at a test by the process of a lane."""
+        """Return one attempt at a test by the process of a lane."""
         return Attempt(
             outcome=outcome,
             lane=work.lane.name,
@@ -154,7 +154,7 @@ class Findings:
         )
 
     def results(self, works: Iterable[LaneWork], waiting: Mapping[str, str]) -> Results:
-        """Everything; `waiting` maps a file or test that did not run to the reason."""
+        """Return everything; `waiting` maps a file or test that did not run to the reason."""
         plan = self._plan
         return Results(
             suite=plan.suite,

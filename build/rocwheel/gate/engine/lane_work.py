@@ -94,7 +94,7 @@ class LaneWork:
 
     @property
     def busy(self) -> bool:
-        """Whether the lane has something to do or to end."""
+        """Return whether the lane has something to do or to end."""
         return self.mode not in (LaneMode.FREE, LaneMode.LOST) or self.step is not None
 
     @property
@@ -138,7 +138,7 @@ class LaneWork:
         return f"process {self.number} on {self.lane.name}"
 
     def waited(self, now: float) -> float:
-        """Seconds it has been doing that."""
+        """Return seconds it has been doing that."""
         return now - max(self.since, self.began)
 
     @property

@@ -370,7 +370,7 @@ class TestRunner:
         work.process.dump()
 
     def _dumped(self, work: LaneWork, now: float) -> bool:
-        """Whether a process has written its stacks: a busy machine begins with that late."""
+        """Return whether a process has written its stacks: a busy machine begins with that late."""
         stacks = work.process.stack()
         if stacks != work.stacks:
             work.stacks, work.grew = stacks, now

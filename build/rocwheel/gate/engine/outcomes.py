@@ -251,7 +251,7 @@ class Outcomes:
 
 
 def _outcome(entry: _Entry) -> Outcome:
-    """One outcome of all attempts: a crash or a hang stays one, whatever came after."""
+    """Return one outcome of all attempts: a crash or a hang stays one, whatever came after."""
     if entry.outcome is not None:
         return entry.outcome
     if not entry.attempts:

@@ -27,7 +27,7 @@ class Lane:
     probe: Command | None = None  # exits 0 while the devices answer
 
     def shares(self, other: Lane) -> bool:
-        """Whether both have a device in common, as several processes on one GPU do."""
+        """Return whether both have a device in common, as several processes on one GPU do."""
         return not set(self.devices).isdisjoint(other.devices)
 
 

@@ -88,12 +88,12 @@ class Scheduler:
         self._sums[file] = (total + seconds, number + 1)
 
     def more(self, lane: str) -> bool:
-        """Whether the file that `lane` holds has tests that were not handed out."""
+        """Return whether the file that `lane` holds has tests that were not handed out."""
         piece = self._held.get(lane)
         return piece is not None and bool(piece.tests)
 
     def knows(self, lane: str) -> bool:
-        """Whether the durations of what `lane` holds are more than a guess."""
+        """Return whether the durations of what `lane` holds are more than a guess."""
         piece = self._held.get(lane)
         if piece is None:
             return False
@@ -124,7 +124,7 @@ class Scheduler:
 
     @property
     def empty(self) -> bool:
-        """Whether every test has been handed out."""
+        """Return whether every test has been handed out."""
         pieces = (*self._held.values(), *self._waiting)
         return all(piece.tests is not None and not piece.tests for piece in pieces)
 
@@ -148,7 +148,7 @@ class Scheduler:
         return _Piece(file=piece.file, tests=taken) if taken else None
 
     def _left(self, lane: str, now: float) -> float:
-        """Seconds until `lane` has finished what it holds."""
+        """Return seconds until `lane` has finished what it holds."""
         piece = self._held[lane]
         left = sum(self.estimate(piece.file, test) for test in piece.tests or ())
         if lane in self._running:
@@ -159,7 +159,7 @@ class Scheduler:
         return left
 
     def estimate(self, file: str, test: str) -> float:
-        """Seconds a test is likely to take."""
+        """Return seconds a test is likely to take."""
         if test in self._known:
             return self._known[test]
         total, number = self._sums.get(file, (0.0, 0))

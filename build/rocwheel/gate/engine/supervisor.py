@@ -41,7 +41,7 @@ def children(pid: int) -> list[int]:
 
 
 def command_of(pid: int) -> str:
-    """How a process was started, "" for one that has ended."""
+    """Return how a process was started, "" for one that has ended."""
     try:
         text = Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

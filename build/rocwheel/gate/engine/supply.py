@@ -94,7 +94,7 @@ class Supply:
 
     @property
     def over(self) -> bool:
-        """Whether nothing is left to hand out."""
+        """Return whether nothing is left to hand out."""
         return self.scheduler.empty and not self._outcomes.waiting
 
     @property

@@ -128,7 +128,7 @@ def nvidia(runner: Runner, environ: Mapping[str, str]) -> Allotment:
 
 
 def cpu() -> Allotment:
-    """The CPU as a device; its verdict never stands for a GPU family."""
+    """Return the CPU as a device; its verdict never stands for a GPU family."""
     device = Accelerator(maker=Maker.CPU, index=0, target="cpu", serial="cpu")
     return Allotment(devices=(device,))
 

@@ -32,7 +32,7 @@ class Allotted:
 
     @property
     def locked(self) -> bool:
-        """Whether the devices are shared with others by locks."""
+        """Return whether the devices are shared with others by locks."""
         return self.allotment.devices[0].maker is not Maker.CPU
 
     def __str__(self) -> str:
@@ -75,7 +75,7 @@ def choose(request: GateRequest, host: Host) -> Allotted:
 
 
 def _jobs(request: GateRequest, allotment: Allotment, usable: int) -> int:
-    """How many processes share a GPU: as many as was asked, or as memory and CPUs allow.
+    """Return how many processes share a GPU: as many as was asked, or as memory and CPUs allow.
 
     JAX's own CI divides a GPU's memory by what a test takes, and holds the number to the CPUs and
     to a part of the host's memory for each (`ci/run_pytest_rocm.sh` of JAX).

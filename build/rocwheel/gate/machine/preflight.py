@@ -37,7 +37,7 @@ class EnvironmentFacts:
 
 
 def platforms(maker: Maker) -> str:
-    """What JAX_PLATFORMS must say: the device's backend, and the CPU only beside it.
+    """Return what JAX_PLATFORMS must say: the device's backend, and the CPU only beside it.
 
     JAX raises for a named platform that does not start, instead of falling back.
     """
@@ -47,7 +47,7 @@ def platforms(maker: Maker) -> str:
 def command(
     python: Path, wheels: WheelsUnderTest, output: Path, *, with_jax: bool, env: Mapping[str, str]
 ) -> Command:
-    """The command that asks; it also serves as the engine's probe after a crash."""
+    """Return the command that asks; it also serves as the engine's probe after a crash."""
     settings = {"projects": [wheel.project for wheel in wheels.wheels], "jax": with_jax}
     script = Path(str(files("rocwheel").joinpath(SCRIPT)))
     return Command(
@@ -100,7 +100,7 @@ def ask(
 
 
 def _without_jax(lane: Lane) -> str:
-    """The backend of a suite that does without JAX: only the CPU needs nobody's word."""
+    """Return the backend of a suite that does without JAX: only the CPU needs nobody's word."""
     return Maker.CPU.value if lane.devices[0].maker is Maker.CPU else ""
 
 

@@ -107,7 +107,7 @@ class Slots:
         return path
 
     def quarantined(self, device: Accelerator) -> str:
-        """Why `device` is in quarantine, "" when it is not. A restart ends a quarantine."""
+        """Return why `device` is in quarantine, "" when it is not. A restart ends a quarantine."""
         path = self._path(device, "quarantined")
         try:
             record = json.loads(path.read_text(encoding="utf-8"))

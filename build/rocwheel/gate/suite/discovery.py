@@ -100,7 +100,7 @@ def find(
 
 
 def weigh(sizes: Mapping[str, int], known: Mapping[str, int]) -> Mapping[str, int]:
-    """The weight of each file: how long it took, or what its size makes likely.
+    """Return the weight of each file: how long it took, or what its size makes likely.
 
     Without any durations sizes decide alone.
     """
@@ -112,7 +112,7 @@ def weigh(sizes: Mapping[str, int], known: Mapping[str, int]) -> Mapping[str, in
 
 
 def part(sizes: Mapping[str, int], shard: Shard) -> tuple[str, ...]:
-    """The files of one shard: the heaviest first, each to the shard that has least.
+    """Return the files of one shard: the heaviest first, each to the shard that has least.
 
     The same files with the same weights give the same shards on every machine.
     """

@@ -70,7 +70,7 @@ class SuiteHistory(Value, frozen=True, kw_only=True):
             return cls()
 
     def estimates(self, sizes: Mapping[str, int]) -> Estimates:
-        """What the scheduler needs to know; `sizes` are the files' bytes."""
+        """Return what the scheduler needs to know; `sizes` are the files' bytes."""
         files: dict[str, float] = defaultdict(float)
         for name, past in self.tests.items():
             files[name.partition("::")[0]] += past.milliseconds / 1000
@@ -93,7 +93,7 @@ class SuiteHistory(Value, frozen=True, kw_only=True):
 
 
 def read(place: Place | None, suite: str, cache: Path) -> SuiteHistory:
-    """A suite's history: beside the verdicts of the store, without a store in the cache."""
+    """Return a suite's history: beside the verdicts of the store, without a store in the cache."""
     try:
         data = place.store.read(key(place, suite))[0] if place else _file(cache, suite).read_bytes()
     except (StoreError, OSError):
@@ -150,7 +150,7 @@ def keep_last(place: Place | None, name: str, cache: Path, run: LastRun) -> None
 
 
 def key(place: Place, suite: str) -> str:
-    """The history's key: beside the verdicts, where runners may write."""
+    """Return the history's key: beside the verdicts, where runners may write."""
     return f"{place.verdicts('history')}{suite}.json"
 
 

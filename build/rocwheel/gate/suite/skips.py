@@ -72,7 +72,7 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
         return re.compile(text, re.DOTALL)
 
     def identity(self) -> list[str]:
-        """What it leaves out, and where: two lists with equal entries are one list."""
+        """Return what it leaves out, and where: two lists with equal entries are one list."""
         parts = (self.suites, self.targets)
         listed = (" ".join(sorted(part)) for part in parts)
         return [self.pattern, *listed, str(self.rocm), str(self.jax), self.reason]
@@ -81,7 +81,7 @@ class Skip(Value, frozen=True, kw_only=True, dict=True):
         return bool(self._expression.fullmatch(test))
 
     def applies(self, context: SkipContext) -> bool:
-        """Whether the entry is meant for such a run."""
+        """Return whether the entry is meant for such a run."""
         if context.suite not in self.suites:
             return False
         if self.targets and not self.targets & context.targets:
@@ -126,7 +126,7 @@ def load(ci: Path, *, today: date) -> tuple[Skip, ...]:
 
 
 def applying(entries: Iterable[Skip], context: SkipContext) -> tuple[Skip, ...]:
-    """The entries of a skip list that hold for this run."""
+    """Return the entries of a skip list that hold for this run."""
     return tuple(entry for entry in entries if entry.applies(context))
 
 
@@ -139,14 +139,14 @@ class SkipAudit:
 
     @classmethod
     def of(cls, results: Results) -> SkipAudit:
-        """What the results of such a run say."""
+        """Return what the results of such a run say."""
         return cls(
             tests={test.test: test.outcome for test in results.tests},
             unmet=tuple(where for where, count in results.skips.items() if not count),
         )
 
     def lines(self) -> Iterator[str]:
-        """A table, and the entries that are to be corrected."""
+        """Yield a table, and the entries that are to be corrected."""
         rows = [
             (test, "passes now" if outcome is Outcome.PASSED else outcome.value)
             for test, outcome in self.tests.items()
@@ -155,7 +155,7 @@ class SkipAudit:
         yield from (f"{where}: meets no test" for where in self.unmet)
 
     def document(self) -> dict[str, object]:
-        """The same for a program."""
+        """Return the same for a program."""
         return {
             "passing": [test for test, found in self.tests.items() if found is Outcome.PASSED],
             "unmet": list(self.unmet),
@@ -182,7 +182,7 @@ def _read(document: yaml_file.Document, suites: tuple[str, ...]) -> Iterator[Ski
 
 
 def _part(text: str, wildcard: str, name: str) -> str:
-    """The expression of one part. Nothing is tried again for another place of an earlier piece.
+    """Return the expression of one part, which never backtracks to an earlier piece.
 
     The first place where a piece fits is as good as any: many `*` take no longer than a few.
     """

@@ -54,7 +54,7 @@ class Listings(Value, frozen=True, kw_only=True):
 
 
 def configures(data: bytes) -> bool:
-    """Whether importing a file configures the backend of its process."""
+    """Return whether importing a file configures the backend of its process."""
     return bool(CONFIGURES.search(data))
 
 
@@ -91,7 +91,7 @@ def listing(data: bytes, wheel: Collection[str], checkout: Collection[str]) -> F
 
 
 def files_of(source: SuiteSource, files: Iterable[str]) -> tuple[str, ...]:
-    """The test files of a JAX that a suite takes."""
+    """Return the test files of a JAX that a suite takes."""
     chosen = _matching(files, source.paths)
     left_out = set(_matching(chosen, source.exclude))
     return tuple(file for file in chosen if file not in left_out)
@@ -124,7 +124,7 @@ def check_all(
     listings: Mapping[str, Mapping[str, FileNeeds]],
     collected: Mapping[str, Mapping[str, int]],
 ) -> tuple[str, ...]:
-    """What suites of JAX's own tests miss for several JAX releases, one line each."""
+    """Return what suites of JAX's own tests miss for several JAX releases, one line each."""
     own = [suite for suite in listed if not suite.source.folder]
     missed = (
         (suite.name, version, problem)
@@ -222,7 +222,7 @@ def _matching(names: Iterable[str], patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 def _paths(module: str) -> Iterator[str]:
-    """Files that importing a module may load: its own and its packages'."""
+    """Yield files that importing a module may load: its own and its packages'."""
     parts = module.split(".")
     for number in range(1, len(parts) + 1):
         base = "/".join(parts[:number])

@@ -73,7 +73,7 @@ class Suite:
     process_memory: int = 0  # GiB of a GPU a process takes; 0: a GPU has one process
 
     def demand_for(self, jax: str) -> Demand:
-        """What is demanded of its results for one JAX."""
+        """Return what is demanded of its results for one JAX."""
         return demand_for(self.demand, self.by_jax, jax)
 
     @property
@@ -117,7 +117,7 @@ HEADER: Final = ("suite", "GPUs", "tests", "deadline", "must run", "families", "
 
 
 def row(suite: Suite, required_by: Sequence[str], families: int) -> tuple[str, ...]:
-    """A suite in a table below `HEADER`."""
+    """Return a suite in a table below `HEADER`."""
     return (
         suite.name,
         " or ".join(map(str, suite.gpus)) if suite.needs_gpu else "none",
@@ -130,7 +130,7 @@ def row(suite: Suite, required_by: Sequence[str], families: int) -> tuple[str, .
 
 
 def document(suite: Suite, required_by: Sequence[str]) -> dict[str, Any]:
-    """The same for a program."""
+    """Return the same for a program."""
     return {
         "suite": suite.name,
         "about": suite.about,
@@ -143,7 +143,7 @@ def document(suite: Suite, required_by: Sequence[str]) -> dict[str, Any]:
 
 
 def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
-    """A suite of ours as a verdict must name it to count."""
+    """Return a suite of ours as a verdict must name it to count."""
     listed = [entry.identity() for entry in entries if suite.name in entry.suites]
     pytest = next(item for item in map(Requirement, suite.requirements) if item.name == "pytest")
     return KnownSuite(
@@ -158,7 +158,7 @@ def known(home: Home, suite: Suite, entries: Iterable[Skip]) -> KnownSuite:
 
 
 def load_known(home: Home, *, today: date) -> dict[str, KnownSuite]:
-    """Every suite of ours as promotion knows it. Raises ConfigError."""
+    """Return every suite of ours as promotion knows it. Raises ConfigError."""
     entries = skips.load(home.ci, today=today)
     return {suite.name: known(home, suite, entries) for suite in load_all(home.ci)}
 

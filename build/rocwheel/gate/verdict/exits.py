@@ -31,7 +31,7 @@ class End:
 
 
 def contradictions(end: End) -> Iterator[Fault]:
-    """A bad end, or counts that differ: the engine's, the worker's own, those of pytest itself."""
+    """Yield a bad end, and counts that differ between engine, worker and pytest."""
     last = f", after {end.last}" if end.last else ""
     if end.killed or end.bye is None:
         state = State.TIMEOUT if end.killed else State.CRASH
@@ -50,7 +50,7 @@ def contradictions(end: End) -> Iterator[Fault]:
 
 
 def strangers(end: End, backend: str, folder: str) -> Iterator[Fault]:
-    """Imports that are not what was installed in `folder`, a backend that is not the one meant."""
+    """Yield imports from outside of `folder`, and a backend that is not the one meant."""
     if end.bye is None:
         return
     used = end.bye.backends

@@ -51,7 +51,7 @@ def everything(results: Results, demand: Demand) -> tuple[Fault, ...]:
 
 
 def states(results: Results, demand: Demand) -> tuple[State, ...]:
-    """The states `everything` means, each once."""
+    """Return the states `everything` means, each once."""
     return tuple(dict.fromkeys(fault.state for fault in everything(results, demand)))
 
 

@@ -172,7 +172,7 @@ def _check(verdict: Verdict | None, results: Results, suite: KnownSuite) -> None
 
 
 def _ran(verdicts: Sequence[Verdict], results: Results) -> Ran:
-    """What ran in all shards, which must be the same to count."""
+    """Return what ran in all shards, which must be the same to count."""
     unofficial = {reason: None for verdict in verdicts for reason in verdict.ran.unofficial}
     same = {replace(verdict.ran, collected="", unofficial=()) for verdict in verdicts}
     if len(same) > 1:

@@ -31,7 +31,7 @@ class Setup:
 
 
 def empty(request: GateRequest, state: State, message: str) -> Results:
-    """The results of a gate that ended before its first test."""
+    """Return the results of a gate that ended before its first test."""
     return Results(
         suite=request.suite.name,
         shard=str(request.shard),
@@ -43,7 +43,7 @@ def empty(request: GateRequest, state: State, message: str) -> Results:
 
 
 def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
-    """Where and with what it ran, for the report and for whoever runs it again."""
+    """Return where and with what it ran, for the report and for whoever runs it again."""
     rocm = setup.provided
     packages = setup.environment.packages if setup.environment else ()
     devices_ = {d.serial: d for lane in setup.lanes for d in lane.devices}
@@ -69,7 +69,7 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
 def verdict(
     request: GateRequest, host: Host, setup: Setup, results: Results, found: Fault
 ) -> Verdict | None:
-    """The verdict that a finished gate stores; none on wheels that no manifest names."""
+    """Return the verdict that a finished gate stores; none on wheels that no manifest names."""
     if not request.wheels.manifest:
         return None
     wheels = {wheel.filename: wheel.sha256 for wheel in request.wheels.wheels}
@@ -93,7 +93,7 @@ def verdict(
 
 
 def drawn(results: Results, found: Fault, demand: Demand) -> dict[str, Any]:
-    """What of a verdict follows from its results alone, by the names of its fields."""
+    """Return what of a verdict follows from its results alone, by the names of its fields."""
     bad = [test.test for test in results.failures]
     bad += [error.file for error in results.collect_errors]
     return {
@@ -113,17 +113,17 @@ def drawn(results: Results, found: Fault, demand: Demand) -> dict[str, Any]:
 
 
 def tests_list(results: Results) -> bytes:
-    """The names of all tests that were collected, as they are kept to be compared."""
+    """Return the names of all tests that were collected, as they are kept to be compared."""
     return "".join(f"{name}\n" for name in sorted(test.test for test in results.tests)).encode()
 
 
 def collected(results: Results) -> str:
-    """The SHA-256 of the list of its tests, "" where there is none."""
+    """Return the SHA-256 of the list of its tests, "" where there is none."""
     return files.sha256(tests_list(results)) if results.tests else ""
 
 
 def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
-    """What ran; empty where nothing did."""
+    """Return what ran; empty where nothing did."""
     suite, known = request.suite, request.known
     packages = setup.environment.packages if setup.environment else ()
     pytest = [item.partition("==")[2] for item in packages if item.startswith("pytest==")]
@@ -139,7 +139,7 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
 
 
 def _unknown(tool: str, results: Results) -> tuple[str, ...]:
-    """Why nobody could run these tests again with the same rocwheel."""
+    """Return why nobody could run these tests again with the same rocwheel."""
     if tool.endswith(DIRTY):
         return ("files of rocwheel differ from its commit",)
     if results.tests and tool == __version__:

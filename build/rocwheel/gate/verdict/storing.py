@@ -74,13 +74,13 @@ def write(folder: Path, reports: Mapping[str, bytes], verdict: Verdict | None) -
 
 
 def results_in(path: Path) -> Results:
-    """The results in a folder that `write` wrote, or in a file. Raises ConfigError."""
+    """Return the results in a folder that `write` wrote, or in a file. Raises ConfigError."""
     file = path / RESULTS if path.is_dir() else path
     return Results.from_bytes(_bytes(file), name=str(file))
 
 
 def shard_in(folder: Path, *, seen_from: Path) -> tuple[Verdict | None, Results]:
-    """A shard's verdict (None for wheels without a manifest) and results. Raises ConfigError.
+    """Read a shard's verdict (None for wheels without a manifest) and results.
 
     Its logs are named as a page in the folder `seen_from` links to them.
     """
@@ -120,7 +120,7 @@ def put(
 def shards(
     place: Place, manifest: str, python: str, suite: str, count: int
 ) -> list[tuple[Verdict, Results]]:
-    """Every stored run of every shard of `count`; missing ones are missing.
+    """Return every stored run of every shard of `count`; missing ones are missing.
 
     Raises ConfigError for results that cannot be read. A verdict that cannot be read is left out:
     it counts at the promotion, whatever the merge says.
@@ -141,7 +141,7 @@ def shards(
 
 
 def read(place: Place, key: str) -> tuple[Verdict, Results]:
-    """A stored verdict and its results. Raises ConfigError, StoreError."""
+    """Return a stored verdict and its results. Raises ConfigError, StoreError."""
     store = place.store
     verdict = Verdict.from_bytes(store.read(key)[0], name=store.locate(key))
     name = verdict.reports["json"]
@@ -149,7 +149,7 @@ def read(place: Place, key: str) -> tuple[Verdict, Results]:
 
 
 def _with_logs(results: Results, folder: str) -> Results:
-    """The same results with the logs of their processes in another folder."""
+    """Return the same results with the logs of their processes in another folder."""
     processes = (
         replace(item, log=f"{folder}/{item.log}") if item.log else item
         for item in results.processes
@@ -158,7 +158,7 @@ def _with_logs(results: Results, folder: str) -> Results:
 
 
 def _linked(results: Results, folder: Path) -> Iterator[tuple[str, bytes]]:
-    """The logs of processes in which tests went wrong, the first of many; of long ones the ends."""
+    """Return logs of processes in which tests went wrong: the first ones, of long ones the ends."""
     logs = {(item.lane, item.number): item.log for item in results.processes}
     tried = sorted(
         (attempt.start_ms, logs.get((attempt.lane, attempt.process), ""))
@@ -182,7 +182,7 @@ def _bytes(path: Path) -> bytes:
 
 
 def _run(verdict: Verdict, reports: Mapping[str, bytes]) -> str:
-    """A folder of this run's own; sorts by time within its shard.
+    """Return a folder of this run's own; sorts by time within its shard.
 
     Shards that are merged again began when they first were merged, and their page says what is new
     since: the name holds a part of the digest of all that is put there.

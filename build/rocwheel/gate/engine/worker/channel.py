@@ -31,7 +31,7 @@ class EventWriter:
 
     @property
     def forked(self) -> bool:
-        """Whether this process is a child of the worker and not the worker."""
+        """Return whether this process is a child of the worker and not the worker."""
         return _getpid() != self._pid
 
     def emit(self, event: str, *, hold: bool = False, **values: Any) -> None:

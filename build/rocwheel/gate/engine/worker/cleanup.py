@@ -57,7 +57,7 @@ class Stacks:
 
     @property
     def closed(self) -> bool:
-        """Whether a test has closed or replaced its descriptor."""
+        """Return whether a test has closed or replaced its descriptor."""
         return self._now() != self._identity
 
     def _now(self) -> tuple[int, int]:
@@ -194,7 +194,7 @@ def _state() -> dict[Any, Any]:
 
 
 def _children() -> list[int]:
-    """Processes below this one, adopted ones included; cheap where there are none."""
+    """Return the processes below this one, adopted ones included; cheap without any."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -207,7 +207,7 @@ def _children() -> list[int]:
 
 
 def _helpers() -> set[int]:
-    """Processes that multiprocessing keeps for itself, for all tests of this process."""
+    """Return the processes that multiprocessing keeps for all tests of this process."""
     tracker = getattr(sys.modules.get("multiprocessing.resource_tracker"), "_resource_tracker", 0)
     server = getattr(sys.modules.get("multiprocessing.forkserver"), "_forkserver", 0)
     pids = (getattr(tracker, "_pid", None), getattr(server, "_forkserver_pid", None))
@@ -215,7 +215,7 @@ def _helpers() -> set[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """What the kernel says of a process from its state on, proc_pid_stat(5); none of a dead one.
+    """Return a process's fields of proc_pid_stat(5) from its state on; none of a dead one.
 
     One that waits for its parent to ask is dead.
     """
@@ -228,7 +228,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _command_of(pid: int) -> str:
-    """What a process runs; its name in brackets where it has no command line, "" of a dead one.
+    """Return a process's command line, or its name in brackets; "" of a dead one.
 
     A new program has none for an instant: descriptors are closed before its arguments are laid
     (`begin_new_exec` and `setup_arg_pages` in Linux's fs/exec.c), so whoever waited for that pipe

@@ -54,7 +54,7 @@ class LibraryWatch:
 
 
 def _mapped() -> set[str]:
-    """Base names of the shared objects mapped into this process."""
+    """Return the base names of the shared objects mapped into this process."""
     text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     return {line.rpartition("/")[2] for line in text.splitlines() if "/" in line}
 

@@ -53,7 +53,7 @@ def outcome_of(  # noqa: PLR0911 - one for each way to end
 
 
 def _short(text: str) -> str:
-    """The first line of a text, or its beginning: an assertion may quote what a program printed."""
+    """Return a text's first line, or its beginning: an assertion may quote a program's output."""
     line = text.splitlines()[0]
     return line if len(line) <= MESSAGE_LIMIT else f"{line[: MESSAGE_LIMIT - 1]}…"
 

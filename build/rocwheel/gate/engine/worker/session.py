@@ -162,7 +162,7 @@ class Session:
 
     @property
     def spoiled(self) -> bool:
-        """Whether a test has made the process useless for others."""
+        """Return whether a test has made the process useless for others."""
         return self._leftovers.spoiled
 
     def _no_child(self) -> None:
@@ -309,7 +309,7 @@ def _stack(item: pytest.Item) -> list[Any]:
 
 
 def _printed() -> int:
-    """Bytes in the log so far, which is this process's standard output."""
+    """Return bytes in the log so far, which is this process's standard output."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()

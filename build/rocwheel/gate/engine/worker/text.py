@@ -13,10 +13,10 @@ def valid(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """One line that any report can hold; node ids are made so once, here: two stay two."""
+    """Return one line that any report can hold; node ids are made so once, here: two stay two."""
     return _UNPRINTABLE.sub(lambda found: ascii(found[0])[1:-1], valid(str(text)))
 
 
 def readable(text: str) -> str:
-    """What somebody is to read, on one line."""
+    """Return what somebody is to read, on one line."""
     return one_line(" ".join(str(text).split()))

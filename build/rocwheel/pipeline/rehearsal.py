@@ -1,0 +1,182 @@
+"""Trying a channel before its first night: what each role may, the page, labels, the message.
+
+Nothing is changed: a write is tried with a condition that cannot hold, a deletion with a name that
+nothing has. What the store then says tells a right from its absence.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from rocwheel.download import Client, session
+from rocwheel.errors import (
+    ConfigError,
+    FetchError,
+    ObjectMissingError,
+    ObjectStaleError,
+    RocwheelError,
+    StoreError,
+)
+from rocwheel.index.channels import Channel
+from rocwheel.ledger.nights import ROOT, Nights
+from rocwheel.release import rights
+from rocwheel.release.rights import DELETE, PUT, READ, Role
+from rocwheel.store import JSON, Headers, ObjectInfo, Store
+
+TIMEOUT: Final = 30.0  # seconds
+STEM: Final = "rehearsal-"
+NEVER: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+RUNNERS: Final = "https://api.github.com/repos/{}/actions/runners?per_page=100"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsed:
+    """One thing that was tried: whether it is as it should be, and else what to do."""
+
+    what: str
+    good: bool | None  # None: not tried here
+    why: str
+    todo: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """What a channel's nights need, to be tried from where they will run."""
+
+    nights: Nights
+    channel: Channel
+    page: str  # URL
+    client: Client
+    now: datetime
+    environ: Mapping[str, str]
+    labels: Collection[str]  # of runners that cells will ask for
+    repository: str = ""  # OWNER/NAME, on GitHub
+    secret: str = ""  # the variable with the key for signing messages
+    notify: str = ""  # URL
+
+    def run(self, role: str, family: str) -> Iterator[Rehearsed]:
+        """Try everything; with a role, its rights as the login that is in use."""
+        yield self._tried("store", self._abilities, "use a store that docs/how-to/buckets.md lists")
+        if role in {"", "builder"}:
+            yield self._tried("clock", self._clock, "set the clock of this machine")
+        if role:
+            yield from self._rights(rights.ROLES[role], family)
+        yield self._tried("page", self._page, "let the public URL serve the root of the store")
+        yield self._tried("message", self._message, "correct `notify` of ci/nightly.yaml")
+        yield from self._runners()
+
+    def _tried(self, what: str, ask: Callable[[], str], todo: str) -> Rehearsed:
+        try:
+            return Rehearsed(what=what, good=True, why=ask())
+        except RocwheelError as exc:
+            return Rehearsed(what=what, good=False, why=str(exc), todo=exc.hint or todo)
+
+    def _abilities(self) -> str:
+        self.nights.store.abilities()
+        return "conditional writes are taken and kept"
+
+    def _clock(self) -> str:
+        self.nights.check_clock(self.now)
+        return "agrees with the store's"
+
+    def _page(self) -> str:
+        if "://" not in self.page or self.page.startswith("file:"):
+            return f"{self.page}: a folder"
+        there = self.client.read(self.page, fresh=True)
+        return f"{self.page}: {'is served' if there else 'answers; no page yet'}"
+
+    def _message(self) -> str:
+        if self.secret and not self.environ.get(self.secret):
+            raise ConfigError(f"{self.secret}: is not set", hint="set it to the key for signing")
+        if not self.notify:
+            return "is sent to no URL"
+        try:
+            self.client.read(self.notify, fresh=True)
+        except FetchError as exc:
+            if "HTTP" not in str(exc):  # an address for POST may refuse a GET, but it answers
+                raise
+        return "its address answers; nothing was sent"
+
+    def _rights(self, role: Role, family: str) -> Iterator[Rehearsed]:
+        """Try one permitted and one forbidden request of each right of a role."""
+        store = self.nights.store
+        for action in (READ[0], PUT[0], DELETE[0]):
+            may = [key for actions, keys in role.may if action in actions for key in keys]
+            never = [key for actions, keys in role.may_not if action in actions for key in keys]
+            for key in dict.fromkeys(may):
+                for name in self._names(key, family):
+                    if not any(_matches(name, n) for k in never for n in self._names(k, family)):
+                        yield _right(store, role.name, action, name, wanted=True)
+            if action != READ[0]:  # every role may read all of a public index
+                forbidden = [n for key in never for n in self._names(key, family)]
+                for name in (*forbidden, f"{ROOT}/*/orders/*" if action == PUT[0] else "*"):
+                    allowed = any(_matches(name, n) for k in may for n in self._names(k, family))
+                    if name in forbidden or not allowed:
+                        yield _right(store, role.name, action, name, wanted=False)
+
+    def _names(self, key: str, family: str) -> Iterator[str]:
+        for prefixes in self.channel.prefixes.values():
+            yield key.format(staging=prefixes.staging, release=prefixes.release, family=family)
+            if "{" not in key:
+                return
+
+    def _runners(self) -> Iterator[Rehearsed]:
+        """Ask GitHub which labels have a runner online; needs a token that may list them."""
+        token = self.environ.get("GH_TOKEN", "")
+        if not (self.repository and token):
+            why = "not asked: needs --repository, and GH_TOKEN with the right to list runners"
+            yield Rehearsed(what="runners", good=None, why=why)
+            return
+        url = RUNNERS.format(self.repository)
+        with session(self.environ) as asking:
+            asking.headers["Authorization"] = f"Bearer {token}"
+            answer = asking.get(url, timeout=TIMEOUT)
+        if not answer.ok:
+            why = f"HTTP {answer.status_code}"
+            yield Rehearsed(what="runners", good=False, why=why, todo="correct the token")
+            return
+        runners = answer.json().get("runners", [])
+        online = {
+            label["name"] for r in runners if r["status"] == "online" for label in r["labels"]
+        }
+        for label in sorted(self.labels):
+            there = label in online
+            why = "has a runner online" if there else "no runner with this label is online"
+            todo = "" if there else "start one, or rename the label: nightly plan --pools"
+            yield Rehearsed(what=f"label {label}", good=there, why=why, todo=todo)
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Return whether everything that `name` stands for is below a pattern's beginning."""
+    return name.startswith(pattern.partition("*")[0]) and name.endswith(pattern.rpartition("*")[2])
+
+
+def _right(store: Store, role: str, action: str, pattern: str, *, wanted: bool) -> Rehearsed:
+    """Try an action on a name of a pattern; nothing is changed, whatever comes of it."""
+    key = pattern.replace("*", f"{STEM}{uuid.uuid4().hex[:12]}")
+    word = action.removeprefix("s3:").removesuffix("Object").lower()
+    what = f"{role}: {word} {pattern}"
+    try:
+        if action == READ[0]:
+            store.read(key)
+        elif action == DELETE[0]:
+            store.delete(key)
+        else:
+            nothing = ObjectInfo(key=key, size=0, etag="0" * 32, sha256="", modified=NEVER)
+            store.replace(key, b"{}", previous=nothing, headers=Headers(content_type=JSON))
+        may = True
+    except (ObjectMissingError, ObjectStaleError):
+        may = True
+    except StoreError as exc:
+        if wanted:
+            todo = f"give the role what `channels rights --role {role}` prints"
+            return Rehearsed(what=what, good=False, why=str(exc), todo=todo)
+        may = False
+    if may == wanted:
+        return Rehearsed(what=what, good=True, why="permitted" if may else "refused, as it should")
+    todo = f"take it away: `channels rights --role {role}` prints all that it needs"
+    return Rehearsed(what=what, good=False, why="is permitted, and should not be", todo=todo)

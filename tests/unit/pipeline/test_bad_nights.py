@@ -1,0 +1,299 @@
+"""Thirty-odd kinds of bad night on three engines: none is green, and each names its cause.
+
+What each kind leaves in the store is written here as the engines write it (their own tests hold
+that); page, message, feed, badge, status, check and exit status are the real ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta, timezone
+
+import pytest
+
+import amdgpu_family_matrix as matrix
+from rocwheel import __version__
+from rocwheel.console import silent
+from rocwheel.index import channels
+from rocwheel.ledger.nights import Begun, Cell, Ended, NightPlan, Nights, Order
+from rocwheel.model import timestamp
+from rocwheel.pipeline import notify, slurm, standing, summing, upkeep
+from rocwheel.report import night_feed, night_page
+from rocwheel.values import replace
+from rocwheel.verdict import State
+
+NOW = datetime(2026, 5, 2, 9, tzinfo=timezone.utc)
+PAGE = "https://rocm.example.org/status/index.html"
+LIMIT = 36 * 3600
+OWN = {"family": "gfx90a", "wheels": "jax"}
+BUILD, STAGE, UNIT = "build.jax", "stage.jax.gfx90a", "gate.jax.gfx90a.3.12.unit"
+E2E, PROMOTE, IMAGE = "gate.jax.gfx90a.3.12.e2e", "promote.jax.gfx90a", "image.jax.gfx90a.3.12.jax"
+CELLS = (
+    Cell(name=BUILD, kind="build", argv=("dist_wheels",), wheels="jax"),
+    Cell(name=STAGE, kind="stage", argv=("stage",), after=(BUILD,), **OWN),
+    Cell(name=UNIT, kind="gate", argv=("gate",), after=(STAGE,), python="3.12", suite="unit", **OWN),
+    Cell(name=E2E, kind="gate", argv=("gate",), after=(STAGE,), python="3.12", suite="e2e", **OWN),
+    Cell(name=PROMOTE, kind="promote", argv=("promote",), after=(STAGE,), settled=(UNIT, E2E), **OWN),
+    Cell(name=IMAGE, kind="image", argv=("image",), after=(PROMOTE,), python="3.12", **OWN),
+    Cell(name="page", kind="page", argv=("report",), settled=(PROMOTE, IMAGE)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of bad night: how cells ended (None: never), and the words that name the cause."""
+
+    cause: str
+    ends: dict[str, tuple[State | None, str]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)  # cell -> why
+    orders: tuple[tuple[str, str], ...] = ()  # action, cell
+    check: bool = False  # whether `nightly check` fails as well, and names it
+
+
+def ended(cell: str, state: State | None, reason: str, **more) -> Kind:
+    return Kind(cause=reason, ends={cell: (state, reason)}, **more)
+
+
+def of_slurm(cell: str, word: str) -> Kind:
+    return ended(cell, *slurm.ENDS[word])
+
+
+LOST = "never said how it ended"
+KINDS = {
+    "the page of tarballs is gone": Kind(
+        "there is no such page", absent={BUILD: "https://rocm/: there is no such page"}, check=True),
+    "no ROCm for a family": Kind(
+        "lists no tarball of gfx90a", absent={BUILD: "https://rocm/: lists no tarball of gfx90a"},
+        check=True),
+    "a pin moved": Kind("is another commit now", absent={BUILD: "main is another commit now"}, check=True),
+    "one CPython absent": Kind(
+        "no lock file for CPython 3.15", check=True,
+        absent={"build.jax.3.15": "JAX 0.9.1 has no lock file for CPython 3.15"}),
+    "no runner": Kind("has no runner for unit", absent={UNIT: "gfx90a has no runner for unit"}, check=True),
+    "an excuse that ended": Kind(
+        "the excuse of ann ended", absent={UNIT: "no runner (the excuse of ann ended on 2026-01-01)"},
+        check=True),
+    "all builds fail": Kind(
+        "error: no member named", check=True,
+        ends={BUILD: (State.FAIL, "a.cc:1: error: no member named 'x'")}),
+    "a build that hangs": Kind("no end after 18000 s", {BUILD: (State.TIMEOUT, "no end after 18000 s")}, check=True),
+    "a git server that hangs": Kind("no answer for 18000 s", {BUILD: (State.TIMEOUT, "https://git/: no answer for 18000 s")}, check=True),
+    "the builder's disk is full": Kind("No space left", {BUILD: (State.INFRA, "/scratch: No space left on device")}, check=True),
+    "stage is refused": ended(STAGE, State.FAIL, "jaxlib.whl: over the channel's budget"),
+    "the store is away for an hour": ended(STAGE, State.INFRA, "s3://bucket: no answer"),
+    "tests fail": ended(UNIT, State.FAIL, "3 tests failed"),
+    "tests crash": ended(UNIT, State.CRASH, "a_test.py::test_b: SIGSEGV"),
+    "a suite that hangs": ended(UNIT, State.TIMEOUT, "no end after 7200 s"),
+    "tests that cannot be collected": ended(UNIT, State.COLLECT_ERROR, "ImportError: jax"),
+    "no test ran": ended(UNIT, State.NOTHING_RAN, "no test was collected"),
+    "too few ran": ended(UNIT, State.TOO_FEW_RAN, "tests that passed: 3, must: 900"),
+    "flaky tests": ended(UNIT, State.FLAKY, "passed after fail: 2 tests"),
+    "a GPU that is lost": ended(UNIT, State.INFRA, "no device: /dev/kfd"),
+    "a skewed clock on a node": ended(UNIT, State.INFRA, "this machine's clock is 1 day off the store's"),
+    "infra on the last gate": ended(E2E, State.INFRA, "hipErrorNoDevice"),
+    "a killed cell": ended(UNIT, State.INFRA, "ended by SIGKILL: killed; was memory short?"),
+    "a cell that never ended": ended(UNIT, None, LOST),
+    "a node that failed": of_slurm(UNIT, "NODE_FAIL"),
+    "memory ran out": of_slurm(UNIT, "OUT_OF_MEMORY"),
+    "preempted": of_slurm(UNIT, "PREEMPTED"),
+    "a job's time limit": of_slurm(UNIT, "TIMEOUT"),
+    "a cancelled job": of_slurm(UNIT, "CANCELLED"),
+    "dropped by a person": Kind("dropped by me: known", orders=(("drop", UNIT),)),
+    "stopped by a person": Kind("me: known", ends={UNIT: (State.NOT_RUN, "me: known")}, orders=(("stop", ""),)),
+    "a promotion that is blocked": ended(PROMOTE, State.FAIL, "unit on 3.12: no verdict"),
+    "the registry is away": ended(IMAGE, State.INFRA, "ghcr.io: no answer"),
+    "an image without an engine": ended(IMAGE, State.INFRA, "docker: no such program"),
+}  # fmt: skip
+
+
+def night(nights: Nights, name: str, engine: str, kind: Kind | None, made: datetime) -> None:
+    """Leave a night as an engine does: every cell has passed but those of the kind."""
+    kind = kind or Kind("")
+    cells = [replace(c, absent=kind.absent.get(c.name, "")) for c in CELLS]
+    known = {cell.name for cell in cells}
+    cells[1:1] = [
+        Cell(name=n, kind="build", argv=(), absent=why, wheels="jax")
+        for n, why in kind.absent.items()
+        if n not in known
+    ]
+    gone = {cell.name for cell in cells if cell.absent}
+    if BUILD in gone:  # what would follow it is not in the plan
+        cells = [cell for cell in cells if cell.name in {*gone, "page"}]
+    names = {cell.name for cell in cells if not cell.absent}
+    cells = [
+        replace(
+            c,
+            after=tuple(n for n in c.after if n in names),
+            settled=tuple(n for n in c.settled if n in names),
+        )
+        for c in cells
+    ]
+    plan = NightPlan(
+        night=name, made=timestamp(made), by="me", tool=__version__, target=(), recipes=(),
+        cells=tuple(cells), attempts=1,
+    )  # fmt: skip
+    nights.add(plan)
+    digest = nights.plan(name)[1]
+    for action, cell in kind.orders:
+        nights.order(
+            name, Order(action=action, cell=cell, by="me", reason="known", time=timestamp(made))
+        )
+    dropped = {cell for _, cell in kind.orders}
+    for cell in cells:
+        state, reason = kind.ends.get(cell.name, (State.PASS, ""))
+        book = nights.book(name)
+        where = standing.stand(book, NOW)[cell.name]
+        if cell.absent or cell.kind == "page" or cell.name in dropped or where.settled:
+            continue
+        said = {"cell": cell.name, "plan": digest, "host": "h", "engine": engine}
+        number = nights.begin(
+            name,
+            Begun(token=cell.name, time=timestamp(made), seen=standing.told(book, cell), **said),
+        )
+        if state is not None:
+            nights.end(
+                name, number,
+                Ended(state=state, reason=reason, began=timestamp(made), time=timestamp(made),
+                      milliseconds=1, **said),
+            )  # fmt: skip
+
+
+@pytest.fixture
+def places(tmp_path):
+    channel = channels.of_store((tmp_path / "store").as_uri())
+    nights = Nights(channel.open())
+    return nights, upkeep.NightPages(
+        nights=nights,
+        channel=channel,
+        families=matrix.FAMILIES,
+        now=NOW,
+        console=silent(),
+        shown=30,
+    )
+
+
+ENGINES = ("local", "slurm", "github")
+ALL = [  # a merge tries each kind on one engine
+    pytest.param(kind, engine, marks=() if (i + j) % 3 == 0 else pytest.mark.soak)
+    for i, kind in enumerate(KINDS)
+    for j, engine in enumerate(ENGINES)
+]
+
+
+@pytest.mark.parametrize(("name", "engine"), ALL)
+def test_a_bad_night_is_not_green_anywhere_and_names_its_cause(places, name, engine):
+    nights, pages = places
+    kind = KINDS[name]
+    night(nights, "one", engine, None, NOW - timedelta(hours=30))
+    pages.publish("one")
+    night(nights, "two", engine, kind, NOW - timedelta(hours=6))
+    body, _ = pages.publish("two")
+    summaries = [item for n in nights.names() if (item := summing.read(nights, n))]
+    newest = summaries[-1]
+    assert newest.colour in {"bad", "warn", "idle"}
+    page = body.decode().replace("&#39;", "'")
+    assert kind.cause in page
+    assert "What did not pass, by cause" in page
+    assert page.index(kind.cause) < page.index('id="families"'), "where people look first"
+    message = notify.message(nights, "two", PAGE)
+    assert message
+    assert kind.cause in message.markdown
+    assert PAGE in message.markdown
+    assert kind.cause.encode() in night_feed.feed(summaries, title="x", page=PAGE)
+    assert b"brightgreen" not in night_feed.badge(summaries)
+    standings = standing.stand(nights.book("two"), NOW)
+    bad = [item for item in standings.values() if not item.green and item.cell.kind != "page"]
+    assert bad, "`status` and `run` end with 5"
+    assert any(kind.cause in item.reason for item in bad)
+    assert all(item.reason for item in bad if item.settled), "a reason on all that did not pass"
+    problems = upkeep.problems(nights, NOW, LIMIT, {})
+    assert bool(problems) is kind.check, problems
+    if kind.check and kind.absent:
+        assert any(kind.cause in line for line in problems)
+    nothing = not standings[BUILD].passed
+    assert newest.nothing_built is nothing
+    assert ("Nothing was built" in page) is nothing
+    assert any("nothing was built" in line for line in problems) is nothing
+
+
+def test_a_green_night_is_green_everywhere_and_says_nothing(places):
+    nights, pages = places
+    for number, name in enumerate(("one", "two")):
+        night(nights, name, "local", None, NOW - timedelta(hours=30 - 24 * number))
+        pages.publish(name)
+    summary = summing.read(nights, "two")
+    assert summary.colour == "good"
+    assert {cell.word for cell in summary.cells} == {"pass"}
+    assert notify.message(nights, "two", PAGE) is None
+    assert upkeep.problems(nights, NOW, LIMIT, {}) == []
+    assert b"brightgreen" in night_feed.badge([summary])
+
+
+def test_green_again_is_told_once(places):
+    nights, pages = places
+    night(nights, "one", "local", KINDS["tests fail"], NOW - timedelta(hours=60))
+    pages.publish("one")
+    night(nights, "two", "local", None, NOW - timedelta(hours=30))
+    pages.publish("two")
+    assert "fixed" in notify.message(nights, "two", PAGE).markdown
+    night(nights, "three", "local", None, NOW - timedelta(hours=6))
+    pages.publish("three")
+    assert notify.message(nights, "three", PAGE) is None
+
+
+def test_a_failure_that_stays_is_told_once_and_shown_with_the_night_since_which_it_is_there(places):
+    nights, pages = places
+    for number, name in enumerate(("one", "two")):
+        night(nights, name, "local", KINDS["tests fail"], NOW - timedelta(hours=30 - 24 * number))
+        body, _ = pages.publish(name)
+    assert notify.message(nights, "two", PAGE) is None
+    assert b"still failing" in body
+    assert b"since one" in body
+
+
+def test_check_says_what_no_cell_says(places):
+    nights, pages = places
+    assert "has no night" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+    night(nights, "one", "slurm", None, NOW - timedelta(hours=6))
+    assert "has no summary" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+    pages.publish("one")
+    held = {UNIT: "Slurm 12_0: launch failed requeued held"}
+    assert "requeued held" in upkeep.problems(nights, NOW, LIMIT, held)[0]
+    assert "old" in upkeep.problems(nights, NOW + timedelta(days=2), LIMIT, {})[0]
+    plan = nights.plan("one")[0]
+    nights.add(replace(plan, night="two", made=timestamp(NOW - timedelta(hours=3))))
+    assert "never ran" in upkeep.problems(nights, NOW, LIMIT, {})[0]
+
+
+def test_an_excused_absence_is_shown_and_is_not_red(places):
+    nights, pages = places
+    plan = NightPlan(
+        night="one", made=timestamp(NOW), by="me", tool=__version__, target=(), recipes=(),
+        cells=(
+            replace(CELLS[0], kept="built"),
+            replace(CELLS[2], after=(), absent="no runner", excused="(excused by ann until 2026-12-31: new)"),
+        ),
+    )  # fmt: skip
+    nights.add(plan)
+    body, _ = pages.publish("one")
+    assert all(item.green for item in standing.stand(nights.book("one"), NOW).values())
+    assert b"excused by ann until 2026-12-31" in body
+    assert summing.read(nights, "one").colour == "good"
+    assert upkeep.problems(nights, NOW, LIMIT, {}) == []
+
+
+def test_failures_with_one_signature_are_one_cause_and_a_family_that_is_released_stays():
+    from support.states import red_morning
+
+    from rocwheel.report import night_summary
+
+    nights = red_morning()
+    causes = night_summary.causes(nights[-1])
+    assert [len(c.cells) for c in causes if "test_qr" in c.first.reason] == [4]
+    (build,) = [c for c in causes if "ncclConfig" in c.first.reason]
+    assert build.held == 13
+    text = night_page.render(nights, now=NOW, title="x", root="../").decode()
+    assert text.index("ncclConfig") < text.index('id="families"')
+    assert "https://github.com/jax-ml/jax/compare/" in text
+    assert "bigger" in text
+    assert "slower" in text
