@@ -22,7 +22,7 @@ ROOMS = {
     "cli/": (6900, 4900, 8, 39),
     "container/ dist/executor image/": (3400, 3050, 12, 24),
     "demo dev doctor housekeeping report/": (2650, 2100, 7, 15),
-    "gate/": (7700, 7150, 20, 52),
+    "gate/": (7800, 7150, 20, 52),
     "host/": (480, 400, 1, 2),
     "index/ store/": (2800, 2700, 6, 23),
     "ledger/ release/": (4420, 3950, 7, 38),
