@@ -24,7 +24,7 @@ LAST_FIXED_NAME: Final = Version("0.9.1")  # upstream labels say rocm60 up to he
 
 
 def is_sha256(text: str) -> bool:
-    """Whether `text` is a SHA-256 as this program writes it: 64 lower-case hexadecimal digits."""
+    """Return whether `text` is a SHA-256 as we write it: 64 lower-case hexadecimal digits."""
     return re.fullmatch(r"[0-9a-f]{64}", text) is not None
 
 

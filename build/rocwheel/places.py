@@ -38,7 +38,7 @@ class Place:
         return self.store.locate(self.root)
 
     def command(self, name: str) -> str:
-        """How a command of `index` is called for this one: `index repair --staging`."""
+        """Return how a command of `index` is called for this one: `index repair --staging`."""
         return f"index {name} --staging" if self.is_staging else f"index {name}"
 
     @property

@@ -22,13 +22,13 @@ ROOMS = {
     "cli/": (6900, 4900, 8, 39),
     "container/ dist/executor image/": (3400, 3050, 12, 24),
     "demo dev doctor housekeeping report/": (2650, 2100, 7, 15),
-    "gate/": (7700, 7150, 20, 52),
+    "gate/": (7800, 7150, 20, 52),
     "host/": (480, 400, 1, 2),
     "index/ store/": (2800, 2700, 6, 23),
     "ledger/ release/": (4420, 3950, 7, 38),
     "ledger/nights pipeline/": (4400, 3500, 17, 28),
     "runtime/": (2230, 1300, 5, 13),
-    "wheel/": (5740, 5250, 3, 30),
+    "wheel/": (5500, 5250, 2, 23),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

@@ -118,7 +118,7 @@ def build(
         usable = ask(invocation.remote, invocation.bazel.release)
         notes = list(usable.notes)
         now = replace(invocation, remote=usable.remote)
-        if not now.remote.options:  # nobody is left who would need the headers
+        if not now.remote.options:  # nothing left needs the headers
             now = invocation.locally()
         write_headers(now.remote, base.parent)
         for note in notes:
@@ -136,7 +136,7 @@ def build(
             raise failure
         if not read.last:
             raise BazelError(
-                f"{files.events}: ends early, what Bazel made cannot be told",
+                f"{files.events}: ends early, so what Bazel made is not known",
                 hint="is the disk full? build again",
             )
         outputs = _take(invocation, read, into, runner)
@@ -221,7 +221,7 @@ def _run(
         try:
             with _Tail(files.events, read, shown.events):
                 done = runner.run(command, log=files.log, on_line=line, check=False)
-        except BaseException:  # Ctrl-C, a deadline: the client is gone, the server may still work
+        except BaseException:  # Ctrl-C, a deadline: the client has ended, the server may still work
             shutdown(invocation, runner=runner)
             raise
         finally:

@@ -1,6 +1,6 @@
 """From a build specification to Bazel's command lines, as values.
 
-Everything Bazel is told stands in its argv: no rc file is written, nothing is put into the
+Everything that Bazel learns stands in its argv: no rc file is written, nothing is put into the
 checkout (no `bazel-*` links, output base and caches in the user's cache folder), and the user's
 own `~/.bazelrc` is not read. What cannot work is refused here, before Bazel starts.
 """

@@ -71,7 +71,7 @@ class Releases:
 
 @dataclass(frozen=True, kw_only=True)
 class Downloads:
-    """Whether and how Bazel may be downloaded."""
+    """Return whether and how Bazel may be downloaded."""
 
     releases: Releases
     folder: Path
@@ -129,7 +129,7 @@ def place(release: Release, folder: Path) -> Path:
 
 
 def check(release: Release, downloads: Downloads, *, console: Console) -> None:
-    """Warn of a digest that nobody verified; refuse it where only verified ones may be used."""
+    """Warn of a digest that was not verified; refuse it where only verified ones may be used."""
     if release.verified:
         return
     text = f"Bazel {release.version}: its SHA-256 was never compared with the release"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def program_name(started: str) -> str:
-    """What this program is called in its own words: as it was started."""
+    """Return what this program is called in its own words: as it was started."""
     name = os.path.basename(started)  # noqa: PTH119 - pathlib is not loaded for help
     return "python -m rocwheel" if name == "__main__.py" else name
 
@@ -35,7 +35,7 @@ class App:
     """One run of the command line; console and runner are made when first used."""
 
     def __init__(self, environ: Mapping[str, str], cwd: Path | None = None) -> None:
-        """The process's own working directory is asked for when it is first needed."""
+        """Take the environment; the working directory is read when it is first needed."""
         self.environ = environ
         if cwd is not None:
             self.cwd = cwd
@@ -134,11 +134,11 @@ class App:
             return f"uid {os.getuid()}"
 
     def path(self, path: Path | None) -> Path | None:
-        """A path that was given, below the working directory; None where none was."""
+        """Return a path that was given, below the working directory; None where none was."""
         return None if path is None else self.cwd / path
 
     def now(self) -> datetime:
-        """Current time, UTC."""
+        """Return the current time, UTC."""
         from datetime import datetime, timezone
 
         return datetime.now(tz=timezone.utc)
@@ -184,7 +184,7 @@ class App:
 
 
 def start() -> App:
-    """Read the environment: once, here. Standard streams that were closed are nobody's."""
+    """Read the environment, once; reopen closed standard streams on /dev/null."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

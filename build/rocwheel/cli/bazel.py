@@ -69,7 +69,7 @@ def configure(app: App, options: ConfigureOptions) -> None:
 
 
 def minutes(text: str) -> int:
-    """How long, in minutes: `30m`, `2h`; `0` is not at all. Raises BadParameter."""
+    """Return how long, in minutes: `30m`, `2h`; `0` is not at all. Raises BadParameter."""
     match = re.fullmatch(r"0|([1-9][0-9]{0,4})([mh])", text)
     if match is None:
         raise click.BadParameter(f"{text!r}: no time; write 30m or 2h")

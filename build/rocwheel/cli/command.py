@@ -66,7 +66,7 @@ class Once(Option):
         super().__init__(*args, **kwargs)
 
     def value_from_envvar(self, ctx: click.Context) -> Any:
-        """An environment variable holds one value, blanks included."""
+        """Take an environment variable as one value, blanks included."""
         value = self.resolve_envvar_value(ctx)
         return None if value is None else (value,)
 
@@ -86,7 +86,7 @@ once = functools.partial(click.option, cls=Once)
 def given_words(
     options: object, cwd: Path, *, paths: frozenset[str] = frozenset(), leave: frozenset[str]
 ) -> tuple[str, ...]:
-    """The options that were given, as words that mean the same in any folder.
+    """Return the options that were given, as words that mean the same in any folder.
 
     `paths` are options that name files though their values are text; `leave` are left out.
     """
@@ -125,12 +125,12 @@ def together(*decorators: Decorator) -> Decorator:
 
 
 def params_of(*decorators: Decorator) -> list[click.Parameter]:
-    """The options that decorators declare."""
+    """Return the options that decorators declare."""
     return click.command("taken")(together(*decorators)(lambda: None)).params
 
 
 def before_the_command(params: Iterable[click.Parameter]) -> list[click.Parameter]:
-    """Options of commands that a group takes too, to put them behind the command.
+    """Return options of commands that a group takes too, to put them behind the command.
 
     They are read from the command line alone, and the group's help does not show them:
     environment, defaults and help are the command's. Of options with one name the first counts.
@@ -177,7 +177,7 @@ class SectionedGroup(Sections, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command that is meant. Raises UsageError with the nearest there is."""
+        """Return the command that is meant. Raises UsageError with the nearest there is."""
         known = self.list_commands(ctx)
         if args and args[0] not in known and not args[0].startswith("-"):
             if ctx.resilient_parsing:  # a line that somebody is still typing
@@ -245,7 +245,7 @@ def group_command(name: str, options: type[T]) -> Callable[[Function[T]], click.
 
 
 def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
-    """What click calls: `function` with its value, and with the options that value inherits."""
+    """Return what click calls: `function` with its value and the options it inherits."""
 
     @functools.wraps(function)
     def run(ctx: click.Context, /, **given: Any) -> int | None:

@@ -106,7 +106,7 @@ def completion(app: App, options: CompletionOptions) -> None:
 
 
 def answer(program: click.Command, app: App) -> str:
-    """What can stand where the cursor is, for the code of a shell."""
+    """Return what can stand where the cursor is, for the code of a shell."""
     from click.shell_completion import ShellComplete
 
     shell = app.environ.get("_ROCWHEEL_COMPLETE", "")
@@ -121,7 +121,7 @@ def answer(program: click.Command, app: App) -> str:
 
 
 def _line(words: str, *, splits_options: bool) -> tuple[list[str], str]:
-    """The finished words behind the program's name, and the unfinished one."""
+    """Return the finished words behind the program's name, and the unfinished one."""
     found = [_unquoted(word) for word in words.split("\n")][1:]
     if splits_options:
         if found and found[-1] == "=":

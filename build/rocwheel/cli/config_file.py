@@ -32,7 +32,7 @@ class Settings:
     values: Mapping[str, Any]
 
     def folder(self, name: str) -> Path | None:
-        """One of `FOLDERS`, relative to the file. Raises ConfigError."""
+        """Return one of `FOLDERS`, relative to the file. Raises ConfigError."""
         value = self.values.get(name)
         if value is None or self.path is None:
             return None

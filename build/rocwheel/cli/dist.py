@@ -99,7 +99,7 @@ def _executor(app: App, options: BuildOptions) -> Executor:
 
 
 def _cpus(text: str) -> str:
-    """How many CPUs, as engines take it; "" is no limit. Raises ConfigError."""
+    """Return how many CPUs, as engines take it; "" is no limit. Raises ConfigError."""
     if text and (not re.fullmatch(r"\d+(\.\d+)?", text) or not float(text)):
         raise ConfigError(
             f"--container-cpus: {text!r}: no number of CPUs", hint="write for example 4 or 1.5"
@@ -108,7 +108,7 @@ def _cpus(text: str) -> str:
 
 
 def _size(name: str, text: str, *, least: int) -> str:
-    """A size as engines take it; "" is no limit. Raises ConfigError."""
+    """Return a size as engines take it; "" is no limit. Raises ConfigError."""
     try:
         too_small = bool(text) and byte_count(text) < least
     except ConfigError as exc:

@@ -43,7 +43,7 @@ class DoctorOptions(BuildOptions, StoreOptions):
     purpose: str
 
     def store(self, app: App) -> Store | None:
-        """The store to ask, where one is named, tried where a machine of this purpose may write.
+        """Open the store that is named; try it where a machine of this purpose may write.
 
         Raises UsageError, ConfigError.
         """
@@ -85,7 +85,7 @@ def doctor(app: App, options: DoctorOptions) -> int:
 
 
 def _settings(app: App) -> Iterable[examination.Row]:
-    """Each value that is set outside of the command line, without credentials, and where.
+    """Yield each value that is set outside of the command line, without credentials, and where.
 
     Raises ConfigError for what no command has an option for.
     """

@@ -301,7 +301,7 @@ def _wheels(
 
 
 def this_host(app: App, slots: Path, label: str) -> Host:
-    """This machine, and the process's place on it."""
+    """Return this machine, and the process's place on it."""
     return Host(
         runner=app.runner,
         environ=app.environ,
@@ -326,7 +326,7 @@ _NOT_AGAIN = frozenset({"failed_of", "output", "keep", "dry_run", "shard"})
 
 
 def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
-    """The options that were given, as a line that means the same anywhere; without `rerun`'s."""
+    """Return the options given, as a line that means the same anywhere, without `rerun`'s."""
     paths = {name for name in _MAYBE_PATHS if (app.cwd / str(getattr(options, name))).exists()}
     alone = replace(options, suites=(suite,))
     words = given_words(alone, app.cwd, paths=_PATHS | paths, leave=_NOT_AGAIN)
@@ -423,6 +423,6 @@ def stored_shards(
 
 
 def stored_results(app: App, options: TargetOptions, key: str) -> Results:
-    """The results that a stored verdict speaks of."""
+    """Return the results that a stored verdict speaks of."""
     place = Target(app, options).pairs()[0][0]
     return storing.read(place, key)[1]

@@ -299,7 +299,7 @@ def _remove_images(
 def _asked(
     app: App, options: RecipeOptions
 ) -> tuple[recipe.Recipe, container.ContainerEngine, str]:
-    """The recipe, the engine, and the reference of the base."""
+    """Return the recipe, the engine, and the reference of the base."""
     chosen = recipe.load(app.home.ci / "images.yaml").builder(options.recipe)
     engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
     if not options.base and not chosen.base.digest:
@@ -313,7 +313,7 @@ def _asked(
 def _base(
     app: App, options: RecipeOptions, engine: container.ContainerEngine, reference: str
 ) -> found.Found:
-    """The base itself, pulled where the engine has it not."""
+    """Return the base itself, pulled where the engine has it not."""
     return found.obtain(
         reference,
         engine=engine,
@@ -327,7 +327,7 @@ def _base(
 def _base_config(
     app: App, options: RecipeOptions, engine: container.ContainerEngine, reference: str
 ) -> str:
-    """What of the base goes into the digest of the inputs; one by digest is not pulled for it."""
+    """Return the base's part of the inputs; a base by digest is not pulled for it."""
     if "@" not in reference:
         return _base(app, options, engine, reference).config
     config = searching.base_config(reference, engine=engine, environ=app.environ, runner=app.runner)
@@ -341,7 +341,7 @@ def _base_config(
 def _inputs(
     app: App, options: RecipeOptions, chosen: recipe.Recipe, base: str
 ) -> recipe.ImageInputs:
-    """The digest of everything; `base` is that of the base's configuration."""
+    """Return the digest of everything; `base` is that of the base's configuration."""
     bazel = ""
     if chosen.bazel:
         table = releases.load_releases(app.home.ci / "bazel_binaries.yaml")
@@ -364,7 +364,7 @@ def _inputs(
 
 
 def _bazel(app: App, version: str, *, locked: bool) -> Path | None:
-    """The Bazel that goes in, by SHA-256; None where a package brings it."""
+    """Return the Bazel that goes in, by SHA-256; None where a package brings it."""
     if not version:
         return None
     downloads = Downloads(

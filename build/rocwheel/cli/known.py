@@ -1,4 +1,4 @@
-"""Options whose values are data: a shell completes them, and who leaves one out is told them."""
+"""Options whose values are data: a shell completes them, and an error lists them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class OneOf(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """The values that begin as what was typed, behind those of the list that stand already."""
+        """Return the values that begin as typed, after those that stand in the list already."""
         from click.shell_completion import CompletionItem
 
         del param
@@ -41,7 +41,7 @@ class OneOf(click.types.StringParamType):
         return [CompletionItem(f"{before}{comma}{v}") for v in found if v.startswith(last)]
 
     def get_missing_message(self, param: click.Parameter, ctx: click.Context | None) -> str | None:
-        """What click adds when a required option is not there."""
+        """Return what click adds when a required option is not there."""
         del param
         return listed(self.values(ctx)) if ctx else None
 
@@ -52,7 +52,7 @@ class _File(click.types.StringParamType):
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """What makes a shell look for files itself."""
+        """Return what makes a shell look for files itself."""
         from click.shell_completion import CompletionItem
 
         del ctx, param
@@ -68,7 +68,7 @@ def listed(values: Collection[str]) -> str:
 
 
 def lacking(option: str, values: Values) -> click.UsageError:
-    """The error for an option that is needed here and has these values."""
+    """Return the error for an option that is needed here and has these values."""
     context = click.get_current_context()
     return click.UsageError(f"give {option}, {listed(values(context))}")
 

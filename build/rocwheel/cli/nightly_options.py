@@ -46,7 +46,7 @@ class NightTarget:
     """An open store, its channel, and its nights."""
 
     def __init__(self, app: App, options: StoreOptions) -> None:
-        """Raises UsageError or ConfigError."""
+        """Raise UsageError or ConfigError for options that cannot be right."""
         self.channel = options.open(app)
         self.store = self.channel.open(probe_key=PROBE)
         self.nights = Nights(self.store)
@@ -60,7 +60,7 @@ class NightTarget:
         self.words = tuple(words)
 
     def night(self, name: str) -> str:
-        """A night by name; `latest` is the newest. Raises ConfigError when there is none."""
+        """Return a night by name; `latest` is the newest. Raises ConfigError when there is none."""
         if name != LATEST:
             return name
         names = self.nights.names()
@@ -72,7 +72,7 @@ class NightTarget:
 
 
 def whole(app: App) -> HostRunner:
-    """A runner whose commands get the caller's whole environment: our own ones, and Slurm's."""
+    """Return a runner whose commands get the caller's whole environment: ours and Slurm's."""
     return HostRunner(dict(app.environ))
 
 
@@ -82,7 +82,7 @@ def _why_ended(app: App, job: str) -> Callable[[], tuple[State, str]]:
 
 
 def worker(app: App, *, engine: str, job: str, how: tuple[str, ...] = ()) -> cells.Worker:
-    """This machine, for cells to run on, with the data that is in use here."""
+    """Return this machine, for cells to run on, with the data that is in use here."""
     data = (f"--ci-dir={app.cwd / app.ci_dir}",) if app.ci_dir else ()
     return cells.Worker(
         runner=whole(app),
@@ -149,7 +149,7 @@ def nightly() -> None:
 
 
 def document_of(book: Book, found: dict[str, CellStanding]) -> dict[str, Any]:
-    """Where every cell stands, for a program."""
+    """Return where every cell stands, for a program."""
     return {
         "night": book.plan.night,
         "cells": [

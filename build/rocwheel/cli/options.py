@@ -393,5 +393,5 @@ build_options = together(unpublished_options, wheelhouse_options)
 
 
 def listed(text: str | None) -> tuple[str, ...]:
-    """The items of a comma-separated option."""
+    """Return the items of a comma-separated option."""
     return tuple(item.strip() for item in (text or "").split(",") if item.strip())

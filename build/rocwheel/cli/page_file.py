@@ -29,7 +29,7 @@ def page_path(app: App, asked: Path | None) -> Path | None:
 
 
 def _begins_like_a_page(path: Path) -> bool:
-    """Whether a file may be replaced by a page: it is one, or empty."""
+    """Return whether a file may be replaced by a page: it is one, or empty."""
     if not path.is_file():
         return False
     with path.open("rb") as file:

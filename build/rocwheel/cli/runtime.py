@@ -61,7 +61,7 @@ class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
     output: Path
 
     def check(self) -> None:
-        """Raises UsageError for what is missing."""
+        """Raise UsageError for what is missing."""
         for name in ("manifest", "python", "family"):
             if not getattr(self, name):
                 raise click.UsageError(f"give --{name}")

@@ -64,7 +64,7 @@ class StoreOptions:
     )
 
     def open(self, app: App) -> channels.Channel:
-        """The channel they name; its store is not opened. Raises UsageError, ConfigError."""
+        """Return the channel they name; its store is not opened. Raises UsageError, ConfigError."""
         if bool(self.store_url) == bool(self.channel):
             raise known.lacking("--store URL, or --channel", known.channels)
         if not self.channel:
@@ -108,7 +108,7 @@ class FamiliesOptions(StoreOptions):
 
 
 def _on_this_machine(app: App, store: str) -> bool:
-    """Whether a store is a folder, or a bucket of a server on loopback."""
+    """Return whether a store is a folder, or a bucket of a server on loopback."""
     named = (app.environ.get(name) for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"))
     endpoint = next(filter(None, named), "")
     return store.startswith("file:") or urlsplit(endpoint).hostname in LOOPBACK
@@ -147,7 +147,7 @@ class PersonOptions:
     )
 
     def who(self, app: App, *, reason: str = "") -> Who:
-        """Who acts: --by, else GitHub's actor, else the user."""
+        """Return who acts: --by, else GitHub's actor, else the user."""
         name = self.by.strip() or app.environ.get("GITHUB_ACTOR") or app.user
         return Who(by=name, now=app.now(), reason=self.reason or reason, is_checked=True)
 
@@ -175,7 +175,7 @@ class Target:
     """What the target options mean: channel, family and an open store."""
 
     def __init__(self, app: App, options: TargetOptions, *, makes_store: bool = False) -> None:
-        """Raises UsageError, ConfigError, StoreError for a folder that is none."""
+        """Raise UsageError, ConfigError, or StoreError where a folder does not exist."""
         self.channel = options.open(app)
         if not options.family:
             raise known.lacking("--family", known.families)
@@ -185,15 +185,15 @@ class Target:
             must_exist(self.store)
 
     def judging(self, app: App) -> Channel:
-        """The channel with the suites of the data in use: verdicts of other suites do not count."""
+        """Return the channel with the suites in use: verdicts of other suites do not count."""
         return judging(app, self.channel)
 
     def pairs(self) -> tuple[tuple[Place, Place], ...]:
-        """The staging and the release place of every ROCm major."""
+        """Return the staging and the release place of every ROCm major."""
         return self.channel.pairs(self.store, self.family.name)
 
     def manifest(self, app: App, text: str) -> Manifest:
-        """The manifest that --manifest names. Raises ConfigError."""
+        """Return the manifest that --manifest names. Raises ConfigError."""
         path = app.cwd / text
         if path.exists():
             return Manifest.load(path)
@@ -246,12 +246,12 @@ def must_exist(store: Store) -> None:
 
 
 def judging(app: App, channel: Channel) -> Channel:
-    """A channel with the suites of this checkout: verdicts of other suites do not count."""
+    """Return a channel with the suites of this checkout: verdicts of other suites do not count."""
     return replace(channel, suites=suites.load_known(app.home, today=app.now().date()))
 
 
 def family_of(app: App, options: TargetOptions) -> matrix.Family:
-    """The family of --family: one of --families, or of the matrix. Raises ConfigError."""
+    """Return the family of --family: one of --families, or of the matrix. Raises ConfigError."""
     name = options.family or ""
     own = options.own_families(app)
     return own[name] if name in own else families.named(name, tuple(own))

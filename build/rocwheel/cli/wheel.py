@@ -6,7 +6,7 @@ import os
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -21,11 +21,10 @@ with when_run():
 
     from rocwheel import parallel
     from rocwheel.model import gfx_target
-    from rocwheel.wheel import diff as comparing
-    from rocwheel.wheel import inspect as inspection
-    from rocwheel.wheel import rename, show
+
+if TYPE_CHECKING:  # each command imports only what it needs: `retag` takes as long as its imports
+    from rocwheel.wheel import rename
     from rocwheel.wheel import repair as repairing
-    from rocwheel.wheel import verify as judging
     from rocwheel.wheel import wheel_policy as policies
 
 DIFFERENT: Final = 13  # the status of `diff --exit-code`, which no error has
@@ -67,12 +66,12 @@ class WheelsOptions:
     wheels: tuple[Path, ...]
 
     def paths(self, app: App) -> list[Path]:
-        """The paths of the wheels, below the working directory. Raises ConfigError."""
+        """Return the paths of the wheels, below the working directory. Raises ConfigError."""
         return [_there(app.cwd / path) for path in self.wheels]
 
 
 def _there(path: Path) -> Path:
-    """A path that was named, if there is something. Raises ConfigError.
+    """Return a path that was named, if it exists. Raises ConfigError.
 
     A misspelt path says nothing about a wheel, so it has not the exit code of a wheel that is bad.
     """
@@ -95,7 +94,9 @@ class PolicyOptions:
     policy: Path | None
 
     def load(self, app: App) -> policies.WheelPolicy:
-        """Raises ConfigError."""
+        """Read the policy. Raises ConfigError."""
+        from rocwheel.wheel import wheel_policy as policies
+
         return policies.load(app.path(self.policy) or app.home.ci / "wheel_policy.yaml")
 
 
@@ -108,6 +109,9 @@ def wheel() -> None:
 @_wheels
 def inspect(app: App, options: WheelsOptions) -> None:
     """Show names, sizes, shared objects, GPU code, provenance."""
+    from rocwheel.wheel import inspect as inspection
+    from rocwheel.wheel import show
+
     reports = parallel.each(inspection.inspect_with_manifest, options.paths(app))
     width = shutil.get_terminal_size().columns
     app.emit(
@@ -144,6 +148,9 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
     Exit status 0 says that they may, 6 that they may not. A wheelhouse is judged by its manifest;
     wheels that are given together are judged as a set: their pins must hold within it.
     """
+    from rocwheel.wheel import show
+    from rocwheel.wheel import verify as judging
+
     root = app.path(options.rocm_root)
     expected = judging.Expectation(
         gfx_targets=_targets(options.gfx_targets),
@@ -156,7 +163,7 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
 
 
 def _targets(text: str | None) -> frozenset[str] | None:
-    """What --gfx-targets names. Raises UsageError for nothing, ConfigError for no gfx target."""
+    """Read --gfx-targets. Raises UsageError for nothing, ConfigError for no gfx target."""
     found = frozenset(map(gfx_target, listed(text)))
     if text is not None and not found:
         raise click.UsageError("--gfx-targets names no target: leave it out, or write gfx942")
@@ -185,6 +192,8 @@ def retag(app: App, options: WheelRetagOptions) -> None:
 
     Everything but WHEEL and RECORD is copied as it is compressed.
     """
+    from rocwheel.wheel import rename
+
     if not (options.python_tag or options.abi_tag or options.platform_tag):
         raise click.UsageError("give --platform-tag, --python-tag or --abi-tag")
     plans = rename.plan_retag(
@@ -216,6 +225,8 @@ def reversion(app: App, options: WheelReversionOptions) -> None:
 
     The pins of the wheels on each other follow; everything else is copied as it is compressed.
     """
+    from rocwheel.wheel import rename
+
     given = (bool(options.version), options.post_release is not None, bool(options.local))
     if given.count(True) != 1:
         raise click.UsageError("give one of --version, --post-release and --local")
@@ -253,6 +264,9 @@ def repair(app: App, options: WheelRepairOptions) -> None:
     The platform tag becomes the oldest manylinux level that holds. A wheel that lacks nothing is
     copied.
     """
+    from rocwheel.wheel import repair as repairing
+    from rocwheel.wheel import show
+
     rules = options.load(app)
     plans = parallel.each(partial(repairing.plan_repair, policy=rules), options.paths(app))
     if options.dry_run:
@@ -269,6 +283,8 @@ def repair(app: App, options: WheelRepairOptions) -> None:
 def _repaired(
     app: App, options: WheelRepairOptions, plan: repairing.RepairPlan
 ) -> repairing.RepairResult:
+    from rocwheel.wheel import repair as repairing
+
     return repairing.apply(
         plan,
         app.cwd / options.output,
@@ -279,6 +295,8 @@ def _repaired(
 
 
 def _checked(app: App, options: WheelRepairOptions, plan: repairing.RepairPlan) -> None:
+    from rocwheel.wheel import repair as repairing
+
     repairing.check(
         plan,
         app.cwd / options.output,
@@ -306,6 +324,8 @@ def diff(app: App, options: WheelDiffOptions) -> int:
 
     Prints nothing for two builds of one input.
     """
+    from rocwheel.wheel import diff as comparing
+
     differences = comparing.diff(_there(app.cwd / options.first), _there(app.cwd / options.second))
     app.emit(
         {"differences": [asdict(item) for item in differences]},
@@ -316,6 +336,8 @@ def diff(app: App, options: WheelDiffOptions) -> int:
 
 def _rename(app: App, plans: tuple[rename.Rename, ...], options: OutputOptions) -> None:
     """Show or carry out what `retag` and `reversion` plan."""
+    from rocwheel.wheel import rename
+
     folder = app.cwd / options.output
     for note in (note for plan in plans for note in plan.notes):
         app.console.warn(note)

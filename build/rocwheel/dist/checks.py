@@ -2,7 +2,7 @@
 
 Every config, flag and label that Bazel will be given is looked up in the tree's own rc and BUILD
 files; the compiler and linker that follow from them must exist; the ROCm tree must have what the
-build rules of this JAX version look for. What is missing is told all at once.
+build rules of this JAX version look for. One error lists all that is missing.
 """
 
 from __future__ import annotations

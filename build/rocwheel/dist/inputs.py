@@ -145,7 +145,7 @@ def preview(
 ) -> Preview:
     """Return what `gather` would give, fetching nothing; engine and image are asked.
 
-    It refuses what `gather` refuses, as far as that can be told by now, and warns alike.
+    It refuses what `gather` refuses, as far as that is known by now, and warns alike.
     """
     console = console or silent()
     request, notes = planned.request, []
@@ -216,7 +216,7 @@ def _own(request: Request, runner: Runner) -> Source:
 
 
 def _refuse_dirty(request: Request, tree: source.SourceTree, tool: Source) -> None:
-    """R36: what cannot be told again from the manifest is not built by accident."""
+    """Refuse sources that no manifest could name again (R36)."""
     dirty = [*tree.dirty, *(["rocwheel"] if tool.dirty else [])]
     if dirty and not request.allow_dirty:
         raise ConfigError(

@@ -170,7 +170,7 @@ def document(result: Result, *, seconds: Mapping[str, float]) -> dict[str, Any]:
 
 
 def contents(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """Return a wheelhouse for a program, whoever built it and when."""
+    """Return a wheelhouse for a program."""
     return {
         "manifest": str(folder / MANIFEST),
         "manifest_sha256": manifest.sha256,

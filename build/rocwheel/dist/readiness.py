@@ -1,4 +1,4 @@
-"""Whether this machine can make the build that was asked for: what it has, lacks, and will take.
+"""Tells whether this machine can make a build: what it has and lacks, and what the build takes.
 
 Nothing is fetched and nothing is changed. The figures are estimates of ours, or those of this
 wheelhouse's last build where there is one.

@@ -167,7 +167,7 @@ class Client:
         hint: str = "check the address",
         unreachable: str = "check the network and try again",
     ) -> None:
-        """`env` gives proxies and CA bundle, `note` is told about every retry.
+        """`env` gives proxies and CA bundle, `note` gets a line for every retry.
 
         `hint` is what to do when the server does not have the file, `unreachable` when the server
         cannot be asked.

@@ -89,7 +89,7 @@ def shown(words: Iterable[str]) -> tuple[str, ...]:
 
 
 def shown_setting(name: str, value: str) -> str:
-    """Return a value that somebody set, as it may be told: without what gives access.
+    """Return a setting as it may be shown: without what gives access.
 
     That is all of a value whose name says that it is a secret, otherwise credentials in URLs,
     queries, headers (up to the end: a header's value may have blanks) and `TOKEN=…`.

@@ -184,7 +184,7 @@ def _file(entry: Entry) -> dict[str, Any]:
 
 
 def _version(version: str, entries: list[Entry]) -> dict[str, Any]:
-    """One version's files as the template shows them."""
+    """Return one version's files as the template shows them."""
     first = entries[0]
     facts = [first.uploaded[:10], *([f"ROCm {first.rocm}"] if first.rocm else ())]
     return {

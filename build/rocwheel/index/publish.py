@@ -56,7 +56,7 @@ class Form:
 
 
 def forms(place: Place, page: Shown, *, folder_keys: bool) -> tuple[Form, ...]:
-    """All objects of one page at a place; what is served first comes last."""
+    """Return all objects of one page at a place; what is served first comes last."""
     project = page.project if isinstance(page, Page) else ""
     html = page.to_html(family=place.family, index_url=place.url)
     views = place.views(project, folder_keys=folder_keys)
@@ -144,7 +144,7 @@ def await_public(
 
 
 def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: bool) -> str:
-    """Why a public page is not yet as it should be; "" when it is."""
+    """Return why a public page is not yet as it should be; "" when it is."""
     try:
         page = client.read(url, limit=PAGE_BYTES, fresh=True)
     except DownloadError as exc:

@@ -43,7 +43,7 @@ class RocmPlan:
     named: RocmVersion | None  # by the tarball's name
     family: Family | None  # by the tarball's name
     cache: Path
-    cached: Path | None  # tree that is there already, as far as can be told offline
+    cached: Path | None  # tree that is there already, as far as is known offline
     partial: int  # bytes an earlier run left
     index: str = ""  # of pip; "" for the user's own settings
 

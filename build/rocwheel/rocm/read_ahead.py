@@ -1,6 +1,6 @@
 """Generators that run ahead in a thread, a bounded number of blocks before their reader.
 
-A stage is a generator. `ReadAhead(blocks)` runs it ahead of whoever iterates it; what it raises is
+A stage is a generator. `ReadAhead(blocks)` runs it ahead of its consumer; what it raises is
 raised there. Leaving the `with` block stops it wherever it is, so that an error or Ctrl-C in
 the last stage ends all of them.
 """

@@ -125,7 +125,7 @@ class Cache:
     def publish(self, staging: Path, entry: CachedTree) -> tuple[CachedTree, Path, files.Lock]:
         """Make `staging/tree` the tree of its digest, by one rename; an equal one may be there."""
         files.write(staging / "entry.json", entry.to_bytes())
-        lease = self._lease(entry.sha256)  # from now on nobody trims it
+        lease = self._lease(entry.sha256)  # from now on no run trims it
         target = self.trees / entry.sha256
         with files.locked(self._lock("publish")):
             if self._entry(entry.sha256) is None:
@@ -143,9 +143,9 @@ class Cache:
     def trim(
         self, *, budget: int | None = None, room: int = 0, removed: Callable[[str, int], None]
     ) -> None:
-        """Remove what nobody uses, longest unused first, until the cache fits.
+        """Remove what is not in use, longest unused first, until the cache fits.
 
-        It fits when it holds at most `budget` bytes and `room` bytes are free. `removed` is told
+        It fits when it holds at most `budget` bytes and `room` bytes are free. `removed` gets
         the name and size of each thing that went. Trees and downloads in use stay.
         """
         for leftover in files.entries(self._staging):
@@ -190,7 +190,7 @@ class Cache:
 
     @contextmanager
     def _unused(self, name: str) -> Iterator[bool]:
-        """Whether nobody holds the lock of `name`; it is held meanwhile."""
+        """Yield whether the lock of `name` was free; it is held meanwhile."""
         lock = files.try_locked(self._lock(name))
         try:
             yield lock is not None

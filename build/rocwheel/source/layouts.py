@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from msgspec.structs import asdict
 
@@ -26,7 +26,7 @@ from rocwheel.source_layout import (
 from rocwheel.values import Value
 from rocwheel.yaml_file import CPythons, FieldError
 
-STEPS = ("recipe", "arguments", "environment")
+STEPS: Final = ("recipe", "arguments", "environment")
 
 
 class _Class(ClassFields, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ def named(folder: Path) -> tuple[Path, ...]:
 
 
 def compared(folder: Path, patches: tuple[Path, ...], *, runner: Runner) -> Patched:
-    """Which patches a folder of the user's has; it is never changed, so the others are told."""
+    """Return which patches a user's folder has, with a warning for each other one."""
     applied, warnings = [], []
     for patch in patches:
         if _fits(folder, patch, runner, "--reverse"):

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from packaging.version import InvalidVersion, Version
 
@@ -20,7 +20,7 @@ from rocwheel.source_layout import Layout
 from rocwheel.values import Commit, Count, Sha256, Value
 from rocwheel.yaml_file import CPythons, FieldError
 
-ADD = "rocwheel pin add"
+ADD: Final = "rocwheel pin add"
 
 
 class _Wheel(Value, frozen=True, kw_only=True):
@@ -110,7 +110,7 @@ class Pin:
     bazel: str
     pythons: tuple[PythonVersion, ...]
     default: bool
-    unverified: str  # what nobody has compared with the sources; "" for a pin like any other
+    unverified: str  # what was not compared with the sources; "" for a pin like any other
     jaxlib_origin: str  # "built" or "upstream": what is done where no option says otherwise
     jaxlib: Mapping[PythonVersion, UpstreamWheel]  # of the Python package index
 

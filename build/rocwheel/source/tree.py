@@ -29,7 +29,7 @@ from rocwheel.source.pins import Pin, Pins, UpstreamWheel
 from rocwheel.source_layout import Assignment, Layout, VersionClass
 from rocwheel.values import replace
 
-COMMIT_LATER: Final = "0" * 40  # of a branch or tag that nobody was asked about yet
+COMMIT_LATER: Final = "0" * 40  # of a branch or tag whose commit is not known yet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class SourceRequest:
     jax_repository: str = ""  # of `jax_ref`; "" for the pin's
     jax_ref: str = ""  # commit to build in place of the pin's
     jax_branch: str = ""  # branch or tag that has it
-    allow_unverified: bool = False  # a pin whose facts nobody compared with the sources
+    allow_unverified: bool = False  # a pin whose facts were not compared with the sources
     jax_dir: Path | None = None
     xla_dir: Path | None = None
     xla_repository: str = ""
@@ -412,7 +412,7 @@ def _check_labels(workspace: Path, layout: Layout) -> None:
 
 
 def has_target(workspace: Path, label: str) -> bool:
-    """Whether the BUILD file of a label's package names it; a macro may make it from that name."""
+    """Return whether the BUILD file of a label's package names it, if only for a macro."""
     package, _, name = label.removeprefix("//").partition(":")
     files = [workspace / package / file for file in ("BUILD.bazel", "BUILD")]
     text = next((_text(file) for file in files if file.is_file()), "")

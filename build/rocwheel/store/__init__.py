@@ -183,7 +183,7 @@ class Store(Protocol):
         ...
 
     def keys(self, prefix: str = "", /) -> Iterator[ObjectInfo]:
-        """Everything whose key starts with `prefix`, in key order; without SHA-256."""
+        """Return everything whose key starts with `prefix`, in key order; without SHA-256."""
         ...
 
     def sweep(self, prefix: str, before: datetime, /) -> tuple[str, ...]:

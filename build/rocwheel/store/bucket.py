@@ -215,7 +215,7 @@ class Bucket:
         count: Counter | None = None,
         **extra: str,
     ) -> str:
-        """One PUT, untranslated; return the ETag."""
+        """Return one PUT, untranslated; return the ETag."""
         kwargs: Any = {**self.at(key), **served(headers or Headers(content_type=TEXT)), **extra}
         if isinstance(body, bytes):
             found = self.client.put_object(Body=body, **kwargs)
@@ -226,7 +226,7 @@ class Bucket:
         return found["ETag"].strip('"')
 
     def copy(self, source: str, target: str, **extra: str) -> bool:
-        """One server-side copy that asks for a SHA-256, untranslated; return True."""
+        """Return one server-side copy that asks for a SHA-256, untranslated; return True."""
         self.client.copy_object(
             **self.at(target),
             CopySource=self.at(source),
@@ -489,7 +489,7 @@ def _info(key: str, found: Any) -> ObjectInfo:
 
 
 def _now(found: Any) -> datetime | None:
-    """When the server answered, by its own clock."""
+    """Return when the server answered, by its own clock."""
     said = found.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
     try:
         return parsedate_to_datetime(said)

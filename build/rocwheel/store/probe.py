@@ -69,7 +69,7 @@ class ProbeResult:
         return cls(**fields | {"etags": Etags(**fields["etags"])})
 
     def refusal(self) -> str:
-        """Why nothing may be written to this server, with what it lacks; "" where it may."""
+        """Return why nothing may be written to this server, with what it lacks; "" where it may."""
         reasons = []
         if not self.upload_listing:
             reasons.append(
@@ -94,7 +94,7 @@ class ProbeResult:
 
 
 def unconditional(missing: Iterable[str]) -> str:
-    """Why a server whose conditions cannot be relied on is not written to."""
+    """Return why a server whose conditions cannot be relied on is not written to."""
     return (
         f"does not keep to the conditions of writes (it lacks {', '.join(missing)}): "
         "two writers could overwrite each other"
@@ -163,7 +163,7 @@ def _spelling(bucket: Bucket, key: str, accepted: Callable[[str], bool]) -> str:
 
 
 def _accepted(bucket: Bucket, call: Callable[..., object], *args: Any, **condition: str) -> bool:
-    """Whether the server did what it may decline; failures of other kinds are raised."""
+    """Return whether the server did what it may decline; failures of other kinds are raised."""
     from botocore.exceptions import ClientError
 
     key, operation = (args[1], "CopyObject") if call == bucket.copy else (args[0], "PutObject")

@@ -61,7 +61,7 @@ class S3Store:
         return self._bucket.http(key)
 
     def contact(self) -> Contact:
-        """Who we are to the server, and its clock. Raises StoreError."""
+        """Return who we are to the server, and its clock. Raises StoreError."""
         return self._bucket.contact()
 
     def abilities(self) -> Abilities:
@@ -235,7 +235,7 @@ class S3Store:
         condition: dict[str, str],
         count: Counter | None = None,
     ) -> bool:
-        """One PUT, proven to have arrived. False when the condition did not hold."""
+        """Return one PUT, proven to have arrived. False when the condition did not hold."""
         checksums = self._tried().checksums
         extra = {**condition, **({"ChecksumSHA256": checksum(sha256)} if checksums else {})}
         with self._bucket.translated(key, "PutObject"):

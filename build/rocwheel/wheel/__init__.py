@@ -1,7 +1,6 @@
 """Wheels: read, judged, renamed, repaired and compared without unpacking them.
 
 `inspect` reads a wheel once and flat in memory, `verify` judges it by `ci/wheel_policy.yaml`,
-`retag` and `reversion` change its names and `repair` makes it fit to ship by splicing new texts
-between the compressed members of the old archive. Nothing here needs more of a wheel in memory
-than a few MiB, and nothing writes a file under its final name before it is complete.
+`rename` changes its names and `repair` makes it fit to ship by splicing new texts between the
+compressed members of the old archive. Nothing needs more of a wheel in memory than a few MiB.
 """

@@ -8,26 +8,20 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
 from rocwheel.console import count, printable, size
 from rocwheel.wheel.elf import MAGIC, ElfError, ElfFacts, scan
 from rocwheel.wheel.inspect import LIBRARIES, graft_name
 from rocwheel.wheel.metadata import WheelName
-from rocwheel.wheel.zip_reader import ZipArchive
+from rocwheel.wheel.zip_reader import ZipArchive, ZipMember
 from rocwheel.wheel.zip_writer import same_bytes
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-    from pathlib import Path
-
-    from rocwheel.wheel.zip_reader import ZipMember
-
 TEXT: Final = 1 << 20  # bytes up to which two texts are compared line by line; RECORD always is
-MOST: Final = 100_000  # lines of such a text; RECORD has no more, one for each member
-IN_ORDER: Final = 20_000  # lines of a text up to which their order counts, too
+MOST: Final = 20_000  # lines of such a text: difflib's time grows with their square
 LISTED: Final = 50_000  # lines that are listed, of all texts together
 LINE: Final = "line"  # the aspect of a line of a text
 SHOWN: Final = 12  # entries of one kind that a terminal shows; of more, how many there are
@@ -124,14 +118,8 @@ def _archives(old: ZipArchive, new: ZipArchive) -> Iterator[Difference]:
         {graft_name(name) for name in names if name.partition("/")[0].endswith(LIBRARIES)}
         for names in (olds, news)
     ]
-    for name in sorted(grafts[0] - grafts[1]):
-        yield Difference(member="", aspect="grafted library", before=name, after="")
-    for name in sorted(grafts[1] - grafts[0]):
-        yield Difference(member="", aspect="grafted library", before="", after=name)
-    for name in sorted(olds.keys() - news.keys()):
-        yield Difference(member="", aspect="member", before=name, after="")
-    for name in sorted(news.keys() - olds.keys()):
-        yield Difference(member="", aspect="member", before="", after=name)
+    yield from _sets("", "grafted library", *grafts)
+    yield from _sets("", "member", set(olds), set(news))
     if [name for name in olds if name in news] != [name for name in news if name in olds]:
         yield Difference(
             member="", aspect="order of members", before=", ".join(olds), after=", ".join(news)
@@ -147,6 +135,13 @@ def _archives(old: ZipArchive, new: ZipArchive) -> Iterator[Difference]:
         if name in news:
             yield from _headers(name, member, news[name])
             yield from _contents(name, old, member, new, news[name])
+
+
+def _sets(member: str, aspect: str, old: set[str], new: set[str]) -> Iterator[Difference]:
+    for item in sorted(old - new):
+        yield Difference(member=member, aspect=aspect, before=item, after="")
+    for item in sorted(new - old):
+        yield Difference(member=member, aspect=aspect, before="", after=item)
 
 
 def _members(archive: ZipArchive) -> dict[str, ZipMember]:
@@ -172,7 +167,7 @@ def _headers(name: str, old: ZipMember, new: ZipMember) -> Iterator[Difference]:
 
 
 def _time(stamp: tuple[int, int]) -> str:
-    """A DOS time and date."""
+    """Return a DOS time and date."""
     time, date = stamp
     day = f"{1980 + (date >> 9)}-{date >> 5 & 15:02}-{date & 31:02}"
     return f"{day} {time >> 11:02}:{time >> 5 & 63:02}:{(time & 31) * 2:02}"
@@ -234,10 +229,7 @@ def _libraries(name: str, old: ElfFacts, new: ElfFacts) -> Iterator[Difference]:
         ("NEEDED", set(old.needed), set(new.needed)),
         ("symbol version", _versions(old), _versions(new)),
     ):
-        for item in sorted(befores - afters):
-            yield Difference(member=name, aspect=aspect, before=item, after="")
-        for item in sorted(afters - befores):
-            yield Difference(member=name, aspect=aspect, before="", after=item)
+        yield from _sets(name, aspect, befores, afters)
     olds, news = _gpu_code(old), _gpu_code(new)
     for target in sorted(olds.keys() | news.keys()):
         before, after = olds.get(target, ""), news.get(target, "")
@@ -267,7 +259,7 @@ def _is_elf(archive: ZipArchive, member: ZipMember) -> bool:
 
 
 def _text(archive: ZipArchive, member: ZipMember) -> bytes:
-    """A text; RECORD's without the version in the names of the folders that have it."""
+    """Return a text; RECORD's without the version in the names of the folders that have it."""
     content = archive.read(member.name)
     if member.name.endswith(RECORD):
         stem = WheelName.parse(archive.path.name).stem.encode()
@@ -289,23 +281,8 @@ def _lines(name: str, old: bytes, new: bytes) -> Iterator[Difference]:
 
 
 def _changes(old: list[str], new: list[str]) -> Iterator[tuple[str, str]]:
-    """Lines that are gone, with "" for what came, and the other way round.
-
-    difflib's time grows with the square of the lines: of many only which there are is compared.
-    """
-    if max(len(old), len(new)) <= IN_ORDER:
-        lines = difflib.unified_diff(old, new, n=0, lineterm="")
-        for line in itertools.islice(lines, 2, None):  # after the names of the two texts
-            if line[0] != "@":
-                yield (line[1:], "") if line[0] == "-" else ("", line[1:])
-        return
-    gone, came = Counter(old), Counter(new)
-    gone, came = gone - came, came - gone
-    for line in old:
-        if gone[line]:
-            gone[line] -= 1
-            yield line, ""
-    for line in new:
-        if came[line]:
-            came[line] -= 1
-            yield "", line
+    """Yield lines that were removed, with "" for what came, and the other way round."""
+    lines = difflib.unified_diff(old, new, n=0, lineterm="")
+    for line in itertools.islice(lines, 2, None):  # after the names of the two texts
+        if line[0] != "@":
+            yield (line[1:], "") if line[0] == "-" else ("", line[1:])

@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.wheel import hip
 from rocwheel.wheel.limits import LIMITS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-
-    _Range = tuple[int, int]  # offsets in the file, the second one exclusive
+_Range = tuple[int, int]  # offsets in the file, the second one exclusive
 
 MAGIC: Final = b"\x7fELF"
 PJRT_ENTRY: Final = "GetPjrtApi"
@@ -88,7 +86,7 @@ class ElfFacts:
     bundles: tuple[hip.Bundle, ...] = ()
 
     def highest(self, prefix: str) -> tuple[int, ...]:
-        """The highest version of `GLIBC`, `GLIBCXX`, `CXXABI` … that is needed; () for none."""
+        """Return the highest version that is needed of `GLIBC`, `CXXABI` …; () for none."""
         return highest_version((name for names in self.versions.values() for name in names), prefix)
 
     @property
@@ -108,7 +106,7 @@ class ElfFacts:
 
 
 def highest_version(names: Iterable[str], prefix: str) -> tuple[int, ...]:
-    """The highest numeric version among symbol versions such as `GLIBC_2.27`."""
+    """Return the highest numeric version among symbol versions such as `GLIBC_2.27`."""
     found: list[tuple[int, ...]] = [()]
     for name in names:
         if match := _VERSION.match(name):
@@ -312,23 +310,8 @@ class _Header:
     def __init__(self, raw: bytes) -> None:
         if len(raw) < _HEADER.size:
             raise ElfError("cut short in its header")
-        (
-            ident,
-            _,
-            machine,
-            _,
-            _,
-            self.phoff,
-            self.shoff,
-            _,
-            size,
-            phsize,
-            self.phnum,
-            shsize,
-            shnum,
-            self.names,
-        ) = _HEADER.unpack(raw)
-        self.shnum = shnum
+        ident, _, machine, _, _, self.phoff, self.shoff, _, *counts, _ = _HEADER.unpack(raw)
+        size, phsize, self.phnum, shsize, self.shnum = counts
         self.supported = ident[4] == 2 and ident[5] == 1  # noqa: PLR2004  # 64 bits, little-endian
         if not self.supported:
             machine = int.from_bytes(raw[18:20], "big" if ident[5] == 2 else "little")  # noqa: PLR2004
@@ -339,7 +322,7 @@ class _Header:
             return
         if size != _HEADER.size or (self.phnum and phsize != _SEGMENT.size):
             raise ElfError("headers of a wrong size")
-        if (shnum and shsize != _SECTION.size) or (self.shoff and not shnum):
+        if (self.shnum and shsize != _SECTION.size) or (self.shoff and not self.shnum):
             raise ElfError("a section table of a wrong size")
 
 
@@ -351,7 +334,7 @@ class _Strings:
         self._budget = budget
 
     def at(self, offset: int, *, limit: int = NAME) -> str:
-        """The name at an offset, at most `limit` bytes long."""
+        """Return the name at an offset, at most `limit` bytes long."""
         if not 0 <= offset < len(self._data):
             raise ElfError(f"a name outside its string table (at {offset})")
         end = self._data.find(b"\0", offset, offset + limit + 1)
@@ -362,7 +345,7 @@ class _Strings:
 
 
 def _offset(loads: list[tuple[int, int, int]], address: int) -> int:
-    """The file offset of a virtual address."""
+    """Return the file offset of a virtual address."""
     if not address:
         return 0
     for low, offset, size in loads:

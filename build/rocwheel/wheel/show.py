@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel.console import columns, printable, size
@@ -21,7 +22,7 @@ FEW: Final = 4  # entries of a list that are all shown; of a longer one, its len
 
 
 def document(report: WheelReport) -> dict[str, Any]:
-    """A report as JSON has it: sizes in bytes, versions as dotted numbers."""
+    """Return a report as JSON has it: sizes in bytes, versions as dotted numbers."""
     return {
         "path": str(report.path),
         "filename": report.path.name,
@@ -41,20 +42,14 @@ def document(report: WheelReport) -> dict[str, Any]:
         "grafted": report.grafted,
         "provenance": report.provenance,
         "members": [
-            {
-                "name": item.name,
-                "size": item.size,
-                "compressed": item.compressed,
-                "mode": f"{item.mode & 0o7777:04o}",
-            }
-            for item in report.members
+            asdict(item) | {"mode": f"{item.mode & 0o7777:04o}"} for item in report.members
         ],
         "elf": [_elf_document(item) for item in report.elf],
     }
 
 
 def lines(report: WheelReport, *, width: int) -> Iterator[str]:
-    """A report as a person reads it: what the wheel is, then members and libraries by size.
+    """Return a report as a person reads it: what the wheel is, then members and libraries by size.
 
     No field of a wheel can be more than the one line it stands in.
     """
@@ -97,7 +92,7 @@ def _lines(report: WheelReport, width: int) -> Iterator[str]:
 
 
 def plan_document(plan: RepairPlan) -> dict[str, Any]:
-    """What a repair would do."""
+    """Return what a repair would do."""
     return {
         "source": str(plan.report.path),
         "platform": plan.platform,
@@ -109,7 +104,7 @@ def plan_document(plan: RepairPlan) -> dict[str, Any]:
 
 
 def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
-    """What a repair did."""
+    """Return what a repair did."""
     return {
         "source": str(plan.report.path),
         "path": str(result.path),
@@ -121,26 +116,18 @@ def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
 
 
 def verdict_document(found: Mapping[str, tuple[Finding, ...]]) -> dict[str, Any]:
-    """What was found, wheel by wheel, and whether all of them may ship."""
+    """Return what was found, wheel by wheel, and whether all of them may ship."""
     return {
         "ships": ships(found),
         "wheels": {
-            name: [
-                {
-                    "rule": item.rule,
-                    "severity": item.severity.value,
-                    "message": item.message,
-                    "remedy": item.remedy,
-                }
-                for item in findings
-            ]
+            name: [asdict(item) | {"severity": item.severity.value} for item in findings]
             for name, findings in found.items()
         },
     }
 
 
 def verdict_lines(found: Mapping[str, tuple[Finding, ...]]) -> Iterator[str]:
-    """The same for a person: each finding with its remedy below."""
+    """Return the same for a person: each finding with its remedy below."""
     for name, findings in found.items():
         yield printable(f"{name}: {_outcome(findings)}")
         for item in findings:
@@ -169,26 +156,12 @@ def _outcome(findings: tuple[Finding, ...]) -> str:
 
 def _elf_document(item: ElfFacts) -> dict[str, Any]:
     return {
-        "path": item.path,
-        "size": item.size,
-        "machine": item.machine,
-        "soname": item.soname,
-        "needed": item.needed,
-        "rpath": item.rpath,
-        "runpath": item.runpath,
+        **asdict(item),
         "highest": {prefix: _dotted(item.highest(prefix)) for prefix in PREFIXES},
-        "versions": item.versions,
-        "exports": item.exports,
         "exports_pjrt": item.exports_pjrt,
         "gfx_targets": item.gfx_targets,
         "bundles": [
-            {
-                "offset": bundle.offset,
-                "size": bundle.size,
-                "unpacked": bundle.unpacked,
-                "compression": bundle.compression,
-                "targets": [entry.target + entry.features for entry in bundle.objects],
-            }
+            asdict(replace(bundle, objects=())) | {"targets": list(map(str, bundle.objects))}
             for bundle in item.bundles
         ],
     }
@@ -221,7 +194,7 @@ def _elf_lines(item: ElfFacts, width: int) -> Iterator[str]:
 
 
 def _few(items: tuple[str, ...]) -> str:
-    """A list that may have 79 entries; `--json` has them all."""
+    """Return a list that may have 79 entries; `--json` has them all."""
     return " ".join(items) if len(items) <= FEW else f"{len(items)} entries, first {items[0]}"
 
 

@@ -101,6 +101,7 @@ class WheelPolicy:
     manylinux: tuple[Manylinux, ...]  # from the oldest
     oldest: str
     platform_libraries: frozenset[str]
+    other_libraries: frozenset[str]  # that wheels outside JAX may need, too
     rocm_libraries: frozenset[str]  # versioned SONAMEs
     runpath_leaks: tuple[str, ...]
     runpath_templates: Mapping[str, tuple[str, ...]]
@@ -108,8 +109,10 @@ class WheelPolicy:
     kinds: Mapping[WheelKind, KindPolicy]
 
     def outside(self, kind: WheelKind | None) -> frozenset[str]:
-        """SONAMEs of the libraries that wheels of a kind may need from outside."""
-        if kind is None or not kind.needs_rocm:
+        """Return SONAMEs of the libraries that wheels of a kind may need from outside."""
+        if kind is None:
+            return self.platform_libraries | self.other_libraries
+        if not kind.needs_rocm:
             return self.platform_libraries
         return self.platform_libraries | self.rocm_libraries
 
@@ -128,12 +131,9 @@ class WheelPolicy:
         return next((use.members for use in uses), ())
 
     def level(self, platform: str) -> Manylinux | None:
-        """The level of a platform tag such as manylinux_2_28_x86_64, None where it has none."""
+        """Return the level of a tag such as manylinux_2_28_x86_64, None where it has none."""
         match = re.fullmatch(r"manylinux_([0-9]+_[0-9]+)_\w+", canonical_platform(platform))
         return next((item for item in self.manylinux if match and item.level == match[1]), None)
-
-    def holds(self, level: Manylinux, facts: Iterable[ElfFacts]) -> bool:
-        return not any(self.excess(level, item) for item in facts)
 
     def excess(self, level: Manylinux, facts: ElfFacts) -> tuple[str, ...]:
         """Symbol versions that this file needs and the level does not promise."""
@@ -145,10 +145,17 @@ class WheelPolicy:
         )
 
     def best(self, facts: Iterable[ElfFacts]) -> Manylinux | None:
-        """The oldest level, not older than `oldest`, that holds for all files; None for none."""
+        """Return the oldest level, from `oldest` on, that holds for all files; None for none."""
         files = tuple(facts)
         first = next(n for n, item in enumerate(self.manylinux) if item.level == self.oldest)
-        return next((item for item in self.manylinux[first:] if self.holds(item, files)), None)
+        return next(
+            (
+                item
+                for item in self.manylinux[first:]
+                if not any(self.excess(item, each) for each in files)
+            ),
+            None,
+        )
 
 
 class _Runpath(Value, frozen=True, kw_only=True):
@@ -201,6 +208,7 @@ class _File(Value, frozen=True, kw_only=True):
     manylinux: Mapping[Level, Mapping[str, SymbolVersion]]
     oldest: str
     platform_libraries: frozenset[str]
+    other_libraries: frozenset[str]
     rocm_libraries: Mapping[str, tuple[str, ...]]
     runpath: _Runpath
     kinds: _Kinds
@@ -228,6 +236,7 @@ def load(path: Path) -> WheelPolicy:
         manylinux=tuple(sorted(levels, key=lambda item: item.order)),
         oldest=file.oldest,
         platform_libraries=file.platform_libraries,
+        other_libraries=file.other_libraries,
         rocm_libraries=frozenset(
             f"{name}.{abi}" if abi else name
             for name, abis in file.rocm_libraries.items()

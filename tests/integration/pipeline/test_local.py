@@ -316,6 +316,7 @@ def test_an_image_that_no_engine_can_make_is_infra_and_leaves_the_release_as_it_
     assert world.states("two")[image] == "kept: pushed"
 
 
+@pytest.mark.soak
 def test_killed_at_random_moments_no_attempt_is_lost_and_the_night_ends_green(world):
     """`NIGHT_KILLS=30 pytest tests/integration/pipeline/test_local.py -k killed` is all of them."""
     world.settings(quarantine=1000)

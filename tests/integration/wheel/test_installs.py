@@ -50,11 +50,11 @@ ODD = {
     "an extra": (with_points("[console_scripts]\nrun = demo:main [x]\n"), ""),
     "a version too large": (DEMO.but(version="1.0.18446744073709551616"), "install.refused"),
     "the data folder of another wheel": (with_file("other-1.0.data/purelib/x.py"), "install.differs"),
-    "a default group": (with_points("[DEFAULT]\nx = 1\n[console_scripts]\nrun = demo:main\n"), "install.differs"),
+    "a default group": (with_points("[DEFAULT]\nx = 1\n[console_scripts]\nrun = demo:main\n"), "install.refused"),
     "a group in two brackets": (with_points("[[console_scripts]]\nrun = demo:main\n"), "install.differs"),
     "a file below a file": (with_file("demo-1.0.data/purelib/demo/__init__.py/x"), "install.refused"),
     "a program in another folder": (with_points("[console_scripts]\n../run = demo:main\n"), "install.refused"),
-    "a section twice": (with_points("[x]\na = demo\n[x]\nb = demo\n"), ""),
+    "a section twice": (with_points("[x]\na = demo\n[x]\nb = demo\n"), "install.refused"),
     "a vertical tab": (with_points("[console_scripts]\nrun = demo:main\x0bx = demo:main\n"), "install.refused"),
     "a line separator": (with_points("[console_scripts]\nrun = demo:main\u2028x = demo:main\n"), "install.refused"),
 }  # fmt: skip

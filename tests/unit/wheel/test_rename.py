@@ -434,16 +434,6 @@ def test_a_version_module_too_large_to_be_edited_is_refused(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"version": "1.18446744073709551615"}, {"post": 2**64}, {"version": "18446744073709551615!1"}],
-)
-def test_a_version_of_more_than_64_bits_is_refused(change, tmp_path: Path) -> None:
-    path = wheels.plugin().write(tmp_path)
-    with pytest.raises(ConfigError, match="larger than installers take"):
-        plan_reversion([path], NewVersion(**change))
-
-
-@pytest.mark.parametrize(
     ("tags", "said"),
     [
         ({"python": "../x"}, "'../x': not a python tag"),

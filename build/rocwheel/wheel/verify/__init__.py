@@ -6,27 +6,23 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rocwheel import parallel
 from rocwheel.errors import RocmError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind
+from rocwheel.process import Runner
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.installs import installs
 from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.one_wheel import Judge
 from rocwheel.wheel.verify.rules import Finding, Severity, finding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from rocwheel.process import Runner
-    from rocwheel.wheel.wheel_policy import WheelPolicy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
 __all__ = ["Expectation", "libraries", "verify", "verify_given", "verify_set", "verify_wheelhouse"]
 
@@ -148,7 +144,7 @@ def _cell(name: WheelName) -> tuple[object, ...]:
 
 
 def _siblings(name: WheelName, names: Iterable[WheelName]) -> dict[str, str]:
-    """The versions that a wheel's pins must accept: those there are, its own before others."""
+    """Return the versions that a wheel's pins must accept, its own before others."""
     found: dict[str, str] = {}
     for other in names:
         if other.project not in found or other.version_text == name.version_text:

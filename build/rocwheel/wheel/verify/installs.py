@@ -122,7 +122,8 @@ def _tried(
     for path in sorted(trees[0].keys() | trees[-1].keys()):
         first, last = trees[0].get(path), trees[-1].get(path)
         if first != last:
-            what = f"{path}: {_shown(first)} with pip, {_shown(last)} with uv"
+            shown = (f"{f[0][:12]} mode {f[1]:04o}" if f else "absent" for f in (first, last))
+            what = "{}: {} with pip, {} with uv".format(path, *shown)
             for wheel in paths:
                 yield wheel, finding("install.differs", what)
 
@@ -132,10 +133,6 @@ def _reason(failure: CommandError) -> str:
     lines = [line.strip() for line in failure.detail.splitlines() if re.search("[A-Za-z]", line)]
     errors = [line for line in lines if line.lower().startswith("error")]
     return " ".join([*errors[:1], *lines[-1:]]) if lines else str(failure)
-
-
-def _shown(file: tuple[str, int] | None) -> str:
-    return f"{file[0][:12]} mode {file[1]:04o}" if file else "absent"
 
 
 def _installed(

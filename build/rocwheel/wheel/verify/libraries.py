@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rocwheel.model import WheelKind
-from rocwheel.wheel.elf import GPU_MACHINE
-from rocwheel.wheel.inspect import LIBRARIES
+from rocwheel.wheel.elf import GPU_MACHINE, ElfFacts
+from rocwheel.wheel.inspect import LIBRARIES, WheelReport
+from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.rules import Finding, finding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from rocwheel.wheel.elf import ElfFacts
-    from rocwheel.wheel.inspect import WheelReport
-    from rocwheel.wheel.metadata import WheelName
-    from rocwheel.wheel.wheel_policy import WheelPolicy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
 ORIGINS: Final = ("$ORIGIN", "${ORIGIN}")
 _ORIGIN: Final = re.compile(r"\$(?:ORIGIN|\{ORIGIN\})(/.*|\Z)")
@@ -144,14 +139,18 @@ class Libraries:
         present = self.expected.rocm_sonames
         for item in self.report.elf:
             for name in item.needed:
-                if name in self.policy.platform_libraries or is_found(item, name, sonames):
+                other = self.kind is None and name in expected
+                known = other or name in self.policy.platform_libraries
+                if known or is_found(item, name, sonames):
                     continue
                 if name.startswith("libpython"):
                     yield finding("elf.python", f"{item.path}: needs {name}")
                 elif name not in expected:
                     inside = any(path.endswith(f"/{name}") for path in sonames)
                     where = ", which is inside where RUNPATH does not lead" if inside else ""
-                    yield finding("elf.needed", f"{item.path}: needs {name}{where}")
+                    yield finding(
+                        "elf.needed", f"{item.path}: needs {name}{where}", warn=self.kind is None
+                    )
                 elif present is not None and name not in present:
                     yield finding("elf.needed-rocm", f"{item.path}: needs {name}")
 

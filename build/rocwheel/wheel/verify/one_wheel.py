@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from rocwheel.model import WheelKind, project_name
 from rocwheel.wheel import requirements
-from rocwheel.wheel.inspect import LIBRARIES, kind_of
+from rocwheel.wheel.inspect import LIBRARIES, WheelReport, kind_of
 from rocwheel.wheel.metadata import canonical_platform, normal_name, sound_mode
 from rocwheel.wheel.verify.contents import Contents
 from rocwheel.wheel.verify.libraries import Expectation, Libraries
 from rocwheel.wheel.verify.rules import Finding, finding
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from packaging.requirements import Requirement
-    from packaging.specifiers import SpecifierSet
-
-    from rocwheel.wheel.inspect import WheelReport
-    from rocwheel.wheel.wheel_policy import WheelPolicy
+from rocwheel.wheel.wheel_policy import WheelPolicy
 
 METADATA_VERSIONS: Final = frozenset({"1.0", "1.1", "1.2", "2.1", "2.2", "2.3", "2.4", "2.5"})
 _CPYTHON: Final = re.compile(r"(?:cp|py)([0-9])([0-9]*)\Z")
@@ -188,7 +184,7 @@ class Judge:
                 yield finding("pin.sibling", f"requires no {pjrt}: any version would be taken")
 
     def _pin_problem(self, requirement: Requirement) -> str:
-        """What is wrong with a requirement on a wheel of the same set; "" for any other."""
+        """Return what is wrong with a requirement on a wheel of the same set; "" for any other."""
         project = normal_name(requirement.name)
         siblings = self.expected.siblings or {}
         known = kind_of(project)
