@@ -792,7 +792,10 @@ def test_a_prune_by_a_clock_that_is_off_removes_nothing(
             assert main(line) == 3
             told = capsys.readouterr().err.splitlines()[-2:]
             assert "this machine's clock says" in told[0]
-            assert told[1] == "hint:  set the clock: the log keeps times, and what is pruned is gone for ever"
+            assert (
+                told[1]
+                == "hint:  set the clock: the log keeps times, and what is pruned is gone for ever"
+            )
     assert files_below(shop.store.root) == before
     assert main(argv) == 0  # by the right clock both are young
     assert orphan.exists()
