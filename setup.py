@@ -27,7 +27,7 @@ MATRIX = "amdgpu_family_matrix"
 
 
 def source() -> dict[str, object]:
-    """What is built: said by an sdist, else by git."""
+    """Return what is built: an sdist has it written down, else git knows it."""
     if (ROOT / SOURCE).exists():
         found: dict[str, object] = json.loads((ROOT / SOURCE).read_text(encoding="utf-8"))
         return found
@@ -58,7 +58,7 @@ class _Git:
         self.environ = {**os.environ, **ours, "GIT_INDEX_FILE": index}  # noqa: TID251 - no cli here
 
     def ask(self, *arguments: str) -> str:
-        """What git says. Raises OSError, CalledProcessError."""
+        """Return what git prints. Raises OSError, CalledProcessError."""
         argv = ("git", "-C", str(ROOT), "-c", "safe.directory=*", "-c", "core.fsmonitor=false")
         return subprocess.run(
             (*argv, *arguments), capture_output=True, text=True, check=True, env=self.environ

@@ -207,6 +207,7 @@ def test_what_an_image_has_is_not_asked_by_a_container_of_its_own(inside, mounte
     assert noted.count("run") == build + imports + bool(mounted), noted
 
 
+@pytest.mark.soak
 def test_a_wiped_output_base_comes_from_the_disk_cache(inside):
     subprocess.run(["chmod", "-R", "u+w", str(inside.cache / "bazel-in-containers")], check=True)
     shutil.rmtree(inside.cache / "bazel-in-containers")
@@ -216,6 +217,7 @@ def test_a_wiped_output_base_comes_from_the_disk_cache(inside):
     assert again["new"] is False
 
 
+@pytest.mark.soak
 def test_two_builds_at_once_share_the_caches(inside):
     if inside.engine.kind == "podman":
         pytest.skip("the same caches and the same locks under Docker")
@@ -284,6 +286,7 @@ def building(world) -> list[str]:
     ]
 
 
+@pytest.mark.soak
 def test_one_changed_source_costs_as_many_actions_as_on_the_host(inside, on_host):
     if inside.engine.kind == "podman":
         pytest.skip("the same image and the same code under Docker")

@@ -140,6 +140,7 @@ def test_its_night_is_one_that_the_commands_of_nights_know(demo):
     assert "Released: JAX 0.11.99" in page.read_text()
 
 
+@pytest.mark.soak
 def test_wheels_are_the_same_bytes_from_another_cache_and_folder(demo, tmp_path):
     """Two builds of one input, nothing shared between them."""
     from e2e.conftest import World, stop_servers

@@ -62,6 +62,7 @@ def test_what_lacks_something_here_has_a_dry_run_that_ends_well(block, tmp_path,
     execute([replace(block, language="sh", text="\n".join(dry))], tmp_path, env)
 
 
+@pytest.mark.xdist_group("demo")
 @pytest.mark.parametrize("blocks", of("demo"))
 def test_blocks_for_what_the_demo_left(blocks, demo, program):
     world, done = demo
@@ -79,6 +80,7 @@ def test_blocks_for_what_the_demo_left(blocks, demo, program):
     execute(blocks, world.folder, env)
 
 
+@pytest.mark.xdist_group("demo")
 def test_the_demo_ends_with_an_index_a_line_to_paste_and_a_page(demo):
     _, done = demo
     assert done.document["index"].startswith("file:///")

@@ -202,6 +202,7 @@ def test_an_empty_engine_pulls_it_and_anybody_can_import(images, pushed, elsewhe
     )
 
 
+@pytest.mark.soak
 def test_made_again_elsewhere_the_rocm_layer_is_the_same_bytes(images, pushed, elsewhere):
     before = layers(images.engine, pushed["local"])
     engines.hand_over(engines.BASE, images.engine, elsewhere)
@@ -225,6 +226,7 @@ def test_made_again_elsewhere_the_rocm_layer_is_the_same_bytes(images, pushed, e
     assert after[base + 1] == before[base + 1]
 
 
+@pytest.mark.soak
 def test_a_further_cpython_pushes_only_its_own_bytes(images, pushed, mounted, versions):
     """From an archive, by SHA-256, for the base has no packages of it."""
     if mounted is None:

@@ -16,6 +16,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.soak
 def test_another_user_with_another_home_executes_no_action(demo, tmp_path):
     shared, _ = demo
     done = []

@@ -1,6 +1,6 @@
 """Runs every check of the smoke suite honestly and with each mutant; run where JAX is installed.
 
-    python smoke_mutants.py SUITE [--of I/N]
+    python smoke_mutants.py SUITE [I/N]
 
 Prints JSON: `honest` maps each check to the largest share of its bound that an honest answer takes,
 `coarsest` to its largest bound beside what is expected; `killed` counts mutants by kind;
@@ -124,7 +124,7 @@ def on_inputs(change, api, *, first=False):
         if args and callable(args[0]) and not hasattr(args[0], "dtype"):  # pmap(function)(array)
             inner = api(*args, **more)
             return lambda *arrays: inner(*map(change, arrays))
-        places = [n for n, x in enumerate(args) if hasattr(x, "dtype")]
+        places = [n for n, x in enumerate(args) if isinstance(x, (np.ndarray, jax.Array))]
         chosen = places[:1] if first else places
         return api(*(change(x) if n in chosen else x for n, x in enumerate(args)), **more)
 
@@ -176,7 +176,7 @@ def applies(kind: str, dtype: str, name: str) -> bool:
     random = name.startswith("jax.random")
     whole = "int" in dtype
     if kind == "NaN in one lane":
-        return not whole
+        return not whole and "arg" not in name
     if kind == "K cut":
         return not random and dtype in checks_floats and "sort" not in name
     return kind != "lower precision inside" or dtype == "int8" or not whole or random
@@ -218,7 +218,7 @@ def run(check, api, dtype) -> bool | str:
 
 
 def main() -> None:
-    number, count = map(int, (sys.argv[3] if len(sys.argv) > 3 else "1/1").split("/"))
+    number, count = map(int, (sys.argv[2] if len(sys.argv) > 2 else "1/1").split("/"))
     honest, coarsest, survivors, killed = {}, {}, [], Counter()
     true = near.judge
     for index, case in enumerate(cases()):

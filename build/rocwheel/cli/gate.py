@@ -30,11 +30,11 @@ with when_run():
 
     import amdgpu_family_matrix as matrix
     from rocwheel import housekeeping
-    from rocwheel.console import columns
+    from rocwheel.console import columns, count
     from rocwheel.gate import session
     from rocwheel.gate.machine.slots import SlotRequest, become
     from rocwheel.gate.request import Choice
-    from rocwheel.gate.suite import skips, suites
+    from rocwheel.gate.suite import skips, suites, upstream
     from rocwheel.gate.verdict import storing
     from rocwheel.gate.verdict.merge import merge as merge_shards
     from rocwheel.results import Results
@@ -232,3 +232,35 @@ def verify(app: App, options: GateCommandOptions) -> int:
     found = skips.SkipAudit.of(gated.results)
     app.emit(found.document(), "\n".join(found.lines()))
     return gated.error.exit_code if gated.error else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SkipsImportOptions(DryRun):
+    """Options of `skips import`."""
+
+    source: Path
+    jax: str
+    jax_tests: Path | None
+    issue: str
+    owner: str
+    expires: str
+
+
+@command("import", SkipsImportOptions, parent=skips_group)
+@option("--from", "source", type=_PATH, required=True, help="A checkout of JAX, or of TheRock.")
+@option("--jax", metavar="VERSION", required=True, help="The release of JAX that it is for.")
+@option("--jax-tests", type=_PATH, metavar="DIR", help="JAX's tests, which keywords are held to.")
+@option("--issue", metavar="URL", required=True, help="Where the work on these tests is tracked.")
+@option("--owner", metavar="NAME", required=True, help="Who looks after the entries.")
+@option("--expires", metavar="DATE", required=True, help="When somebody must look again.")
+def import_skips(app: App, options: SkipsImportOptions) -> None:
+    """Import what the ROCm jobs of JAX or TheRock leave out, as a list in ci/skips."""
+    about = upstream.Provenance(
+        jax=options.jax, issue=options.issue, owner=options.owner, expires=options.expires
+    )
+    checkout = app.cwd / options.source
+    entries = upstream.read(
+        checkout, app.path(options.jax_tests), suites.load_all(app.home.ci), about
+    )
+    path = upstream.write(app.home.ci, checkout, options.jax, entries, dry_run=options.dry_run)
+    app.emit({"skips": entries, "file": str(path)}, f"{path}: {count(len(entries), 'test')}")

@@ -66,12 +66,12 @@ class WheelsOptions:
     wheels: tuple[Path, ...]
 
     def paths(self, app: App) -> list[Path]:
-        """The paths of the wheels, below the working directory. Raises ConfigError."""
+        """Return the paths of the wheels, below the working directory. Raises ConfigError."""
         return [_there(app.cwd / path) for path in self.wheels]
 
 
 def _there(path: Path) -> Path:
-    """A path that was named, if there is something. Raises ConfigError.
+    """Return a path that was named, if it exists. Raises ConfigError.
 
     A misspelt path says nothing about a wheel, so it has not the exit code of a wheel that is bad.
     """

@@ -179,7 +179,7 @@ def test_what_is_written_of_a_night_is_there_or_can_be_written_again(stage, kind
         assert stage.nights.plan(name)[0].night == name
 
 
-@pytest.mark.parametrize("kind", ["500", "lost"])
+@pytest.mark.parametrize("kind", merge_tries("lost", of=["500", "lost"]))
 def test_an_engine_whose_kth_request_fails_goes_on_or_is_started_again(stage, kind, front):
     """Engine and cells meet the fault, whoever asks first."""
 

@@ -15,6 +15,7 @@ MOST = (
 )
 
 
+@pytest.mark.soak
 def test_a_night_with_nothing_to_do_asks_little_of_each_family(tmp_path, front, servers):
     world = World(tmp_path, servers.fresh_url("seaweedfs"))
     world.plan("one", check=True)

@@ -267,7 +267,10 @@ def test_nothing_of_a_night_is_pruned_by_a_clock_that_is_off(world, left):
     done = ahead(world, *words, days=4)  # by which a night that is not over is nobody's any more
     assert done.returncode == 3, done.stdout
     assert "this machine's clock says" in done.stderr
-    assert "hint:  set the clock: what is pruned is gone for ever" in done.stderr
+    assert (
+        "hint:  set the clock: the log keeps times, and what is pruned is gone for ever"
+        in done.stderr
+    )
     assert sorted((world.folder / "store").rglob("*")) == before
 
 
@@ -316,6 +319,7 @@ def test_an_image_that_no_engine_can_make_is_infra_and_leaves_the_release_as_it_
     assert world.states("two")[image] == "kept: pushed"
 
 
+@pytest.mark.soak
 def test_killed_at_random_moments_no_attempt_is_lost_and_the_night_ends_green(world):
     """`NIGHT_KILLS=30 pytest tests/integration/pipeline/test_local.py -k killed` is all of them."""
     world.settings(quarantine=1000)

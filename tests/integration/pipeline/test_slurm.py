@@ -54,10 +54,7 @@ def begun(world: World, cell: str, seconds: float = 600) -> str:
         time.sleep(0.3)
 
 
-# In CI the shortest of each kind; NIGHT_FAULTS=all runs every one.
-all_faults = pytest.mark.skipif(
-    os.environ.get("NIGHT_FAULTS") != "all", reason="part of the campaign: NIGHT_FAULTS=all"
-)
+all_faults = pytest.mark.soak  # a merge tries the shortest of each kind
 SMOKE = "gate.jax.gfx90a.3.12.smoke"
 
 
@@ -253,6 +250,7 @@ def test_an_infra_end_is_tried_again_by_the_job_that_ended_and_the_page_comes_la
     assert set(states.values()) == {"pass"}, states
 
 
+@pytest.mark.soak
 def test_three_clients_at_once_run_no_cell_twice(world, cluster):
     world.plan("one", check=True)
     program = f"--program={PROGRAM}"

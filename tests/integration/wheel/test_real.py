@@ -29,7 +29,7 @@ from rocwheel.wheel.repair import repair
 from rocwheel.wheel.verify import Expectation, verify, verify_set
 from rocwheel.wheel.wheel_policy import load as load_policy
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("published wheels")]
+pytestmark = [pytest.mark.soak, pytest.mark.slow, pytest.mark.xdist_group("published wheels")]
 
 ROOT = Path(__file__).parents[3]
 POLICY = load_policy(ROOT / "ci" / "wheel_policy.yaml")

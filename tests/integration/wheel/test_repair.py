@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from support.wheels import File, Wheel
 from rocwheel.console import Console
 from rocwheel.errors import CommandError, WheelError
 from rocwheel.model import WheelKind
+from rocwheel.values import replace
 from rocwheel.wheel.diff import diff
 from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import RepairResult, apply, plan_repair

@@ -1,7 +1,7 @@
 """The supervisor: a process between the gate and one worker, which outlives neither's leftovers.
 
 It starts the worker, adopts whatever the worker's descendants leave behind (it is their subreaper,
-`prctl(2)`), and ends only when all of them are gone: daemons and sessions of their own included.
+`prctl(2)`), and ends only after all of them have ended: daemons and sessions of their own included.
 When the gate dies, however it does, the end of the lifeline says so and everything is killed. The
 locks of the worker's devices are held here too, so that nobody is given a device that a process
 still uses. Standard library only; it runs isolated, with the interpreter of the tested environment.

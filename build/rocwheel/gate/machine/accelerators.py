@@ -221,7 +221,7 @@ def _unreadable(node: Path, exc: Exception) -> InfraError:
 
 
 def _numbered(found: Sequence[Accelerator]) -> Iterable[Accelerator]:
-    """Give every device its index. Raises InfraError when two cannot be told apart."""
+    """Give every device its index. Raises InfraError when two look the same."""
     serials = Counter(device.serial for device in found)
     for index, device in enumerate(found):
         if serials[device.serial] > 1:

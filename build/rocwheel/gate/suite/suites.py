@@ -6,6 +6,7 @@ requirement without an exact version are ConfigErrors with file, line and key.
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -43,6 +44,12 @@ class SuiteSource:
     exclude: tuple[str, ...] = ()  # globs of files left out
     support: tuple[str, ...] = ()  # further files of the JAX checkout that tests read
     modules: tuple[str, ...] = ()  # globs of modules of JAX that its wheel lacks and tests import
+
+    def has(self, file: str) -> bool:
+        """Return whether a file of JAX's tests is one of the suite's."""
+        listed = any(fnmatch.fnmatchcase(file, pattern) for pattern in self.paths)
+        left_out = any(fnmatch.fnmatchcase(file, pattern) for pattern in self.exclude)
+        return not self.folder and listed and not left_out
 
 
 class Deadlines(Value, frozen=True, kw_only=True):
