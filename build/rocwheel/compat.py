@@ -1,6 +1,6 @@
 """Which JAX goes with which ROCm, GPU and CPython: tables of the data and of what was released.
 
-A release is called exercised where passing verdicts lie beside it; where nobody ran a suite, or
+A release is called exercised where passing verdicts lie beside it; where no suite ran, or
 where no channel was asked, the cell says "not known".
 """
 

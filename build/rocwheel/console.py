@@ -103,7 +103,7 @@ class Console:
     def tell(self, detail: str) -> None:
         """Show at once what a failure will have as its detail; `fail` does not repeat it.
 
-        On GitHub it does: what is told within a step is folded away there.
+        On GitHub it does, because messages within a step are folded away there.
         """
         self._print(detail)
         if self.mode is not ConsoleMode.GITHUB:

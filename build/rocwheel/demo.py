@@ -267,7 +267,7 @@ def night(
 
 
 def plan(what: DemoNight, nights: Nights, wheelhouses: Path) -> NightPlan:
-    """Plan the night and store it; a set whose wheelhouse is gone is built again."""
+    """Plan the night and store it; a set without its wheelhouse is built again."""
     seen = looking.look(what.setting, [what.recipe], nights.store, None, full=False)
     built = seen.manifests.get(what.recipe.inputs, "")
     if built and not house(wheelhouses, built).is_dir():
@@ -483,7 +483,7 @@ def failure(found: Mapping[str, CellStanding], store: Store) -> CommandError | N
 
 
 def lines(result: DemoResult) -> Iterator[str]:
-    """Yield what a person is told at the end."""
+    """Yield the last lines for a person."""
     yield from dist.table(result.manifest)
     yield f"the page of the night: {result.released.page}"
     yield f"to install the set: {result.released.pip}"

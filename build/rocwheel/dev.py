@@ -1,4 +1,4 @@
-"""The developer's loop: build with local sources, install, test; or be told how to run Bazel.
+"""The developer's loop: build with local sources, install, test; or show how to run Bazel.
 
 Nothing here is for release: wheels are snapshots, installed as Bazel made them (no repair), and
 only those that changed.

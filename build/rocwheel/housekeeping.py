@@ -1,7 +1,7 @@
-"""What the cache holds, how big it is, when it was used; and removing what nobody uses any more.
+"""What the cache holds, how big it is, when it was used; and removing what is unused.
 
 Everything in the cache can be made again. What is removed is whole: a tree, a checkout, an output
-base. What somebody uses now is left: ROCm trees and environments of gates under a lease, output
+base. What is in use is left: ROCm trees and environments of gates under a lease, output
 bases whose Bazel server runs, the environment this program runs in, and everything else while any
 build or gate runs (`using`).
 """
@@ -80,7 +80,7 @@ class CacheItem:
 
 
 def using(cache: Path) -> files.Lock:
-    """Return what a build or gate holds while it runs, so that nobody removes what it uses.
+    """Return what a build or gate holds while it runs, so that what it uses stays.
 
     Raises HostError for a cache that cannot be written.
     """

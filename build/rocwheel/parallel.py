@@ -28,7 +28,7 @@ def each(
     """Return the results of `work` in the items' order; `threads` 0 is one per usable CPU.
 
     Raises the failure of the first item that failed. What has not started when something fails,
-    or on Ctrl-C, is not started any more; on Ctrl-C what has is told to end (`rocwheel.ending`).
+    or on Ctrl-C, is not started any more; on Ctrl-C the started ones end soon (`rocwheel.ending`).
     """
     known = list(items)
     width = min(len(known), threads or cgroup.cpus())

@@ -158,7 +158,7 @@ class Results(Value, frozen=True, kw_only=True):
 
     @property
     def cut_short(self) -> bool:
-        """Return whether somebody ended the run, with Ctrl-C or another signal."""
+        """Return whether Ctrl-C or another signal ended the run."""
         return any(fault.message == CUT_SHORT for fault in self.faults)
 
     @property

@@ -325,7 +325,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complete(app: App) -> int:
-    """Answer a press of Tab; what is wrong with the line is said when it is run."""
+    """Answer a press of Tab; running the line shows what is wrong with it."""
     from rocwheel.cli.completion import answer
 
     if found := answer(ci_build, app):
@@ -366,7 +366,7 @@ def _usage(app: App, exc: click.ClickException) -> int:
 
 
 def _fail(app: App, error: RocwheelError) -> int:
-    """Show an error; whatever it quotes, credentials in it are nobody's to read."""
+    """Print an error with credentials masked."""
     from rocwheel.download import shown_setting
 
     error.args = (shown_setting("", str(error)),)

@@ -184,7 +184,7 @@ class App:
 
 
 def start() -> App:
-    """Read the environment: once, here. Standard streams that were closed are nobody's."""
+    """Read the environment, once; reopen closed standard streams on /dev/null."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)

@@ -1,4 +1,4 @@
-"""Options whose values are data: a shell completes them, and who leaves one out is told them."""
+"""Options whose values are data: a shell completes them, and an error lists them."""
 
 from __future__ import annotations
 

@@ -145,6 +145,8 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     settings = settings.built_in(target.channel.executor, target.channel.builder_image)
     own = options.own_families(app)
     families = {item.name: item for item in matrix.families(settings.trigger)} | own
+    names = target.nights.names()
+    last = summing.known(target.nights.summary(names[-1]) if names else None)
     with Client(base_env(app.environ), retry=Retry(attempts=4), note=app.console.detail) as client:
         world = resolving.World(
             ci=app.home.ci,
@@ -158,6 +160,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
             tool=resolving.tool_of(app.home, app.runner),
         )
         recipes, absent = resolving.resolve(settings, families, world)
+        recipes = resolving.with_authors(recipes, last, world)
     made_of = images.load(settings, app.home.ci, families)
     setting = looking.PlanInput(
         night=night,
@@ -172,8 +175,6 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
         images=made_of,
         pools=settings_file.load_pools(pools, settings) if pools else settings_file.Pools(),
     )
-    names = target.nights.names()
-    last = summing.known(target.nights.summary(names[-1]) if names else None)
     full = len(names) >= settings.keep_nights
     seen = looking.look(setting, recipes, target.store, last, full=full)
     return planning.plan(setting, recipes, absent, seen)

@@ -53,7 +53,7 @@ def scratch(place: Path, what: str) -> AbstractContextManager[Path]:
 
 
 def abandoned(place: Path) -> tuple[Path, ...]:
-    """Return folders that nobody uses any more: whose process is gone, or that none claims.
+    """Return unused folders: of a process that ended, or that no process claims.
 
     The latter are those of kept containers, and what a dry run's lines made: a day after the last
     use, or after the end of a kept one's time.

@@ -1,4 +1,4 @@
-"""What runs that were cut short left: containers, names of images, folders whose owner is gone.
+"""What runs that were cut short left: containers, names of images, folders of ended processes.
 
 `leftovers` is all of it, for who tells it and for who removes it.
 """
@@ -31,7 +31,7 @@ ENDED: Final = frozenset({"exited", "stopped", "dead"})
 
 @dataclass(frozen=True, kw_only=True)
 class Leftover:
-    """Something of ours whose process is gone: a container, a name of an image, a folder."""
+    """A container, a name of an image, or a folder whose process has ended."""
 
     kind: str
     identity: str  # by which it is removed
@@ -39,9 +39,9 @@ class Leftover:
 
 
 def leftovers(engine: ContainerEngine, *, cache: Path, runner: Runner) -> tuple[Leftover, ...]:
-    """Return everything that nobody waits for, with an engine and in the cache.
+    """List containers, names and folders of ours whose process has ended, engine and cache.
 
-    What belongs to somebody who cannot be seen from here is none, unless it has ended.
+    Objects of processes that cannot be seen from here are left out, unless they have ended.
     """
     return (
         *_containers(engine, runner),

@@ -145,7 +145,7 @@ class Container:
         return self._first is None or self._first.poll() is None
 
     def _end(self, number: int) -> None:
-        """End a process group inside: its client is gone, it is not.
+        """End a process group inside, whose client has ended already.
 
         Engines do not pass signals on to what `exec` started:
         https://github.com/moby/moby/issues/9098
@@ -439,7 +439,7 @@ def _runs(spec: ContainerSpec, runner: HostRunner) -> bool:
     """Return whether the kept container is there and runs.
 
     Raises HostError when another one has its name, which is neither used nor removed, or when
-    somebody paused it.
+    it was paused.
     """
     asked = spec.engine.command("inspect", "--type=container", spec.name)
     done = runner.run(asked, check=False)

@@ -160,7 +160,7 @@ class ContainerSpec:
 
     @property
     def labels(self) -> Mapping[str, str]:
-        """By which it is known as ours, whoever's process started it."""
+        """The labels that mark it as ours, and the process that started it."""
         return {f"{LABEL}.run": self.run, f"{LABEL}.purpose": self.purpose}
 
     @property

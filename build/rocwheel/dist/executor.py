@@ -264,7 +264,7 @@ def choose(
     """Ask the engine and the image, once, before anything long begins.
 
     Raises ConfigError for an executor that is none, HostError for an engine or image that cannot
-    be used; all that an image lacks is told at once.
+    be used; the error names all that an image lacks.
     """
     asked = request.executor
     if asked.kind == "host":

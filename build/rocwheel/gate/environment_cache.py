@@ -107,7 +107,7 @@ class PreparedEnvironment:
 def prepared(
     asked: EnvironmentInputs, host: Host, console: Console, *, log: Path, left: Callable[[], float]
 ) -> Iterator[PreparedEnvironment]:
-    """Find or make the environment; while the block lasts, nobody removes it.
+    """Find or make the environment; while the block lasts, no process removes it.
 
     Raises InfraError, WrongWheelsError.
     """
@@ -253,7 +253,7 @@ def _prepared(
 
 
 def _remove_others(folder: Path, locks: Path, key: str, used: Path) -> None:
-    """Remove what was interrupted, is damaged or out of date, and in nobody's use."""
+    """Remove what was interrupted, is damaged or out of date, and unused."""
     for other in folder.glob(f"{key}-*"):
         lease = files.try_locked(locks / f"{other.name}.lock") if other != used else None
         if lease is not None:
@@ -301,7 +301,7 @@ def _content(entry: os.DirEntry[str]) -> str:
 
 
 def states(folder: Path) -> dict[str, tuple[int, ...]]:
-    """Return every file of a folder by what changes when somebody writes to it."""
+    """Return every file of a folder with what changes when it is written to."""
     start = len(str(folder)) + 1
     found: dict[str, tuple[int, ...]] = {}
     for entry in _entries(folder):

@@ -42,7 +42,7 @@ def describe(request: GateRequest, host: Host) -> str:
 
 
 def provide(request: GateRequest, host: Host, console: Console) -> Provided:
-    """Make ROCm ready. Raises ConfigError when nobody said which, and what `rocm.fetch` raises."""
+    """Make ROCm ready. Raises ConfigError when none is named, and what `rocm.fetch` raises."""
     if request.installed:
         return _of_image()
     if _needless(request):

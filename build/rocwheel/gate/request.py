@@ -126,7 +126,7 @@ class GateRequest(GateOptions):
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """What is required beside the wheels and JAX, by whoever shares the environment.
+        """What is required beside the wheels and JAX, by all suites of the environment.
 
         Raises ConfigError when two suites want other versions of one package.
         """

@@ -246,7 +246,7 @@ def _tool(request: GateRequest, host: Host) -> str:
 def _work(request: GateRequest, host: Host, stack: ExitStack) -> Path:
     """Return a folder of this run alone, locked while it lasts: cleaning the cache leaves it.
 
-    What killed runs left goes first. Who begins and who removes take turns, so that nobody takes
+    What killed runs left goes first. Who begins and who removes take turns, so that no run takes
     the lock of a run that begins for that of one which has ended.
     """
     locks = host.cache / environment_cache.LOCKS

@@ -16,7 +16,7 @@ class SetupError(RocwheelError):
 
 
 class InfraError(SetupError):
-    """The machine is not what it should be: nothing is said about the wheels."""
+    """The machine is not what it should be; the wheels were not judged."""
 
     state = State.INFRA
     exit_code = State.INFRA.exit_code

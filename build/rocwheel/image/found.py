@@ -230,10 +230,10 @@ def _is_own(name: str, item: Found) -> bool:
 def superseded(
     engine: ContainerEngine, *, runner: Runner, passing: Collection[str] = ()
 ) -> tuple[Found, ...]:
-    """Builder images of ours that a newer one of the same recipe, base and ROCm replaces.
+    """List builder images of ours that a newer one of the same recipe, base and ROCm replaces.
 
-    None that has a name which is not from its inputs: somebody gave it, or makes something on that
-    image now. Names that go away are `passing`.
+    One with a name that does not come from its inputs is left out: a user gave it, or a process is
+    making something on that image. Names that go away are `passing`.
     """
     listed = runner.capture(
         engine.command("images", "--quiet", "--no-trunc", f"--filter=label={BUILDER}")

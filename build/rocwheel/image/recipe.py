@@ -1,7 +1,7 @@
 """Recipes of builder images (`ci/images.yaml`), and the digest of everything one is made from.
 
 The tag of an image is made from that digest: unchanged inputs are the same tag, changed ones
-another, so nobody overwrites a tag and nothing is built twice.
+another, so no tag is overwritten and nothing is built twice.
 """
 
 from __future__ import annotations

@@ -128,7 +128,7 @@ def find(
 ) -> RemoteImage | None:
     """Return the image of these inputs in the first registry that has it, by its label too.
 
-    A registry that does not answer is told, and the next one asked. Raises StoreError for a
+    Prints which registry does not answer and asks the next one. Raises StoreError for a
     registry that has the tag with other inputs, and for one that did not answer when no other has
     the image.
     """

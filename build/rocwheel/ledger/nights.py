@@ -120,7 +120,7 @@ class WheelRecipe(Value, frozen=True, kw_only=True):
 
 
 class NightPlan(Value, frozen=True, kw_only=True):
-    """The plan of a night: all its cells, resolved, so that whoever has it can run it again."""
+    """The plan of a night: all its cells, resolved, so that it can be run again anywhere."""
 
     night: str
     made: str  # time
@@ -206,7 +206,7 @@ class HostMark(Value, frozen=True, kw_only=True):
 
 
 class Index(Value, frozen=True, kw_only=True):
-    """Names of all nights, oldest first, so that nobody lists everything to find the newest."""
+    """Names of all nights, oldest first, so that finding the newest lists no objects."""
 
     nights: tuple[str, ...] = ()
 
@@ -352,7 +352,7 @@ class Nights:
         return known + 1
 
     def end(self, night: str, number: int, ended: Ended) -> bool:
-        """Say how an attempt ended; False when it was said already, which then stands."""
+        """Record how an attempt ended; return False if an end is recorded already."""
         try:
             return self.store.create(
                 self._key(night, f"cells/{ended.cell}/{number}.json"),

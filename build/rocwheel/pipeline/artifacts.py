@@ -1,7 +1,7 @@
 """What a build leaves for the cells after it: the wheelhouse in the store, named by its inputs.
 
 `_rocwheel/builds/<inputs>/` holds the wheels and, written last, their manifest: where that is, the
-same inputs were built, and nobody builds them again.
+same inputs were built, and no night builds them again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One cell, on whatever machine: take a number, bring what it needs, run it, say how it ended.
 
 Every engine starts cells by `nightly cell`, so this is what happens on all of them. The command of
-the cell is a process of its own: whatever ends it, there is somebody left to tell. What a command
+the cell is a process of its own: whatever ends it, this one records the end. What a command
 says about itself is read from its exit status and its JSON document, never from its log.
 """
 
@@ -88,7 +88,7 @@ class Signals:
         return self._told.is_set()
 
     def watch_leash(self) -> None:
-        """End when standard input closes: the engine that holds its other end is gone."""
+        """End when standard input closes: the scheduler that holds its other end has ended."""
 
         def wait() -> None:
             with suppress(OSError):
@@ -100,7 +100,7 @@ class Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """SIGINT, SIGTERM and SIGHUP are told, and end nothing by themselves."""
+        """Turn SIGINT, SIGTERM and SIGHUP into a flag while the block runs."""
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         before = [
             signal.signal(n, lambda n, _f: self.tell(f"got {signal.Signals(n).name}"))

@@ -2,7 +2,7 @@
 
 Each cell is a process on a leash: when the engine ends, however it ends, its cells stop their
 commands and go. A lock that the cells inherit keeps a second engine of the same night waiting until
-the last of them is gone. Everything it knows is in the store; run again, it continues.
+the last of them has ended. Everything it knows is in the store; run again, it continues.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Capacity:
 
 @dataclass
 class Ending:
-    """How often somebody asked to end: once drains, twice stops."""
+    """How often a signal came: one drains, two stop."""
 
     asked: int = 0
     at_once: bool = False

@@ -1,4 +1,4 @@
-"""Telling somebody that a night differs from the one before: JSON and Markdown, file or URL.
+"""Sends how a night differs from the one before: JSON and Markdown, file or URL.
 
 A POST is signed (HMAC-SHA256 of the body), retried on 5xx, throttling and broken connections, and
 over when its deadline is. What changed is what the two summaries say of the same cell.

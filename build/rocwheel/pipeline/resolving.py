@@ -5,6 +5,7 @@ What cannot be resolved leaves its own set out of the night, with the reason; th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -23,11 +24,15 @@ from rocwheel.ledger.nights import Cell, WheelRecipe
 from rocwheel.model import PythonVersion, suggest
 from rocwheel.pipeline.settings import Branch, NightSettings, SetSettings
 from rocwheel.process import Runner
+from rocwheel.report.night_summary import NightSummary
 from rocwheel.rocm import listing, tarball_name, therock
 from rocwheel.source import git
 from rocwheel.source.pins import Pin, Pins
-from rocwheel.values import canonical_json
+from rocwheel.values import canonical_json, replace
 
+GITHUB: Final = "https://github.com/"
+COMPARE: Final = "https://api.github.com/repos/{}/compare/{}...{}"
+COMPARE_BYTES: Final = 32 << 20
 EXECUTOR: Final = "docker"  # the engine of a set's image that names no other
 
 
@@ -254,6 +259,35 @@ def one_image(name: str, world: World) -> str:
     if found is None:
         raise SourceError(f"{name}: the registry has no such image", hint="correct `image`")
     return found.reference
+
+
+def with_authors(
+    recipes: tuple[WheelRecipe, ...], last: NightSummary | None, world: World
+) -> tuple[WheelRecipe, ...]:
+    """Add who wrote the commits of JAX since each recipe's last night, where GitHub says it."""
+    old = {item.wheels: item.jax_commit for item in (last.sources if last else ())}
+    found: dict[tuple[str, str, str], tuple[str, ...]] = {}
+    made = []
+    for recipe in recipes:
+        key = (recipe.jax_repository, old.get(recipe.name, ""), recipe.jax_commit)
+        if key not in found:
+            found[key] = _authors(*key, world)
+        made.append(replace(recipe, authors=found[key]))
+    return tuple(made)
+
+
+def _authors(repository: str, old: str, new: str, world: World) -> tuple[str, ...]:
+    name = repository.removeprefix(GITHUB).removesuffix(".git")
+    if not (repository.startswith(GITHUB) and old and new) or old == new:
+        return ()
+    url = COMPARE.format(name, old, new)
+    try:
+        commits = json.loads(world.client.read(url, limit=COMPARE_BYTES) or b"{}")["commits"]
+        names = [item["commit"]["author"]["name"] for item in commits]
+    except (FetchError, ValueError, KeyError, TypeError) as exc:  # people can follow the link
+        world.note(f"{url}: {exc}")
+        return ()
+    return tuple(dict.fromkeys(names))
 
 
 def tool_of(ours: Home, runner: Runner) -> str:

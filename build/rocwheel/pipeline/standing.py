@@ -1,8 +1,8 @@
 """Where each cell of a night stands: a pure function of its plan, attempts and orders.
 
-A failure in any attempt at a test counts, however late it is told: a pass beside it is `flaky`.
+A failure in any attempt at a test counts, however late it comes: a pass beside it is `flaky`.
 A cell that waited for ends (a promotion, a merge, the page) is done again when one of them changed.
-An attempt that began and never ended is lost, which is the machine's fault until somebody knows
+An attempt that began and never ended is lost, which is the machine's fault until a person knows
 better; what the machine was at fault for is tried again, as often as the plan says.
 """
 
@@ -68,7 +68,7 @@ class CellStanding:
 
 
 def stopped(orders: tuple[Order, ...]) -> Order | None:
-    """Return the order that stopped the night, while nobody let it go on."""
+    """Return the order that stopped the night and is still in force."""
     last = None
     for order in orders:
         if order.action == "stop":
@@ -140,7 +140,7 @@ def wants_more(book: Book, where: CellStanding) -> bool:
 
 
 def told(book: Book, cell: Cell) -> int:
-    """Return how much was told of the cells whose ends this one waits for: attempts, and orders."""
+    """Count the attempts and orders known of the cells whose ends this one waits for."""
     tries = sum(len(book.attempts.get(name, ())) for name in cell.settled)
     return tries + sum(order.cell in cell.settled for order in book.orders)
 
@@ -196,5 +196,5 @@ def _together(cell: Cell, attempts: tuple[CellAttempt, ...], plan: str) -> tuple
 
 
 def _asked(orders: tuple[Order, ...], name: str) -> Order | None:
-    """Return the last thing somebody said about a cell."""
+    """Return the last order about a cell."""
     return next((o for o in reversed(orders) if o.cell == name), None)

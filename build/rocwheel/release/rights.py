@@ -132,7 +132,7 @@ ROLES: Final = {
                         PAGE,
                         nights.INDEX,
                         SUMMARIES,
-                        *_cells("promote.*", "page/*", "notify*", "prune/*"),
+                        *_cells("promote.*", "prune/*"),
                     ),
                 ),
                 # Retention is one decision, so one role carries it out: of indexes and of nights.

@@ -91,7 +91,7 @@ TO_DO: Final = {
 def colour(state: State) -> str:
     """Return which colour a state has: by what is to be done about it.
 
-    `good`: nothing; `bad`: the wheels or tests are to be mended; `warn`: somebody is to look;
+    `good`: nothing; `bad`: the wheels or tests are to be mended; `warn`: a person has to look;
     `idle`: it is to be run again elsewhere, and says nothing of the wheels.
     """
     if state is State.PASS:
@@ -103,7 +103,7 @@ def colour(state: State) -> str:
 
 
 def meaning(results: Results, found: Fault) -> str:
-    """Return what a state says, to somebody who sees it for the first time."""
+    """Return what a state means, for a first-time reader."""
     if found.state is State.PASS and results.shard:
         return SHARD_PASSED
     return MEANINGS[found.state]

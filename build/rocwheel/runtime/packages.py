@@ -63,7 +63,7 @@ class Where:
 
 
 def pip(command: str, *arguments: str) -> Command:
-    """Return a pip of our own that installs for somebody else."""
+    """Return our own pip as a command that installs into another environment."""
     quiet = ("--quiet", "--disable-pip-version-check", "--no-input")
     return Command(argv=(sys.executable, "-m", "pip", command, *quiet, *arguments))
 

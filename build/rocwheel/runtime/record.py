@@ -210,7 +210,7 @@ def moved_tags(place: Place) -> tuple[TagMove, ...]:
 
 
 def add_move(place: Place, move: TagMove) -> None:
-    """Note a move. Raises StoreError when somebody else moved the tag at the same time."""
+    """Note a move. Raises StoreError when another process moved the tag meanwhile."""
     key = f"{_moves_key(place, move.repository, move.tag)}{move.number:06}.json"
     try:
         place.store.create(key, move.to_bytes(), headers=place.record_headers)

@@ -93,7 +93,7 @@ def missing(plan: ImagePlan, programs: Programs) -> Mapping[str, str]:
 
 
 def refuse_missing(plan: ImagePlan, programs: Programs) -> None:
-    """Raise HostError with the names of libraries that nobody brings."""
+    """Raise HostError with the names of libraries that are missing."""
     lacks = missing(plan, programs)
     if lacks:
         listed = ", ".join(f"{name} (for {who})" for name, who in lacks.items())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.faultserver import Fault, FaultServer
+from support.states import summary
 
 import amdgpu_family_matrix as matrix
 from rocwheel import values
@@ -20,6 +21,7 @@ from rocwheel.ledger.nights import NightPlan, WheelRecipe
 from rocwheel.pipeline import looking, planning, resolving
 from rocwheel.pipeline import settings as settings_file
 from rocwheel.pipeline.looking import SetSeen, StoreContents
+from rocwheel.report.night_summary import SourceSummary
 from rocwheel.rocm import listing
 from rocwheel.verdict import State
 
@@ -286,6 +288,38 @@ def test_an_unchanged_tarball_is_read_once_and_a_changed_one_again(tmp_path):
         assert ["if-none-match" in request.headers for request in sent] == [False, True]
         server.add(name, b"ROCM")
         assert resolving.one_tarball(url, "", asking).sha256 != first.sha256
+
+
+class GitHub:
+    """Answers as api.github.com does, which no test may ask."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def read(self, url: str, **_options) -> bytes:
+        self.asked.append(url)
+        names = ["Ann", "Ben", "Ann"]
+        return json.dumps(
+            {"commits": [{"commit": {"author": {"name": n}}} for n in names]}
+        ).encode()
+
+
+def test_who_wrote_what_changed_is_asked_once_for_each_range(tmp_path):
+    old, new = "a" * 40, "b" * 40
+    github = GitHub()
+    asking = replace(world(tmp_path), client=github)
+    recipe = values.replace(
+        RECIPE, jax_repository="https://github.com/jax-ml/jax.git", jax_commit=new
+    )
+    other = values.replace(recipe, name="elsewhere", jax_repository="https://git.example.org/jax")
+    sources = tuple(
+        SourceSummary(wheels=name, jax="main", jax_commit=old) for name in ("jax", "elsewhere")
+    )
+    last = values.replace(summary(1), sources=sources)
+    made = resolving.with_authors((recipe, recipe, other), last, asking)
+    assert [item.authors for item in made] == [("Ann", "Ben"), ("Ann", "Ben"), ()]
+    assert github.asked == [f"https://api.github.com/repos/jax-ml/jax/compare/{old}...{new}"]
+    assert resolving.with_authors((recipe,), None, asking)[0].authors == ()
 
 
 SET = """

@@ -257,7 +257,7 @@ class Child:
             self.process.send_signal(signal.SIGCONT)
 
     def memory(self) -> int:
-        """Return how many bytes of memory the worker holds, proc(5); 0 where nobody says."""
+        """Return how many bytes of memory the worker holds, proc(5); 0 where it is unknown."""
         try:
             return int(Path(f"/proc/{self._worker}/statm").read_bytes().split()[1]) * PAGE
         except (OSError, IndexError):  # it has not started, or has ended

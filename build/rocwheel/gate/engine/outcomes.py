@@ -92,7 +92,7 @@ class Outcomes:
         self.finished += 1
 
     def deselected(self, file: str, tests: Iterable[str]) -> None:
-        """Record tests that pytest was told to leave out."""
+        """Record tests that pytest left out by its options."""
         for test in tests:
             self._entries.setdefault(test, _Entry(file=file, outcome=Outcome.DESELECTED))
 

@@ -1,7 +1,7 @@
 """The supervisor: a process between the gate and one worker, which outlives neither's leftovers.
 
 It starts the worker, adopts whatever the worker's descendants leave behind (it is their subreaper,
-`prctl(2)`), and ends only when all of them are gone: daemons and sessions of their own included.
+`prctl(2)`), and ends only after all of them have ended: daemons and sessions of their own included.
 When the gate dies, however it does, the end of the lifeline says so and everything is killed. The
 locks of the worker's devices are held here too, so that nobody is given a device that a process
 still uses. Standard library only; it runs isolated, with the interpreter of the tested environment.
@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -57,6 +58,7 @@ def start(argv: list[str], libc: Any) -> int:
         return pid
     try:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # of GPU memory it would fill a disk
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in (*IGNORED, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)

@@ -100,7 +100,7 @@ def ask(
 
 
 def _without_jax(lane: Lane) -> str:
-    """Return the backend of a suite that does without JAX: only the CPU needs nobody's word."""
+    """Return the backend of a suite without JAX: only the CPU needs no proof."""
     return Maker.CPU.value if lane.devices[0].maker is Maker.CPU else ""
 
 

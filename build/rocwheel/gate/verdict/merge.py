@@ -145,7 +145,7 @@ def merge_verdicts(
 def _check(verdict: Verdict | None, results: Results, suite: KnownSuite) -> None:
     """Raise ConfigError where a shard's verdict is not what its results say.
 
-    Its state can be told again only by what was demanded then: the same suite file.
+    Judging it again needs what was demanded then: the same suite file.
     """
     about, shard = results.environment, f"shard {results.shard} of {results.suite}"
     if verdict is None:

@@ -43,7 +43,7 @@ def empty(request: GateRequest, state: State, message: str) -> Results:
 
 
 def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
-    """Return where and with what it ran, for the report and for whoever runs it again."""
+    """Return where and with what it ran, for the report and for running it again."""
     rocm = setup.provided
     packages = setup.environment.packages if setup.environment else ()
     devices_ = {d.serial: d for lane in setup.lanes for d in lane.devices}
@@ -139,7 +139,7 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
 
 
 def _unknown(tool: str, results: Results) -> tuple[str, ...]:
-    """Return why nobody could run these tests again with the same rocwheel."""
+    """Return why these tests cannot be run again with the same rocwheel."""
     if tool.endswith(DIRTY):
         return ("files of rocwheel differ from its commit",)
     if results.tests and tool == __version__:

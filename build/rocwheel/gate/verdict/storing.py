@@ -41,7 +41,7 @@ LOG_HEAD, LOG_TAIL = 1 << 18, 3 << 18  # bytes that are stored of a longer one
 def alone(folder: Path) -> Iterator[None]:
     """Be the only one who writes into a folder, until the block ends.
 
-    Where it cannot be locked it cannot be written to either, which is told when that is tried.
+    Where it cannot be locked it cannot be written to either; the write then fails.
     Raises ConfigError when another process has it.
     """
     with ExitStack() as held:

@@ -1,4 +1,4 @@
-"""The worker: a pytest session that is told what to run and reports every step of it.
+"""The worker: a pytest session that runs what the engine sends and reports every step of it.
 
 It runs in the tested environment, so it knows only the standard library and pytest, and no module
 of it may answer an import of the tests: `__main__` loads it under a private name.

@@ -73,8 +73,8 @@ class Leftovers:
 
     Processes that the body of a test started are killed; those of fixtures and the helpers of
     `multiprocessing` live on. An alarm is switched off; signal handlers and standard streams that
-    the body replaced and nobody put back are put back. Threads cannot be ended: what one of an
-    earlier test raises is told of as that, and not as a failure of the test that runs by then.
+    the body replaced are put back. Threads cannot be ended: what one of an
+    earlier test raises is reported as that, and not as a failure of the test that runs by then.
     """
 
     def __init__(self, channel: EventWriter, stacks: Stacks) -> None:

@@ -18,5 +18,5 @@ def one_line(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """Return what somebody is to read, on one line."""
+    """Return a text for people, on one line."""
     return one_line(" ".join(str(text).split()))
