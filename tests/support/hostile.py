@@ -81,7 +81,7 @@ ARCHIVES = {
     ),
     "a stored member with its sizes behind it": (
         Zip(good(method=0, descriptor="signed")).to_bytes(),
-        "nobody sees its end",
+        "a stream does not show its end",
     ),
     "a link as a Mac writes it": (
         Zip(good(made_by=19, mode=0o120777)).to_bytes(),

@@ -167,7 +167,7 @@ def _headers(name: str, old: ZipMember, new: ZipMember) -> Iterator[Difference]:
 
 
 def _time(stamp: tuple[int, int]) -> str:
-    """A DOS time and date."""
+    """Return a DOS time and date."""
     time, date = stamp
     day = f"{1980 + (date >> 9)}-{date >> 5 & 15:02}-{date & 31:02}"
     return f"{day} {time >> 11:02}:{time >> 5 & 63:02}:{(time & 31) * 2:02}"
@@ -259,7 +259,7 @@ def _is_elf(archive: ZipArchive, member: ZipMember) -> bool:
 
 
 def _text(archive: ZipArchive, member: ZipMember) -> bytes:
-    """A text; RECORD's without the version in the names of the folders that have it."""
+    """Return a text; RECORD's without the version in the names of the folders that have it."""
     content = archive.read(member.name)
     if member.name.endswith(RECORD):
         stem = WheelName.parse(archive.path.name).stem.encode()

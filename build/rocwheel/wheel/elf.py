@@ -86,7 +86,7 @@ class ElfFacts:
     bundles: tuple[hip.Bundle, ...] = ()
 
     def highest(self, prefix: str) -> tuple[int, ...]:
-        """The highest version of `GLIBC`, `GLIBCXX`, `CXXABI` … that is needed; () for none."""
+        """Return the highest version that is needed of `GLIBC`, `CXXABI` …; () for none."""
         return highest_version((name for names in self.versions.values() for name in names), prefix)
 
     @property
@@ -106,7 +106,7 @@ class ElfFacts:
 
 
 def highest_version(names: Iterable[str], prefix: str) -> tuple[int, ...]:
-    """The highest numeric version among symbol versions such as `GLIBC_2.27`."""
+    """Return the highest numeric version among symbol versions such as `GLIBC_2.27`."""
     found: list[tuple[int, ...]] = [()]
     for name in names:
         if match := _VERSION.match(name):
@@ -334,7 +334,7 @@ class _Strings:
         self._budget = budget
 
     def at(self, offset: int, *, limit: int = NAME) -> str:
-        """The name at an offset, at most `limit` bytes long."""
+        """Return the name at an offset, at most `limit` bytes long."""
         if not 0 <= offset < len(self._data):
             raise ElfError(f"a name outside its string table (at {offset})")
         end = self._data.find(b"\0", offset, offset + limit + 1)
@@ -345,7 +345,7 @@ class _Strings:
 
 
 def _offset(loads: list[tuple[int, int, int]], address: int) -> int:
-    """The file offset of a virtual address."""
+    """Return the file offset of a virtual address."""
     if not address:
         return 0
     for low, offset, size in loads:

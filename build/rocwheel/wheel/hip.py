@@ -124,7 +124,7 @@ def _unzstd(body: bytes) -> bytes:
 
 
 def _entries(front: bytes) -> list[tuple[int, int, str]]:
-    """The table's (offset, size, id) rows; empty where it is no table."""
+    """Return the table's (offset, size, id) rows; empty where it is no table."""
     at = len(PLAIN) + 8
     if not front.startswith(PLAIN) or len(front) < at:
         return []

@@ -143,7 +143,7 @@ WHEEL_FIELDS: Final = ("Wheel-Version", "Generator", "Root-Is-Purelib", "Tag", "
 
 
 def kind_of(project: str) -> tuple[WheelKind, str] | None:
-    """The kind and ROCm number of a normalised project name; None for another project."""
+    """Return the kind and ROCm number of a normalised project name; None for another project."""
     if project == WheelKind.JAXLIB.value:
         return WheelKind.JAXLIB, ""
     match = _ROCM_PROJECT.match(project)
@@ -331,7 +331,7 @@ class _Reader:
         return None
 
     def problems(self) -> Iterator[str]:
-        """What differs from RECORD; to be asked after the background has ended."""
+        """Return what differs from RECORD; to be asked after the background has ended."""
         return (problem for digest in self._digests if (problem := digest.problem()))
 
     def _digest(self, member: ZipMember) -> _Digest | None:
@@ -377,7 +377,7 @@ def _entry_points(text: str) -> dict[str, tuple[str, ...]]:
 
 
 def graft_name(member: str) -> str:
-    """The file name that a grafted library had before auditwheel put a hash into it."""
+    """Return the file name that a grafted library had before auditwheel put a hash into it."""
     return _GRAFT_HASH.sub("", member.rpartition("/")[2])
 
 

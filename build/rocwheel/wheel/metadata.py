@@ -96,13 +96,13 @@ class WheelName:
 
 
 def canonical_platform(tag: str) -> str:
-    """A platform tag with the names that manylinux levels had before PEP 600 replaced."""
+    """Return a platform tag with the names that manylinux levels had before PEP 600 replaced."""
     old, _, machine = tag.partition("_")
     return f"manylinux_{MANYLINUX[old]}_{machine}" if old in MANYLINUX and machine else tag
 
 
 def normal_name(name: str) -> str:
-    """A project name in normal form (PEP 503)."""
+    """Return a project name in normal form (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -118,7 +118,7 @@ class KeyValueText:
     """An e-mail-like block of `Key: value` lines, with a body after the first empty line."""
 
     def __init__(self, data: bytes, *, name: str) -> None:
-        """Raises WheelError when it is not UTF-8 or has a line that is no header."""
+        """Raise WheelError when it is not UTF-8 or has a line that is no header."""
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as exc:
@@ -152,7 +152,7 @@ class KeyValueText:
         return tuple(value for name, value in self._fields() if name == key)
 
     def get(self, key: str) -> str:
-        """The value of a key that stands once, "" where it is absent. Raises WheelError."""
+        """Return the value of a key that stands once, "" where it is absent. Raises WheelError."""
         values = self.all(key)
         if len(values) > 1:
             raise WheelError(f"{self.name}: {key} is given twice", hint="build the wheel again")
@@ -249,7 +249,7 @@ def read_record(data: bytes, *, name: str, files: int) -> tuple[RecordRow, ...]:
 
 
 def row_problems(names: Iterable[str], rows: Iterable[RecordRow], folder: str) -> Iterator[str]:
-    """What RECORD lists wrongly: every file stands in it once, hashed unless it may not be."""
+    """Return what RECORD lists wrongly: each file stands in it once, hashed if it may be."""
     unhashed = {f"{folder}/{name}" for name in UNHASHED}
     files = {name for name in names if not name.endswith("/")}
     seen = set()
@@ -286,12 +286,12 @@ def record_line(row: RecordRow, *, end: str = "\n") -> str:
 
 
 def record_digest(digest: bytes, *, algorithm: str = "sha256") -> str:
-    """A digest as RECORD writes it: URL-safe base64 without padding."""
+    """Return a digest as RECORD writes it: URL-safe base64 without padding."""
     return f"{algorithm}=" + base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
 def dist_info(names: Iterable[str], *, path: object) -> str:
-    """The one dist-info folder among member names, without a slash. Raises WheelError."""
+    """Return the one dist-info folder among member names, without a slash. Raises WheelError."""
     # pip counts a file of that name, too: pip/_internal/utils/wheel.py, wheel_dist_info_dir.
     folders = {name.partition("/")[0] for name in names}
     found = sorted(name for name in folders if name.lower().endswith(".dist-info"))
@@ -305,7 +305,7 @@ def dist_info(names: Iterable[str], *, path: object) -> str:
 
 
 def row_of(path: str, content: Iterable[bytes]) -> RecordRow:
-    """The RECORD row of a file with this content, given in pieces."""
+    """Return the RECORD row of a file with this content, given in pieces."""
     digest = hashlib.sha256()
     size = 0
     for piece in content:

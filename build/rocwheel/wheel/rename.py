@@ -86,7 +86,7 @@ class Rename:
         return member
 
     def document(self, folder: Path) -> dict[str, object]:
-        """The same for a program, when the new wheel lies in `folder`."""
+        """Return the same for a program, when the new wheel lies in `folder`."""
         return {
             "source": str(self.source),
             "path": str(folder / str(self.after)),
@@ -103,7 +103,7 @@ class NewVersion:
     local: str = ""
 
     def of(self, old: Version) -> Version:
-        """The new version of a wheel that has version `old`. Raises ConfigError."""
+        """Return the new version of a wheel that has version `old`. Raises ConfigError."""
         if self.post is not None and (old.is_devrelease or old.is_prerelease):
             raise ConfigError(
                 f"{old}: a pre-release has no post-releases", hint="give --version instead"
@@ -311,7 +311,7 @@ class _Draft:
                 yield f"{member.name} keeps {text or 'no version'}: it is not of {old}"
 
     def rename(self, after: WheelName, *, notes: tuple[str, ...] = ()) -> Rename:
-        """The plan; RECORD is adapted to new content and new names."""
+        """Return the plan; RECORD is adapted to new content and new names."""
         plan = Rename(
             source=self._archive.path,
             stamp=self._archive.stamp,
@@ -346,7 +346,7 @@ def _tags(text: str, kind: str) -> tuple[str, ...]:
 
 
 def _check_pairs(name: WheelName) -> None:
-    """Raises ConfigError where an interpreter or an ABI of a wheel fits no other part of its tag.
+    """Raise ConfigError where an interpreter or an ABI of a wheel fits no other part of its tag.
 
     PEP 425: an ABI that names a CPython is that one's own, abi3 is any CPython 3's, none is all's.
     """
@@ -393,7 +393,7 @@ def _pins(
 
 
 def _pinned(text: str, old: Version, new: Version) -> str:
-    """The requirement, admitting the new version where it admitted the old one.
+    """Return the requirement, admitting the new version where it admitted the old one.
 
     Only versions in it change, at their places; a pin on another version than `old` is none of
     this set's (jax's extra `minimum-jaxlib` has one). Raises WheelError where that cannot be.
@@ -427,7 +427,7 @@ def _pinned(text: str, old: Version, new: Version) -> str:
 
 
 def _clause(operator: str, version: str, new: Version) -> tuple[str, str]:
-    """A clause of the same kind that admits the new version."""
+    """Return a clause of the same kind that admits the new version."""
     if version.endswith(".*"):
         parts = len(version.split(".")) - 1
         return operator, ".".join(map(str, (*new.release, 0, 0)[:parts])) + ".*"

@@ -296,7 +296,7 @@ def _runpaths(
 
 
 def _platform(report: WheelReport, facts: Iterable[ElfFacts], policy: WheelPolicy) -> str:
-    """The platform tag that holds; a wheel without ELF files keeps its own."""
+    """Return the platform tag that holds; a wheel without ELF files keeps its own."""
     files = tuple(item for item in facts if item.machine != GPU_MACHINE)
     if not files:
         return report.filename.platforms[0]
@@ -414,7 +414,7 @@ class _Bench:
         return tuple(facts.values())
 
     def parts(self, tags: tuple[str, ...]) -> tuple[list[Part], bool]:
-        """The members of the new wheel in their order, and whether any of them changed."""
+        """Return the members of the new wheel in their order, and whether any of them changed."""
         folder = self.plan.report.dist_info
         if self._added:
             self._add(f"{folder}/{SBOM}", self._sbom(), like=f"{folder}/METADATA")
@@ -446,7 +446,7 @@ class _Bench:
         return [*old[:first], *new, *old[first:]], changed or bool(modes)
 
     def _slim(self, folder: Path) -> Path:
-        """A wheel of dist-info and the files that need grafting, which RECORD lists too."""
+        """Return a wheel of dist-info and the files that need grafting, which RECORD lists too."""
         info = f"{self.plan.report.dist_info}/"
         inside = {
             name
@@ -488,7 +488,7 @@ class _Bench:
             self._packages = document["components"][1:]
 
     def _file(self, member: str) -> Path:
-        """A member's present content as a file that may be changed."""
+        """Return a member's present content as a file that may be changed."""
         known = self._changes.get(member) or self._added.get(member)
         if known and isinstance(known.content, Path):
             return known.content
@@ -523,7 +523,7 @@ class _Bench:
         )
 
     def _sbom(self) -> bytes:
-        """What was grafted, as CycloneDX 1.6; it names neither tags nor versions of the wheel."""
+        """Return what was grafted, as CycloneDX 1.6, without tags and versions of the wheel."""
         project = self.plan.report.project
         reference = f"pkg:pypi/{project}"
         components = [

@@ -26,7 +26,7 @@ def version(text: str) -> Version | None:
 
 
 def specifiers(text: str) -> SpecifierSet | None:
-    """A set of version specifiers by PEP 440; None where it is none."""
+    """Return a set of version specifiers by PEP 440; None where it is none."""
     from packaging.specifiers import SpecifierSet
 
     found = _parsed(SpecifierSet, text)
@@ -34,7 +34,7 @@ def specifiers(text: str) -> SpecifierSet | None:
 
 
 def requirement(text: str) -> Requirement | None:
-    """A requirement by PEP 508 whose marker has a value on Linux; None where it is none."""
+    """Return a requirement by PEP 508 whose marker has a value on Linux; None where it is none."""
     from packaging.requirements import Requirement
 
     found = _parsed(Requirement, text)

@@ -22,7 +22,7 @@ FEW: Final = 4  # entries of a list that are all shown; of a longer one, its len
 
 
 def document(report: WheelReport) -> dict[str, Any]:
-    """A report as JSON has it: sizes in bytes, versions as dotted numbers."""
+    """Return a report as JSON has it: sizes in bytes, versions as dotted numbers."""
     return {
         "path": str(report.path),
         "filename": report.path.name,
@@ -49,7 +49,7 @@ def document(report: WheelReport) -> dict[str, Any]:
 
 
 def lines(report: WheelReport, *, width: int) -> Iterator[str]:
-    """A report as a person reads it: what the wheel is, then members and libraries by size.
+    """Return a report as a person reads it: what the wheel is, then members and libraries by size.
 
     No field of a wheel can be more than the one line it stands in.
     """
@@ -92,7 +92,7 @@ def _lines(report: WheelReport, width: int) -> Iterator[str]:
 
 
 def plan_document(plan: RepairPlan) -> dict[str, Any]:
-    """What a repair would do."""
+    """Return what a repair would do."""
     return {
         "source": str(plan.report.path),
         "platform": plan.platform,
@@ -104,7 +104,7 @@ def plan_document(plan: RepairPlan) -> dict[str, Any]:
 
 
 def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
-    """What a repair did."""
+    """Return what a repair did."""
     return {
         "source": str(plan.report.path),
         "path": str(result.path),
@@ -116,7 +116,7 @@ def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
 
 
 def verdict_document(found: Mapping[str, tuple[Finding, ...]]) -> dict[str, Any]:
-    """What was found, wheel by wheel, and whether all of them may ship."""
+    """Return what was found, wheel by wheel, and whether all of them may ship."""
     return {
         "ships": ships(found),
         "wheels": {
@@ -127,7 +127,7 @@ def verdict_document(found: Mapping[str, tuple[Finding, ...]]) -> dict[str, Any]
 
 
 def verdict_lines(found: Mapping[str, tuple[Finding, ...]]) -> Iterator[str]:
-    """The same for a person: each finding with its remedy below."""
+    """Return the same for a person: each finding with its remedy below."""
     for name, findings in found.items():
         yield printable(f"{name}: {_outcome(findings)}")
         for item in findings:
@@ -194,7 +194,7 @@ def _elf_lines(item: ElfFacts, width: int) -> Iterator[str]:
 
 
 def _few(items: tuple[str, ...]) -> str:
-    """A list that may have 79 entries; `--json` has them all."""
+    """Return a list that may have 79 entries; `--json` has them all."""
     return " ".join(items) if len(items) <= FEW else f"{len(items)} entries, first {items[0]}"
 
 

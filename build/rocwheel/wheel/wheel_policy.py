@@ -131,7 +131,7 @@ class WheelPolicy:
         return next((use.members for use in uses), ())
 
     def level(self, platform: str) -> Manylinux | None:
-        """The level of a platform tag such as manylinux_2_28_x86_64, None where it has none."""
+        """Return the level of a tag such as manylinux_2_28_x86_64, None where it has none."""
         match = re.fullmatch(r"manylinux_([0-9]+_[0-9]+)_\w+", canonical_platform(platform))
         return next((item for item in self.manylinux if match and item.level == match[1]), None)
 
@@ -145,7 +145,7 @@ class WheelPolicy:
         )
 
     def best(self, facts: Iterable[ElfFacts]) -> Manylinux | None:
-        """The oldest level, not older than `oldest`, that holds for all files; None for none."""
+        """Return the oldest level, from `oldest` on, that holds for all files; None for none."""
         files = tuple(facts)
         first = next(n for n, item in enumerate(self.manylinux) if item.level == self.oldest)
         return next(

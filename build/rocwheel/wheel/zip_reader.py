@@ -215,7 +215,7 @@ class ZipArchive:
             yield piece
 
     def read(self, name: str) -> bytes:
-        """A small member's content, checked. Raises WheelError when it is absent or too large."""
+        """Return a small member's content. Raises WheelError when it is absent or too large."""
         member = self.by_name.get(name)
         if member is None:
             self.refuse(f"{name} is missing")
@@ -225,7 +225,7 @@ class ZipArchive:
         return b"".join(self.stream(member))
 
     def stream(self, member: ZipMember) -> Iterator[bytes]:
-        """A member's content in pieces of at most 1 MiB.
+        """Return a member's content in pieces of at most 1 MiB.
 
         Raises WheelError at the end when size or CRC are not what the archive says, or earlier
         when the compressed bytes are damaged or expand beyond the declared size.
@@ -365,7 +365,7 @@ class ZipArchive:
         if method not in (STORED, DEFLATED):
             self.refuse(f"{name}: compression method {method}; wheels are stored or deflated")
         if method == STORED and flags & FLAG_DESCRIPTOR:  # uv, while it downloads, says the same
-            self.refuse(f"{name}: stored with its sizes behind it, so that nobody sees its end")
+            self.refuse(f"{name}: stored with its sizes behind it: a stream does not show its end")
         if disk not in (0, U16):
             self.refuse("spans several disks")
         extra = raw[at + CENTRAL.size + name_length : at + length - comment_length]
@@ -436,7 +436,7 @@ class ZipArchive:
                 )
 
     def _zip64_fields(self, name: str, extra: bytes, wanted: list[bool]) -> list[int | None]:
-        """The 64-bit values that stand for the `wanted` ones, None where the short one holds."""
+        """Return the 64-bit values of the `wanted` ones, None where the short one holds."""
         found: bytes | None = None
         at = 0
         while at < len(extra):
@@ -525,7 +525,7 @@ def _is_descriptor(record: _Record, raw: bytes, layout: str) -> bool:
 
 
 def path_conflict(names: Iterable[str]) -> str:
-    """What is wrong with names that would be unpacked together; "" where nothing is."""
+    """Return what is wrong with names that would be unpacked together; "" where nothing is."""
     seen: dict[str, str] = {}
     for name in names:
         key = _key(name.rstrip("/"))
@@ -541,7 +541,7 @@ def path_conflict(names: Iterable[str]) -> str:
 
 
 def _key(name: str) -> str:
-    """What two names have in common that land on one path on some system."""
+    """Return what two names have in common that land on one path on some system."""
     if name.isascii():
         return name.lower()
     import unicodedata
@@ -550,7 +550,7 @@ def _key(name: str) -> str:
 
 
 def _codec(size: int) -> ModuleType:
-    """The zlib for a member of `size` bytes: zlib-ng is twice as fast, and one more import.
+    """Return the zlib for a member of `size` bytes: zlib-ng is twice as fast, and one more import.
 
     Both refuse the same streams. ISA-L is faster still and accepts incomplete distance codes,
     which pip's zlib refuses (https://github.com/madler/zlib/blob/master/inftrees.c).

@@ -267,7 +267,7 @@ def _sizes(member: ZipMember) -> _Sizes:
 
 
 def _flags(name: str, flags: int) -> int:
-    """Flags of a member that is written anew: sizes stand in its header, not behind its data."""
+    """Return flags of a member that is written anew: its sizes stand in its header."""
     return flags & ~FLAG_DESCRIPTOR | (0 if name.isascii() else FLAG_UTF8)
 
 
@@ -282,7 +282,7 @@ def pieces(content: bytes | Path) -> Iterator[bytes]:
 
 
 def deflated(content: Iterator[bytes]) -> Iterator[bytes]:
-    """A raw deflate stream of the content: of one piece by zlib, of more on all cores.
+    """Return a raw deflate stream of the content: of one piece by zlib, of more on all cores.
 
     As pigz does it, each piece is compressed by itself with the window of the one before it, and
     ends on a byte; so the stream does not depend on how many cores there are.
@@ -336,14 +336,14 @@ def same_bytes(first: Iterator[bytes], second: Iterator[bytes]) -> bool:
 
 
 def _renamed(member: ZipMember, name: str) -> bytes:
-    """The member's local header with another name."""
+    """Return the member's local header with another name."""
     *fields, length, extra = LOCAL.unpack_from(member.local)
     raw = name.encode()
     return LOCAL.pack(*fields, len(raw), extra) + raw + member.local[LOCAL.size + length :]
 
 
 def _local(like: ZipMember, name: str, sizes: _Sizes, *, wide: bool = False) -> bytes:
-    """A local header as `like`'s, with another name and sizes."""
+    """Return a local header as `like`'s, with another name and sizes."""
     signature, version, _, _, time, date, _, _, _, length, _ = LOCAL.unpack_from(like.local)
     raw = name.encode()
     extra = b"".join(
@@ -367,7 +367,7 @@ def _local(like: ZipMember, name: str, sizes: _Sizes, *, wide: bool = False) -> 
 
 
 def _central(part: Part, sizes: _Sizes, offset: int) -> bytes:
-    """A central record as the old member's, with another name, mode, sizes and place.
+    """Return a central record as the old member's, with another name, mode, sizes and place.
 
     What stood in 64 bits stays in 64 bits and where it was among the extra fields.
     """
@@ -527,7 +527,7 @@ class _DraftFile:
         return True
 
     def refuse_other(self, final: Path) -> None:
-        """Raises WheelError where this path has other bytes."""
+        """Raise WheelError where this path has other bytes."""
         if not same_bytes(pieces(self._path), pieces(final)):
             raise WheelError(
                 f"{final}: exists with other content",

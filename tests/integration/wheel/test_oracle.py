@@ -279,10 +279,12 @@ def as_installed(environment: Path, path: Path) -> str:
     site = environment / "lib" / f"python{PYTHON}" / "site-packages"
     with zipfile.ZipFile(path) as archive:
         stem = path.name.partition("-py3")[0]
-        for name in archive.namelist():
-            member = name.removeprefix(f"{stem}.data/purelib/").removeprefix(
-                f"{stem}.data/platlib/"
-            )
+        # Of two members for one path every client takes the one in .data: nothing to report.
+        landings = {
+            name.removeprefix(f"{stem}.data/purelib/").removeprefix(f"{stem}.data/platlib/"): name
+            for name in sorted(archive.namelist(), key=lambda name: ".data/" in name)
+        }
+        for member, name in landings.items():
             if ".data/" in member or ".dist-info/" in member or member.endswith("/"):
                 continue  # scripts get another first line, installers write RECORD and INSTALLER
             target = site / member

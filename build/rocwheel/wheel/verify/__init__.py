@@ -144,7 +144,7 @@ def _cell(name: WheelName) -> tuple[object, ...]:
 
 
 def _siblings(name: WheelName, names: Iterable[WheelName]) -> dict[str, str]:
-    """The versions that a wheel's pins must accept: those there are, its own before others."""
+    """Return the versions that a wheel's pins must accept, its own before others."""
     found: dict[str, str] = {}
     for other in names:
         if other.project not in found or other.version_text == name.version_text:

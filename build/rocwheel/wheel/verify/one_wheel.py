@@ -184,7 +184,7 @@ class Judge:
                 yield finding("pin.sibling", f"requires no {pjrt}: any version would be taken")
 
     def _pin_problem(self, requirement: Requirement) -> str:
-        """What is wrong with a requirement on a wheel of the same set; "" for any other."""
+        """Return what is wrong with a requirement on a wheel of the same set; "" for any other."""
         project = normal_name(requirement.name)
         siblings = self.expected.siblings or {}
         known = kind_of(project)
