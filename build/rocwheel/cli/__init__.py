@@ -145,14 +145,6 @@ COMPLETE: Final = "_ROCWHEEL_COMPLETE"  # set by the code that `completion` prin
 COMMANDS: Final = {name: what for stage in STAGES.values() for name, what in stage.items()}
 
 
-def _misplaced(key: str) -> str:
-    """Return where an option of builds belongs that stands at the top of the file."""
-    from rocwheel.cli.options import build_options
-
-    names = {param.opts[0].lstrip("-") for param in params_of(build_options)}
-    return f"an option stands below its command: [dist_wheels] {key} = …" if key in names else ""
-
-
 def as_called(text: str) -> str:
     """Return a hint whose command lines have the name that this program was called by."""
     ours = rf"\brocwheel (?=(?:{'|'.join(COMMANDS)})\b)"
@@ -172,6 +164,12 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     commit = found.commit or found.digest or "unknown"
     click.echo(f"rocwheel {__version__} ({commit[:12]}{', changed' if found.dirty else ''})")
     ctx.exit()
+
+
+def _build_options() -> set[str]:
+    from rocwheel.cli.options import build_options
+
+    return {param.opts[0].lstrip("-") for param in params_of(build_options)}
 
 
 class Commands(SectionedGroup):
@@ -247,7 +245,7 @@ class Commands(SectionedGroup):
         app = ctx.find_object(App)
         if app is None or ctx.resilient_parsing:
             return
-        app.settings.check(COMMANDS, misplaced=_misplaced)
+        app.settings.check(COMMANDS, _build_options)
         app.command = name  # whose settings an error may ask for: they can be read
         ctx.default_map = {name: app.settings.defaults(command, name)}
         for said in config_file.misspelt(app.environ, command, name, COMMANDS):

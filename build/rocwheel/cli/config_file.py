@@ -75,11 +75,16 @@ class Settings:
             values = [str(self.path.parent / str(one)) for one in values]
         return tuple(values) if item.multiple else values[0]
 
-    def check(self, commands: Collection[str], *, misplaced: Callable[[str], str]) -> None:
-        """Refuse what names no command. Raises ConfigError with the nearest one, or its place."""
+    def check(self, commands: Collection[str], options: Callable[[], Collection[str]]) -> None:
+        """Refuse what names no command. Raises ConfigError with the nearest one.
+
+        `options` gives those of builds, which people put at the top of the file.
+        """
         for key in self.values:
             if key not in commands and key not in FOLDERS:
-                hint = misplaced(key) or _suggest(key, (*commands, *FOLDERS))
+                hint = f"an option stands below its command: [dist_wheels] {key} = …"
+                if key not in options():
+                    hint = _suggest(key, (*commands, *FOLDERS))
                 raise self._wrong(key, f"{key}: unknown command or key", hint=hint)
 
     def lines(self) -> Iterator[tuple[str, str, str]]:
