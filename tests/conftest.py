@@ -76,8 +76,8 @@ def is_of_tier(item: pytest.Item, tier: str) -> bool:
     """Return whether a run of `tier` has this test: soak has what no other has."""
     if tier == "soak" or item.get_closest_marker("soak"):
         return tier == "soak" and item.get_closest_marker("soak") is not None
-    end_to_end = "e2e" in item.path.relative_to(item.config.rootpath).parts
-    return tier == "full" or not (end_to_end or item.get_closest_marker("slow"))
+    has_real_parts = REAL_PARTS.intersection(item.path.relative_to(item.config.rootpath).parts)
+    return tier == "full" or not (has_real_parts or item.get_closest_marker("slow"))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -157,7 +157,8 @@ def _library(name: str, places: list[str], root: Path) -> Line:
         if line:
             return Line("ok", name, f"{line.rpartition('=> ')[2]}, by the loader's cache")
     todo = "install the ROCm that the wheels are for in /opt/rocm, or by pip"
-    return Line("bad", name, f"in none of {', '.join(places) or 'no place'}", todo)
+    shown = f"in none of {len(places)} places, the last is {places[-1]}" if places else "nowhere"
+    return Line("bad", name, shown, todo)
 
 
 def dynamic(data: bytes) -> tuple[list[str], list[str]]:

@@ -120,6 +120,7 @@ class ClassFields(Value, frozen=True, kw_only=True):
     rocm: SpecifierSet  # ROCm versions these sources can be built against
     marks: Marks
     linker: Literal["gold", "lld"]  # of the ROCm toolchain, where the machine's own clang compiles
+    own_configs: tuple[str, ...] = ()  # JAX's own that a user may add, before our gfx targets
     own_clang: str = ""  # why the machine's own clang is not the one to use; "" where it is
     startup_files: tuple[str, ...] = ()  # rc files, relative to the workspace
     features: frozenset[str] = frozenset()

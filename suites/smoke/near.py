@@ -127,7 +127,7 @@ def rebuilt(product: object, a: object, *, kind: str) -> None:
     """Judge a factorisation by what its factors make: backward stable by norm (Higham, 19.3)."""
     want = wide(a)
     size = np.linalg.norm(want, 2, axis=(-2, -1), keepdims=True)
-    judge(product, want, SAFETY * max(want.shape[-2:]) ** 0.5 * UNIT[kind] * size)
+    judge(product, want, SAFETY * max(want.shape[-2:]) * UNIT[kind] * size)
 
 
 def orthonormal(q: object) -> None:
@@ -135,7 +135,7 @@ def orthonormal(q: object) -> None:
     found = wide(q)
     made = np.swapaxes(found.conj(), -1, -2) @ found
     want = np.broadcast_to(np.eye(found.shape[-1]), made.shape)
-    judge(made, want, SAFETY * found.shape[-2] ** 0.5 * 4 * unit(q))
+    judge(made, want, SAFETY * found.shape[-2] * unit(q))
 
 
 def numbers(*shape: int, seed: int = 0, dtype: str = "float64") -> np.ndarray:

@@ -130,5 +130,5 @@ def test_without_scripts_every_cell_age_and_install_line_is_there(window, tmp_pa
     newest = summary(NIGHTS - 1)
     assert len(cells) >= len([cell for cell in newest.cells if cell.suite])
     assert window.texts("time.night")[0].endswith("Z")
-    assert page.count("uv pip install") == 16
+    assert page.count("uv pip install --no-deps") == 16
     assert page.count("docker pull") == 1

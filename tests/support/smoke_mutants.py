@@ -100,7 +100,7 @@ def cut(x):
     floats = hasattr(x, "dtype") and not is_key(x) and jnp.issubdtype(x.dtype, jnp.inexact)
     if not (floats or getattr(x, "dtype", None) == np.int8) or not np.ndim(x):
         return x
-    return jnp.asarray(x).at[..., -(-3 * x.shape[-1] // 4) :].set(0)
+    return jnp.asarray(x).at[..., 3 * x.shape[-1] // 4 :].set(0)
 
 
 def other(x):
@@ -210,7 +210,7 @@ def recording(true, noted, got, want, bound) -> None:
 def run(check, api, dtype) -> bool | str:
     try:
         check.run(api, dtype)
-    except AssertionError:
+    except (AssertionError, jax.errors.JaxRuntimeError):
         return False
     except Exception as exc:  # noqa: BLE001 - a mutant must be judged, not break its check
         return f"{type(exc).__name__}: {str(exc)[:100]}"

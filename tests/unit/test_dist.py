@@ -87,6 +87,22 @@ def test_an_upstream_jaxlib_is_in_the_manifest_by_its_hash(tmp_path, runner):
     assert entries[0].tags == ("cp312-cp312-manylinux_2_27_x86_64",)
 
 
+def test_a_config_of_jaxs_own_stands_before_the_gfx_targets_that_it_would_undo(tmp_path, runner):
+    name = "--config=rocm_clang_hermetic_local_sysroot"
+    asked = request(
+        tmp_path, compiler="hermetic", bazel_options=(name, "--jobs=4"),
+        environ={"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    lines = [line for line in dist.dry_run(dist.plan(asked), runner=runner) if name in line]
+    assert lines
+    for words in map(str.split, lines):
+        place = words.index(name)
+        assert words[place - 1] == "--config=rocm_release_wheel"
+        assert words[place + 1 :].count("--repo_env=TF_ROCM_AMDGPU_TARGETS=gfx942") == 1
+        assert words.count(name) == 1
+        assert "--jobs=4" in words[place:]
+
+
 def test_a_new_jax_is_a_few_lines_of_data(tmp_path, runner):
     ci = Path(shutil.copytree(ROOT / "ci", tmp_path / "ci"))
     pins = (ci / "pins.yaml").read_text()

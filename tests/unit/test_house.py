@@ -12,23 +12,23 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 53_000  # lines of all rooms
+MOST = 53_400  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
-    "": (4150, 2850, 11, 12),
-    "bazel/ dist/ download/ rocm/ source/": (8900, 7350, 12, 37),
-    "cli/": (6900, 4900, 8, 39),
-    "container/ dist/executor image/": (3400, 3050, 12, 24),
-    "demo dev doctor housekeeping report/": (2650, 2100, 7, 15),
-    "gate/": (7800, 7150, 20, 52),
-    "host/": (480, 400, 1, 2),
-    "index/ store/": (2800, 2700, 6, 23),
+    "": (4270, 2850, 2, 12),
+    "bazel/ dist/ download/ rocm/ source/": (8900, 7350, 0, 36),
+    "cli/": (6800, 4900, 4, 37),
+    "container/ dist/executor image/": (3400, 3050, 1, 24),
+    "demo dev doctor housekeeping report/": (2650, 2100, 0, 12),
+    "gate/": (7820, 7150, 2, 52),
+    "host/": (470, 400, 0, 0),
+    "index/ store/": (2780, 2700, 6, 23),
     "ledger/ release/": (4420, 3950, 7, 38),
-    "ledger/nights pipeline/": (4400, 3500, 17, 28),
-    "runtime/": (2230, 1300, 5, 13),
-    "wheel/": (5500, 5250, 2, 23),
+    "ledger/nights pipeline/": (4400, 3500, 0, 26),
+    "runtime/": (2230, 1300, 0, 13),
+    "wheel/": (5510, 5250, 1, 23),
 }
 UNCLEAR = re.compile(
     r"\b(nobody|somebody|whoever|which is none|(is|are|was|were|be|been) (told|said|gone))\b"

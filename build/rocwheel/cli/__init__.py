@@ -166,6 +166,12 @@ def _version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     ctx.exit()
 
 
+def _build_options() -> set[str]:
+    from rocwheel.cli.options import build_options
+
+    return {param.opts[0].lstrip("-") for param in params_of(build_options)}
+
+
 class Commands(SectionedGroup):
     """A group that imports a command when it is asked for, and moves options past it."""
 
@@ -239,7 +245,7 @@ class Commands(SectionedGroup):
         app = ctx.find_object(App)
         if app is None or ctx.resilient_parsing:
             return
-        app.settings.check(COMMANDS)
+        app.settings.check(COMMANDS, _build_options)
         app.command = name  # whose settings an error may ask for: they can be read
         ctx.default_map = {name: app.settings.defaults(command, name)}
         for said in config_file.misspelt(app.environ, command, name, COMMANDS):

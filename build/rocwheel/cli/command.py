@@ -174,6 +174,14 @@ class SectionedGroup(Sections, click.Group):
         kwargs.setdefault("invoke_without_command", True)
         super().__init__(*args, **kwargs)
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write each command with the whole first sentence of its help."""
+        commands = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        rows = [(name, _sentence(item.help or "")) for name, item in commands.items() if item]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
+
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
@@ -187,6 +195,11 @@ class SectionedGroup(Sections, click.Group):
             near = "did you mean --help?" if args[0] == "help" else suggest(args[0], known)
             raise click.UsageError(f"{args[0]!r}: unknown command; {near}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def _sentence(text: str) -> str:
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    return paragraph.partition(". ")[0].rstrip(".") + "."
 
 
 def group(name: str) -> Callable[[Callable[[], None]], click.Group]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -75,11 +75,16 @@ class Settings:
             values = [str(self.path.parent / str(one)) for one in values]
         return tuple(values) if item.multiple else values[0]
 
-    def check(self, commands: Collection[str]) -> None:
-        """Refuse what names no command. Raises ConfigError with the nearest one."""
+    def check(self, commands: Collection[str], options: Callable[[], Collection[str]]) -> None:
+        """Refuse what names no command. Raises ConfigError with the nearest one.
+
+        `options` gives those of builds, which people put at the top of the file.
+        """
         for key in self.values:
             if key not in commands and key not in FOLDERS:
-                hint = _misplaced(key) or _suggest(key, (*commands, *FOLDERS))
+                hint = f"an option stands below its command: [dist_wheels] {key} = …"
+                if key not in options():
+                    hint = _suggest(key, (*commands, *FOLDERS))
                 raise self._wrong(key, f"{key}: unknown command or key", hint=hint)
 
     def lines(self) -> Iterator[tuple[str, str, str]]:
@@ -162,15 +167,6 @@ def _shown(key: str, value: object) -> str:
     if isinstance(value, list):
         return str([_shown(key, item) for item in value])
     return shown_setting(key, str(value))
-
-
-def _misplaced(key: str) -> str:
-    """Return where an option of builds belongs that stands at the top of the file."""
-    from rocwheel.cli.command import params_of
-    from rocwheel.cli.options import build_options
-
-    names = {param.opts[0].lstrip("-") for param in params_of(build_options)}
-    return f"an option stands below its command: [dist_wheels] {key} = …" if key in names else ""
 
 
 def _suggest(name: str, known: Collection[str]) -> str:

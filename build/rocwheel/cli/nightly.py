@@ -351,14 +351,20 @@ def cell(app: App, options: NightCellOptions) -> int:
         item = target.nights.book(night).plan.cell(options.cell)
         app.emit_plan([str(Command(argv=(*here.program, *item.argv)))])
         return 0
+    ended = _run_cell(target, night, options, here)
+    if options.engine == "slurm" and (ended is None or ended.state in SILENT):
+        _go_on(app, target, night, here)
+    return _say_ended(app, target, night, options.cell, ended)
+
+
+def _run_cell(
+    target: NightTarget, night: str, options: NightCellOptions, here: cells.Worker
+) -> Ended | None:
     signals = cells.Signals()
     if options.leash:
         signals.watch_leash()
     with signals.caught():
-        ended = cells.run(target.nights, night, options.cell, here, signals)
-    if options.engine == "slurm" and (ended is None or ended.state in SILENT):
-        _go_on(app, target, night, here)
-    return _say_ended(app, target, night, options.cell, ended)
+        return cells.run(target.nights, night, options.cell, here, signals)
 
 
 def _go_on(app: App, target: NightTarget, night: str, here: cells.Worker) -> None:

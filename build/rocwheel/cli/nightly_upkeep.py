@@ -305,6 +305,18 @@ def rehearse(app: App, options: NightRehearseOptions) -> int:
     its rights; with --repository whether every label has a runner that is online.
     """
     target = NightTarget(app, options)
+    found = _rehearsed(app, options, target)
+    words = {True: "good", False: "BAD", None: "not tried"}
+    rows = [(item.what, words[item.good], item.why, item.todo) for item in found]
+    document = [dict(zip(("what", "state", "why", "todo"), row, strict=True)) for row in rows]
+    text = "\n".join(columns(("what", "", "why", "what to do"), rows))
+    app.emit({"channel": target.channel.name, "tried": document}, text)
+    return HostError.exit_code if any(item.good is False for item in found) else 0
+
+
+def _rehearsed(
+    app: App, options: NightRehearseOptions, target: NightTarget
+) -> list[rehearsal.Rehearsed]:
     if options.role:  # a folder has no policies to try
         rights.policy(target.channel, rights.ROLES[options.role], family=options.family)
     settings = settings_file.load(app.path(options.config) or app.home.ci / settings_file.FILE)
@@ -322,13 +334,7 @@ def rehearse(app: App, options: NightRehearseOptions) -> int:
             secret=settings.notify.secret,
             notify=settings.notify.url,
         )
-        found = list(tried.run(options.role, options.family))
-    words = {True: "good", False: "BAD", None: "not tried"}
-    rows = [(item.what, words[item.good], item.why, item.todo) for item in found]
-    document = [dict(zip(("what", "state", "why", "todo"), row, strict=True)) for row in rows]
-    text = "\n".join(columns(("what", "", "why", "what to do"), rows))
-    app.emit({"channel": target.channel.name, "tried": document}, text)
-    return HostError.exit_code if any(item.good is False for item in found) else 0
+        return list(tried.run(options.role, options.family))
 
 
 @dataclass(frozen=True, kw_only=True)

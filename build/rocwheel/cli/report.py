@@ -58,7 +58,8 @@ def state(app: App, options: StateOptions) -> None:
     body, shown = pages.publish(night)
     if options.output:
         (app.cwd / options.output).write_bytes(body)
-    app.emit({"page": pages.url, "nights": shown, "bytes": len(body)}, pages.url)
+    url = upkeep.page_url(target.channel, target.store)
+    app.emit({"page": url, "nights": shown, "bytes": len(body)}, url)
 
 
 def _pages(app: App, options: StateOptions, target: NightTarget) -> upkeep.NightPages:

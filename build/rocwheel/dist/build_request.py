@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, families, rocm, source
@@ -19,6 +20,17 @@ from rocwheel.model import PythonVersion, gfx_target, is_commit, suggest
 from rocwheel.process import Runner
 from rocwheel.wheel import wheel_policy as policy_file
 from rocwheel.wheel.wheel_policy import WheelPolicy
+
+# https://bazel.build/reference/command-line-reference#startup-options
+STARTUP_OPTIONS: Final = frozenset(
+    {
+        "batch", "bazelrc", "block_for_lock", "client_debug", "connect_timeout_secs", "home_rc",
+        "host_jvm_args", "host_jvm_debug", "idle_server_tasks", "install_base", "io_nice_level",
+        "local_startup_timeout_secs", "max_idle_secs", "output_base", "output_user_root",
+        "preemptible", "server_javabase", "server_jvm_out", "shutdown_on_low_sys_mem", "system_rc",
+        "unlimit_coredumps", "workspace_rc",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +153,8 @@ def plan(request: Request) -> Plan:
             f"{request.compiler_path}: a path, and --compiler hermetic is the one JAX chooses",
             hint="drop one of the two; with the path it is --compiler clang",
         )
+    _check_places(request)
+    _check_words(request)
     for option in (*request.bazel_options, *request.bazel_startup_options):
         if has_secret(option):
             raise ConfigError(
@@ -187,6 +201,39 @@ def plan(request: Request) -> Plan:
         failures=bazel.load_failures(ci / "known_failures.yaml"),
         gfx_targets=_targets(request, planned.family),
     )
+
+
+def _check_places(request: Request) -> None:
+    """Refuse files where folders are meant, and a folder that is not there. Raises ConfigError."""
+    for name, folder in (
+        ("--wheelhouse", request.wheelhouse),
+        ("--cache-dir", request.cache),
+        ("--rocm-dir", request.rocm_cache or request.cache),
+    ):
+        if not next(path for path in (folder, *folder.parents) if path.exists()).is_dir():
+            raise ConfigError(f"{name}: {folder}: is no folder", hint="name a folder, or a new one")
+    if request.xla_source_dir is not None and not request.xla_source_dir.is_dir():
+        raise ConfigError(
+            f"--xla-source-dir: {request.xla_source_dir}: no such folder", hint="check the path"
+        )
+
+
+def _check_words(request: Request) -> None:
+    """Refuse a date that is none, and Bazel's startup options elsewhere. Raises ConfigError."""
+    if request.wheel_date:
+        try:
+            datetime.strptime(request.wheel_date, "%Y%m%d")  # noqa: DTZ007 - a day, not a moment
+        except ValueError as exc:
+            raise ConfigError(
+                f"--wheel-date: {request.wheel_date!r} is no day", hint="write YYYYMMDD: 20260131"
+            ) from exc
+    for option in request.bazel_options:
+        name = option.lstrip("-").partition("=")[0]
+        if not STARTUP_OPTIONS.isdisjoint((name, name.removeprefix("no"))):
+            raise ConfigError(
+                f"--{name}: a startup option of Bazel among the options of its commands",
+                hint="give it as --bazel-startup-options",
+            )
 
 
 def _targets(request: Request, of_tarball: matrix.Family | None) -> tuple[str, ...]:

@@ -261,7 +261,7 @@ def cache_folders(request: Request) -> CacheFolders:
 def choose(
     request: Request, *, runner: HostRunner, console: Console, pull: bool = True
 ) -> BuildEnvironment:
-    """Ask the engine and the image, once, before anything long begins.
+    """Ask the engine and the image, once, before the build starts.
 
     Raises ConfigError for an executor that is none, HostError for an engine or image that cannot
     be used; the error names all that an image lacks.

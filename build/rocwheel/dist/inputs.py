@@ -22,6 +22,7 @@ from rocwheel.manifest import Source
 from rocwheel.model import RocmVersion, WheelKind, rocm_number
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.source_layout import VersionClass
+from rocwheel.values import replace
 
 _ROOT: Final = GuestPath(PurePosixPath("/"))
 
@@ -323,12 +324,13 @@ def specification(
     if not built_here:
         for python in pythons:
             tree.upstream_jaxlib(python)  # or nothing is built: it would lack its jaxlib
+    version_class, options = _with_own_configs(tree.version_class, request.bazel_options)
     return bazel.BuildSpec(
         bazel=binary,
         workspace=place.path(tree.workspace),
         tree_key=place.tree_key(tree.workspace),
         layout=tree.layout,
-        version_class=tree.version_class,
+        version_class=version_class,
         jax_version=tree.jax_version,
         kinds=kinds,
         pythons=pythons,
@@ -344,8 +346,20 @@ def specification(
         caches=place.caches(request),
         remote=request.remote,
         startup_options=request.bazel_startup_options,
-        options=(*request.machine_options, *request.bazel_options),
+        options=(*request.machine_options, *options),
     )
+
+
+def _with_own_configs(
+    version_class: VersionClass, options: tuple[str, ...]
+) -> tuple[VersionClass, tuple[str, ...]]:
+    """Move JAX's own configs from a user's options to those of the class, where targets follow."""
+    wanted = [name for name in version_class.own_configs if f"--config={name}" in options]
+    values = dict(version_class.values)
+    if wanted:
+        values["rocm_config"] = (*values["rocm_config"], *wanted)
+    left = tuple(item for item in options if item not in {f"--config={name}" for name in wanted})
+    return replace(version_class, values=values), left
 
 
 def _wheel_version(

@@ -262,7 +262,7 @@ class Nights:
 
     def check_begun(self, night: str, begun: Begun, number: int) -> None:
         """Refuse an attempt of a machine whose clock is far off the store's. Raises ConfigError."""
-        key = self._key(night, f"cells/{begun.cell}/{number}.begun.json")
+        key = self.key(night, f"cells/{begun.cell}/{number}.begun.json")
         self._compare_clocks(key, moment(begun.time))
 
     def add(self, plan: NightPlan) -> bool:
@@ -270,7 +270,7 @@ class Nights:
         check_name(plan.night)
         try:
             fresh = self.store.create(
-                self._key(plan.night, "plan.json"), plan.to_bytes(), headers=AS_JSON
+                self.key(plan.night, "plan.json"), plan.to_bytes(), headers=AS_JSON
             )
         except ObjectDiffersError as exc:
             there, _ = self.plan(plan.night)
@@ -285,7 +285,7 @@ class Nights:
     def plan(self, night: str) -> tuple[NightPlan, str]:
         """Read a night's plan and its SHA-256. Raises ConfigError for an unknown or edited one."""
         check_name(night)
-        key = self._key(night, "plan.json")
+        key = self.key(night, "plan.json")
         try:
             data = self._read(key)[1]
         except ObjectMissingError as exc:
@@ -305,7 +305,7 @@ class Nights:
         Hosts that are held back are in it with `hosts`, and where a cell for GPUs is to run.
         """
         plan, sha256 = self.plan(night)
-        prefix = self._key(night, "")
+        prefix = self.key(night, "")
         keys = [info.key for info in self.store.keys(prefix)]
         cells = f"{prefix}cells/"
         orders = sorted((key for key in keys if key.startswith(f"{prefix}orders/")), key=_number)
@@ -341,7 +341,7 @@ class Nights:
 
         With `known`, the last number that was seen, return 0 when another attempt took the next.
         """
-        prefix, suffix = self._key(night, f"cells/{begun.cell}/"), ".begun.json"
+        prefix, suffix = self.key(night, f"cells/{begun.cell}/"), ".begun.json"
         if known is None:
             return self._append(prefix, begun, suffix)
         try:
@@ -355,7 +355,7 @@ class Nights:
         """Record how an attempt ended; return False if an end is recorded already."""
         try:
             return self.store.create(
-                self._key(night, f"cells/{ended.cell}/{number}.json"),
+                self.key(night, f"cells/{ended.cell}/{number}.json"),
                 ended.to_bytes(),
                 headers=AS_JSON,
             )
@@ -364,13 +364,13 @@ class Nights:
 
     def keep_log(self, night: str, cell: str, number: int, log: bytes) -> str:
         """Store what an attempt printed; return its key."""
-        key = self._key(night, f"cells/{cell}/{number}.log")
+        key = self.key(night, f"cells/{cell}/{number}.log")
         self.store.create(key, log, headers=Headers(content_type=TEXT))
         return key
 
     def order(self, night: str, order: Order) -> None:
         """Record what a person said."""
-        self._append(self._key(night, "orders/"), order, ".json")
+        self._append(self.key(night, "orders/"), order, ".json")
 
     # --- hosts ---------------------------------------------------------------------------------
 
@@ -393,12 +393,12 @@ class Nights:
 
     def put_summary(self, night: str, body: bytes) -> None:
         """Replace the summary that pages read."""
-        self._swap(self._key(night, "summary.json"), lambda _old: body)
+        self._swap(self.key(night, "summary.json"), lambda _old: body)
 
     def summary(self, night: str) -> bytes | None:
         """Read the summary; None for a night that has none yet."""
         try:
-            return self.store.read(self._key(night, "summary.json"))[0]
+            return self.store.read(self.key(night, "summary.json"))[0]
         except ObjectMissingError:
             return None
 
@@ -410,7 +410,7 @@ class Nights:
         gone = tuple(nights)
         count = 0
         for night in gone:
-            keys = [info.key for info in self.store.keys(self._key(night, ""))]
+            keys = [info.key for info in self.store.keys(self.key(night, ""))]
             each(self.store.delete, keys, threads=self.store.connections)
             count += len(keys)
         self._swap(
@@ -423,12 +423,9 @@ class Nights:
 
     # --- how it is kept ------------------------------------------------------------------------
 
-    def _key(self, night: str, name: str) -> str:
-        return f"{ROOT}/{night}/{name}"
-
     def key(self, night: str, name: str) -> str:
-        """Key of something an engine keeps about a night."""
-        return self._key(night, name)
+        """Return the key of something that belongs to a night."""
+        return f"{ROOT}/{night}/{name}"
 
     def _read(self, key: str) -> tuple[str, bytes]:
         """Read an object that is never written again."""

@@ -166,7 +166,7 @@ def _sets(
         found = {}
         for row in rows:
             if row.set_id in ids:
-                own = [r for r in recipes if _is_of(row, built.get(r.inputs))]
+                own = [r for r in recipes if (b := built.get(r.inputs)) and b.sha256 == row.set_id]
                 imaged = _imaged(setting, own, family, row, release)
                 found[name, row.set_id] = _seen(row, imaged)
         return found, old
@@ -191,10 +191,6 @@ def _seen(row: status.SetStatus, imaged: Mapping[tuple[str, str], str]) -> SetSe
     cells = row.decision.cells if row.decision else ()
     states = {(c.suite, c.python): (c.state, c.why) for c in cells}
     return SetSeen(state=row.state, cells=states, images=imaged)
-
-
-def _is_of(row: status.SetStatus, built: _Built | None) -> bool:
-    return built is not None and built.sha256 == row.set_id
 
 
 def _imaged(

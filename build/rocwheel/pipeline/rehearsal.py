@@ -111,11 +111,15 @@ class Rehearsal:
                 for name in self._names(key, family):
                     if not any(_matches(name, n) for k in never for n in self._names(k, family)):
                         yield _right(store, role.name, action, name, wanted=True)
-            if action != READ[0]:  # every role may read all of a public index
-                forbidden = [n for key in never for n in self._names(key, family)]
-                for name in (*forbidden, f"{ROOT}/*/orders/*" if action == PUT[0] else "*"):
-                    allowed = any(_matches(name, n) for k in may for n in self._names(k, family))
-                    if name in forbidden or not allowed:
+            if action == READ[0]:
+                continue  # every role may read all of a public index
+            others = (
+                k for r in rights.ROLES.values() for a, ks in r.may if action in a for k in ks
+            )
+            for key in dict.fromkeys((*never, f"{ROOT}/*/orders/*", *others)):
+                for name in self._names(key, family):
+                    mine = any(_matches(name, n) for k in may for n in self._names(k, family))
+                    if key in never or not mine:
                         yield _right(store, role.name, action, name, wanted=False)
 
     def _names(self, key: str, family: str) -> Iterator[str]:

@@ -187,11 +187,6 @@ class NightPages:
     def store(self) -> Store:
         return self.nights.store
 
-    @property
-    def url(self) -> str:
-        """Where people read the page."""
-        return page_url(self.channel, self.store)
-
     def publish(self, night: str, *, tries: int = PUBLISHED) -> tuple[bytes, int]:
         """Sum up a night, and the newest one with it where it has a summary; publish the page.
 
@@ -243,7 +238,7 @@ class NightPages:
         )
         self._replace(page.PAGE, body, HTML)
         title = f"{self.channel.name or 'rocwheel'} nights"
-        feed = night_feed.feed(summaries, title=title, page=self.url)
+        feed = night_feed.feed(summaries, title=title, page=page_url(self.channel, self.store))
         self._replace(night_feed.FEED, feed, "application/atom+xml")
         self._replace(night_feed.BADGE, night_feed.badge(summaries), JSON)
         return body

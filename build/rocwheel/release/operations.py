@@ -249,7 +249,7 @@ def check_clock(store: Store, keys: Iterable[str], *, now: datetime, where: str)
         raise ConfigError(
             f"{where}: this machine's clock says {now:%Y-%m-%d %H:%M}, the store's "
             f"{info.now:%Y-%m-%d %H:%M}",
-            hint="set the clock: times are kept in the log, and what is pruned is gone for ever",
+            hint="set the clock: the log keeps times, and what is pruned is gone for ever",
         )
 
 

@@ -156,3 +156,11 @@ def test_a_library_that_prints_is_seen_where_it_was_called_and_nowhere_else(root
     run = gate.run(root, {"test_a.py": text}, worker={"libraries": (library,), "trace": True})
     assert run["test_a.py::test_calls"].evidence == ("MIOpen",)
     assert run["test_a.py::test_does_not"].evidence == ()
+
+
+def test_a_crash_leaves_no_core(root):
+    text = """
+        import resource
+        def test_cores(): assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
+    """
+    assert gate.run(root, {"test_a.py": text}).verdict.state is State.PASS

@@ -15,8 +15,9 @@ pytestmark = [
 SCRIPT = Path(__file__).parents[3] / "docker" / "install.sh"
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    ("version", "taken"), [("3.6.8", "/usr/bin/python3.11"), ("3.11.2", "/usr/bin/python3")]
+    ("version", "taken"), [("3.6.8", "/usr/bin/python3.11"), ("3.11.2", "/old/python3")]
 )
 def test_compiler_wrappers_find_a_python3_that_is_new_enough(tmp_path, version, taken):
     """A manylinux_2_28 base has 3.6 as `python3`; nothing else of it is touched."""
@@ -26,11 +27,14 @@ def test_compiler_wrappers_find_a_python3_that_is_new_enough(tmp_path, version, 
         f'sys.version_info = ({version.replace(".", ", ")}); exec(sys.argv[1])\' "$2"\n'
     )
     old.chmod(0o755)
-    script = "sh /install.sh python3 /usr/bin/python3.11 && readlink -f $(command -v python3)"
+    script = (
+        "PATH=/usr/local/bin:/old:/usr/bin:/bin; sh /install.sh python3 /usr/bin/python3.11"
+        " && readlink -f $(command -v python3)"
+    )
     with engines.docker() as engine:
         engines.with_image(engine)
         said = engine(
             *("run", "--rm", "--network=none", f"--volume={SCRIPT}:/install.sh:ro"),
-            *(f"--volume={old}:/usr/bin/python3:ro", engines.BASE, "sh", "-c", script),
+            *(f"--volume={tmp_path}:/old:ro", engines.BASE, "sh", "-c", script),
         )
     assert said == taken

@@ -267,7 +267,10 @@ def test_nothing_of_a_night_is_pruned_by_a_clock_that_is_off(world, left):
     done = ahead(world, *words, days=4)  # by which a night that is not over is nobody's any more
     assert done.returncode == 3, done.stdout
     assert "this machine's clock says" in done.stderr
-    assert "hint:  set the clock: what is pruned is gone for ever" in done.stderr
+    assert (
+        "hint:  set the clock: the log keeps times, and what is pruned is gone for ever"
+        in done.stderr
+    )
     assert sorted((world.folder / "store").rglob("*")) == before
 
 

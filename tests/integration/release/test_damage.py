@@ -79,7 +79,7 @@ def hurt(store: Path, before: Path, what: str, how: str) -> None:
         elif how == "truncated":
             path.write_bytes(path.read_bytes()[:60])
         elif how == "older copy":
-            others = sorted(path.parent.glob("*.json"))
+            others = sorted({*path.parent.glob("*.json")} - {path}) or [path]
             path.write_bytes(
                 (old if old.exists() and what == "state.json" else others[0]).read_bytes()
             )

@@ -487,3 +487,14 @@ def test_another_public_address_is_one_finding_not_one_per_page(desk) -> None:
     place = replace(desk.shop.release, public_url="https://wheels.example.org")
     (problem,) = audit.check_pages(place)
     assert "pages name another address than https://wheels.example.org/v2/gfx90a/" in problem
+
+
+def test_promotion_of_a_listed_set_puts_back_metadata_that_is_missing(desk) -> None:
+    manifest = desk.shop.released(desk.folder / "a", pythons=("3.12",))
+    path = desk.path(f"{manifest.built[0].filename}.metadata")
+    data = path.read_bytes()
+    path.unlink()
+    assert desk.run("index", "check") == 7
+    assert desk.run("promote", "--manifest", manifest.sha256) == 0
+    assert path.read_bytes() == data
+    assert desk.run("index", "check") == 0

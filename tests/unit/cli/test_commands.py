@@ -9,8 +9,10 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from rocwheel.cli import COMMANDS, STAGES, ci_build
+from rocwheel.cli.app import App
 from rocwheel.cli.command import SECTIONS, command, option
 
 CLI = Path(__file__).parents[3] / "build" / "rocwheel" / "cli"
@@ -103,3 +105,11 @@ def test_the_top_page_names_every_command_by_stage_and_no_option_of_theirs():
     for hidden in ("--therock-path", "--bazel-options", "--dry-run"):
         assert hidden not in text
     assert len(text.splitlines()) < 80, "it fits two screens"
+
+
+def test_help_of_a_group_cuts_no_sentence():
+    for name, words in (("nightly", "resolved once, never"), ("wheel", "")):
+        done = CliRunner().invoke(ci_build, [name, "--help"], prog_name="rocwheel", obj=App({}))
+        assert done.exit_code == 0, done.output
+        assert "..." not in done.output.partition("Commands:")[2]
+        assert words in " ".join(done.output.split())

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import resource
 import select
 import signal
 import sys
@@ -57,6 +58,7 @@ def start(argv: list[str], libc: Any) -> int:
         return pid
     try:
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # of GPU memory it would fill a disk
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         for number in (*IGNORED, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)

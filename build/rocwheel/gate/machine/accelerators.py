@@ -27,6 +27,10 @@ from rocwheel.verdict import Device
 PARTITION_SHIFT: Final = 28
 PLACE_MASK: Final = (1 << PARTITION_SHIFT) - 1
 NODES: Final = "sys/class/kfd/kfd/topology/nodes"
+READ: Final = frozenset({  # of a node's properties and of its memory's; kernels add others
+    "simd_count", "gfx_target_version", "drm_render_minor", "unique_id", "location_id", "domain",
+    "heap_type", "size_in_bytes",
+})  # fmt: skip
 
 # ROCr applies its mask first; HIP numbers what is left and reads CUDA's name where its own is not
 # set. An empty mask allots nothing, also where HIP itself would ignore it: never wider.
@@ -207,8 +211,8 @@ def _gpu(root: Path, node: Path) -> Accelerator | None:
 
 
 def _properties(path: Path) -> dict[str, int]:
-    pairs = (line.split() for line in path.read_text(encoding="ascii").splitlines())
-    found = {name: int(value) for name, value in pairs}
+    pairs = (line.partition(" ") for line in path.read_text(encoding="ascii").splitlines())
+    found = {name: int(value) for name, _, value in pairs if name in READ}
     if not found:
         raise ValueError(f"{path.name} is empty")
     return found

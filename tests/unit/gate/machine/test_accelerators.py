@@ -71,6 +71,13 @@ def test_properties_that_say_nothing_are_infra_and_not_a_smaller_machine(tmp_pat
         accelerators.amd(root, {})
 
 
+def test_a_property_of_a_newer_kernel_that_is_no_number_is_not_asked_for(tmp_path):
+    root = machine(tmp_path, *mi300x(2))
+    with (root / "sys/class/kfd/kfd/topology/nodes/2/properties").open("a") as file:
+        file.write("partition_mode SPX NPS1\nempty\n")
+    assert len(accelerators.amd(root, {}).devices) == 2
+
+
 @pytest.mark.parametrize(("number", "hidden"), [(errno.EPERM, True), (errno.EACCES, False)])
 def test_what_a_device_cgroup_hides_is_not_ours_and_what_a_mode_hides_is_infra(
     tmp_path, monkeypatch, number, hidden

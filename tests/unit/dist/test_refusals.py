@@ -1,0 +1,41 @@
+"""What a build would refuse, its dry run refuses: the plan says so before anything begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from rocwheel import cli
+
+LINE = (
+    "dist_wheels", "--dry-run", "--compiler=hermetic", "--family=gfx94X-dcgpu", "--allow-dirty",
+    "--rocm-version=7.10.0", "--python-versions=3.12",
+    "--therock-path=https://example.com/therock-dist-linux-gfx94X-dcgpu-7.10.0.tar.gz",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--xla-source-dir={tmp}/none", "--xla-source-dir: {tmp}/none: no such folder"),
+        ("--xla-source-dir={tmp}/file", "--xla-source-dir: {tmp}/file: no such folder"),
+        ("--wheel-date=20251399", "--wheel-date: '20251399' is no day"),
+        ("--bazel-options=--output_base=/x", "--output_base: a startup option of Bazel"),
+        ("--bazel-options=--nosystem_rc", "--nosystem_rc: a startup option of Bazel"),
+        ("--wheelhouse={tmp}/file", "--wheelhouse: {tmp}/file: is no folder"),
+        ("--wheelhouse={tmp}/file/below", "--wheelhouse: {tmp}/file/below: is no folder"),
+        ("--cache-dir={tmp}/file", "--cache-dir: {tmp}/file: is no folder"),
+        ("--rocm-dir={tmp}/file", "--rocm-dir: {tmp}/file: is no folder"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_would(option, said, tmp_path, capsys):
+    (tmp_path / "file").touch()
+    assert cli.main([*LINE, option.format(tmp=tmp_path)]) == 3
+    assert said.format(tmp=tmp_path) in capsys.readouterr().err
+
+
+def test_what_is_right_is_planned(tmp_path, capsys):
+    right = ("--wheel-type=nightly", "--wheel-date=20251130", "--bazel-options=--nokeep_going")
+    assert (
+        cli.main([*LINE, *right, f"--cache-dir={tmp_path}/new", f"--wheelhouse={tmp_path}/w"]) == 0
+    )
+    assert "--nokeep_going" in capsys.readouterr().out
