@@ -164,3 +164,33 @@ def test_a_crash_leaves_no_core(root):
         def test_cores(): assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
     """
     assert gate.run(root, {"test_a.py": text}).verdict.state is State.PASS
+
+
+PATCH = """
+    import pytest
+    def never(func, when, reraise=None):
+        return pytest.CallInfo(
+            None, None, start=0, stop=0, duration=0, when=when, _ispytest=True
+        )
+"""
+PATCHES = {
+    "a test": "def test_a(): pytest.CallInfo.from_call = never\n    def test_b(): assert False\n",
+    "a fixture that puts it back": "@pytest.fixture\n"
+    "    def silent(monkeypatch): monkeypatch.setattr(pytest.CallInfo, 'from_call', never)\n"
+    "    def test_a(silent): pass\n    def test_b(): assert False\n",
+}
+
+
+@pytest.mark.parametrize("how", PATCHES.values(), ids=PATCHES)
+def test_who_replaces_what_makes_outcomes_in_pytest_is_a_fault(root, how):
+    run = gate.run(root, {"test_a.py": f"{PATCH}    {how}"}, retry_limit=0)
+    (fault,) = run.results.faults
+    assert "test_a.py::test_a replaced pytest's CallInfo.from_call" in fault.message
+    assert run["test_a.py::test_b"].outcome is Outcome.FAILED, "pytest was put right again"
+
+
+def test_a_conftest_that_replaces_what_makes_outcomes_is_a_file_that_cannot_be_collected(root):
+    conftest = f"{PATCH}    pytest.CallInfo.from_call = never\n"
+    run = gate.run(root, {"conftest.py": conftest, "test_a.py": "def test_a(): assert False\n"})
+    assert run.verdict.state is State.COLLECT_ERROR
+    assert "its import replaced pytest's CallInfo.from_call" in run.verdict.message

@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _pytest import reports, runner
+
 from .text import readable
 
 if TYPE_CHECKING:
@@ -66,6 +68,29 @@ class Stacks:
         except OSError:
             return (0, 0)
         return (found[1], found[2])
+
+
+class PytestCore:
+    """The parts of pytest that make an outcome of what a test raised, as they were at the start."""
+
+    def __init__(self) -> None:
+        owners: dict[Any, tuple[str, ...]] = {
+            runner: ("runtestprotocol", "call_and_report", "pytest_runtest_makereport"),
+            runner.CallInfo: ("from_call", "__init__"),
+            reports.TestReport: ("from_item_and_call", "__init__"),
+        }
+        self._parts = [
+            (owner, name, vars(owner)[name]) for owner, names in owners.items() for name in names
+        ]
+
+    def restore(self) -> list[str]:
+        """Put back what was replaced; return the names of it."""
+        changed = []
+        for owner, name, value in self._parts:
+            if vars(owner).get(name) is not value:
+                setattr(owner, name, value)
+                changed.append(f"{owner.__name__.rpartition('.')[2]}.{name}")
+        return changed
 
 
 class Leftovers:

@@ -15,7 +15,7 @@ import pytest
 
 from .adaptations import Extra, QuietReporter, have_flags_parsed, support_subtests
 from .channel import CommandReader, EventWriter
-from .cleanup import Leftovers, Stacks
+from .cleanup import Leftovers, PytestCore, Stacks
 from .library_watch import LibraryWatch
 from .outcome import FAILED_STATUS, SKIPS, TEXT_LIMIT, error_text, outcome_of, skip_reason
 from .text import one_line, readable, valid
@@ -38,12 +38,14 @@ class Session:
         self._watch = settings["watch"]
         self._libraries = LibraryWatch(settings["libraries"])
         self._leftovers = Leftovers(self._channel, stacks)
+        self._core = PytestCore()
         self._items: dict[str, pytest.Item] = {}
         self._previous: tuple[pytest.Item, pytest.Item | None] | None = None
         self._reports: list[pytest.TestReport] = []
         self._raised: dict[str, BaseException | None] = {}  # phase -> what it raised
         self._collect_reports: list[pytest.CollectReport] = []
         self._deselected: list[str] = []
+        self._patched: list[str] = []  # parts of pytest that the running test replaced
         self._folders: dict[Path, Any] = {}
         self._session: pytest.Session | None = None
         self._batch = 0
@@ -135,6 +137,7 @@ class Session:
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Iterator[None]:
         self._leftovers.body()
+        self._patched += self._core.restore()
         try:
             return (yield)
         finally:
@@ -205,6 +208,8 @@ class Session:
         self._no_child()
         self._uncollected += session.testsfailed - counted
         have_flags_parsed()
+        if (patched := self._core.restore()) and not error:
+            error = f"its import replaced pytest's {', '.join(patched)}"
         failures = [report for report in self._collect_reports if report.failed]
         if failures and not error:
             error = "\n".join(error_text(report) for report in failures)
@@ -230,7 +235,7 @@ class Session:
         item, following = self._items[name], self._items.get(then or "")
         if self._previous and self._previous[1] is not item:
             self._tear_down(item)
-        self._reports, self._raised, going = [], {}, True
+        self._reports, self._raised, self._patched, going = [], {}, [], True
         tags = self._libraries.tags(item)
         before = self._libraries.traced(tags)
         offset = _printed()
@@ -250,6 +255,9 @@ class Session:
             message = f"the test stopped the whole session: {type(exc).__name__}: {exc}"
         seconds = _clock() - started
         self._leftovers.end()
+        if patched := sorted({*self._patched, *self._core.restore()}):
+            what = f"{name} replaced pytest's {', '.join(patched)}: its outcome is none"
+            self._channel.emit("stray", test="", message=readable(what))
         if stopped := item.session.shouldstop or item.session.shouldfail:
             outcome, message = FAILED_STATUS, f"the test stopped the whole session: {stopped}"
             going = False
