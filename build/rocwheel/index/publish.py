@@ -8,7 +8,7 @@ that was held up for hours finds its page changed and leaves it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, TypeAlias
@@ -39,6 +39,14 @@ FAILURES: Final = 3  # of a write before it is given up
 POLL_SECONDS: Final = 2.0
 PAGE_BYTES: Final = 64 << 20  # of a public page; one link is some 300 bytes
 ROUND: Final = 1.0  # seconds; HTTP dates have no fractions
+
+
+def ahead_error(place: Place, page: str, shown: int, end: int) -> AheadError:
+    """Return the error about a page that shows a later entry than the log ends with."""
+    return AheadError(
+        f"{page}: shows entry {shown}, the log ends with {end}",
+        hint=f"run `{place.command('repair')}`; where the log lost its end, put it back first",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,12 +165,28 @@ def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: b
     return "not listed" if wanted - shown else ""
 
 
+def page_seconds(place: Place, projects: Collection[str]) -> int:
+    """Return how long copies of these pages may be kept, by what they are stored with."""
+    folders = place.store.abilities().folder_keys
+    views = [place.views(project, folder_keys=folders) for project in projects]
+    keys = [place.json(project) for project in projects] + [key for view in views for key in view]
+    infos = each(place.store.info, keys, threads=place.store.connections)
+    return max((_kept(place, info) for info in infos if info), default=0)
+
+
+def _kept(place: Place, info: ObjectInfo | None) -> int:
+    """Return how long copies of a page live; as the channel says where its store does not."""
+    stated = info.cache_control if info else ""
+    return kept_seconds(stated) if stated else place.page_seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A page that is stored under a project's name, whoever put it there."""
 
     number: int  # of the state it shows; -1: another tool made it
     is_empty: bool  # it lists no file of the project
+    shows: frozenset[tuple[str, str | None]] = frozenset()  # names, and why they are yanked
 
 
 def claimed(place: Place, project: str) -> Claim | None:
@@ -175,10 +199,11 @@ def claimed(place: Place, project: str) -> Claim | None:
             continue
         except HugeError:
             return Claim(number=-1, is_empty=True)
-        found = mark(data)
+        found, files = mark(data), links(data)
         return Claim(
             number=-1 if found is None else found,
-            is_empty=not any(_is_of(project, link.filename) for link in links(data)),
+            is_empty=not any(_is_of(project, link.filename) for link in files),
+            shows=frozenset((link.filename, link.yanked) for link in files),
         )
     return None
 
@@ -212,8 +237,7 @@ def _look(place: Place, form: Form) -> _Seen:
         data, info = b"", place.store.info(form.key)
     number = mark(data)
     is_behind = number is None or (number <= form.number and data != form.render(number))
-    stated = kept_seconds(info.cache_control) if info and info.cache_control else None
-    kept = place.page_seconds if stated is None else stated
+    kept = _kept(place, info)
     left = float(kept)
     if left and info and info.now:
         left = max(0.0, left + ROUND - (info.now - info.modified).total_seconds())
@@ -228,10 +252,7 @@ def _without_entry(
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
     if wrong and not mends:
         shown = max(item.number for item in seen)
-        raise AheadError(
-            f"{place.store.locate(wrong[0].key)}: shows entry {shown}, the log ends with {end}",
-            hint=f"run `{place.command('repair')}`; where the log lost its end, put it back first",
-        )
+        raise ahead_error(place, place.store.locate(wrong[0].key), shown, end)
     return [replace(item, is_behind=True) if item.number > end else item for item in seen]
 
 
