@@ -41,10 +41,10 @@ PAGE_BYTES: Final = 64 << 20  # of a public page; one link is some 300 bytes
 ROUND: Final = 1.0  # seconds; HTTP dates have no fractions
 
 
-def ahead_error(place: Place, page: str, shown: int, end: int) -> AheadError:
+def ahead_error(place: Place, key: str, shown: int, end: int) -> AheadError:
     """Return the error about a page that shows a later entry than the log ends with."""
     return AheadError(
-        f"{page}: shows entry {shown}, the log ends with {end}",
+        f"{place.store.locate(key)}: shows entry {shown}, the log ends with {end}",
         hint=f"run `{place.command('repair')}`; where the log lost its end, put it back first",
     )
 
@@ -168,16 +168,14 @@ def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: b
 def page_seconds(place: Place, projects: Collection[str]) -> int:
     """Return how long copies of these pages may be kept, by what they are stored with."""
     folders = place.store.abilities().folder_keys
-    views = [place.views(project, folder_keys=folders) for project in projects]
-    keys = [place.json(project) for project in projects] + [key for view in views for key in view]
+    keys = [k for n in projects for k in (place.json(n), *place.views(n, folder_keys=folders))]
     infos = each(place.store.info, keys, threads=place.store.connections)
     return max((_kept(place, info) for info in infos if info), default=0)
 
 
 def _kept(place: Place, info: ObjectInfo | None) -> int:
     """Return how long copies of a page live; as the channel says where its store does not."""
-    stated = info.cache_control if info else ""
-    return kept_seconds(stated) if stated else place.page_seconds
+    return kept_seconds(info.cache_control) if info and info.cache_control else place.page_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,8 +235,7 @@ def _look(place: Place, form: Form) -> _Seen:
         data, info = b"", place.store.info(form.key)
     number = mark(data)
     is_behind = number is None or (number <= form.number and data != form.render(number))
-    kept = _kept(place, info)
-    left = float(kept)
+    left = float(kept := _kept(place, info))
     if left and info and info.now:
         left = max(0.0, left + ROUND - (info.now - info.modified).total_seconds())
     ends = time.monotonic() + left if left else 0.0
@@ -251,8 +248,7 @@ def _without_entry(
     """Mark pages that show entries after `end`, which the log does not have, to be put."""
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
     if wrong and not mends:
-        shown = max(item.number for item in seen)
-        raise ahead_error(place, place.store.locate(wrong[0].key), shown, end)
+        raise ahead_error(place, wrong[0].key, max(item.number for item in seen), end)
     return [replace(item, is_behind=True) if item.number > end else item for item in seen]
 
 

@@ -110,7 +110,8 @@ def damage(place: Place, state: IndexState, pages: Collection[str] = ()) -> dict
         pages = state.projects
     for name, claim in _ahead(place, state, pages).items():
         end = log.load(place, log.read(place), [name])
-        if claim.number > end.number and not end.damage and claim.shows != _listed(end, name):
+        listed = {(entry.filename, entry.yanked) for entry in end.shown(name)}
+        if claim.number > end.number and not end.damage and claim.shows != listed:
             where = place.store.locate(place.log(end.number + 1))
             page = place.store.locate(place.key(name))
             damaged[end.number + 1] = f"{where}: missing: {page} shows entry {claim.number}"
@@ -118,20 +119,13 @@ def damage(place: Place, state: IndexState, pages: Collection[str] = ()) -> dict
 
 
 def _ahead(place: Place, state: IndexState, pages: Collection[str]) -> dict[str, Claim]:
-    """Return the pages of a release, among these and the root, that show a later state."""
+    """Return the pages of a release, among these, that show a later state than this one."""
     if place.is_staging or not pages or not state.number:
         return {}
-    names = sorted({"", *(state.projects & set(pages))})
+    names = sorted(state.projects & set(pages))
     claims = each(lambda name: claimed(place, name), names, threads=place.store.connections)
     both = zip(names, claims, strict=True)
     return {name: claim for name, claim in both if claim and claim.number > state.number}
-
-
-def _listed(state: IndexState, project: str) -> frozenset[tuple[str, str | None]]:
-    """Return what a page shows of a state: names, and why they are yanked."""
-    if not project:
-        return frozenset((name, None) for name in state.projects)
-    return frozenset((entry.filename, entry.yanked) for entry in state.shown(project))
 
 
 def check_sound(place: Place, state: IndexState, *, pages: Collection[str] = ()) -> None:
@@ -327,7 +321,7 @@ def _check_ahead(place: Place, state: IndexState, projects: Collection[str]) -> 
     for name, claim in _ahead(place, state, projects).items():
         check_sound(place, state, pages=projects)  # else it lists the same, and can be made again
         if claim.number > (end := log.read(place).number):
-            raise ahead_error(place, place.store.locate(place.key(name)), claim.number, end)
+            raise ahead_error(place, place.key(name), claim.number, end)
 
 
 def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:
