@@ -74,7 +74,10 @@ def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, ru
     [
         ({}, "gfx targets: neither given nor in the tarball's name"),
         ({"therock_index": "https://rocm.example/whl/"}, "a ROCm, and --therock-index-url names"),
-        ({"rocm_version": "7.10.0"}, rf"multiarch-{VERSION}\.tar\.gz: is ROCm {VERSION}, not 7\.10"),
+        (
+            {"rocm_version": "7.10.0"},
+            rf"multiarch-{VERSION}\.tar\.gz: is ROCm {VERSION}, not 7\.10",
+        ),
     ],
 )
 def test_a_multiarch_tarball_has_no_family_and_tolerates_no_second_source(
