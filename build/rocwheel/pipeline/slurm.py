@@ -447,7 +447,8 @@ def why_ended(
     it as restarted by then. That it was preempted slurmctld forgets with the requeue (it tells
     accounting), but slurmstepd writes it into the job's `output` before it sends a signal.
     """
-    begins = _size(output)
+    before = files.status(output)
+    begins = before.st_size if before else 0
 
     def ask() -> tuple[State, str]:
         if b"DUE TO PREEMPTION" in _read_from(output, begins):
@@ -472,13 +473,6 @@ def _is_late(left: str) -> bool:
     """Return whether `squeue` says that a job has less than two minutes left: 1:40, or INVALID."""
     match = re.fullmatch(r"(?:0:)?([0-9]+):[0-9]+", left.strip())
     return left.strip() == "INVALID" or bool(match and int(match[1]) < 2)  # noqa: PLR2004
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
 
 
 def _read_from(path: Path, begins: int) -> bytes:
