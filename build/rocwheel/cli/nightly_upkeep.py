@@ -302,8 +302,9 @@ class NightRehearseOptions(StoreOptions):
 def rehearse(app: App, options: NightRehearseOptions) -> int:
     """Try what nights of a channel need, and change nothing: before the first, and after changes.
 
-    Store, clock, page and message; with --role one permitted and one forbidden request of each of
-    its rights; with --repository whether every label has a runner that is online.
+    Store, clock, page, message, logins at registries; with --role one permitted and one forbidden
+    request of each of its rights; with --repository whether every label has a runner that is
+    online.
     """
     target = NightTarget(app, options)
     found = _rehearsed(app, options, target)
@@ -334,6 +335,7 @@ def _rehearsed(
             repository=options.repository,
             secret=settings.notify.secret,
             notify=settings.notify.url,
+            registries=dict.fromkeys(item.push for item in settings.images),
         )
         return list(tried.run(options.role, options.family))
 

@@ -235,10 +235,8 @@ class SlurmScheduler:
         Return the number of that client's job when it is there, "" when the claim is ours.
         """
         prefix = self.nights.key(self.night, f"slurm/claims/{token}.")
-        store, claim = (
-            self.nights.store,
-            SubmitClaim(by=uuid.uuid4().hex, time=timestamp(self.worker.now())),
-        )
+        claim = SubmitClaim(by=uuid.uuid4().hex, time=timestamp(self.worker.now()))
+        store = self.nights.store
         number = 1
         while True:
             key = f"{prefix}{number}"
@@ -506,15 +504,7 @@ def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> in
     )
 
 
-def _tell(
-    nights: Nights,
-    book: Book,
-    worker: Worker,
-    *,
-    name: str,
-    task: Task,
-    time: str,
-) -> int:
+def _tell(nights: Nights, book: Book, worker: Worker, *, name: str, task: Task, time: str) -> int:
     attempts = book.attempts.get(name, ())
     ours = [a for a in attempts if a.begun and a.begun.job == task.name]
     gone = (State.INFRA, "Slurm does not know its job any more")
@@ -524,15 +514,9 @@ def _tell(
     later = any(a.begun and moment(a.begun.time) >= moment(time) for a in attempts)
     if not ours and not later and task.state in ENDS:
         begun = Begun(
-            token=task.name,
-            cell=name,
-            plan=book.sha256,
-            host="",
-            engine="slurm",
-            job=task.name,
-            seen=standing.told(book, book.plan.cell(name)),
-            time=timestamp(worker.now()),
-        )
+            token=task.name, cell=name, plan=book.sha256, host="", engine="slurm", job=task.name,
+            seen=standing.told(book, book.plan.cell(name)), time=timestamp(worker.now()),
+        )  # fmt: skip
         number = nights.begin(book.plan.night, begun)
         never = CellAttempt(number=number, begun=begun, ended=None)
         told += lost(nights, book, never, worker, state=found, why=reason)

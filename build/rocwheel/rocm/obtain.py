@@ -95,7 +95,12 @@ def _directory(plan: RocmPlan) -> RocmRoot:
 
 def _installed(plan: RocmPlan, *, env: Mapping[str, str], console: Console) -> RocmRoot:
     installer = by_pip.Installer(
-        plan.source, index=plan.index, cache=plan.cache, env=env, console=console
+        plan.source,
+        index=plan.index,
+        cache=plan.cache,
+        env=env,
+        console=console,
+        packages=plan.packages,
     )
     made = installer.run()
     facts = rocm_root.inspect(made.root, name=plan.source)
@@ -112,6 +117,7 @@ def _installed(plan: RocmPlan, *, env: Mapping[str, str], console: Console) -> R
         sha256=made.packages.digest,
         cached=made.cached,
         delivery=delivery,
+        lease=made.lease,
     )
 
 
