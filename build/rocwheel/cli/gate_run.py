@@ -28,6 +28,7 @@ with when_run():
     from rocwheel.gate import session, subject
     from rocwheel.gate.request import Choice, DeviceChoice, GateOptions, Host
     from rocwheel.gate.session import GateJob, GateReport, SessionOptions
+    from rocwheel.gate.setup_errors import SetupError
     from rocwheel.gate.subject import WheelsUnderTest
     from rocwheel.gate.suite import suites
     from rocwheel.gate.suite.discovery import Shard
@@ -339,17 +340,19 @@ def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
 
 
 def dry_run(app: App, jobs: Sequence[GateJob]) -> int:
-    """Print what gates would do."""
-    planned = []
+    """Print what gates would do; return the exit status of the first that could not begin."""
+    planned, status = [], 0
     for job in jobs:
-        key = str(job.request.key)
+        key, state = str(job.request.key), "planned"
         app.console.info(f"would gate {key}:")
         for line in gate_runs.lines(job.request, job.host):
             app.console.info(f"  {line}")
-        planned.append({"state": "planned", "cell": key})
-    text = "\n".join(f"{item['cell']}: planned" for item in planned)
+            if isinstance(line, SetupError) and state == "planned":
+                state, status = line.state.value, status or line.exit_code
+        planned.append({"state": state, "cell": key})
+    text = "\n".join(f"{item['cell']}: {item['state']}" for item in planned)
     app.emit(planned[0] if len(planned) == 1 else {"gates": planned}, text)
-    return 0
+    return status
 
 
 def run(app: App, jobs: Sequence[GateJob]) -> int:
