@@ -238,6 +238,7 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
     named = tuple(dict.fromkeys(options.suites))
     if len(named) > 1 and (options.tests or options.failed_of):
         raise click.UsageError("--test and --failed-of go with one --suite")
+    wanted = tuple(suites.load(app.home.ci, name) for name in named)
     python = PythonVersion.parse(options.python or "")
     family, manifest, place, wheels = _wheels(app, options, python)
     asked = GateOptions(
@@ -261,14 +262,14 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         installed=app.path(options.installed),
         folders=tuple(app.cwd / folder for folder in options.folders),
     )
-    wanted = SessionOptions(
-        suites=named,
+    session_options = SessionOptions(
+        suites=wanted,
         output=Path(options.output) if options.output else None,
         failed_of=app.cwd / options.failed_of if options.failed_of else None,
         command=lambda suite: _command_line(app, options, suite),
     )
     host = this_host(app, options.slots, options.runner)
-    return session.prepare(asked, wanted, host=host, place=place, console=app.console)
+    return session.prepare(asked, session_options, host=host, place=place, console=app.console)
 
 
 def job_of(app: App, options: GateCommandOptions, *, choice: Choice) -> GateJob:

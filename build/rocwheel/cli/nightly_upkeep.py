@@ -40,8 +40,6 @@ with when_run():
     from rocwheel.process import Command, base_env
     from rocwheel.release import rights
 
-# --- look ----------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, kw_only=True)
 class NightStatusOptions(NightOptions):
@@ -155,9 +153,6 @@ def _seconds(text: str) -> float:
     return float(match[1]) * units[match[2]]
 
 
-# --- help along ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class NightOrderOptions(NightOptions, PersonOptions, DryRun):
     """Options of `nightly retry`, `drop` and `stop`."""
@@ -253,9 +248,6 @@ def reproduce(app: App, options: NightReproduceOptions) -> int:
     text = note + lines if item.bring or item.commit else lines
     app.emit({"cell": item.name, "argv": list(argv)}, text)
     return 0
-
-
-# --- the end of a night --------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -33,7 +33,7 @@ from rocwheel.gate.request import Choice, DeviceChoice, GateRequest
 from rocwheel.gate.suite import history
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.suite.skips import load
-from rocwheel.gate.suite.suites import Deadlines, Suite, SuiteSource
+from rocwheel.gate.suite.suites import DEVICE_ERRORS, Deadlines, Suite, SuiteSource
 from rocwheel.gate.verdict import run_record, storing
 from rocwheel.gate.verdict.judge import with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
@@ -104,6 +104,7 @@ def checkout(tmp_path):
         (folder / name).write_text(text)
     skips = tmp_path / "checkout" / "ci" / "skips"
     skips.mkdir(parents=True)
+    shutil.copy(ROOT / "ci" / DEVICE_ERRORS, skips.parent)
     (skips.parent / "suites").mkdir()
     shutil.copy(ROOT / "ci/device_errors.yaml", skips.parent)
     (skips.parent / "suites/own.yaml").touch()  # SUITE
