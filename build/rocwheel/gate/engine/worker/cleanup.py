@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import faulthandler
 import os
@@ -42,7 +43,9 @@ _fstat, _clock, _threads, _getsignal, _setsignal, _geteuid, _getegid = (
     os.fstat, time.monotonic, threading.enumerate, signal.getsignal, signal.signal, os.geteuid,
     os.getegid,
 )  # fmt: skip
-_Thread, _main_thread, _sleep, _exit = threading.Thread, threading.main_thread, time.sleep, os._exit
+_start, _main_thread, _sleep, _exit = (
+    _thread.start_new_thread, threading.main_thread, time.sleep, os._exit,
+)  # fmt: skip
 
 
 class Stacks:
@@ -164,7 +167,7 @@ class Leftovers:
                 self._channel.emit("stray", test=origin, message=message)
                 _exit(status)
 
-        _Thread(target=end, daemon=True).start()
+        _start(end, ())
 
     def _restore(self, after: dict[Any, Any]) -> None:
         """Put back what the body changed and no fixture did."""
