@@ -51,6 +51,7 @@ from rocwheel.store import Store
 from rocwheel.values import canonical_json, replace
 
 ROCM_VERSION: Final = "7.10.0a20251120"
+RECIPE: Final = "debian_12"  # the image that has what the miniature is built with
 FAMILY: Final = "miniature"  # the family's name, and its suite's
 TARGETS: Final = ("gfx90a", "gfx942", "gfx1100", "gfx1201")
 TARBALL: Final = f"therock-dist-linux-miniature-{ROCM_VERSION}.tar.gz"

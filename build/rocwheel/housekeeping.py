@@ -25,6 +25,7 @@ from rocwheel.errors import ANOTHER_CACHE, HostError
 KINDS: Final = {
     "rocm/trees": 1,
     "rocm/partial": 1,
+    "rocm/pip/environments": 1,
     "sources": 2,
     "environments": 1,
     "bazel": 1,
@@ -43,6 +44,7 @@ KINDS: Final = {
 # Where what is in use is locked, and the time of the lock is that of the last use.
 LEASES: Final = {
     "rocm/trees": "rocm/locks",
+    "rocm/pip/environments": "rocm/pip/locks",
     "gate/environments": "gate/locks",
     "gate/work": "gate/locks",
 }

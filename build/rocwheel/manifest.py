@@ -41,16 +41,15 @@ class RocmPackage(Value, frozen=True, kw_only=True):
 
 
 class RocmDelivery(Value, frozen=True, kw_only=True):
-    """How a ROCm came here: enough to fetch the same bytes again, and to know them unread."""
+    """Where a ROCm can be had again; nothing in it depends on the machine that fetched it."""
 
     url: str  # of the tarball or the pip index, without secrets; "" for what lay on a disk
     size: Annotated[int, Meta(ge=0)]  # bytes of the tarball, 0 where there is none
-    etag: str  # what the server called those bytes, "" where it did not say
     packages: tuple[RocmPackage, ...] = ()  # of a ROCm by pip
     links: tuple[str, ...] = ()  # added to the tree, `amdgcn -> lib/llvm/amdgcn`
 
 
-ON_DISK: Final = RocmDelivery(url="", size=0, etag="")
+ON_DISK: Final = RocmDelivery(url="", size=0)
 
 
 class RocmSource(Value, frozen=True, kw_only=True):

@@ -182,7 +182,7 @@ class RocmProvided(Value, frozen=True, kw_only=True):
 
     origin: Literal["tarball", "path", "pip", "none"]  # "none" for a suite without ROCm
     version: str = ""
-    sha256: Sha256OrNone = ""  # of the tarball
+    sha256: Sha256OrNone = ""  # of the tarball, or as the manifest has it
     name: str = ""  # base name of the tarball or path, or the requirements given to pip
 
 

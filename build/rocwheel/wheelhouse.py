@@ -2,45 +2,42 @@
 
 `<folder>/<first 12 of the manifest's SHA-256>/` holds the wheels, `manifest.json` and
 `build.json`; `<folder>/current` is a symbolic link to the newest complete one and moves last.
+What is being made lies in `<folder>/.unfinished/`, marked with the process that makes it: the next
+one removes what killed ones left.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from rocwheel import files
 from rocwheel.build_record import BUILD_RECORD, BuildRecord
+from rocwheel.container import folders
 from rocwheel.errors import HostError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest
 
 CURRENT: Final = "current"
+UNFINISHED: Final = ".unfinished"
 IDENTITY_LENGTH: Final = 12
 
 
 @contextmanager
 def assembling(folder: Path) -> Iterator[Path]:
-    """Make a scratch folder beside the wheelhouses; remove it unless `publish` moved it.
+    """Make a scratch folder for a set; remove it unless `publish` moved it, and what kills left.
 
     Raises HostError when `folder` cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.mkdtemp(prefix=".unfinished-", dir=folder)
-    except OSError as exc:
-        raise HostError(
-            f"{folder}: {exc.strerror}", hint="choose a folder you can write: --wheelhouse DIR"
-        ) from exc
-    path = folder / os.path.basename(scratch)  # noqa: PTH119
-    try:
-        yield path
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+    with ExitStack() as stack:
+        try:
+            scratch = stack.enter_context(folders.scratch(folder / UNFINISHED, "set"))
+        except HostError as exc:
+            hint = "choose a folder you can write: --wheelhouse DIR"
+            raise HostError(str(exc), hint=hint) from exc
+        yield scratch
 
 
 def publish(scratch: Path, manifest: Manifest, record: BuildRecord) -> tuple[Path, bool]:
@@ -50,7 +47,7 @@ def publish(scratch: Path, manifest: Manifest, record: BuildRecord) -> tuple[Pat
     wheelhouse, which stays as it is. Raises WheelError when the folder holds other files than the
     manifest lists.
     """
-    folder = scratch.parent
+    folder = scratch.parent.parent
     here = {file.name for file in scratch.iterdir()}
     listed = {wheel.filename for wheel in manifest.built}
     if here != listed:
@@ -61,7 +58,6 @@ def publish(scratch: Path, manifest: Manifest, record: BuildRecord) -> tuple[Pat
     target = folder / manifest.sha256[:IDENTITY_LENGTH]
     (scratch / BUILD_RECORD).write_bytes(record.to_bytes())
     (scratch / MANIFEST).write_bytes(manifest.to_bytes())
-    scratch.chmod(0o755)  # mkdtemp made it private
     try:
         scratch.rename(target)
         is_new = True

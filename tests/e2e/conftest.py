@@ -79,9 +79,9 @@ class World:
 
     def unfinished(self) -> list[str]:
         """What a run that failed must not leave in the wheelhouse."""
-        if not self.wheelhouse.exists():
-            return []
-        return [path.name for path in self.wheelhouse.iterdir() if path.name.startswith(".")]
+        place = self.wheelhouse / ".unfinished"
+        hidden = [path.name for path in self.wheelhouse.glob(".*") if path != place]
+        return hidden + [path.name for path in place.glob("*") if path.name != "kept.lock"]
 
     def processes(self) -> list[str]:
         """Command lines of processes that work below this folder, Bazel servers included."""

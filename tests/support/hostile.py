@@ -51,6 +51,12 @@ HUGE = 0xFFFFFFFF
 _zip64 = struct.pack("<HHQ", 1, 8, 300)
 
 
+def restated(size: int = 300, compressed: int = 0, more: bytes = b"") -> bytes:
+    """The sizes of the first member once more in 64 bits; 0 is the true compressed one."""
+    packed = compressed or len(wheels.deflated(b"x = 1\n" * 50))
+    return struct.pack("<HHQQ", 1, 16 + len(more), size, packed) + more
+
+
 def _asi(mode: int, target: bytes) -> bytes:
     """Info-ZIP's extra field 0x756e: mode, length of a link's target, owner, target; with a CRC."""
     body = struct.pack("<HIHH", mode, len(target), 0, 0) + target
@@ -126,6 +132,26 @@ ARCHIVES = {
     "zip64 sizes that are cut": (
         Zip(good(size=HUGE, extra=struct.pack("<HHI", 1, 4, 9))).to_bytes(),
         "cut short",
+    ),
+    "zip64 sizes that nothing asks for, and another size": (
+        Zip(good(local_extra=restated(size=301))).to_bytes(),
+        "nothing asks for",
+    ),
+    "zip64 sizes that nothing asks for, and another compressed size": (
+        Zip(good(local_extra=restated(compressed=9))).to_bytes(),
+        "nothing asks for",
+    ),
+    "zip64 sizes that nothing asks for, and an offset": (
+        Zip(good(local_extra=restated(more=bytes(8)))).to_bytes(),
+        "nothing asks for",
+    ),
+    "zip64 sizes that nothing asks for, and a descriptor": (
+        Zip(good(descriptor="plain", local_extra=struct.pack("<HHQQ", 1, 16, 0, 0))).to_bytes(),
+        "nothing asks for",
+    ),
+    "zip64 sizes in the directory that nothing asks for": (
+        Zip(good(extra=restated())).to_bytes(),
+        "nothing asks for",
     ),
     "zip64 sizes given twice": (
         Zip(good(size=HUGE, extra=_zip64 + _zip64)).to_bytes(),

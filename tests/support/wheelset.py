@@ -152,7 +152,6 @@ def make_set(
             delivery=RocmDelivery(
                 url=f"https://rocm.example/therock-dist-linux-{FAMILY.name}-{rocm}.tar.gz",
                 size=1,
-                etag='"1"',
             ),
         ),
         tool=source,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 from unit.test_manifest import example
@@ -62,7 +65,10 @@ def test_the_same_set_again_changes_nothing(tmp_path):
     again, is_new = make(tmp_path)
     assert (again, is_new) == (path, False)
     assert {item.name: item.stat().st_mtime_ns for item in path.iterdir()} == before
-    assert sorted(item.name for item in tmp_path.iterdir()) == sorted([path.name, "current"])
+    assert sorted(item.name for item in tmp_path.iterdir()) == sorted(
+        [".unfinished", path.name, "current"]
+    )
+    assert list((tmp_path / ".unfinished").iterdir()) == []
 
 
 def test_a_changed_wheel_in_an_existing_set_is_found(tmp_path):
@@ -81,7 +87,31 @@ def test_a_failure_leaves_the_old_state(tmp_path):
     scratch = house.__enter__()
     (scratch / NAME).write_bytes(b"half")
     house.__exit__(KeyboardInterrupt, KeyboardInterrupt(), None)
-    assert sorted(item.name for item in tmp_path.iterdir()) == sorted([path.name, "current"])
+    assert sorted(item.name for item in tmp_path.iterdir()) == sorted(
+        [".unfinished", path.name, "current"]
+    )
+    assert list((tmp_path / ".unfinished").iterdir()) == []
+
+
+def test_the_next_one_removes_what_killed_ones_left_and_nothing_of_living_ones(tmp_path):
+    code = f"""if True:
+        import os, pathlib
+        from rocwheel import wheelhouse
+        with wheelhouse.assembling(pathlib.Path({str(tmp_path)!r})) as scratch:
+            (scratch / "raw").mkdir()
+            (scratch / "raw/half.whl").write_bytes(b"half")
+            os.kill(os.getpid(), 9)
+    """
+    for _ in range(2):
+        killed = subprocess.run([sys.executable, "-c", code], check=False)
+        assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.rglob("half.whl"))) == 1, "the second removed what the first left"
+    with wheelhouse.assembling(tmp_path) as living:
+        path, _ = make(tmp_path)
+        assert living.is_dir()
+        left = {item.name for item in (tmp_path / ".unfinished").iterdir()}
+        assert left == {living.name, f"{living.name}.owner", "kept.lock"}
+    assert path.is_dir(), "finished sets stay, however old"
 
 
 def test_current_moves_only_after_the_set_is_complete(tmp_path):
@@ -99,7 +129,7 @@ def test_a_build_record_that_breaks_its_schema_is_never_written(tmp_path):
         (scratch / NAME).write_bytes(CONTENT)
         with pytest.raises(Exception, match="executor"):
             wheelhouse.publish(scratch, manifest(), bad)
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.rglob("*")) == [tmp_path / ".unfinished"]
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):

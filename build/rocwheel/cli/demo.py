@@ -9,19 +9,23 @@ from rocwheel.build_options import BuildOptions, PythonOptions, SourceOptions, V
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, given_words, option, options_of
 from rocwheel.cli.dist import request_from
+from rocwheel.cli.image import ImageBuildOptions, ready
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import run_here, worker
 from rocwheel.cli.options import place_options, wheelhouse_options
-from rocwheel.errors import InterruptError
+from rocwheel.errors import ConfigError, InterruptError
 
 with when_run():
+    import dataclasses
+
     from rocwheel import demo as job
     from rocwheel import dist, housekeeping, wheelhouse
+    from rocwheel.dist.executor import SEARCH
     from rocwheel.ledger.nights import Nights
     from rocwheel.release.operations import Who
 
 # what the build cell is told by the night, or is not asked of it
-_OWN = frozenset({"dry_run", "wheels_only", "python_versions", "wheelhouse"})
+_OWN = frozenset({"base", "dry_run", "wheels_only", "python_versions", "wheelhouse"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,10 +33,12 @@ class DemoOptions(BuildOptions, DryRun):
     """Options of `demo`: sources, ROCm and compiler are the miniature's own."""
 
     wheels_only: bool
+    base: str | None
 
 
 @command("demo", DemoOptions)
 @option("--wheels-only", is_flag=True, help="Build, install and import; no night, no index.")
+@option("--base", metavar="IMAGE", help="Start the image from this one where it has to be made.")
 @options_of(PythonOptions)
 @options_of(SourceOptions, only=("gfx_targets",))
 @options_of(VersionOptions)
@@ -45,11 +51,19 @@ def demo(app: App, options: DemoOptions) -> None:
     TheRock-like tarball, serves it on loopback, fetches it, builds jaxlib, pjrt and plugin with
     Bazel for the CPythons it finds, repairs and verifies the wheels, stages, gates and promotes
     them into a folder, and installs them from there by hash. A build in a container ends with the
-    wheels: a gate needs the CPythons they were built with.
+    wheels: a gate needs the CPythons they were built with. Its image is made where the engine has
+    none of this checkout.
     """
     base = request_from(app, options, therock="")
     job.accept(base.pythons)
     only = options.wheels_only or base.executor.kind != "host"
+    if options.base or base.executor.kind != "host":
+        image = _image(app, options, base)
+        if not image:
+            line = f"rocwheel image build --engine {base.executor.kind} --recipe {job.RECIPE}"
+            more = f" --base {options.base}" if options.base else ""
+            return app.emit_plan([line + more, "# then the demo, in that image"])
+        base = dataclasses.replace(base, executor=dataclasses.replace(base.executor, image=image))
     if options.dry_run:
         lines = job.dry_run(base, wheels_only=only, runner=app.runner, console=app.console)
         return app.emit_plan(lines)
@@ -60,6 +74,21 @@ def demo(app: App, options: DemoOptions) -> None:
         if only:
             return _wheels(app, base)
         return _night(app, base, given_words(options, app.cwd, leave=_OWN))
+
+
+def _image(app: App, options: DemoOptions, base: dist.Request) -> str:
+    """Return the image to build in: what was named, or that of the recipe, made where need be."""
+    asked = base.executor
+    named = asked.image if asked.image != SEARCH else ""
+    if options.base and (named or asked.kind == "host"):
+        raise ConfigError(
+            "--base: no image is made here",
+            hint="add --executor=docker or podman, without --builder-image",
+        )
+    wanted = ImageBuildOptions(
+        engine=asked.kind, recipe=job.RECIPE, base=options.base, locked=options.locked
+    )
+    return named or ready(app, wanted, make=not options.dry_run)
 
 
 def _wheels(app: App, base: dist.Request) -> None:

@@ -110,7 +110,7 @@ run_options = together(
         "--rocm",
         metavar="SOURCE",
         type=known.FILE,
-        help="ROCm: a tarball, URL or folder, or pip:REQUIREMENT; default: the manifest's tarball.",
+        help="ROCm: a tarball, URL or folder, or pip:REQUIREMENT; default: the manifest's own.",
     ),
     once(
         "--jax-tests",

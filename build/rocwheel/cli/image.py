@@ -127,28 +127,46 @@ def build(app: App, options: ImageBuildOptions) -> None:
     no tag is ever overwritten.
     """
     chosen, engine, reference = _asked(app, options)
-    base = _base(app, options, engine, reference)
-    inputs = _inputs(app, options, chosen, base.config)
-    made = _made(app, options, engine=engine, base=base, inputs=inputs)
+    made = _made(app, options, chosen, engine=engine, reference=reference)
     document = {
-        "reference": inputs.reference,
-        "inputs": inputs.digest,
+        "reference": made.inputs.reference,
+        "inputs": made.inputs.digest,
         "config": made.image.config,
         "new": made.is_new,
         "size": made.image.size,
     }
     document |= _pushed(app, options, made, engine=engine)
-    app.emit(document, str(document.get("pull", inputs.reference)))
+    app.emit(document, str(document.get("pull", made.inputs.reference)))
+
+
+def ready(app: App, options: ImageBuildOptions, *, make: bool) -> str:
+    """Return the image of a recipe that the engine has for this checkout, or that is made now.
+
+    Return "" where it has none and none is to be made.
+    """
+    chosen, engine, reference = _asked(app, options)
+    if not options.base:
+        there = searching.local(
+            chosen, checkout=app.home.sources, bazel=_bazel_digest(app, chosen),
+            engine=engine, runner=app.runner,
+        )  # fmt: skip
+        if there:
+            return there.reference
+    if not make:
+        return ""
+    return _made(app, options, chosen, engine=engine, reference=reference).inputs.reference
 
 
 def _made(
     app: App,
     options: ImageBuildOptions,
+    chosen: recipe.Recipe,
     *,
     engine: container.ContainerEngine,
-    base: found.Found,
-    inputs: recipe.ImageInputs,
+    reference: str,
 ) -> building.Made:
+    base = _base(app, options, engine, reference)
+    inputs = _inputs(app, options, chosen, base.config)
     there = building.existing(inputs, engine=engine, runner=app.runner)
     if there:
         app.console.info(f"unchanged inputs: {inputs.reference} is there, nothing was built")
@@ -342,10 +360,6 @@ def _inputs(
     app: App, options: RecipeOptions, chosen: recipe.Recipe, base: str
 ) -> recipe.ImageInputs:
     """Return the digest of everything; `base` is that of the base's configuration."""
-    bazel = ""
-    if chosen.bazel:
-        table = releases.load_releases(app.home.ci / "bazel_binaries.yaml")
-        bazel = table.find(chosen.bazel).sha256
     rocm, version = "", ""
     if options.with_rocm:
         planned = trees.plan(
@@ -357,10 +371,16 @@ def _inputs(
         chosen,
         checkout=app.home.sources,
         base=base,
-        bazel=bazel,
+        bazel=_bazel_digest(app, chosen),
         rocm=rocm,
         rocm_version=version,
     )
+
+
+def _bazel_digest(app: App, chosen: recipe.Recipe) -> str:
+    """Return the SHA-256 of the Bazel that goes in; "" where a package brings it."""
+    table = releases.load_releases(app.home.ci / "bazel_binaries.yaml")
+    return table.find(chosen.bazel).sha256 if chosen.bazel else ""
 
 
 def _bazel(app: App, version: str, *, locked: bool) -> Path | None:

@@ -59,6 +59,7 @@ class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
     pools: Path | None
     repeat: str
     explain: bool
+    keep_going: bool
     matrix_kind: str | None
 
 
@@ -74,17 +75,19 @@ class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
 )
 @option("--from", "repeat", default="", metavar="NIGHT", help="Repeat that night, all of it.")
 @option("--explain", is_flag=True, help="Say of every cell why it is in the night or not.")
+@option("--keep-going", is_flag=True, help="End with 0 also when `run` will have nothing to build.")
 @option(
     "--matrix",
     "matrix_kind",
     type=click.Choice(CELL_KINDS),
     help="Print the cells of this kind of a night that is planned, for a GitHub matrix.",
 )
-def plan(app: App, options: NightPlanOptions) -> None:
+def plan(app: App, options: NightPlanOptions) -> int:
     """Decide what a night does, and store it: resolved once, never changed.
 
     Branches, the newest ROCm tarball of each family and images become commits and digests here.
-    What was built or tested before is not done again, and the plan says so.
+    What was built or tested before is not done again, and the plan says so. The exit status is 5
+    when every build is absent; the plan is stored all the same, and its run makes the page of it.
     """  # fmt: skip
     target = NightTarget(app, options)
     if options.matrix_kind:
@@ -92,7 +95,7 @@ def plan(app: App, options: NightPlanOptions) -> None:
         rows = planning.github_matrix(found, options.matrix_kind)
         app.github_outputs({options.matrix_kind: json.dumps(rows)})
         click.echo(json.dumps(rows))
-        return
+        return 0
     made = _plan(app, options, target)
     state = "planned"
     if not options.dry_run:
@@ -101,6 +104,10 @@ def plan(app: App, options: NightPlanOptions) -> None:
         if "GITHUB_OUTPUT" in app.environ:
             app.github_outputs(planning.github_outputs(made))
     _say_planned(app, made, state, explain=options.explain or options.dry_run)
+    if any(not cell.absent for cell in made.cells if cell.kind == "build"):
+        return 0
+    app.console.warn(f"{made.night}: nothing can be built")
+    return 0 if options.keep_going else CommandError.exit_code
 
 
 def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> None:
@@ -253,14 +260,14 @@ def _run_there(
     if options.dry_run:
         app.emit_plan(engine.lines(book, standing.stand(book, app.now())))
         return 0
-    code = _say_submitted(app, book.plan.night, engine.submit())
+    _say_submitted(app, book.plan.night, engine.submit())
     if held := slurm.held(slurm.waiting(target.nights, book.plan.night, whole(app))):
         cell, why = next(iter(held.items()))
         raise HostError(
             f"{cell}: its job waits for a person: {why}",
             hint="; ".join(slurm.release_lines(held, whole(app))),
         )
-    return code
+    return _nothing_built(app, book, standing.stand(book, app.now()))
 
 
 def _run_here(
@@ -293,11 +300,10 @@ def _github(app: App, book: Book, family: str) -> int:
     return 0
 
 
-def _say_submitted(app: App, night: str, jobs: list[slurm.Submitted]) -> int:
+def _say_submitted(app: App, night: str, jobs: list[slurm.Submitted]) -> None:
     rows = [(item.job, str(len(item.cells)), item.cells[0]) for item in jobs]
     text = "\n".join(columns(("job", "cells", "first"), rows)) if rows else "nothing to submit"
     app.emit({"night": night, "jobs": [{"job": j.job, "cells": list(j.cells)} for j in jobs]}, text)
-    return 0
 
 
 def _say(app: App, book: Book, found: dict[str, CellStanding]) -> int:
@@ -309,11 +315,18 @@ def _say(app: App, book: Book, found: dict[str, CellStanding]) -> int:
         app.console.info("everything was there already")
     for item in bad:
         app.console.info(f"{item.cell.name}: {item.word}: {item.reason}")
-    if standing.nothing_built(found):
-        app.console.warn(f"{book.plan.night}: nothing was built")
+    nothing = _nothing_built(app, book, found)
     text = f"{book.plan.night}: {passed} of {len(found)} cells passed, {kept} kept"
     app.emit(document_of(book, found), text)
-    return CommandError.exit_code if bad else 0
+    return CommandError.exit_code if bad else nothing
+
+
+def _nothing_built(app: App, book: Book, found: dict[str, CellStanding]) -> int:
+    """Say when every build has ended and none has wheels; return the exit status of that."""
+    if not standing.nothing_built(found):
+        return 0
+    app.console.warn(f"{book.plan.night}: nothing was built")
+    return CommandError.exit_code
 
 
 # --- one cell ------------------------------------------------------------------------------------

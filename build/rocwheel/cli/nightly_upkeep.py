@@ -60,7 +60,8 @@ class NightStatusOptions(NightOptions):
 def status(app: App, options: NightStatusOptions) -> int:
     """Show where every cell of a night stands, as the store knows it.
 
-    Slurm is asked only for what waits, and why. The exit status is 5 when something did not pass.
+    Slurm is asked only for what waits, and why. The exit status is 5 when something did not pass,
+    or nothing was built.
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
@@ -71,7 +72,7 @@ def status(app: App, options: NightStatusOptions) -> int:
         if over or not options.watch:
             app.emit(document_of(book, found), text)
             bad = any(item.settled and not item.green for item in found.values())
-            return CommandError.exit_code if bad else 0
+            return CommandError.exit_code if bad or standing.nothing_built(found) else 0
         if text != before and not app.json:
             click.echo(app.console.shown(text) + "\n")
         before = text
@@ -345,6 +346,7 @@ class NightNotifyOptions(NightOptions, DryRun):
     file: Path | None
     secret_variable: str
     deadline: float
+    max_age: str
 
 
 @command("notify", NightNotifyOptions, parent=nightly)
@@ -355,6 +357,7 @@ class NightNotifyOptions(NightOptions, DryRun):
 @option(
     "--deadline", type=click.FloatRange(min=1), default=60.0, show_default=True, metavar="SECONDS"
 )
+@option("--max-age", default="", metavar="AGE", help="Tell only, and once, that it is so old: 36h.")
 def notify_command(app: App, options: NightNotifyOptions) -> None:
     """Tell a file or URL how a night differs from the one before; without a difference, nothing.
 
@@ -362,13 +365,21 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
-    target.nights.plan(night)  # an unknown night has nothing to tell either
-    message = notify.message(target.nights, night, upkeep.page_url(target.channel, target.store))
+    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
+    page = upkeep.page_url(target.channel, target.store)
+    if options.max_age:
+        message = notify.stale(
+            target.store, planned, page, now=app.now(), limit=_seconds(options.max_age)
+        )
+    else:
+        message = notify.message(target.nights, night, page)
     if options.dry_run:
         app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
         return
     if message:
         _tell(app, options, message)
+        if options.max_age:
+            notify.remember(target.store, message)
     state = "told" if message else "nothing-to-do"
     app.emit({"night": night, "state": state}, f"{night} {state}")
 

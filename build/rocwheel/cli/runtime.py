@@ -91,7 +91,7 @@ class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
     once(
         "--rocm",
         metavar="SOURCE",
-        help="ROCm as a tarball, URL or folder; default: the manifest's tarball.",
+        help="ROCm as a tarball, URL or folder; default: the manifest's own.",
     ),
     option(
         "--unreleased",

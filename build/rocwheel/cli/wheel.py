@@ -141,7 +141,11 @@ class WheelVerifyOptions(WheelsOptions, PolicyOptions):
     type=_PATH,
     help="ROCm tree that must have every ROCm library the wheels need.",
 )
-@option("--installs", is_flag=True, help="Also install them with pip and uv, into scratch folders.")
+@option(
+    "--installs",
+    is_flag=True,
+    help="Also install them with pip, and with uv if there is one, into scratch folders.",
+)
 def verify(app: App, options: WheelVerifyOptions) -> int:
     """Say whether wheels or a wheelhouse may ship, and why not.
 
@@ -156,9 +160,12 @@ def verify(app: App, options: WheelVerifyOptions) -> int:
         gfx_targets=_targets(options.gfx_targets),
         rocm_sonames=judging.libraries(root) if root else None,
     )
-    runner = app.runner if options.installs else None
-    verdicts = judging.verify_given(options.paths(app), options.load(app), expected, runner=runner)
-    app.emit(show.verdict_document(verdicts), "\n".join(show.verdict_lines(verdicts)))
+    tried = judging.Installers.find(app.runner) if options.installs else None
+    verdicts = judging.verify_given(
+        options.paths(app), options.load(app), expected, installers=tried
+    )
+    text = "\n".join(show.verdict_lines(verdicts, tried))
+    app.emit(show.verdict_document(verdicts, tried), text)
     return 0 if show.ships(verdicts) else WheelError.exit_code
 
 

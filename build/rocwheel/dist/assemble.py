@@ -24,7 +24,7 @@ from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
 from rocwheel.wheel.inspect import WheelReport
 from rocwheel.wheel.repair import Grafting, repair
-from rocwheel.wheel.verify import Expectation, verify
+from rocwheel.wheel.verify import Expectation, Installers, installs, verify
 from rocwheel.wheel.verify.rules import Finding, Severity
 
 RAW: Final = "raw"  # Bazel's wheels, below the scratch folder
@@ -110,6 +110,9 @@ def _wheels(
     for entry in entries:
         console.info(f"   {entry.filename}")
     _one_per_cell(entries)
+    by = Installers.find(runner, folder=scratch)
+    console.info(f"   installing with {by}")
+    _installed([scratch / entry.filename for entry in entries], by)
     if WheelKind.JAXLIB not in spec.kinds:
         entries += _upstream_jaxlib(tree, spec.pythons)
     findings = tuple(item for _, found in judged for item in found)
@@ -153,6 +156,12 @@ def _wheel(
     found = verify(report, policy=planned.policy, expected=expected)
     _refuse(repaired.path.name, found)
     return _entry(kind, python, report), found
+
+
+def _installed(paths: list[Path], by: Installers) -> None:
+    """Refuse a set that pip or uv would not install, or would install differently."""
+    for path, findings in installs(paths, by).items():
+        _refuse(path.name, findings)
 
 
 def _refuse(filename: str, findings: tuple[Finding, ...]) -> None:

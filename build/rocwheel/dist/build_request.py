@@ -99,9 +99,26 @@ def resolved(request: Request, *, runner: Runner) -> Request:
         return request
     ci = request.home.ci
     pins = source.load_pins(ci / "pins.yaml", layouts=source.load_layouts(ci / "layouts.yaml"))
-    repository = request.jax_repository or pins.default.repository
+    # what contradicts itself, or has a password in it, is refused before git is asked
+    like = source.plan(_sources(request), pins=pins, cache=request.cache).like
+    repository = like.repository if like else request.jax_repository
     commit = source.resolve_ref(repository, request.jax_ref, runner=runner)
     return replace(request, jax_ref=commit, jax_branch=request.jax_ref)
+
+
+def _sources(request: Request) -> source.SourceRequest:
+    return source.SourceRequest(
+        jax_version=request.jax_version,
+        jax_repository=request.jax_repository,
+        jax_ref=request.jax_ref,
+        jax_branch=request.jax_branch,
+        allow_unverified=request.allow_unverified_pin,
+        jax_dir=request.jax_source_dir,
+        xla_dir=request.xla_source_dir,
+        xla_repository=request.xla_repository,
+        xla_ref=request.xla_ref,
+        is_snapshot=request.is_snapshot,
+    )
 
 
 def plan(request: Request) -> Plan:
@@ -139,26 +156,12 @@ def plan(request: Request) -> Plan:
         index=request.therock_index,
     )
     rocm.check_local(planned)
-    sources = source.plan(
-        source.SourceRequest(
-            jax_version=request.jax_version,
-            jax_repository=request.jax_repository,
-            jax_ref=request.jax_ref,
-            jax_branch=request.jax_branch,
-            allow_unverified=request.allow_unverified_pin,
-            jax_dir=request.jax_source_dir,
-            xla_dir=request.xla_source_dir,
-            xla_repository=request.xla_repository,
-            xla_ref=request.xla_ref,
-            is_snapshot=request.is_snapshot,
-        ),
-        pins=pins,
-        cache=request.cache,
-    )
-    if request.locked and sources.pin and sources.pin.unverified:
+    sources = source.plan(_sources(request), pins=pins, cache=request.cache)
+    pin = sources.pin or sources.like
+    if request.locked and pin and pin.unverified:
         raise ConfigError(
-            f"JAX {sources.pin.version}: an unverified pin, and --locked",
-            hint=f"verify it: rocwheel pin add {sources.pin.version}",
+            f"JAX {pin.version}: an unverified pin, and --locked",
+            hint=f"verify it: rocwheel pin add {pin.version}",
         )
     return Plan(
         request=request,

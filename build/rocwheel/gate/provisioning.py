@@ -1,6 +1,6 @@
 """Provisioning: the ROCm a gate puts beside the wheels, which bring none themselves.
 
-The manifest's tarball by its digest, another tarball or folder, or pip packages.
+The manifest's tarball or packages by their digests, another tarball or folder, or other packages.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def provide(request: GateRequest, host: Host, console: Console) -> Provided:
         return Provided(record=record, requirements=tuple(text.split(",")))
     tree = rocm.fetch(_plan(request, host), console=console, env=host.environ)
     record = RocmProvided(
-        origin="tarball" if tree.origin == "tarball" else "path",
+        origin="path" if tree.origin == "directory" else tree.origin,
         version=str(tree.version),
         sha256=tree.sha256,  # of a folder: of the list of its files, as the manifest has it
         name=tree.name,

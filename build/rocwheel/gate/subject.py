@@ -20,18 +20,16 @@ from rocwheel.source.git import Checkout
 def rocm_of(
     manifest: Manifest | None, named: str, *, exact: bool, cache: Path, cwd: Path
 ) -> rocm.RocmPlan:
-    """Return the plan of the ROCm that `named` says, by default the manifest's tarball.
+    """Return the plan of the ROCm that `named` says, by default the manifest's own.
 
     An `exact` one must be the manifest's own, wherever it comes from. Raises ConfigError.
     """
     known = manifest.rocm if manifest else None
     published = known is not None and known.origin == "tarball"
-    if known and published and not named:
+    if known and known.origin != "directory" and not named:
         return rocm.recorded(known, cache=cache)
     if not named:
         what = "was built with a folder of ROCm" if known else "names no ROCm"
-        if known and known.origin == "pip":
-            what = f"was built with ROCm by pip ({known.name})"
         raise ConfigError(
             f"which ROCm? The wheel set {what}",
             hint="add --rocm with a tarball or a folder; for a gate also pip:REQUIREMENT",

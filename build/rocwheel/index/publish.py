@@ -8,7 +8,7 @@ that was held up for hours finds its page changed and leaves it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final, TypeAlias
@@ -39,6 +39,14 @@ FAILURES: Final = 3  # of a write before it is given up
 POLL_SECONDS: Final = 2.0
 PAGE_BYTES: Final = 64 << 20  # of a public page; one link is some 300 bytes
 ROUND: Final = 1.0  # seconds; HTTP dates have no fractions
+
+
+def ahead_error(place: Place, key: str, shown: int, end: int) -> AheadError:
+    """Return the error about a page that shows a later entry than the log ends with."""
+    return AheadError(
+        f"{place.store.locate(key)}: shows entry {shown}, the log ends with {end}",
+        hint=f"run `{place.command('repair')}`; where the log lost its end, put it back first",
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,12 +165,26 @@ def _unlike(client: Client, url: str, wanted: set[tuple[str, str]], *, absent: b
     return "not listed" if wanted - shown else ""
 
 
+def page_seconds(place: Place, projects: Collection[str]) -> int:
+    """Return how long copies of these pages may be kept, by what they are stored with."""
+    folders = place.store.abilities().folder_keys
+    keys = [k for n in projects for k in (place.json(n), *place.views(n, folder_keys=folders))]
+    infos = each(place.store.info, keys, threads=place.store.connections)
+    return max((_kept(place, info) for info in infos if info), default=0)
+
+
+def _kept(place: Place, info: ObjectInfo | None) -> int:
+    """Return how long copies of a page live; as the channel says where its store does not."""
+    return kept_seconds(info.cache_control) if info and info.cache_control else place.page_seconds
+
+
 @dataclass(frozen=True, kw_only=True)
 class Claim:
     """A page that is stored under a project's name, whoever put it there."""
 
     number: int  # of the state it shows; -1: another tool made it
     is_empty: bool  # it lists no file of the project
+    shows: frozenset[tuple[str, str | None]] = frozenset()  # names, and why they are yanked
 
 
 def claimed(place: Place, project: str) -> Claim | None:
@@ -175,10 +197,11 @@ def claimed(place: Place, project: str) -> Claim | None:
             continue
         except HugeError:
             return Claim(number=-1, is_empty=True)
-        found = mark(data)
+        found, files = mark(data), links(data)
         return Claim(
             number=-1 if found is None else found,
-            is_empty=not any(_is_of(project, link.filename) for link in links(data)),
+            is_empty=not any(_is_of(project, link.filename) for link in files),
+            shows=frozenset((link.filename, link.yanked) for link in files),
         )
     return None
 
@@ -212,9 +235,7 @@ def _look(place: Place, form: Form) -> _Seen:
         data, info = b"", place.store.info(form.key)
     number = mark(data)
     is_behind = number is None or (number <= form.number and data != form.render(number))
-    stated = kept_seconds(info.cache_control) if info and info.cache_control else None
-    kept = place.page_seconds if stated is None else stated
-    left = float(kept)
+    left = float(kept := _kept(place, info))
     if left and info and info.now:
         left = max(0.0, left + ROUND - (info.now - info.modified).total_seconds())
     ends = time.monotonic() + left if left else 0.0
@@ -227,11 +248,7 @@ def _without_entry(
     """Mark pages that show entries after `end`, which the log does not have, to be put."""
     wrong = [form for form, item in zip(wanted, seen, strict=True) if item.number > end]
     if wrong and not mends:
-        shown = max(item.number for item in seen)
-        raise AheadError(
-            f"{place.store.locate(wrong[0].key)}: shows entry {shown}, the log ends with {end}",
-            hint=f"run `{place.command('repair')}`; where the log lost its end, put it back first",
-        )
+        raise ahead_error(place, wrong[0].key, max(item.number for item in seen), end)
     return [replace(item, is_behind=True) if item.number > end else item for item in seen]
 
 

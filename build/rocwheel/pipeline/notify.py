@@ -1,4 +1,4 @@
-"""Sends how a night differs from the one before: JSON and Markdown, file or URL.
+"""Sends how a night differs from the one before, or that none came: JSON, Markdown; file or URL.
 
 A POST is signed (HMAC-SHA256 of the body), retried on 5xx, throttling and broken connections, and
 over when its deadline is. What changed is what the two summaries say of the same cell.
@@ -11,24 +11,29 @@ import hmac
 import json
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urljoin
 
-from rocwheel.console import count
+from rocwheel.console import count, duration
 from rocwheel.download import proxies, reason, session, without_secrets
-from rocwheel.errors import FetchError
-from rocwheel.ledger.nights import Nights
+from rocwheel.errors import FetchError, ObjectMissingError
+from rocwheel.ledger.nights import AS_JSON, NightPlan, Nights
+from rocwheel.model import moment
 from rocwheel.pipeline import summing
 from rocwheel.report import night_feed, night_summary
 from rocwheel.report.night_summary import changes
+from rocwheel.store import Store
 
 if TYPE_CHECKING:
     import requests
 
 AGAIN: Final = frozenset({408, 425, 429, 500, 502, 503, 504})
 LISTED: Final = 40  # changes in a message
+STALE: Final = "status/stale.json"  # the last message of a night that is too old
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +98,33 @@ def message(nights: Nights, night: str, page: str) -> Message | None:
     if len(loud) > LISTED:
         lines.append(f"- and {len(loud) - LISTED} more")
     lines += [f"- {name}: green set is now `{new[:12]}`" for name, new in sorted(green.items())]
+    return _message(document, lines)
+
+
+def _message(document: Mapping[str, object], lines: Sequence[str]) -> Message:
     return Message(
         json=json.dumps(document, indent=2, sort_keys=True) + "\n", markdown="\n".join(lines) + "\n"
     )
+
+
+def stale(
+    store: Store, plan: NightPlan, page: str, *, now: datetime, limit: float
+) -> Message | None:
+    """Make the message that a newest night is older than `limit` seconds; None once it was sent."""
+    if (now - moment(plan.made)).total_seconds() <= limit:
+        return None
+    headline = f"no newer night for more than {duration(limit)}"
+    document = {"night": plan.night, "page": page, "headline": headline, "made": plan.made}
+    made = _message(document, [f"# Night {plan.night}: {headline}", "", f"<{page}>"])
+    with suppress(ObjectMissingError):
+        if store.read(STALE)[0] == made.json.encode():
+            return None
+    return made
+
+
+def remember(store: Store, sent: Message) -> None:
+    """Write down the last message that no newer night came."""
+    store.replace(STALE, sent.json.encode(), previous=store.info(STALE), headers=AS_JSON)
 
 
 def post(

@@ -113,7 +113,7 @@ class SlurmScheduler:
         """Check the cluster, then submit every array that is not there. Raises HostError."""
         collect(self.nights, self.night, self.worker, runner=self.runner)
         # read before the queue: what another client submits from here on has our token
-        made = submissions(self.nights, self.night, self.runner, recorded=True)
+        made = submissions(self.nights, self.night)
         book = self.nights.book(self.night)
         found = standing.stand(book, self.worker.now())
         # A job that is over, or that a killed controller had not saved, is nothing to wait for:
@@ -205,18 +205,12 @@ class SlurmScheduler:
         names = tuple(cell.name for cell in group)
         record = Submission(token=token, cells=names, time=timestamp(self.worker.now()))
         store = self.nights.store
-        mine = self._claim(token)
+        job = self._claim(token) or _job_named(token, self.runner)
         with suppress(ObjectDiffersError):  # of the client whose claim this one took over
             store.create(
                 self.nights.key(self.night, f"slurm/{token}.json"), record.to_bytes(),
                 headers=AS_JSON,
             )  # fmt: skip
-        job = _job_named(token, self.runner)
-        if not job and not mine:
-            raise HostError(
-                f"{token}: another client has been submitting it for {CLAIMED}",
-                hint=f"if it was killed, run again: nightly run {self.night}",
-            )
         if not job:
             script = self.logs / f"{token}.sh"
             script.write_text(self._script(group), encoding="utf-8")
@@ -235,10 +229,10 @@ class SlurmScheduler:
         store.create(place, number.to_bytes(), headers=AS_JSON)
         return Submitted(token=token, cells=names, job=job, time=record.time)
 
-    def _claim(self, token: str) -> bool:
+    def _claim(self, token: str) -> str:
         """Claim a token, create-only, to submit under it; wait while another's claim is young.
 
-        Return False when that client's job is there.
+        Return the number of that client's job when it is there, "" when the claim is ours.
         """
         prefix = self.nights.key(self.night, f"slurm/claims/{token}.")
         store, claim = (
@@ -252,14 +246,14 @@ class SlurmScheduler:
                 store.create(key, claim.to_bytes(), headers=AS_JSON)
             except ObjectDiffersError:
                 theirs = SubmitClaim.from_bytes(store.read(key)[0], name=store.locate(key))
-                if _job_named(token, self.runner):
-                    return False
+                if job := _job_named(token, self.runner):
+                    return job
                 if self.worker.now() - moment(theirs.time) > CLAIMED:
                     number += 1
                 else:
                     time.sleep(CLAIM_POLL)
             else:
-                return True
+                return ""
 
     def _argv(
         self, token: str, group: Sequence[Cell], jobs: Mapping[str, str], book: Book
@@ -313,12 +307,10 @@ def _resources(text: str) -> Iterator[str]:
                 yield ":".join(parts[:2])
 
 
-def submissions(
-    nights: Nights, night: str, runner: Runner, *, recorded: bool = False
-) -> list[Submitted]:
+def submissions(nights: Nights, night: str) -> list[Submitted]:
     """Return everything that was submitted for a night, oldest first.
 
-    With `recorded`, a submission whose answer was lost has no number, though Slurm may know it.
+    One whose answer was lost, or is under way, has no number here, though Slurm may know it.
     """
     prefix = nights.key(night, "slurm/")
     keys = [i.key for i in nights.store.keys(prefix) if "/" not in i.key.removeprefix(prefix)]
@@ -341,7 +333,7 @@ def submissions(
         Submitted(
             token=item.token,
             cells=item.cells,
-            job=jobs.get(item.token) or ("" if recorded else _job_named(item.token, runner)),
+            job=jobs.get(item.token, ""),
             time=item.time,
         )
         for item in sorted(found, key=lambda item: item.time)
@@ -363,22 +355,41 @@ def _ask(runner: Runner, argv: tuple[str, ...]) -> str:
         return ""
 
 
-def _tasks(runner: Runner, tokens: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """`<token>_<index>` -> (state, reason), of everything Slurm still knows by these names.
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task of an array as Slurm knows it; without a state where it does not."""
 
-    Not by their numbers: a controller that lost its state begins to count again.
+    job: str
+    number: int
+    state: str = ""
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """What Slurm calls it."""
+        return f"{self.job}_{self.number}"
+
+
+def _tasks(runner: Runner, made: Sequence[Submitted]) -> list[tuple[Submitted, str, Task]]:
+    """Return each submitted cell with its task, of which number and state are of one answer.
+
+    Slurm is asked by names: a controller that lost its state begins to count again, and another
+    client may be submitting, so that a number that is asked for before the state may be missing.
     """
-    found: dict[str, tuple[str, str]] = {}
-    if not tokens:
-        return found
+    known: dict[str, tuple[str, str, str]] = {}
+    names = ",".join(item.token for item in made)
     argv = (
-        "squeue", "--noheader", "--array", f"--name={','.join(tokens)}", "--states=all",
-        "--format=%j_%K|%T|%r",
+        "squeue", "--noheader", "--array", f"--name={names}", "--states=all",
+        "--format=%j_%K|%F|%T|%r",
     )  # fmt: skip
-    for line in _ask(runner, argv).splitlines():
-        task, _, rest = line.strip().partition("|")
-        state, _, reason = rest.partition("|")
-        found[task] = (state, reason)
+    for line in _ask(runner, argv).splitlines() if made else ():
+        task, job, state, why = line.strip().split("|", 3)
+        known[task] = (job, state, why)
+    found = []
+    for item in made:
+        for number, cell in enumerate(item.cells):
+            job, state, why = known.get(f"{item.token}_{number}", (item.job, "", ""))
+            found.append((item, cell, Task(job=job, number=number, state=state, why=why)))
     return found
 
 
@@ -387,30 +398,23 @@ def queued(nights: Nights, night: str, runner: Runner, but: str = "") -> dict[st
 
     Without the job `but`: a cell that is ending may be submitted again.
     """
-    made = submissions(nights, night, runner)
-    tasks = _tasks(runner, [item.token for item in made])
     return {
-        cell: item.job
-        for item in made
-        for number, cell in enumerate(item.cells)
-        if tasks.get(f"{item.token}_{number}", ("", ""))[0] in PENDING
-        and f"{item.job}_{number}" != but
+        cell: task.job
+        for _, cell, task in _tasks(runner, submissions(nights, night))
+        if task.state in PENDING and task.name != but
     }
 
 
 def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, str] | None:
     """Cells that wait in Slurm, and why, as Slurm says; None where nothing was submitted."""
-    made = submissions(nights, night, runner)
+    made = submissions(nights, night)
     if not made:
         return None
-    tasks = _tasks(runner, [item.token for item in made])
-    found = {}
-    for item in made:
-        for number, cell in enumerate(item.cells):
-            state, reason = tasks.get(f"{item.token}_{number}", ("", ""))
-            if state in {"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"}:
-                found[cell] = f"Slurm {item.job}_{number}: {reason}"
-    return found
+    return {
+        cell: f"Slurm {task.name}: {task.why}"
+        for _, cell, task in _tasks(runner, made)
+        if task.state in {"PENDING", "REQUEUE_HOLD", "SPECIAL_EXIT"}
+    }
 
 
 def coming(nights: Nights, night: str, cells: list[str], *, runner: Runner, job: str) -> list[str]:
@@ -443,7 +447,8 @@ def why_ended(
     it as restarted by then. That it was preempted slurmctld forgets with the requeue (it tells
     accounting), but slurmstepd writes it into the job's `output` before it sends a signal.
     """
-    begins = _size(output)
+    before = files.status(output)
+    begins = before.st_size if before else 0
 
     def ask() -> tuple[State, str]:
         if b"DUE TO PREEMPTION" in _read_from(output, begins):
@@ -470,13 +475,6 @@ def _is_late(left: str) -> bool:
     return left.strip() == "INVALID" or bool(match and int(match[1]) < 2)  # noqa: PLR2004
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
-
-
 def _read_from(path: Path, begins: int) -> bytes:
     """Return what was written to a file since it had that size; nothing of a pipe or a terminal."""
     try:
@@ -494,24 +492,18 @@ def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> in
 
     Never begun and gone counts too: a cancelled job is an attempt that did not run.
     """
-    made = submissions(nights, night, runner)
+    made = submissions(nights, night)
     if not made:
         return 0
-    tasks = _tasks(runner, [item.token for item in made])
-    if not tasks and not _ask(runner, ("sinfo", "--noheader")):
+    tasks = _tasks(runner, made)
+    if not any(task.state for _, _, task in tasks) and not _ask(runner, ("sinfo", "--noheader")):
         return 0  # the controller is away: nothing is known, so nothing is said
     book = nights.book(night)
-    told = 0
-    for item in made:
-        for number, name in enumerate(item.cells):
-            task = f"{item.job}_{number}"
-            state, why = tasks.get(f"{item.token}_{number}", ("", ""))
-            if state in PENDING or task == worker.job:
-                continue
-            told += _tell(
-                nights, book, worker, name=name, task=task, item=item, state=state, why=why
-            )
-    return told
+    return sum(
+        _tell(nights, book, worker, name=name, task=task, time=item.time)
+        for item, name, task in tasks
+        if task.state not in PENDING and task.name != worker.job
+    )
 
 
 def _tell(
@@ -520,25 +512,24 @@ def _tell(
     worker: Worker,
     *,
     name: str,
-    task: str,
-    item: Submitted,
-    state: str,
-    why: str,
+    task: Task,
+    time: str,
 ) -> int:
     attempts = book.attempts.get(name, ())
-    ours = [a for a in attempts if a.begun and a.begun.job == task]
+    ours = [a for a in attempts if a.begun and a.begun.job == task.name]
     gone = (State.INFRA, "Slurm does not know its job any more")
-    found, reason = ENDS.get(state, (State.INFRA, f"Slurm says {state}: {why}") if state else gone)
+    other = (State.INFRA, f"Slurm says {task.state}: {task.why}") if task.state else gone
+    found, reason = ENDS.get(task.state, other)
     told = sum(lost(nights, book, a, worker, state=found, why=reason) for a in ours)
-    later = any(a.begun and moment(a.begun.time) >= moment(item.time) for a in attempts)
-    if not ours and not later and state in ENDS:
+    later = any(a.begun and moment(a.begun.time) >= moment(time) for a in attempts)
+    if not ours and not later and task.state in ENDS:
         begun = Begun(
-            token=task,
+            token=task.name,
             cell=name,
             plan=book.sha256,
             host="",
             engine="slurm",
-            job=task,
+            job=task.name,
             seen=standing.told(book, book.plan.cell(name)),
             time=timestamp(worker.now()),
         )

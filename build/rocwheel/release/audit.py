@@ -57,9 +57,11 @@ def check(place: Place, *, count: Counter | None = None) -> Checked:
     Requires-Python; requirements within each set.
     """
     state = log.load(place, log.read(place), None)
-    if not place.is_staging and operations.damage(place, state):
-        return Checked(files=0, problems=status.problems(place, state))  # pages know more than it
-    problems = [*status.problems(place, state), *_check_log(place, state)]
+    damage = operations.damage(place, state, state.projects)
+    problems = list(status.problems(place, state, damage))
+    if damage and not place.is_staging:
+        return Checked(files=0, problems=tuple(problems))  # pages know more than it
+    problems += _check_log(place, state)
     problems += _check_pages(place, state)
     listed = [entry for project in sorted(state.projects) for entry in state.shown(project)]
     metadata: dict[str, bytes] = {}
@@ -131,9 +133,9 @@ def plan_repair(place: Place, who: Who, skip: Sequence[int] = ()) -> IndexRepair
     that is damaged beside them, ConfigError for one of them that is not.
     """
     state = log.load(place, log.read(place), None)
-    damage = operations.damage(place, state)
+    damage = operations.damage(place, state, state.projects)
     if not skip:
-        operations.check_sound(place, state)
+        operations.check_sound(place, state, pages=state.projects)
     problems = _check_pages(place, state)
     skips = []
     for number in skip:

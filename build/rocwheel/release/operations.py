@@ -19,7 +19,7 @@ from rocwheel.console import Progress
 from rocwheel.entry import Entry
 from rocwheel.errors import ConfigError, PromotionError, StoreError
 from rocwheel.index.page import Page, Root
-from rocwheel.index.publish import AheadError, await_public, claimed, settle
+from rocwheel.index.publish import AheadError, Claim, ahead_error, await_public, claimed, settle
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, Holding, IndexState, Transition, apply, in_order, touched
 from rocwheel.manifest import WheelEntry
@@ -98,31 +98,45 @@ class Operation(abc.ABC):
         )
 
 
-def damage(place: Place, state: IndexState) -> dict[int, str]:
+def damage(place: Place, state: IndexState, pages: Collection[str] = ()) -> dict[int, str]:
     """Return what is wrong with a log by the number of the entry, first of all where it ends.
 
-    Pages are asked only where no snapshot fits the log: one that shows a later entry than the log
-    has tells that the log lost its end.
+    A page that shows a later entry than the log has, and lists something else than the log says,
+    tells that the log lost its end. Asked are the pages of these projects; where no snapshot fits
+    the log, all of them.
     """
     damaged = dict(state.damage)
-    if place.is_staging or is_settled(state) or not state.is_whole:
-        return damaged
-    claims = [claimed(place, project) for project in sorted({"", *state.projects})]
-    shown = max((claim.number for claim in claims if claim), default=0)
-    if shown > state.number and shown > (end := log.read(place)).number and not end.damage:
-        where = place.store.locate(place.log(end.number + 1))
-        damaged[end.number + 1] = f"{where}: missing: a page shows entry {shown}"
+    if not is_settled(state) and state.is_whole:
+        pages = state.projects
+    for name, claim in _ahead(place, state, pages).items():
+        end = log.load(place, log.read(place), [name])
+        listed = {(entry.filename, entry.yanked) for entry in end.shown(name)}
+        if claim.number > end.number and not end.damage and claim.shows != listed:
+            where = place.store.locate(place.log(end.number + 1))
+            page = place.store.locate(place.key(name))
+            damaged[end.number + 1] = f"{where}: missing: {page} shows entry {claim.number}"
     return damaged
 
 
-def check_sound(place: Place, state: IndexState) -> None:
+def _ahead(place: Place, state: IndexState, pages: Collection[str]) -> dict[str, Claim]:
+    """Return the pages of a release, among these, that show a later state than this one."""
+    if place.is_staging or not pages or not state.number:
+        return {}
+    names = sorted(state.projects & set(pages))
+    claims = each(lambda name: claimed(place, name), names, threads=place.store.connections)
+    both = zip(names, claims, strict=True)
+    return {name: claim for name, claim in both if claim and claim.number > state.number}
+
+
+def check_sound(place: Place, state: IndexState, *, pages: Collection[str] = ()) -> None:
     """Raise StoreError for a damaged log of a release: nothing is decided on half of it.
 
-    Staging stays lenient: strangers may write there, and nothing is released from it unproven.
+    `pages` are projects whose pages are asked as well. Staging stays lenient: strangers may write
+    there, and nothing is released from it unproven.
     """
     if place.is_staging:
         return
-    for number, problem in sorted(damage(place, state).items()):
+    for number, problem in sorted(damage(place, state, pages).items()):
         raise StoreError(
             f"{place.location}: the log is damaged: {problem.removesuffix('; it changes nothing')}",
             hint=f"put {place.log(number)} back from a copy of the bucket; if it is lost for good: "
@@ -168,6 +182,7 @@ def perform(operation: Operation, state: IndexState | None = None) -> IndexState
             operation.prepare(state)
             return state
         state = log.load(place, state, touched(state, entry))
+        _check_ahead(place, state, touched(state, entry))
         _check_claims(place, state, entry)
         operation.prepare(state)
         if digest := log.commit(place, entry):
@@ -296,6 +311,17 @@ def _shown(operation: Operation, entry: Transition, state: IndexState) -> IndexS
             hint=exc.hint if isinstance(exc, AheadError) else f"{exc.hint}{then}",
         ) from exc
     return after
+
+
+def _check_ahead(place: Place, state: IndexState, projects: Collection[str]) -> None:
+    """Refuse to commit what a page would not show, since it is ahead of the log.
+
+    Raises StoreError.
+    """
+    for name, claim in _ahead(place, state, projects).items():
+        check_sound(place, state, pages=projects)  # else it lists the same, and can be made again
+        if claim.number > (end := log.read(place).number):
+            raise ahead_error(place, place.key(name), claim.number, end)
 
 
 def _check_claims(place: Place, state: IndexState, entry: Transition) -> None:

@@ -71,11 +71,13 @@ class Promote(Operation):
         brings = [holding(self.manifest, entries)]
         return self.entry(state, Action.PROMOTE, brings=brings, evidence=self.decision.evidence())
 
-    def prepare(self, state: IndexState) -> None:  # noqa: ARG002
+    def prepare(self, state: IndexState) -> None:
         manifests.put(self.place, self.manifest)
         threads = self.place.store.connections
         each(self._keep, self.found, threads=threads)
         self.moved.extend(each(self._copy, self.copies, threads=threads))
+        if self.manifest.sha256 in state.sets:
+            return  # decided before
         known = {item.key for item in self.found}
         if later := set(verdicts.keys(self.staging, self.manifest.sha256)) - known:
             raise PromotionError(

@@ -16,6 +16,7 @@ from typing import Any
 
 from rocwheel.entry import version_of
 from rocwheel.errors import ConfigError
+from rocwheel.index import publish
 from rocwheel.index.channels import Channel, Retention
 from rocwheel.ledger import log
 from rocwheel.ledger.state import Action, IndexState, Known, Standing, Transition, in_order
@@ -174,29 +175,29 @@ def plans(
 def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
     """Prune a place; return the names of leftovers of killed runs that were removed as well."""
     place = plan.operation.place
+    leaving = {*plan.operation.wanted(plan.state), *plan.spend.wanted(plan.state)}
+    kept = publish.page_seconds(place, leaving)  # before they are stored with another header
     state = operations.perform(plan.operation, plan.state)
     if plan.spend.filenames:
         state = operations.perform(plan.spend, state)
-    sweep(place, operations.complete(place, state), afresh=True)
+    sweep(place, operations.complete(place, state), seconds=kept)
     log.drop_listings(place, LEFTOVER_AGE)
     return tuple(place.store.sweep(place.key(""), who.now - LEFTOVER_AGE))
 
 
-def sweep(place: Place, state: IndexState, *, afresh: bool = False) -> tuple[str, ...]:
-    """Delete what spent names still hold; the pages show no such name any more.
+def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ...]:
+    """Delete what spent names hold, whenever it came; the pages show no such name any more.
 
-    `afresh` looks at every spent name, not only at those that were not deleted yet.
+    `seconds` is how long copies of pages may be kept that showed one.
     """
-    if not afresh and state.spent <= state.swept:
-        return ()
     state = log.load(place, state, None)
-    names = state.doomed(since=0 if afresh else state.swept)
+    there = {info.key for info in place.store.keys(place.key(""))}
+    names = state.doomed(since=0)
     keys = [key for name in names for key in (place.key(name), place.metadata(name))]
-    if afresh:
-        there = {info.key for info in place.store.keys(place.key(""))}
-        keys = [key for key in keys if key in there]
+    keys = [key for key in keys if key in there]
     if keys:
-        time.sleep(place.page_seconds)  # copies of pages that list them may be on their way
+        pages = {version_of(key.rpartition("/")[2].removesuffix(".metadata"))[0] for key in keys}
+        time.sleep(max(seconds, publish.page_seconds(place, pages)))
     each(place.store.delete, keys, threads=place.store.connections)
     if state.swept < state.spent:
         log.save(place, replace(state, swept=state.spent))
@@ -210,7 +211,7 @@ def repair(place: Place) -> tuple[str, ...]:
     StoreError for a damaged log of a release, and where bytes are missing that would be listed.
     """
     state = log.load(place, log.read(place), None)
-    operations.check_sound(place, state)
+    operations.check_sound(place, state, pages=state.projects)
     if not state.number:
         return ()  # a page would claim a place that no log has begun
     again = log.load(place, log.read(place, afresh=True), None)
@@ -219,7 +220,7 @@ def repair(place: Place) -> tuple[str, ...]:
     operations.check_bytes(place, state)
     projects = in_order(state.projects, removing=False)
     state = operations.repair(place, state, projects, mends=True)
-    return (*sweep(place, state, afresh=True), *log.drop_listings(place, LEFTOVER_AGE))
+    return (*sweep(place, state), *log.drop_listings(place, LEFTOVER_AGE))
 
 
 def _unheld(place: Place, who: Who) -> tuple[str, ...]:

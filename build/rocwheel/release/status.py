@@ -145,6 +145,7 @@ def read(
         channel,
         now=now,
         look=look,
+        asks_pages=True,
     )
 
 
@@ -156,9 +157,11 @@ def of(
     *,
     now: datetime,
     look: int | None = None,
+    asks_pages: bool = False,
 ) -> Overview:
-    """Return the same of two states that were read before."""
+    """Return the same of two states that were read before; pages are asked on demand."""
     (staging, staged), (release, released) = at_staging, at_release
+    damage = operations.damage(release, released, released.projects if asks_pages else ())
     waiting = sorted(
         (
             known
@@ -188,8 +191,8 @@ def of(
     found = [replace(item, problem=NOT_LOOKED) if item.set_id in unseen else item for item in found]
     return Overview(
         sets=tuple(sorted(found, key=lambda item: (item.age, item.set_id))),
-        problems=(*problems(staging, staged), *problems(release, released)),
-        is_damaged=bool(operations.damage(release, released)),
+        problems=(*problems(staging, staged, staged.damage), *problems(release, released, damage)),
+        is_damaged=bool(damage),
     )
 
 
@@ -214,9 +217,8 @@ def overview(
     )
 
 
-def problems(place: Place, state: IndexState) -> tuple[str, ...]:
+def problems(place: Place, state: IndexState, damage: Mapping[int, str]) -> tuple[str, ...]:
     """Return what is wrong with a log, and what was stopped before the pages showed it."""
-    damage = operations.damage(place, state)
     texts = dict.fromkeys((*state.problems, *damage.values()))
     found = [f"{place.location}: {text}" for text in texts]
     if not operations.is_settled(state) and (place.is_staging or not damage):

@@ -2,6 +2,7 @@
 
     pip/requests/<key>.json      which packages an index and a pinned requirement came to
     pip/environments/<digest>/   the environment with exactly these packages, and `packages.json`
+    pip/locks/<digest>.lock      shared by those who use it; its time is that of the last use
 
 An environment is named by the digests of what is installed in it, made under a lock and complete
 once `packages.json` is there.
@@ -9,6 +10,7 @@ once `packages.json` is there.
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tempfile
@@ -18,6 +20,12 @@ from pathlib import Path
 from typing import Final, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import (
+    InvalidSdistFilename,
+    InvalidWheelFilename,
+    parse_sdist_filename,
+    parse_wheel_filename,
+)
 
 from rocwheel import files
 from rocwheel.console import Console
@@ -60,6 +68,7 @@ class PipRocm:
     root: Path
     packages: Packages
     cached: bool
+    lease: files.Lock  # while it is held, the cache keeps the environment
 
 
 def digest_of(packages: tuple[RocmPackage, ...]) -> str:
@@ -91,57 +100,95 @@ def checked(text: str) -> str | None:
     return pinned[1].strip() if pinned else None
 
 
+def _locked(package: RocmPackage) -> str:
+    """Return the line of a requirements file that allows these bytes only."""
+    try:
+        if package.filename.endswith(".whl"):
+            name, version = parse_wheel_filename(package.filename)[:2]
+        else:
+            name, version = parse_sdist_filename(package.filename)
+    except (InvalidWheelFilename, InvalidSdistFilename) as exc:
+        raise ConfigError(str(exc), hint="the manifest names no package of pip's") from exc
+    return f"{name}=={version} --hash=sha256:{package.sha256}\n"
+
+
 class Installer:
-    """Installs one requirement from one index, once."""
+    """Installs one requirement from one index, once; or the very `packages` of a manifest."""
 
     def __init__(
-        self, text: str, *, index: str, cache: Path, env: Mapping[str, str], console: Console
+        self,
+        text: str,
+        *,
+        index: str,
+        cache: Path,
+        env: Mapping[str, str],
+        console: Console,
+        packages: tuple[RocmPackage, ...] = (),
     ) -> None:
         self._text = text
         self._index = index
+        self._packages = packages
         self._folder = cache / "rocm" / "pip"
         self._runner = HostRunner(virtualenv.plain(env))
         self._console = console
 
     def run(self) -> PipRocm:
         """Return the ROCm, from the cache where it is there. Raises FetchError, RocmError."""
+        if self._packages:
+            return self._held(digest_of(self._packages)) or self._bring()
         key = files.sha256(f"{self._index} {self._text} {sys.version}".encode())[:32]
         asked = self._folder / "requests" / f"{key}.json"
         asked.parent.mkdir(parents=True, exist_ok=True)
         with files.locked(asked.with_suffix(".lock")):
             if checked(self._text) and asked.is_file():
                 digest = _Asked.from_bytes(asked.read_bytes(), name=asked.name).digest
-                ready = self._ready(self._folder / "environments" / digest, cached=True)
+                ready = self._held(digest)
                 if ready:
                     return ready
-            with tempfile.TemporaryDirectory(dir=self._folder, prefix=".download-") as scratch:
-                packages = self._download(Path(scratch))
-                digest = digest_of(packages)
-                place = self._folder / "environments" / digest
-                ready = self._ready(place, cached=True) or self._make(
-                    place, packages, Path(scratch)
-                )
-            files.write(asked, _Asked(digest=digest).to_bytes())
+            ready = self._bring()
+            files.write(asked, _Asked(digest=ready.packages.digest).to_bytes())
             return ready
 
-    def _ready(self, place: Path, *, cached: bool) -> PipRocm | None:
+    def _held(self, digest: str) -> PipRocm | None:
+        """Take hold of an environment and mark it used now; None when it is not there."""
+        lease = files.locked(self._folder / "locks" / f"{digest}.lock", shared=True)
+        os.utime(lease.descriptor)
+        place = self._folder / "environments" / digest
         record = place / "packages.json"
         if not record.is_file():
+            lease.close()
             return None
         packages = Packages.from_bytes(record.read_bytes(), name=str(record))
-        return PipRocm(root=place / packages.root, packages=packages, cached=cached)
+        return PipRocm(root=place / packages.root, packages=packages, cached=True, lease=lease)
+
+    def _bring(self) -> PipRocm:
+        """Download the packages, and install them unless they are here."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix=".download-") as scratch:
+            packages = self._download(Path(scratch))
+            digest = digest_of(packages)
+            with files.locked(self._folder / "locks" / f"{digest}.making.lock"):
+                return self._held(digest) or self._make(digest, packages, Path(scratch))
 
     def _download(self, scratch: Path) -> tuple[RocmPackage, ...]:
         self._console.info(f"   pip download {self._text}")
         index = ("--index-url", self._index) if self._index else ()
-        words = ("download", "--quiet", "--dest", str(scratch), *index, self._text)
+        what: tuple[str, ...] = (self._text,)
+        if self._packages:
+            lock = scratch / "packages.txt"
+            lock.write_text("".join(map(_locked, self._packages)), encoding="utf-8")
+            what = ("--no-deps", "--require-hashes", "--requirement", str(lock))
+        words = ("download", "--quiet", "--dest", str(scratch), *index, *what)
         self._pip(Path(sys.executable), words, "pip finds no such ROCm")
         return tuple(
             RocmPackage(filename=path.name, sha256=files.sha256(path))
             for path in sorted(scratch.iterdir())
+            if path.suffix != ".txt"
         )
 
-    def _make(self, place: Path, packages: tuple[RocmPackage, ...], scratch: Path) -> PipRocm:
+    def _make(self, digest: str, packages: tuple[RocmPackage, ...], scratch: Path) -> PipRocm:
+        lease = files.locked(self._folder / "locks" / f"{digest}.lock", shared=True)
+        place = self._folder / "environments" / digest
         files.remove(place)  # a killed run's
         environment = place / "env"
         self._runner.run(Command(argv=(sys.executable, "-m", "venv", str(environment))))
@@ -171,7 +218,7 @@ class Installer:
             links=rocm_root.complete(root, name=self._text),
         )
         files.write(place / "packages.json", made.to_bytes())
-        return PipRocm(root=root, packages=made, cached=False)
+        return PipRocm(root=root, packages=made, cached=False, lease=lease)
 
     def _pip(self, python: Path, words: tuple[str, ...], problem: str) -> None:
         try:
@@ -182,6 +229,8 @@ class Installer:
             where = f" at {without_secrets(self._index)}" if self._index else ""
             raise FetchError(
                 f"{self._text}: {problem}{where}: {why}",
-                hint="check --therock-index-url, --rocm-version and --device",
+                hint="a gate may be given another ROCm: --rocm"
+                if self._packages
+                else "check --therock-index-url, --rocm-version and --device",
                 detail=exc.detail,
             ) from exc

@@ -95,14 +95,18 @@ def _directory(plan: RocmPlan) -> RocmRoot:
 
 def _installed(plan: RocmPlan, *, env: Mapping[str, str], console: Console) -> RocmRoot:
     installer = by_pip.Installer(
-        plan.source, index=plan.index, cache=plan.cache, env=env, console=console
+        plan.source,
+        index=plan.index,
+        cache=plan.cache,
+        env=env,
+        console=console,
+        packages=plan.packages,
     )
     made = installer.run()
     facts = rocm_root.inspect(made.root, name=plan.source)
     delivery = RocmDelivery(
         url=without_secrets(plan.index),
         size=0,
-        etag="",
         packages=made.packages.files,
         links=made.packages.links,
     )
@@ -113,6 +117,7 @@ def _installed(plan: RocmPlan, *, env: Mapping[str, str], console: Console) -> R
         sha256=made.packages.digest,
         cached=made.cached,
         delivery=delivery,
+        lease=made.lease,
     )
 
 
@@ -359,20 +364,13 @@ class _Job:
             folder / entry.facts.root,
             sha256=entry.sha256,
             cached=cached,
-            delivery=self._delivery(entry),
+            delivery=RocmDelivery(
+                url=self._plan.shown if self._plan.origin is Origin.URL else "",
+                size=entry.packed,
+                links=entry.links,
+            ),
             unpacked=entry.bytes,
             lease=lease,
-        )
-
-    def _delivery(self, entry: CachedTree) -> RocmDelivery:
-        """Say where these bytes came from, as far as this source was asked for them."""
-        is_remote = self._plan.origin is Origin.URL
-        seen = self._cache.recall(self._plan.key) if is_remote else None
-        return RocmDelivery(
-            url=self._plan.shown if is_remote else "",
-            size=entry.packed,
-            etag=seen.remote.etag if seen and seen.sha256 == entry.sha256 else "",
-            links=entry.links,
         )
 
     # Room and company.

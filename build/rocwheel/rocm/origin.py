@@ -15,7 +15,7 @@ from rocwheel import files
 from rocwheel.console import size
 from rocwheel.download import without_secrets
 from rocwheel.errors import ConfigError, HostError, RocmError
-from rocwheel.manifest import RocmSource
+from rocwheel.manifest import RocmPackage, RocmSource
 from rocwheel.model import RocmVersion, is_sha256
 from rocwheel.rocm import by_pip, rocm_root, tarball_name
 from rocwheel.rocm.tarball import Compression
@@ -46,6 +46,7 @@ class RocmPlan:
     cached: Path | None  # tree that is there already, as far as is known offline
     partial: int  # bytes an earlier run left
     index: str = ""  # of pip; "" for the user's own settings
+    packages: tuple[RocmPackage, ...] = ()  # that pip must install, as a manifest has them
 
     @property
     def version(self) -> RocmVersion | None:
@@ -186,9 +187,15 @@ def _by_pip(
 def recorded(source: RocmSource, *, cache: Path) -> RocmPlan:
     """Plan to bring the ROCm that a manifest names, from where the manifest says it came.
 
-    A tree that the cache has under the recorded digest is used without asking anybody. Raises
-    ConfigError where the manifest names no address and the cache does not have the tree.
+    A tree that the cache has under the recorded digest is used without asking anybody; packages
+    of pip are the recorded ones, by hash. Raises ConfigError where the manifest names no address
+    and the cache does not have the tree.
     """
+    if source.delivery and source.delivery.packages:
+        return replace(
+            _by_pip(source.name, source.url, None, RocmVersion.parse(source.version), cache),
+            packages=source.delivery.packages,
+        )
     held = Cache(cache).tree(source.sha256)
     if not source.url and (source.origin != "tarball" or held is None):
         raise ConfigError(

@@ -51,6 +51,8 @@ class Checkout:
         """Return what fetches the commit into `folder`."""
         return (
             _git(None, "init", "--quiet", str(folder)),
+            # what a manifest calls it, from which a gate fetches it again
+            _git(folder, "config", "remote.origin.url", public(self.repository)),
             replace(
                 _git(
                     folder, "fetch", "--quiet", "--depth=1", "--no-tags", self.repository,
@@ -249,8 +251,9 @@ def digest(root: Path, names: Iterator[str]) -> str:
 
 
 def _fetch(wanted: Checkout, folder: Path, runner: Runner) -> None:
-    init, fetch, take = wanted.commands(folder)
-    runner.capture(init)
+    *begin, fetch, take = wanted.commands(folder)
+    for command in begin:
+        runner.capture(command)
     try:
         runner.capture(fetch)
     except CommandError as exc:

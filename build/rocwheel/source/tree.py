@@ -235,7 +235,7 @@ def _check_repository(what: str, repository: str, ref: str) -> None:
     parts = urlsplit(repository)
     if parts.password or parts.query or (parts.username and parts.scheme in {"http", "https"}):
         raise ConfigError(
-            f"{without_secrets(repository)}: an {what} repository with a password in it",
+            f"{without_secrets(repository)}: {what} repository with a password in it",
             hint="leave it out; git's credential helper gives it (git help credentials)",
         )
     if repository and not ref:

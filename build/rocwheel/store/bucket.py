@@ -130,22 +130,25 @@ class Bucket:
     # Requests
 
     def contact(self) -> Contact:
-        """Who we are to the server, and its clock. Raises StoreError; 403 is an answer, too."""
+        """Return who we are to the server, and its clock. Raises StoreError."""
+        said = self._ask()["ResponseMetadata"].get("HTTPHeaders", {}).get("date", "")
+        with suppress(TypeError, ValueError):
+            return Contact(who=self._who(), clock=parsedate_to_datetime(said))
+        return Contact(who=self._who(), clock=None)
+
+    def _ask(self) -> Any:
+        """Ask for the bucket; 403 is an answer: it is there. Raises StoreError."""
         from botocore.exceptions import ClientError
 
-        with self.translated("", "ListBucket"):
+        with self.translated("", "HeadBucket"):
             try:
-                answer: Any = self.client.head_bucket(Bucket=self.name)
+                return self.client.head_bucket(Bucket=self.name)
             except ClientError as exc:
                 if status(exc) == NOT_FOUND:
                     raise self._no_bucket() from exc
                 if status(exc) != FORBIDDEN:
                     raise
-                answer = exc.response
-        said = answer["ResponseMetadata"].get("HTTPHeaders", {}).get("date", "")
-        with suppress(TypeError, ValueError):
-            return Contact(who=self._who(), clock=parsedate_to_datetime(said))
-        return Contact(who=self._who(), clock=None)
+                return exc.response
 
     def _who(self) -> str:
         """Whom these credentials stand for, "" where the server does not say."""
@@ -300,11 +303,7 @@ class Bucket:
     def see(self) -> None:
         """Ask once whether the bucket exists. Raises StoreError."""
         if not self._seen:
-            try:
-                with self.translated("", "HeadBucket"):
-                    self.client.head_bucket(Bucket=self.name)
-            except ObjectMissingError as exc:
-                raise self._no_bucket() from exc
+            self._ask()
             self._seen = True
 
     def conditional(self, call: Callable[[], Result]) -> Result | None:

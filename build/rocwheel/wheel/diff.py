@@ -54,12 +54,9 @@ def diff(first: Path, second: Path) -> tuple[Difference, ...]:
         if old.size == new.size and same_bytes(old.raw(0, old.size), new.raw(0, new.size)):
             same_name = first.name == second.name
             return () if same_name else tuple(_names(first.name, second.name))
-        sizes = Difference(
-            member="", aspect="size in bytes", before=str(old.size), after=str(new.size)
-        )
         return (
             *_names(first.name, second.name),
-            *([sizes] if old.size != new.size else []),
+            *_differing("", ("size in bytes", str(old.size), str(new.size))),
             *_at_most(LISTED, _archives(old, new)),
         )
 
@@ -96,20 +93,24 @@ def _at_most(lines: int, found: Iterator[Difference]) -> Iterator[Difference]:
         if item.aspect != LINE or seen <= lines:
             yield item
     if seen > lines:
-        yield Difference(
-            member="", aspect="further lines that differ", before="", after=str(seen - lines)
-        )
+        yield from _differing("", ("further lines that differ", "", str(seen - lines)))
 
 
 def _names(first: str, second: str) -> Iterator[Difference]:
     old, new = WheelName.parse(first), WheelName.parse(second)
-    for aspect, before, after in (
+    yield from _differing(
+        "",
         ("project", old.project, new.project),
         ("version", old.version_text, new.version_text),
         ("tags", ", ".join(old.tags), ", ".join(new.tags)),
-    ):
+    )
+
+
+def _differing(member: str, *rows: tuple[str, str, str]) -> Iterator[Difference]:
+    """Yield those of (aspect, before, after) that are not the same before and after."""
+    for aspect, before, after in rows:
         if before != after:
-            yield Difference(member="", aspect=aspect, before=before, after=after)
+            yield Difference(member=member, aspect=aspect, before=before, after=after)
 
 
 def _archives(old: ZipArchive, new: ZipArchive) -> Iterator[Difference]:
@@ -121,16 +122,9 @@ def _archives(old: ZipArchive, new: ZipArchive) -> Iterator[Difference]:
     yield from _sets("", "grafted library", *grafts)
     yield from _sets("", "member", set(olds), set(news))
     if [name for name in olds if name in news] != [name for name in news if name in olds]:
-        yield Difference(
-            member="", aspect="order of members", before=", ".join(olds), after=", ".join(news)
-        )
-    if old.directory.comment != new.directory.comment:
-        yield Difference(
-            member="",
-            aspect="comment",
-            before=repr(old.directory.comment),
-            after=repr(new.directory.comment),
-        )
+        yield from _differing("", ("order of members", ", ".join(olds), ", ".join(news)))
+    comments = repr(old.directory.comment), repr(new.directory.comment)
+    yield from _differing("", ("comment", *comments))
     for name, member in olds.items():
         if name in news:
             yield from _headers(name, member, news[name])
@@ -156,14 +150,13 @@ def _members(archive: ZipArchive) -> dict[str, ZipMember]:
 
 
 def _headers(name: str, old: ZipMember, new: ZipMember) -> Iterator[Difference]:
-    for aspect, before, after in (
+    yield from _differing(
+        name,
         ("mode", f"{old.mode:o}", f"{new.mode:o}"),
         ("time", _time(old.stamp), _time(new.stamp)),
         ("compression method", str(old.method), str(new.method)),
         ("flags", f"{old.flags:#x}", f"{new.flags:#x}"),
-    ):
-        if before != after:
-            yield Difference(member=name, aspect=aspect, before=before, after=after)
+    )
 
 
 def _time(stamp: tuple[int, int]) -> str:
@@ -200,10 +193,7 @@ def _contents(
             yield item
     if not is_text:
         yield Difference(
-            member=name,
-            aspect="bytes",
-            before=_identity(before),
-            after=_identity(after),
+            member=name, aspect="bytes", before=_identity(before), after=_identity(after)
         )
 
 
@@ -216,26 +206,20 @@ def _facts(archive: ZipArchive, member: ZipMember) -> ElfFacts:
 
 def _libraries(name: str, old: ElfFacts, new: ElfFacts) -> Iterator[Difference]:
     """Compare what two builds of a shared object need, promise and have GPU code for."""
-    for aspect, before, after in (
+    yield from _differing(
+        name,
         ("machine", old.machine, new.machine),
         ("SONAME", old.soname, new.soname),
         ("RPATH", ":".join(old.rpath), ":".join(new.rpath)),
         ("RUNPATH", ":".join(old.runpath), ":".join(new.runpath)),
         ("GPU code bundles", str(len(old.bundles)), str(len(new.bundles))),
-    ):
-        if before != after:
-            yield Difference(member=name, aspect=aspect, before=before, after=after)
-    for aspect, befores, afters in (
-        ("NEEDED", set(old.needed), set(new.needed)),
-        ("symbol version", _versions(old), _versions(new)),
-    ):
-        yield from _sets(name, aspect, befores, afters)
+    )
+    yield from _sets(name, "NEEDED", set(old.needed), set(new.needed))
+    yield from _sets(name, "symbol version", _versions(old), _versions(new))
     olds, news = _gpu_code(old), _gpu_code(new)
     for target in sorted(olds.keys() | news.keys()):
-        before, after = olds.get(target, ""), news.get(target, "")
-        if before != after:
-            aspect = f"GPU code for {target}"
-            yield Difference(member=name, aspect=aspect, before=before, after=after)
+        code = olds.get(target, ""), news.get(target, "")
+        yield from _differing(name, (f"GPU code for {target}", *code))
 
 
 def _versions(facts: ElfFacts) -> set[str]:

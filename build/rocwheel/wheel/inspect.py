@@ -119,10 +119,8 @@ class WheelReport:
     @property
     def provides(self) -> frozenset[str]:
         """What NEEDED may name inside: file names, and the SONAMEs of libraries once loaded."""
-        return frozenset(
-            {member.name.rpartition("/")[2] for member in self.members}
-            | {item.soname for item in self.elf if item.soname}
-        )
+        sonames = {item.soname for item in self.elf if item.soname}
+        return frozenset({each.name.rpartition("/")[2] for each in self.members} | sonames)
 
     @property
     def gpu_code(self) -> dict[str, tuple[int, int]]:
@@ -223,12 +221,8 @@ def inspect_with_manifest(path: Path) -> WheelReport:
 
 
 def _source(source: Source) -> str:
-    words = (
-        source.repository,
-        source.commit or source.digest,
-        "with changes" if source.dirty else "",
-    )
-    return " ".join(filter(None, words))
+    changes = "with changes" if source.dirty else ""
+    return " ".join(filter(None, (source.repository, source.commit or source.digest, changes)))
 
 
 class _Background:

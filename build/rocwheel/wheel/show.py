@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rocwheel.wheel.elf import ElfFacts
     from rocwheel.wheel.inspect import WheelReport
     from rocwheel.wheel.repair import RepairPlan, RepairResult
+    from rocwheel.wheel.verify.installs import Installers
     from rocwheel.wheel.verify.rules import Finding
 
 PREFIXES: Final = ("GLIBC", "GLIBCXX", "CXXABI")
@@ -115,10 +116,14 @@ def result_document(plan: RepairPlan, result: RepairResult) -> dict[str, Any]:
     }
 
 
-def verdict_document(found: Mapping[str, tuple[Finding, ...]]) -> dict[str, Any]:
+def verdict_document(
+    found: Mapping[str, tuple[Finding, ...]], installers: Installers | None = None
+) -> dict[str, Any]:
     """Return what was found, wheel by wheel, and whether all of them may ship."""
+    clients = {each.name: each.version for each in installers.clients} if installers else {}
     return {
         "ships": ships(found),
+        "installed_with": clients,
         "wheels": {
             name: [asdict(item) | {"severity": item.severity.value} for item in findings]
             for name, findings in found.items()
@@ -126,8 +131,12 @@ def verdict_document(found: Mapping[str, tuple[Finding, ...]]) -> dict[str, Any]
     }
 
 
-def verdict_lines(found: Mapping[str, tuple[Finding, ...]]) -> Iterator[str]:
+def verdict_lines(
+    found: Mapping[str, tuple[Finding, ...]], installers: Installers | None = None
+) -> Iterator[str]:
     """Return the same for a person: each finding with its remedy below."""
+    if installers:
+        yield f"installed with {installers}"
     for name, findings in found.items():
         yield printable(f"{name}: {_outcome(findings)}")
         for item in findings:

@@ -435,8 +435,13 @@ class ZipArchive:
                     f"{record.name}: {record.compressed} bytes that expand to {record.size}"
                 )
 
-    def _zip64_fields(self, name: str, extra: bytes, wanted: list[bool]) -> list[int | None]:
-        """Return the 64-bit values of the `wanted` ones, None where the short one holds."""
+    def _zip64_fields(
+        self, name: str, extra: bytes, wanted: list[bool], *, restated: bytes = b""
+    ) -> list[int | None]:
+        """Return the 64-bit values of the `wanted` ones, None where the short one holds.
+
+        Where none is wanted, the short ones may be `restated`: zipfile did so (Python's gh-103861).
+        """
         found: bytes | None = None
         at = 0
         while at < len(extra):
@@ -460,7 +465,7 @@ class ZipArchive:
                 self.refuse(f"{name}: its zip64 sizes are cut short")
             values.append(int.from_bytes(rest[:width], "little") if want else None)
             rest = rest[width:] if want else rest
-        if rest:
+        if rest and (any(wanted) or rest != restated):
             self.refuse(f"{name}: 64-bit sizes that nothing asks for")
         return values
 
@@ -480,7 +485,11 @@ class ZipArchive:
         if local[LOCAL.size : LOCAL.size + length] != raw_name:
             self.refuse(f"{name}: its local header has another name")
         wide = self._zip64_fields(
-            name, local[LOCAL.size + length :], [size2 == U32, compressed2 == U32]
+            name,
+            local[LOCAL.size + length :],
+            [size2 == U32, compressed2 == U32],
+            # To some readers a descriptor is as wide as such sizes, to others as the short ones.
+            restated=b"" if flags & FLAG_DESCRIPTOR else struct.pack("<QQ", size2, compressed2),
         )
         is_wide = wide[:2] != [None, None]
         size2 = size2 if wide[0] is None else wide[0]

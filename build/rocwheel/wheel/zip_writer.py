@@ -183,13 +183,7 @@ class _Writer:
 
         for piece in counted() if part.like.method == STORED else deflated(counted()):
             self._write(piece)
-        sizes = _Sizes(
-            method=part.like.method,
-            flags=flags,
-            crc=crc,
-            compressed=self._at - start,
-            size=size,
-        )
+        sizes = empty._replace(crc=crc, compressed=self._at - start, size=size)
         os.pwrite(self._target, _local(part.like, part.name, sizes, wide=wide), offset)
         return sizes
 
@@ -257,13 +251,7 @@ def _member(part: Part) -> ZipMember:
 
 
 def _sizes(member: ZipMember) -> _Sizes:
-    return _Sizes(
-        method=member.method,
-        flags=member.flags,
-        crc=member.crc,
-        compressed=member.compressed,
-        size=member.size,
-    )
+    return _Sizes(member.method, member.flags, member.crc, member.compressed, member.size)
 
 
 def _flags(name: str, flags: int) -> int:

@@ -147,3 +147,51 @@ def test_copies_live_as_long_as_the_page_was_stored_with_not_as_the_channel_says
     release = [(at, key) for at, key in clock.changes if key.startswith("v2/")]
     first = max(at for at, key in release if "jax-rocm7-pjrt" in key)
     assert min(at for at, key in release if "jax-rocm7-plugin" in key) >= first + SECONDS
+
+
+@pytest.mark.parametrize("command", ["prune", "repair"])
+def test_deleting_waits_as_long_as_the_pages_were_stored_with(
+    tmp_path, console, clock, monkeypatch, command
+) -> None:
+    """The channel's max-age was lowered since: copies that list a file outlived it."""
+    shop = Shop((tmp_path / "store").as_uri(), console)
+    manifest = make_set(tmp_path / "a", pythons=("3.12",))
+    shop.stage(tmp_path / "a")
+    shop.channel = replace(shop.channel, retention=Retention(staging_days=1))
+    wheel = shop.store.root / shop.staging.key(manifest.built[0].filename)
+    data = wheel.read_bytes()
+    if command == "repair":
+        shop.prune(days=2)
+        wheel.write_bytes(data)  # an upload that ended after all
+    info = FileStore.info
+
+    def stored(self, key, /):
+        found = info(self, key)
+        is_new = any(name == key for _, name in clock.changes)
+        age = 0 if is_new and command == "prune" else SECONDS
+        return found and replace(found, cache_control=f"public, max-age={age}")
+
+    monkeypatch.setattr(FileStore, "info", stored)
+    clock.changes.clear()
+    before = clock.now
+    if command == "prune":
+        shop.prune(days=2)
+    else:
+        retention.repair(shop.staging)
+    assert not wheel.exists()
+    assert min(clock.when("deleted")) >= before + SECONDS
+
+
+def test_prune_leaves_no_bytes_of_a_spent_name(shop, tmp_path, clock) -> None:
+    """Whatever an upload that was stopped put back under it, sooner or later."""
+    manifest = make_set(tmp_path / "a", pythons=("3.12",))
+    shop.stage(tmp_path / "a")
+    folder = shop.store.root / shop.staging.key("")
+    wheels = {path: path.read_bytes() for path in folder.glob("*.whl*")}
+    assert len(wheels) == 2 * len(manifest.built)
+    shop.channel = replace(shop.channel, retention=Retention(staging_days=1))
+    for _ in range(2):
+        shop.prune(days=2)
+        assert not list(folder.glob("*.whl*"))
+        for path, data in wheels.items():
+            path.write_bytes(data)

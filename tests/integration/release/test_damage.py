@@ -147,3 +147,48 @@ def test_every_row_of_the_damage_table(original, tmp_path, capsys, command) -> N
     for row in TABLE:
         if row[2] == command:
             check_row(original, tmp_path, capsys, row)
+
+
+def lose_the_end(original: Original, folder: Path) -> Path:
+    """Log and snapshot of a copy from before a rollback and a yank, below the pages of today."""
+    shutil.copytree(original.folder / "store", folder / "store")
+    top = folder / "store" / "v2" / FAMILY.name / "_rocwheel"
+    shutil.rmtree(top)
+    shutil.copytree(original.folder / "before" / "v2" / FAMILY.name / "_rocwheel", top)
+    return folder / "store"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_pages_tell_of_a_lost_end_where_an_older_snapshot_fits_the_log(
+    original, tmp_path, capsys, command
+) -> None:
+    """`index repair` took the pages back, and the next promotion took the number of a lost entry."""
+    store = lose_the_end(original, tmp_path)
+    pages = {path: path.read_bytes() for path in (store / "v2").rglob("index.*")}
+    capsys.readouterr()
+    status = main([*line_of(command, original), *where(store)])
+    said = capsys.readouterr()
+    if command in {"status", "promote", "yank", "rollback", "index repair", "index check"}:
+        assert status == 7
+        assert "log/3.json: missing" in said.out + said.err
+        assert "shows entry 4" in said.out + said.err
+    assert "makes it again" not in said.out + said.err
+    assert {path: path.read_bytes() for path in pages} == pages
+    for number in (3, 4):
+        line = ("index", "repair", "--skip-entry", str(number), "--reason", "no copy is left")
+        assert main([*line, *where(store)]) == (0 if number == 4 else 7)
+    assert main(["index", "check", *where(store)]) == 0
+
+
+def test_a_page_ahead_of_its_log_that_lists_the_same_is_made_again(original, tmp_path) -> None:
+    store = lose_the_end(original, tmp_path)
+    folder = tmp_path / "store" / "v2" / FAMILY.name
+    for path in (original.folder / "before" / "v2" / FAMILY.name).rglob("index.*"):
+        text = path.read_text().replace('rocwheel-log" content="2"', 'rocwheel-log" content="9"')
+        text = text.replace('rocwheel-log": 2', 'rocwheel-log": 9')
+        (folder / path.relative_to(original.folder / "before" / "v2" / FAMILY.name)).write_text(
+            text
+        )
+    assert main(["index", "check", *where(store)]) == 7
+    assert main(["index", "repair", *where(store)]) == 0
+    assert main(["index", "check", *where(store)]) == 0

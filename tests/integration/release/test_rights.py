@@ -356,11 +356,11 @@ def test_all_prefixes_of_a_channel_are_in_its_policies() -> None:
 
 def test_a_rehearsal_tells_a_role_that_may_too_little_or_too_much(world, capsys) -> None:
     line = ["--json", "nightly", "rehearse", f"--family={FAMILY.name}", "--store", world.url]
-    for role in ("runner", "reporter"):
+    for role in ROLES:
         world.run(role, *line, f"--role={role}")  # moto cannot serve a page to strangers
         tried = json.loads(capsys.readouterr().out)["tried"]
         rows = [row for row in tried if row["what"].startswith(f"{role}: ")]
-        assert {row["why"] for row in rows} == {"permitted", "refused, as it should"}
+        assert {row["why"] for row in rows} == {"permitted", "refused, as it should"}, rows
     assert world.run("promoter", *line, "--role=runner") == 8
     bad = [r for r in json.loads(capsys.readouterr().out)["tried"] if r["state"] == "BAD"]
     bad = [row for row in bad if row["what"].startswith("runner: ")]

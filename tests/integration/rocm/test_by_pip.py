@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from support import rocm_packages
 
-from rocwheel import rocm
+from rocwheel import housekeeping, rocm
 from rocwheel.errors import ConfigError, FetchError, RocmError
+from rocwheel.gate import provisioning
+from rocwheel.gate.request import DeviceChoice
+from rocwheel.manifest import RocmSource
 from rocwheel.rocm import by_pip
+from rocwheel.verdict import RocmProvided
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,6 +57,47 @@ def test_the_root_is_a_checked_tree_and_its_packages_are_recorded(fetch, tmp_pat
     shutil.rmtree(tmp_path / "index")
     again = fetch(index=index)  # a pinned version that is here asks nobody
     assert (again.cached, again.sha256, again.root) == (True, root.sha256, root.root)
+
+
+def test_a_gate_brings_the_packages_of_the_manifest_by_hash(
+    fetch, tmp_path: Path, console: Console
+) -> None:
+    index = rocm_packages.index(tmp_path / "index", VERSION)
+    built = fetch(index=index)
+    manifest = SimpleNamespace(
+        rocm=RocmSource(
+            version=str(built.version), header_version=built.header_version, sha256=built.sha256,
+            origin=built.origin, name=built.name, delivery=built.delivery,
+        )
+    )  # fmt: skip
+    rocm_packages.index(tmp_path / "index", "7.11.0", tree="7.11.0")
+    cache = tmp_path / "of-the-gate"
+    host = SimpleNamespace(cache=cache, cwd=tmp_path, environ=dict(os.environ))
+    request = SimpleNamespace(
+        rocm="", device=DeviceChoice.FAMILY, manifest=manifest, installed=None
+    )
+    provided = provisioning.provide(request, host, console)
+    assert provided.record == RocmProvided(
+        origin="pip", version=VERSION, sha256=built.sha256, name=built.name
+    )  # what a promotion compares with the manifest
+    assert provided.root is not None
+    assert provided.root.is_relative_to(cache)
+    assert (provided.root / "lib/llvm/bin/clang").is_file()
+
+    def kept() -> dict[str, bool]:
+        return {item.kind: item.in_use for item in housekeeping.look(cache)}
+
+    assert kept() == {"rocm/pip/environments": True}
+    del provided
+    (unused,) = items = housekeeping.look(cache)
+    assert not unused.in_use
+    assert housekeeping.remove(cache, items) == items
+    assert housekeeping.look(cache) == ()
+    core = tmp_path / "index/rocm-sdk-core" / f"rocm_sdk_core-{VERSION}-py3-none-any.whl"
+    core.write_bytes(core.read_bytes() + b"other")
+    with pytest.raises(FetchError, match="DO NOT MATCH THE HASHES"):
+        provisioning.provide(request, host, console)
+    assert housekeeping.look(cache) == ()
 
 
 @pytest.mark.soak

@@ -18,9 +18,10 @@ from support import tarballs
 from support.faultserver import Fault, FaultServer, Served
 from support.tarballs import NAME
 
-from rocwheel import rocm
+from rocwheel import rocm, values
 from rocwheel.download import Retry
 from rocwheel.errors import ConfigError, FetchError, HostError, RocmError
+from rocwheel.manifest import RocmDelivery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -188,6 +189,24 @@ def test_the_same_bytes_from_elsewhere_are_unpacked_once(
     server.add("mirror/rocm.tar.gz.sha256", f"{SHA256}  rocm.tar.gz\n".encode())
     assert fetch(mirror).root == first.root
     assert server.asked("mirror/rocm.tar.gz") == []
+
+
+def test_what_a_manifest_says_of_a_rocm_is_the_same_on_every_machine(
+    fetch: Fetcher, server: FaultServer, url: str, tmp_path: Path
+) -> None:
+    server.add(f"{NAME}.sha256", f"{SHA256}  {NAME}\n".encode())
+    elsewhere = [Fetcher(tmp_path / name, fetch.console) for name in ("filled", "asked")]
+    local = tmp_path / NAME
+    local.write_bytes(TARBALL)
+    by_path = elsewhere[0](str(local))  # so the cache has the tree, and never asked the URL
+    roots = [fetch(url), fetch(url), elsewhere[0](url), elsewhere[1](url, sha256=SHA256)]
+    assert [root.cached for root in roots] == [False, True, True, False]
+    assert {root.delivery for root in roots} == {
+        RocmDelivery(url=url, size=len(TARBALL), links=roots[0].delivery.links)
+    }
+    # a tarball from a disk differs by the address that it does not have, and by nothing else
+    assert by_path.delivery == values.replace(roots[0].delivery, url="")
+    assert (by_path.name, by_path.sha256, by_path.version) == (NAME, SHA256, roots[0].version)
 
 
 def test_a_local_tarball_is_read_once(fetch: Fetcher, tmp_path: Path) -> None:

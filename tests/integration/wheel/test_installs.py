@@ -9,8 +9,10 @@ from support import wheels
 from support.wheels import File, Wheel
 
 from rocwheel.cli import main
+from rocwheel.dist import assemble
+from rocwheel.errors import WheelError
 from rocwheel.process import HostRunner
-from rocwheel.wheel.verify.installs import installs
+from rocwheel.wheel.verify.installs import Installers, installs
 
 pytestmark = pytest.mark.slow
 
@@ -62,7 +64,7 @@ ODD = {
 
 def rules(made: Wheel, folder: Path) -> set[str]:
     path = made.write(folder)
-    return {item.rule for item in installs([path], HostRunner({}))[path]}
+    return {item.rule for item in installs([path], Installers.find(HostRunner({})))[path]}
 
 
 @pytest.mark.parametrize("title", SHAPES)
@@ -84,12 +86,45 @@ def test_a_wheel_for_another_python_is_installed_too(tmp_path: Path) -> None:
     assert rules(made, tmp_path) == set()
 
 
+def test_a_build_installs_its_wheels_before_they_are_published(tmp_path: Path) -> None:
+    by = Installers.find(HostRunner({}), folder=tmp_path)
+    paths = [wheels.plugin().write(tmp_path), wheels.pjrt().write(tmp_path)]
+    assemble._installed(paths, by)
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
+    bad = with_points("[console_scripts]\nrun = demo\n").write(tmp_path)
+    with pytest.raises(WheelError, match=f"{bad.name}: .*install.refused"):
+        assemble._installed([*paths, bad], by)
+
+
+def test_a_machine_without_uv_installs_with_pip_and_says_so(tmp_path: Path) -> None:
+    alone = Installers.find(HostRunner({"PATH": ""}), beside=tmp_path / "python")
+    assert [each.name for each in alone.clients] == ["pip"]
+    assert str(alone).endswith(" (uv is not installed)")
+    made = with_file("demo-1.0.data/scripts/do").write(tmp_path)  # uv makes it executable
+    assert installs([made], alone) == {made: ()}
+    bad = with_points("[console_scripts]\nrun = demo\n").write(tmp_path)
+    assert [item.rule for item in installs([bad], alone)[bad]] == ["install.refused"]
+
+
+def test_uv_is_found_on_path_and_beside_our_interpreter(tmp_path: Path) -> None:
+    for place, env in (("own", "/nowhere"), ("path", str(tmp_path / "path"))):
+        program = tmp_path / place / "uv"
+        program.parent.mkdir()
+        program.write_text("#!/bin/sh\necho uv 0.9.8\n")
+        program.chmod(0o755)
+        by = Installers.find(HostRunner({"PATH": env}), beside=tmp_path / "own" / "python")
+        assert str(by).endswith(" and uv 0.9.8"), place
+        program.unlink()
+
+
 def test_a_set_is_installed_together_and_the_bad_one_is_named(tmp_path: Path, capsys) -> None:
     paths = [wheels.plugin().write(tmp_path), wheels.pjrt().write(tmp_path)]
     assert main(["wheel", "verify", "--installs", *map(str, paths)]) == 0
     bad = with_points("[console_scripts]\nrun = demo\n").write(tmp_path)
     assert main(["wheel", "verify", "--installs", *map(str, paths), str(bad)]) == 6
     lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("installed with pip ")
+    assert " and uv " in lines[0]
     assert lines[-3] == f"{bad.name}: may not ship, 1 error"
     assert lines[-2].startswith("  error install.refused: ")
     assert "callable suffix" in lines[-2]

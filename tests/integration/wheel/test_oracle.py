@@ -27,7 +27,7 @@ from rocwheel.process import HostRunner
 from rocwheel.wheel import rename
 from rocwheel.wheel.rename import NewVersion, plan_reversion
 from rocwheel.wheel.verify import verify
-from rocwheel.wheel.verify.installs import installs
+from rocwheel.wheel.verify.installs import Installers, installs
 from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.wheel_policy import load as load_policy
 
@@ -308,7 +308,7 @@ def test_what_verify_accepts_pip_and_uv_install(
             path.unlink()
         else:
             accepted.append(path)
-    tried = installs(accepted, HostRunner({}))
+    tried = installs(accepted, Installers.find(HostRunner({})))
     accepted = [path for path in accepted if not tried[path]]
     assert COUNT / 10 < len(accepted) < COUNT
     disagree = [

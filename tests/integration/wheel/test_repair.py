@@ -26,6 +26,7 @@ from rocwheel.wheel.inspect import inspect
 from rocwheel.wheel.repair import RepairResult, apply, plan_repair
 from rocwheel.wheel.repair import repair as repair_wheel
 from rocwheel.wheel.verify import verify
+from rocwheel.wheel.verify.rules import Severity
 from rocwheel.wheel.wheel_policy import load as load_policy
 from rocwheel.wheel.zip_reader import ZipArchive
 
@@ -420,6 +421,38 @@ def test_modes_that_only_the_owner_reads_are_mended(tmp_path: Path, runner, cons
         name: 0o755 if name.endswith(".so") else 0o644 for name in files
     }
     assert {item.aspect for item in diff(path, result.path) if item.member} == {"mode"}
+
+
+@pytest.mark.parametrize("says", ["None", "'0.9.1.post1'"])
+def test_a_version_module_gets_the_version_of_the_wheel(says: str, tmp_path: Path, console) -> None:
+    """As AMD's pjrt wheels lack it; its module says so when it runs, and nothing else changes."""
+    name = "jax_plugins/xla_rocm7/version.py"
+    made = wheels.pjrt()
+    module = f"_version = '0.9.1'\n_release_version: str | None = {says}\n_git_hash = None\n"
+    path = made.but(files={**made.files, name: File(module.encode())}).write(tmp_path)
+    (before,) = verify(path, policy=GRAFTING)
+    assert (before.rule, before.severity) == ("version.module", Severity.WARNING)
+    result = repair(path, tmp_path / "out", NoRunner(), console)
+    assert result.changed
+    assert verify(result.path, policy=GRAFTING) == ()
+    with zipfile.ZipFile(result.path) as archive:
+        scope: dict[str, object] = {}
+        exec(archive.read(name), scope)
+    assert scope["_release_version"] == "0.9.1"
+    untouched(path, result.path, "/version.py")
+    again = repair(result.path, tmp_path / "again", NoRunner(), console)
+    assert not again.changed
+    assert again.path.read_bytes() == result.path.read_bytes()
+
+
+def test_a_version_module_of_another_release_is_not_written_over(tmp_path: Path, console) -> None:
+    made = wheels.pjrt()
+    other = File(wheels.version_module("0.9.0"))
+    files = {**made.files, "jax_plugins/xla_rocm7/version.py": other}
+    path = made.but(files=files).write(tmp_path)
+    result = repair(path, tmp_path / "out", NoRunner(), console)
+    assert result.path.read_bytes() == path.read_bytes()
+    assert [item.rule for item in verify(result.path, policy=GRAFTING)] == ["version.module"]
 
 
 def test_a_wheel_that_changed_behind_its_size_and_time_is_not_written(

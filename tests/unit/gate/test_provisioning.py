@@ -20,7 +20,7 @@ def asked(rocm="", *, device=DeviceChoice.FAMILY, origin=""):
     url = f"{PLACE}/therock-dist-linux-gfx90a-7.10.0.tar.gz" if origin == "tarball" else ""
     source = SimpleNamespace(
         origin=origin, name="therock-dist-linux-gfx90a-7.10.0.tar.gz", sha256=DIGEST,
-        version="7.10.0", url=url,
+        version="7.10.0", url=url, delivery=None,
     )  # fmt: skip
     manifest = SimpleNamespace(rocm=source) if origin else None
     return SimpleNamespace(

@@ -27,6 +27,7 @@ class Controller:
     def __init__(self) -> None:
         self.runs: list[str] = []  # tasks by the name of their job
         self.submitted: list[tuple[str, ...]] = []
+        self.once: dict[str, str] = {}  # numbers by the name of the job, each said once
 
     def capture(self, command) -> str:
         if command.argv[0] == "sbatch":
@@ -34,14 +35,15 @@ class Controller:
             return f"{len(self.submitted)}\n"
         if command.argv[0] == "sinfo":
             return "normal|(null)\n"
-        tasks = any("%T" in word for word in command.argv)
-        return "".join(f"{task}|RUNNING|None\n" for task in self.runs) if tasks else ""
+        if any("%T" in word for word in command.argv):
+            return "".join(f"{task}|1|RUNNING|None\n" for task in self.runs)
+        names = [word.removeprefix("--name=") for word in command.argv if "--name=" in word]
+        return self.once.pop(names[0], "") if names else ""
 
 
-@pytest.mark.parametrize("ended", [False, True])
-def test_no_job_waits_for_one_that_ended_but_that_slurm_shows_as_running(tmp_path, console, ended):
+def client(tmp_path, console, slurm: Controller) -> tuple[Nights, SlurmScheduler]:
     now = timestamp(datetime.now(tz=timezone.utc))
-    nights, slurm = Nights(open_store((tmp_path / "store").as_uri())), Controller()
+    nights = Nights(open_store((tmp_path / "store").as_uri()))
     nights.add(
         NightPlan(night="n", made=now, by="me", tool="1", target=(), recipes=(), cells=CELLS)
     )
@@ -54,6 +56,13 @@ def test_no_job_waits_for_one_that_ended_but_that_slurm_shows_as_running(tmp_pat
         nights=nights, night="n", worker=worker, runner=slurm, target=(), most=0,
         logs=Path(tmp_path / "logs"),
     )  # fmt: skip
+    return nights, engine
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_no_job_waits_for_one_that_ended_but_that_slurm_shows_as_running(tmp_path, console, ended):
+    now, slurm = timestamp(datetime.now(tz=timezone.utc)), Controller()
+    nights, engine = client(tmp_path, console, slurm)
     build, _ = engine.submit()
     slurm.runs = [f"{build.token}_0"]  # of the other, saved later, it knows nothing any more
     plan = nights.plan("n")[1]
@@ -67,3 +76,29 @@ def test_no_job_waits_for_one_that_ended_but_that_slurm_shows_as_running(tmp_pat
     assert again.cells == ("stage",)
     waits = [word for word in slurm.submitted[-1] if word.startswith("--dependency")]
     assert waits == ([] if ended else [f"--dependency=afterany:{build.job}"])
+
+
+def test_a_job_that_another_client_is_submitting_is_waited_for_by_its_number(tmp_path, console):
+    """Slurm has the job since a moment ago; sbatch's answer to that client is not written down."""
+    slurm = Controller()
+    nights, engine = client(tmp_path, console, slurm)
+    build, _ = engine.submit()
+    kept = nights.key("n", f"slurm/{build.token}.json")
+    for key in [info.key for info in nights.store.keys(nights.key("n", "slurm/"))]:
+        if key != kept:
+            nights.store.delete(key)
+    slurm.runs = [f"{build.token}_0"]
+    (again,) = engine.submit()
+    assert again.cells == ("stage",)
+    assert "--dependency=afterany:1" in slurm.submitted[-1]
+
+
+def test_a_client_takes_the_number_that_it_saw_though_slurm_is_silent_afterwards(tmp_path, console):
+    slurm = Controller()
+    nights, engine = client(tmp_path, console, slurm)
+    first = engine.submit()
+    for item in first:
+        nights.store.delete(nights.key("n", f"slurm/{item.token}.{item.job}.job"))
+    slurm.once = {item.token: f"{item.job}\n" for item in first}
+    assert [item.job for item in engine.submit()] == ["1", "2"]
+    assert len(slurm.submitted) == len(first), "nothing is submitted twice"

@@ -176,7 +176,7 @@ def test_proxies_come_from_the_given_environment(
 
 RECORDED = RocmSource(
     version="7.10.0a20251120", header_version="7.10.0", sha256="5" * 64, origin="tarball", name=NAME,
-    delivery=RocmDelivery(url=f"https://mirror.example/{NAME}", size=9, etag=""),
+    delivery=RocmDelivery(url=f"https://mirror.example/{NAME}", size=9),
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 import struct
+import zipfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,10 +14,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import wheels
-from support.hostile import CORPUS, DEEP, GOOD, NAME, SOUND, good
+from support.hostile import CORPUS, DEEP, GOOD, NAME, SOUND, good, restated
 from support.wheels import File, Zip, make_elf
 
 from rocwheel.errors import WheelError
+from rocwheel.wheel import rename
 from rocwheel.wheel.limits import Limits
 from rocwheel.wheel.rename import NewVersion, plan_retag, plan_reversion
 from rocwheel.wheel.repair import repair
@@ -83,6 +85,19 @@ def test_what_is_rewritten_must_agree_with_record(tmp_path: Path) -> None:
     path.write_bytes(Zip(members).to_bytes())
     with pytest.raises(WheelError, match="METADATA: differs from RECORD"):
         plan_reversion([path], NewVersion(post=1))
+
+
+def test_true_64_bit_sizes_that_nothing_asks_for_are_read_and_kept(tmp_path: Path) -> None:
+    """protobuf's wheels have them; the corpus has those that are not true."""
+    path = tmp_path / NAME
+    path.write_bytes(Zip(good(local_extra=restated())).to_bytes())
+    assert not [item for item in verify(path, policy=POLICY) if item.rule == "archive"]
+    (plan,) = plan_retag([path], platform="manylinux_2_35_x86_64")
+    made = rename.apply([plan], tmp_path / "out")[0]
+    with zipfile.ZipFile(made) as archive:
+        assert archive.testzip() is None
+    with ZipArchive(made) as archive:
+        assert archive.members[0].local.endswith(restated())
 
 
 def test_limits_can_be_tightened(tmp_path: Path) -> None:

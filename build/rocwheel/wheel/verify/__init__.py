@@ -15,16 +15,24 @@ from rocwheel import parallel
 from rocwheel.errors import RocmError, WheelError
 from rocwheel.manifest import MANIFEST, Manifest, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind
-from rocwheel.process import Runner
 from rocwheel.wheel.inspect import WheelReport, inspect, kind_of
 from rocwheel.wheel.metadata import WheelName
-from rocwheel.wheel.verify.installs import installs
+from rocwheel.wheel.verify.installs import Installers, installs
 from rocwheel.wheel.verify.libraries import Expectation
 from rocwheel.wheel.verify.one_wheel import Judge
 from rocwheel.wheel.verify.rules import Finding, Severity, finding
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
-__all__ = ["Expectation", "libraries", "verify", "verify_given", "verify_set", "verify_wheelhouse"]
+__all__ = [
+    "Expectation",
+    "Installers",
+    "installs",
+    "libraries",
+    "verify",
+    "verify_given",
+    "verify_set",
+    "verify_wheelhouse",
+]
 
 
 def verify_given(
@@ -32,25 +40,27 @@ def verify_given(
     policy: WheelPolicy,
     expected: Expectation,
     *,
-    runner: Runner | None = None,
+    installers: Installers | None = None,
 ) -> Mapping[str, tuple[Finding, ...]]:
     """Judge what a person named, name -> findings: wheelhouses by their manifest, the rest as sets.
 
-    With a `runner` each set is installed, too. Raises WheelError for a folder that holds no wheels.
+    With `installers` each set is installed, too. Raises WheelError for a folder without wheels.
     """
     verdicts: dict[Path, tuple[Finding, ...]] = {}
     for folder in (path for path in paths if path.is_dir()):
         if (folder / MANIFEST).exists():
             verdicts |= _tried(
-                verify_wheelhouse(folder, Manifest.load(folder), policy=policy), runner
+                verify_wheelhouse(folder, Manifest.load(folder), policy=policy), installers
             )
             continue
         inside = sorted(folder.glob("*.whl"))
         if not inside:
             raise WheelError(f"{folder}: no wheels in it", hint="name a wheelhouse or wheels")
-        verdicts |= _tried(verify_set(inside, policy=policy, expected=expected, whole=True), runner)
+        verdicts |= _tried(
+            verify_set(inside, policy=policy, expected=expected, whole=True), installers
+        )
     files = [path for path in paths if not path.is_dir()]
-    verdicts |= _tried(verify_set(files, policy=policy, expected=expected), runner)
+    verdicts |= _tried(verify_set(files, policy=policy, expected=expected), installers)
     names = Counter(path.name for path in verdicts)
     return {
         path.name if names[path.name] == 1 else str(path): findings
@@ -59,13 +69,13 @@ def verify_given(
 
 
 def _tried(
-    verdicts: Mapping[Path, tuple[Finding, ...]], runner: Runner | None
+    verdicts: Mapping[Path, tuple[Finding, ...]], installers: Installers | None
 ) -> Mapping[Path, tuple[Finding, ...]]:
-    """Add what pip and uv make of a set, of those wheels that are sound archives."""
-    if runner is None:
+    """Add what the clients make of a set, of those wheels that are sound archives."""
+    if installers is None:
         return verdicts
     sound = [path for path, each in verdicts.items() if all(x.rule != "archive" for x in each)]
-    installed = installs(sound, runner) if sound else {}
+    installed = installs(sound, installers) if sound else {}
     return {path: (*each, *installed.get(path, ())) for path, each in verdicts.items()}
 
 

@@ -76,12 +76,8 @@ class Contents:
         for name, text in self.report.releases.items():
             release = requirements.version(text or "")
             if text == "":
-                yield finding(
-                    "version.module",
-                    f"{name}: _release_version is None, so it calls itself"
-                    f" {own.base_version}.dev<today>",
-                    warn=True,
-                )
+                what = f"_release_version is None, so it calls itself {own.base_version}.dev<today>"
+                yield finding("version.module", f"{name}: {what}", warn=True)
             elif release is None or release.base_version != own.base_version:
                 shown = "sets no _release_version" if text is None else f"is of {text!r}"
                 yield finding("version.module", f"{name}: {shown}, the wheel of {own}")
@@ -99,10 +95,8 @@ class Contents:
                 "; ".join(f"[{group}] {', '.join(points)}" for group, points in groups.items())
                 for groups in (read, wanted)
             ]
-            yield finding(
-                "layout.entry-point",
-                f"importlib.metadata reads {texts[0] or 'none'}, JAX needs {texts[1] or 'none'}",
-            )
+            what = f"importlib.metadata reads {texts[0] or 'none'}, JAX needs {texts[1] or 'none'}"
+            yield finding("layout.entry-point", what)
 
     def _requires(self) -> Iterator[Finding]:
         allowed = {self._named(name): each for name, each in self._rules.requires.items()}

@@ -3,22 +3,26 @@
 Each client installs into a scratch folder, without a network, a configuration or a cache. Nothing
 is run of what comes: no byte-code is made, no build happens. What either refuses, or where their
 folders differ, is a finding; of a set that is refused, halves are tried until the wheel is known.
+pip is a dependency of ours; uv is asked where it is installed.
 """
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from rocwheel import files
 from rocwheel.console import brief
-from rocwheel.errors import CommandError
+from rocwheel.errors import CommandError, RocwheelError
 from rocwheel.process import Command, Runner
 from rocwheel.wheel.metadata import WheelName
 from rocwheel.wheel.verify.rules import Finding, finding
@@ -45,6 +49,7 @@ class InstallClient:
     """pip or uv: how it is told where to install for which Python."""
 
     name: str
+    version: str
     argv: tuple[str, ...]
 
     def command(self, target: InstallTarget, platforms: Sequence[str], folder: Path) -> Command:
@@ -57,7 +62,7 @@ class InstallClient:
         more: tuple[str, ...]
         if self.name == "uv":
             more = (
-                "--offline", "--no-config", "--no-build", "--link-mode", "copy",
+                "--offline", "--no-config", "--no-build", "--link-mode", "hardlink",
                 "--cache-dir", str(folder.parent / "cache"), "--python", sys.executable,
                 "--python-platform", "x86_64-manylinux_2_40",
             )  # fmt: skip
@@ -71,13 +76,35 @@ class InstallClient:
         return Command(argv=(*common, *more), timeout=SECONDS)
 
 
-CLIENTS: Final = (
-    InstallClient(name="pip", argv=(sys.executable, "-m", "pip", "--isolated")),
-    InstallClient(name="uv", argv=(str(Path(sys.executable).parent / "uv"), "pip")),
-)
+@dataclass(frozen=True, kw_only=True)
+class Installers:
+    """The clients that wheels are tried with, and where."""
+
+    runner: Runner
+    clients: tuple[InstallClient, ...]
+    folder: Path | None = None  # for scratch folders, which take what a set has unpacked
+
+    @classmethod
+    def find(
+        cls, runner: Runner, *, folder: Path | None = None, beside: Path = Path(sys.executable)
+    ) -> Installers:
+        """Find pip, and uv: beside our interpreter, or on PATH."""
+        own = (sys.executable, "-m", "pip", "--isolated")
+        clients = [InstallClient(name="pip", version=version("pip"), argv=own)]
+        for uv in (str(beside.with_name("uv")), "uv"):
+            with suppress(RocwheelError):
+                text = runner.capture(Command(argv=(uv, "--version"), timeout=SECONDS))
+                number = (*text.split(), "", "")[1]
+                clients.append(InstallClient(name="uv", version=number, argv=(uv, "pip")))
+                break
+        return cls(runner=runner, clients=tuple(clients), folder=folder)
+
+    def __str__(self) -> str:
+        names = " and ".join(f"{each.name} {each.version}" for each in self.clients)
+        return names if len(self.clients) > 1 else f"{names} (uv is not installed)"
 
 
-def installs(paths: Sequence[Path], runner: Runner) -> Mapping[Path, tuple[Finding, ...]]:
+def installs(paths: Sequence[Path], by: Installers) -> Mapping[Path, tuple[Finding, ...]]:
     """Install wheels that belong together, for each Python they are for; path -> findings."""
     names = {path: WheelName.parse(path.name) for path in paths}
     targets = {target for name in names.values() if (target := _target(name))}
@@ -86,7 +113,7 @@ def installs(paths: Sequence[Path], runner: Runner) -> Mapping[Path, tuple[Findi
         InstallTarget(sys.version_info.minor, f"cp3{sys.version_info.minor}")
     ]:
         fitting = [path for path, name in names.items() if _target(name) in (None, target)]
-        for path, item in _tried(fitting, target, runner):
+        for path, item in _tried(fitting, target, by):
             problems[path].append(item)
     return {path: tuple(dict.fromkeys(problems[path])) for path in paths}
 
@@ -102,13 +129,13 @@ def _target(name: WheelName) -> InstallTarget | None:
 
 
 def _tried(
-    paths: Sequence[Path], target: InstallTarget, runner: Runner
+    paths: Sequence[Path], target: InstallTarget, by: Installers
 ) -> Iterator[tuple[Path, Finding]]:
     # uv takes a free-threaded ABI only of an interpreter that is one.
-    clients = CLIENTS[:1] if target.abi.endswith("t") else CLIENTS
-    with tempfile.TemporaryDirectory(prefix="rocwheel-installs-") as scratch:
+    clients = by.clients[:1] if target.abi.endswith("t") else by.clients
+    with tempfile.TemporaryDirectory(prefix=".installs-", dir=by.folder) as scratch:
         try:
-            trees = [_installed(paths, each, target, Path(scratch), runner) for each in clients]
+            trees = [_installed(paths, each, target, Path(scratch), by.runner) for each in clients]
         except CommandError as exc:
             if len(paths) == 1:
                 yield paths[0], finding("install.refused", brief(_reason(exc)))
@@ -116,8 +143,8 @@ def _tried(
             trees = []
     if not trees:
         middle = len(paths) // 2
-        yield from _tried(paths[:middle], target, runner)
-        yield from _tried(paths[middle:], target, runner)
+        yield from _tried(paths[:middle], target, by)
+        yield from _tried(paths[middle:], target, by)
         return
     for path in sorted(trees[0].keys() | trees[-1].keys()):
         first, last = trees[0].get(path), trees[-1].get(path)
@@ -159,4 +186,5 @@ def _installed(
         if path.is_file() and not OWN.match(name):
             digest = "a program" if name.startswith(PROGRAMS) else files.sha256(path)
             installed[name] = digest, path.stat().st_mode & 0o777
+    shutil.rmtree(folder)
     return installed

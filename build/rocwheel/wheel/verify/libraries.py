@@ -79,10 +79,8 @@ class Libraries:
                 continue
             for item in self.report.elf:
                 if excess := self.policy.excess(level, item):
-                    yield finding(
-                        "tag.manylinux",
-                        f"{item.path}: needs {', '.join(excess)}, not in {platform}",
-                    )
+                    what = f"{item.path}: needs {', '.join(excess)}, not in {platform}"
+                    yield finding("tag.manylinux", what)
 
     def _machines(self) -> Iterator[Finding]:
         machines = {
@@ -98,24 +96,16 @@ class Libraries:
         templates = self.policy.runpaths(self.report.filename.version)
         for item in self.report.elf:
             if item.rpath:
-                yield finding(
-                    "elf.rpath",
-                    f"{item.path}: RPATH {':'.join(item.rpath)}",
-                    warn=self.kind is None,
-                )
+                what = f"{item.path}: RPATH {':'.join(item.rpath)}"
+                yield finding("elf.rpath", what, warn=self.kind is None)
         if not self._needs_rocm:
             yield from self._strays()
             return
         for item in self._own_elf:
-            leaks = [
-                entry
-                for entry in item.runpath
-                if any(part in entry for part in self.policy.runpath_leaks)
-            ]
-            if leaks:
-                yield finding(
-                    "elf.runpath-leak", f"{item.path}: RUNPATH has {len(leaks)} such as {leaks[0]}"
-                )
+            parts = self.policy.runpath_leaks
+            if leaks := [each for each in item.runpath if any(part in each for part in parts)]:
+                what = f"{item.path}: RUNPATH has {len(leaks)} such as {leaks[0]}"
+                yield finding("elf.runpath-leak", what)
                 continue
             own = graft_entry(self.report.filename, item.path)
             runpath = tuple(entry for entry in item.runpath if entry != own)
@@ -127,11 +117,8 @@ class Libraries:
         for item in self.report.elf:
             for entry in (*item.runpath, *item.rpath):
                 if not entry.startswith(ORIGINS) and (self.kind or not entry.startswith("/")):
-                    yield finding(
-                        "elf.runpath-leak",
-                        f"{item.path}: RUNPATH has {entry or 'an empty entry'}",
-                        warn=self.kind is None,
-                    )
+                    what = f"{item.path}: RUNPATH has {entry or 'an empty entry'}"
+                    yield finding("elf.runpath-leak", what, warn=self.kind is None)
 
     def _needed(self) -> Iterator[Finding]:
         sonames = {item.path: item.soname for item in self.report.elf}
@@ -179,16 +166,14 @@ class Libraries:
         for item in self.report.elf:
             for bundle in item.bundles:
                 if bundle.targets != wanted:
-                    missing = sorted(wanted - bundle.targets)
-                    extra = sorted(bundle.targets - wanted)
-                    text = "; ".join(
-                        f"{word} {', '.join(names)}"
-                        for word, names in (("lacks", missing), ("has besides", extra))
-                        if names
+                    lists = {
+                        "lacks": wanted - bundle.targets, "has besides": bundle.targets - wanted,
+                    }  # fmt: skip
+                    words = (
+                        f"{word} {', '.join(sorted(each))}" for word, each in lists.items() if each
                     )
-                    yield finding(
-                        "gfx.targets", f"{item.path}: bundle at {bundle.offset:#x} {text}"
-                    )
+                    what = f"{item.path}: bundle at {bundle.offset:#x} {'; '.join(words)}"
+                    yield finding("gfx.targets", what)
                     break
 
 

@@ -121,16 +121,12 @@ class Judge:
         report, name = self.report, self.report.filename
         listed = tuple(sorted(report.wheel["Tag"]))
         if listed != report.tags:
-            yield finding(
-                "tag.agree",
-                f"WHEEL lists {', '.join(listed)}; the file name {', '.join(report.tags)}",
-            )
+            what = f"WHEEL lists {', '.join(listed)}; the file name {', '.join(report.tags)}"
+            yield finding("tag.agree", what)
         build = "".join(report.wheel["Build"])
         if build != name.build.lstrip("-"):
-            yield finding(
-                "tag.agree",
-                f"WHEEL: Build is {build or 'absent'}, the file name has {name.build or 'none'}",
-            )
+            what = f"WHEEL: Build is {build or 'absent'}, the file name has {name.build or 'none'}"
+            yield finding("tag.agree", what)
         if len({canonical_platform(tag) for tag in name.platforms}) > 1:
             yield finding("tag.single", f"platform tags {', '.join(name.platforms)}")
         for what, values, meant in (

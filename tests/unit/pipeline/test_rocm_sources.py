@@ -1,0 +1,93 @@
+"""A night's ROCm from several sources: what is wrong with one is one error, and the others go on."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from support.faultserver import FaultServer
+
+import amdgpu_family_matrix as matrix
+from rocwheel import dist, home
+from rocwheel.download import Client, Retry
+from rocwheel.errors import RocwheelError
+from rocwheel.pipeline import resolving
+from rocwheel.pipeline import settings as settings_file
+
+CI = Path(__file__).parents[3] / "ci"
+VERSION = "7.15.0a20260630"
+SETS = """
+sets:
+  - {{name: listed, source_dir: jax, pythons: ["3.12"], families: [gfx90a, gfx94X-dcgpu],
+     rocm: {{tarballs: "{page}"}}}}
+  - {{name: all, source_dir: jax, pythons: ["3.12"], families: [gfx90a],
+     rocm: {{tarballs: "{together}"}}}}
+  - {{name: gone, source_dir: jax, pythons: ["3.12"], families: [gfx90a], rocm: {{source: "{gone}"}}}}
+  - {{name: local, source_dir: jax, pythons: ["3.12"], families: [gfx90a], rocm: {{source: rocm}}}}
+"""
+
+
+def name_of(group: str) -> str:
+    return f"therock-dist-linux-{group}-{VERSION}.tar.gz"
+
+
+def test_each_source_that_fails_is_one_absent_build_with_its_reason(tmp_path, runner):
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "rocm").mkdir()
+    listed = [name_of("gfx90a"), name_of("gfx94X-dcgpu")]
+    with (
+        FaultServer() as server,
+        Client({}, retry=Retry(attempts=1), note=lambda _: None) as client,
+    ):
+        page = server.add("tarball/", "".join(f"<a href={name}>" for name in listed).encode())
+        there = server.add(f"tarball/{listed[1]}", b"ROCm")  # and the other one was removed
+        together = server.add("multi/", f"<a href={name_of('multiarch')}>".encode())
+        gone = server.url("mine/rocm-7.10.0.tar.gz")
+        (tmp_path / "nightly.yaml").write_text(
+            SETS.format(page=page, together=together, gone=gone), encoding="utf-8"
+        )
+        recipes, absent = resolving.resolve(
+            settings_file.load(tmp_path / "nightly.yaml"),
+            matrix.FAMILIES,
+            resolving.World(
+                ci=CI, cwd=tmp_path, cache=tmp_path / "cache", runner=runner, client=client,
+                now=datetime(2026, 7, 1, tzinfo=timezone.utc), note=lambda _: None, environ={},
+                tool="",
+            ),
+        )  # fmt: skip
+    assert {recipe.name: (recipe.rocm, recipe.rocm_sha256) for recipe in recipes} == {
+        "listed-gfx94X-dcgpu": (there, hashlib.sha256(b"ROCm").hexdigest()),
+        "local": (str(tmp_path / "rocm"), ""),
+    }
+    assert {cell.name: cell.absent for cell in absent} == {
+        "build.listed-gfx90a": f"{page}{listed[0]}: 404 Not Found",
+        "build.all-gfx90a": f"{together}: lists no tarball of gfx90a; name its multiarch tarball "
+        "with `source` to build for all families",
+        "build.gone": f"{gone}: 404 Not Found",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({}, "gfx targets: neither given nor in the tarball's name"),
+        ({"therock_index": "https://rocm.example/whl/"}, "a ROCm, and --therock-index-url names"),
+        (
+            {"rocm_version": "7.10.0"},
+            rf"multiarch-{VERSION}\.tar\.gz: is ROCm {VERSION}, not 7\.10",
+        ),
+    ],
+)
+def test_a_multiarch_tarball_has_no_family_and_tolerates_no_second_source(
+    changes, problem, tmp_path
+):
+    url = f"https://rocm.example/{name_of('multiarch')}"
+    asked = dist.Request(
+        therock=url, wheelhouse=tmp_path / "w", cache=tmp_path / "c", home=home.find(None),
+        cwd=tmp_path, **changes,
+    )  # fmt: skip
+    with pytest.raises(RocwheelError, match=problem) as caught:
+        dist.plan(asked)
+    assert caught.value.hint
