@@ -494,12 +494,8 @@ def document(result: DemoResult) -> dict[str, Any]:
     """Return the same for a program."""
     return {
         **dist.contents(result.wheelhouse, result.manifest),
-        "installed": installed_document(result.installed),
+        "installed": [dataclasses.asdict(item) for item in result.installed],
         "index": result.released.index,
         "pip": result.released.pip,
         "page": str(result.released.page),
     }
-
-
-def installed_document(installed: Sequence[Installed]) -> list[dict[str, Any]]:
-    return [{"python": item.python, "modules": list(item.modules)} for item in installed]

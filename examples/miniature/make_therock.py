@@ -310,6 +310,7 @@ def _add_runtime(tree: Tree, version: RocmVersion, scratch: Path) -> None:
     _add_library(
         tree, scratch, folder="lib", soname="libhipblas.so.3", ending=".1.0", source="hipblas.c"
     )
+    tree.add("lib/rocblas/library/TensileLibrary.dat", b"no kernels\n")  # read at run time
     for name, number in _EMPTY_LIBRARIES.items():
         _add_library(
             tree, scratch, folder="lib", soname=f"lib{name}.so.{number}", ending=".0", source=""

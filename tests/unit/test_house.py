@@ -12,7 +12,7 @@ import grimp
 import pytest
 
 PACKAGE = Path(__file__).parents[2] / "build" / "rocwheel"
-MOST = 53_400  # lines of all rooms; aimed at are 50,000
+MOST = 53_600  # lines of all rooms; aimed at are 50,000
 # What the paths of a room's modules begin with: lines it may have, lines aimed at, docstrings with
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
@@ -22,7 +22,7 @@ ROOMS = {
     "cli/": (6400, 4900, 4, 37),
     "container/ dist/executor image/": (3400, 3050, 1, 24),
     "demo dev doctor housekeeping report/": (2650, 2100, 0, 12),
-    "gate/": (7820, 7150, 2, 52),
+    "gate/": (7920, 7150, 2, 52),
     "host/": (470, 400, 0, 0),
     "index/ store/": (2780, 2700, 6, 23),
     "ledger/ release/": (4420, 3950, 7, 38),

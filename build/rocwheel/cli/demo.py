@@ -97,7 +97,7 @@ def _wheels(app: App, base: dist.Request) -> None:
         app.console.info(line)
     app.github_outputs(dist.github_outputs(built.wheelhouse, built.manifest))
     document = dist.document(built, seconds=app.console.seconds)
-    document["installed"] = job.installed_document(installed)
+    document["installed"] = [dataclasses.asdict(item) for item in installed]
     app.emit(document, document["manifest"])
 
 

@@ -240,27 +240,23 @@ class SkipsImportOptions(DryRun):
 
     source: Path
     jax: str
-    jax_tests: Path | None
     issue: str
     owner: str
     expires: str
 
 
 @command("import", SkipsImportOptions, parent=skips_group)
-@option("--from", "source", type=_PATH, required=True, help="A checkout of JAX, or of TheRock.")
+@option("--from", "source", type=_PATH, required=True, help="A checkout of JAX.")
 @option("--jax", metavar="VERSION", required=True, help="The release of JAX that it is for.")
-@option("--jax-tests", type=_PATH, metavar="DIR", help="JAX's tests, which keywords are held to.")
 @option("--issue", metavar="URL", required=True, help="Where the work on these tests is tracked.")
 @option("--owner", metavar="NAME", required=True, help="Who looks after the entries.")
 @option("--expires", metavar="DATE", required=True, help="When somebody must look again.")
 def import_skips(app: App, options: SkipsImportOptions) -> None:
-    """Import what the ROCm jobs of JAX or TheRock leave out, as a list in ci/skips."""
+    """Import what the ROCm jobs of JAX leave out of its tests, as a list in ci/skips."""
     about = upstream.Provenance(
         jax=options.jax, issue=options.issue, owner=options.owner, expires=options.expires
     )
     checkout = app.cwd / options.source
-    entries = upstream.read(
-        checkout, app.path(options.jax_tests), suites.load_all(app.home.ci), about
-    )
+    entries = upstream.read(checkout, suites.load_all(app.home.ci), about)
     path = upstream.write(app.home.ci, checkout, options.jax, entries, dry_run=options.dry_run)
     app.emit({"skips": entries, "file": str(path)}, f"{path}: {count(len(entries), 'test')}")

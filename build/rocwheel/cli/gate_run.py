@@ -28,6 +28,7 @@ with when_run():
     from rocwheel.gate import session, subject
     from rocwheel.gate.request import Choice, DeviceChoice, GateOptions, Host
     from rocwheel.gate.session import GateJob, GateReport, SessionOptions
+    from rocwheel.gate.setup_errors import SetupError
     from rocwheel.gate.subject import WheelsUnderTest
     from rocwheel.gate.suite import suites
     from rocwheel.gate.suite.discovery import Shard
@@ -237,6 +238,7 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
     named = tuple(dict.fromkeys(options.suites))
     if len(named) > 1 and (options.tests or options.failed_of):
         raise click.UsageError("--test and --failed-of go with one --suite")
+    wanted = tuple(suites.load(app.home.ci, name) for name in named)
     python = PythonVersion.parse(options.python or "")
     family, manifest, place, wheels = _wheels(app, options, python)
     asked = GateOptions(
@@ -260,14 +262,14 @@ def jobs_of(app: App, options: GateCommandOptions, *, choice: Choice) -> tuple[G
         installed=app.path(options.installed),
         folders=tuple(app.cwd / folder for folder in options.folders),
     )
-    wanted = SessionOptions(
-        suites=named,
+    session_options = SessionOptions(
+        suites=wanted,
         output=Path(options.output) if options.output else None,
         failed_of=app.cwd / options.failed_of if options.failed_of else None,
         command=lambda suite: _command_line(app, options, suite),
     )
     host = this_host(app, options.slots, options.runner)
-    return session.prepare(asked, wanted, host=host, place=place, console=app.console)
+    return session.prepare(asked, session_options, host=host, place=place, console=app.console)
 
 
 def job_of(app: App, options: GateCommandOptions, *, choice: Choice) -> GateJob:
@@ -338,17 +340,19 @@ def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
 
 
 def dry_run(app: App, jobs: Sequence[GateJob]) -> int:
-    """Print what gates would do."""
-    planned = []
+    """Print what gates would do; return the exit status of the first that could not begin."""
+    planned, status = [], 0
     for job in jobs:
-        key = str(job.request.key)
+        key, state = str(job.request.key), "planned"
         app.console.info(f"would gate {key}:")
         for line in gate_runs.lines(job.request, job.host):
             app.console.info(f"  {line}")
-        planned.append({"state": "planned", "cell": key})
-    text = "\n".join(f"{item['cell']}: planned" for item in planned)
+            if isinstance(line, SetupError) and state == "planned":
+                state, status = line.state.value, status or line.exit_code
+        planned.append({"state": state, "cell": key})
+    text = "\n".join(f"{item['cell']}: {item['state']}" for item in planned)
     app.emit(planned[0] if len(planned) == 1 else {"gates": planned}, text)
-    return 0
+    return status
 
 
 def run(app: App, jobs: Sequence[GateJob]) -> int:

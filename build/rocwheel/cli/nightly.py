@@ -47,9 +47,6 @@ with when_run():
 ENGINES: Final = ("local", "slurm", "github")
 
 
-# --- plan ----------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class NightPlanOptions(FamiliesOptions, PersonOptions, DryRun):
     """Options of `nightly plan`."""
@@ -185,9 +182,6 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
     full = len(names) >= settings.keep_nights
     seen = looking.look(setting, recipes, target.store, last, full=full)
     return planning.plan(setting, recipes, absent, seen)
-
-
-# --- run -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -327,9 +321,6 @@ def _nothing_built(app: App, book: Book, found: dict[str, CellStanding]) -> int:
         return 0
     app.console.warn(f"{book.plan.night}: nothing was built")
     return CommandError.exit_code
-
-
-# --- one cell ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,13 +51,9 @@ class NightTarget:
         self.store = self.channel.open(probe_key=PROBE)
         self.nights = Nights(self.store)
         path = app.path(options.channels_file)
-        words = (
-            [f"--channel={options.channel}"]
-            if options.channel
-            else [f"--store={options.store_url}"]
-        )
-        words += [f"--channels-file={path}"] if path else []
-        self.words = tuple(words)
+        channel = f"--channel={options.channel}"
+        words = (channel if options.channel else f"--store={options.store_url}",)
+        self.words = (*words, f"--channels-file={path}") if path else words
 
     def night(self, name: str) -> str:
         """Return a night by name; `latest` is the newest. Raises ConfigError when there is none."""

@@ -40,8 +40,6 @@ with when_run():
     from rocwheel.process import Command, base_env
     from rocwheel.release import rights
 
-# --- look ----------------------------------------------------------------------------------------
-
 
 @dataclass(frozen=True, kw_only=True)
 class NightStatusOptions(NightOptions):
@@ -155,9 +153,6 @@ def _seconds(text: str) -> float:
     return float(match[1]) * units[match[2]]
 
 
-# --- help along ----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class NightOrderOptions(NightOptions, PersonOptions, DryRun):
     """Options of `nightly retry`, `drop` and `stop`."""
@@ -255,9 +250,6 @@ def reproduce(app: App, options: NightReproduceOptions) -> int:
     return 0
 
 
-# --- the end of a night --------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, kw_only=True)
 class NightPruneOptions(StoreOptions, DryRun):
     """Options of `nightly prune`."""
@@ -302,8 +294,9 @@ class NightRehearseOptions(StoreOptions):
 def rehearse(app: App, options: NightRehearseOptions) -> int:
     """Try what nights of a channel need, and change nothing: before the first, and after changes.
 
-    Store, clock, page and message; with --role one permitted and one forbidden request of each of
-    its rights; with --repository whether every label has a runner that is online.
+    Store, clock, page, message, logins at registries; with --role one permitted and one forbidden
+    request of each of its rights; with --repository whether every label has a runner that is
+    online.
     """
     target = NightTarget(app, options)
     found = _rehearsed(app, options, target)
@@ -334,6 +327,7 @@ def _rehearsed(
             repository=options.repository,
             secret=settings.notify.secret,
             notify=settings.notify.url,
+            registries=dict.fromkeys(item.push for item in settings.images),
         )
         return list(tried.run(options.role, options.family))
 

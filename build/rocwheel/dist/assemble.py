@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
 from packaging.utils import parse_wheel_filename
 
@@ -18,7 +19,7 @@ from rocwheel.dist.build_request import Plan
 from rocwheel.dist.executor import WHEELHOUSE, BuildEnvironment
 from rocwheel.dist.inputs import Inputs, gather
 from rocwheel.errors import WheelError
-from rocwheel.manifest import Manifest, RocmSource, WheelEntry
+from rocwheel.manifest import Manifest, RocmDelivery, RocmSource, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
 from rocwheel.process import HostRunner, Runner
 from rocwheel.values import replace
@@ -223,6 +224,12 @@ def _upstream_jaxlib(
         )
 
 
+def _delivery(delivery: RocmDelivery) -> RocmDelivery:
+    """Return where others can have the ROCm, too: a server of this machine is not named."""
+    server = urlsplit(delivery.url).hostname or ""
+    return replace(delivery, url="") if server in ("localhost", "127.0.0.1", "::1") else delivery
+
+
 def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
     planned, tree, root, spec = inputs.planned, inputs.tree, inputs.root, inputs.spec
     request = planned.request
@@ -235,7 +242,7 @@ def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
             sha256=root.sha256,
             origin=root.origin,
             name=root.name,
-            delivery=root.delivery,
+            delivery=_delivery(root.delivery),
         ),
         tool=inputs.tool,
         jax=replace(tree.jax, repository=source.public(tree.jax.repository)),

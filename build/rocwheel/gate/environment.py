@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -185,14 +185,19 @@ def outdated(planned: InstallPlan, *, runner: Runner, log: Path, left: Callable[
     return ", ".join(f"pip has {item['name']} {item['version']} now" for item in wanted[:1])
 
 
-def of_image(python: Path, *, runner: Runner) -> Environment:
-    """Return an environment that was there before, such as an image's. Raises InfraError."""
+def of_image(python: Path, *, env: Mapping[str, str], runner: Runner) -> Environment:
+    """Return an environment that was there before, such as an image's. Raises InfraError.
+
+    `env` is that of its tests: of a package that is there twice, the first one is imported.
+    """
     script = (
-        "import importlib.metadata as m, sysconfig; print(sysconfig.get_path('platlib'));"
-        "print(*sorted({f'{d.name}=={d.version}' for d in m.distributions()}, key=str.lower))"
+        "import importlib.metadata as m, re, sysconfig; print(sysconfig.get_path('platlib'));"
+        "named = [(re.sub('[-_.]+', '-', str(d.name)).lower(), f'{d.name}=={d.version}')"
+        " for d in m.distributions()]; print(*sorted(dict(named[::-1]).values(), key=str.lower))"
     )
+    ask = Command(argv=(str(python), "-c", script), env=env)
     try:
-        site, packages = runner.capture(Command(argv=(str(python), "-c", script))).splitlines()
+        site, packages = runner.capture(ask).splitlines()
     except (CommandError, ValueError) as exc:
         raise InfraError(f"{python}: is no environment", hint="check --installed") from exc
     return Environment(python=python, site=Path(site), packages=tuple(packages.split()))

@@ -63,12 +63,15 @@ class GateResult:
     error: RocwheelError | None = None  # why it ended before its tests
 
 
-def lines(request: GateRequest, host: Host) -> Iterator[str]:
-    """Yield what a gate would do, for --dry-run; finds devices and files, changes nothing."""
+def lines(request: GateRequest, host: Host) -> Iterator[str | SetupError]:
+    """Yield what a gate would do, for --dry-run; finds devices and files, changes nothing.
+
+    An error is what would end it before its first test.
+    """
     try:
         yield f"devices: {devices.choose(request, host)}"
     except SetupError as exc:
-        yield f"devices: {exc}: {exc.state.value}"
+        yield exc
     yield f"ROCm: {provisioning.describe(request, host)}"
     checkout = _checkout(request, host)
     if checkout and not checkout.folder.is_dir():
@@ -82,7 +85,7 @@ def lines(request: GateRequest, host: Host) -> Iterator[str]:
     try:
         interpreter = _interpreter(request, host)
     except InfraError as exc:
-        yield f"{exc}: {exc.state.value}"
+        yield exc
         return
     planned = _plan_install(
         request, interpreter, host.cache / environment_cache.FOLDER / "<new>", ()
@@ -152,7 +155,7 @@ def _results(
     work = _work(request, host, stack)
     with console.step("Tests of the suite", key="tests"):
         tests = _gather(request, host, work)
-        setup.tests = _identity(request, host)
+        setup.tests = _identity(request, host, tests)
     with console.step("ROCm", key="rocm"):
         provided = provisioning.provide(request, host, console)
         setup.provided = provided.record
@@ -160,7 +163,9 @@ def _results(
     prepared = None
     with console.step("The environment", key="environment"):
         if request.installed:  # whose files nobody can write: an image's root is read-only
-            setup.environment = environment.of_image(request.installed, runner=host.runner)
+            setup.environment = environment.of_image(
+                request.installed, env=_folders(request), runner=host.runner
+            )
             setup.prepared = f"that of {request.installed}"
         else:
             interpreter = interpreter or _interpreter(request, host)
@@ -176,6 +181,9 @@ def _results(
     with console.step("Preflight", key="preflight"):
         setup.lanes, setup.facts = _preflight(request, host, setup.environment, setup.lanes, work)
         console.info(f"   {_said(setup.facts)}")
+        if request.installed and (names := setup.facts.uncompared):
+            setup.uncompared = f"not compared with the set's digests: {', '.join(names)}"
+            console.warn(setup.uncompared)
     plan = _plan_run(request, tests, setup, left())
     plan = replace(plan, worker=replace(plan.worker, locks=taken.locks))
     with console.step(
@@ -224,11 +232,13 @@ def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
     return discovery.lay_out(tests, request.suite.source, work)
 
 
-def _identity(request: GateRequest, host: Host) -> str:
+def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
     """Which tests these are: SHA-256 of our folder, a commit of JAX, or the user's checkout."""
     if request.suite.source.folder:
         return request.known.tests if request.known else ""
-    if request.jax_tests and not request.installed:  # an image has no git
+    if request.jax_tests and request.installed:  # an image has no git
+        return git.digest(tests.root, iter(tests.suite_files))
+    if request.jax_tests:
         theirs = git.identify(request.jax_tests, runner=host.runner)
         return theirs.digest or theirs.commit
     return request.manifest.jax.commit if request.manifest else ""
@@ -344,11 +354,15 @@ def _environment(request: GateRequest, allotted: Allotted, provided: Provided) -
     """Return what every test process gets, beside the masks of its lane."""
     env = dict(request.suite.environment) | provisioning.environment(provided)
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # the checkout stays as it is
-    if request.folders:
-        env["PYTHONPATH"] = os.pathsep.join(map(str, request.folders))
+    env |= _folders(request)
     if request.suite.with_jax:
         env["JAX_PLATFORMS"] = preflight.platforms(allotted.allotment.devices[0].maker)
     return env
+
+
+def _folders(request: GateRequest) -> dict[str, str]:
+    """Return the variable that puts packages of the user before those of an image."""
+    return {"PYTHONPATH": os.pathsep.join(map(str, request.folders))} if request.folders else {}
 
 
 def _preflight(

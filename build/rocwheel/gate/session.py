@@ -58,7 +58,7 @@ class GateReport:
 class SessionOptions:
     """What a command asks for beside the options that all its gates share."""
 
-    suites: tuple[str, ...]
+    suites: tuple[Suite, ...]
     output: Path | None  # a folder of each suite below it where there are several
     failed_of: Path | None  # earlier results, of which only the failures run again
     command: Callable[[str], str]  # the line that asks the same again for one suite
@@ -73,7 +73,7 @@ def prepare(
     console: Console,
 ) -> tuple[GateJob, ...]:
     """Make a job for each suite. Raises ConfigError, StoreError."""
-    wanted = [suites.load(options.home.ci, name) for name in session.suites]
+    wanted = session.suites
     listed = skips.load(options.home.ci, today=host.now().date())
     jobs = []
     for suite in wanted:

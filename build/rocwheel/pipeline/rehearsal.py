@@ -1,4 +1,4 @@
-"""Trying a channel before its first night: what each role may, the page, labels, the message.
+"""Trying a channel before its first night: what each role may, page, labels, message, registries.
 
 Nothing is changed: a write is tried with a condition that cannot hold, a deletion with a name that
 nothing has. What the store then says tells a right from its absence.
@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from rocwheel.download import Client, session
@@ -21,6 +22,7 @@ from rocwheel.errors import (
     RocwheelError,
     StoreError,
 )
+from rocwheel.image import registry
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.nights import ROOT, Nights
 from rocwheel.release import rights
@@ -57,6 +59,7 @@ class Rehearsal:
     repository: str = ""  # OWNER/NAME, on GitHub
     secret: str = ""  # the variable with the key for signing messages
     notify: str = ""  # URL
+    registries: Collection[str] = ()  # that images are pushed to
 
     def run(self, role: str, family: str) -> Iterator[Rehearsed]:
         """Try everything; with a role, its rights as the login that is in use."""
@@ -67,6 +70,10 @@ class Rehearsal:
             yield from self._rights(rights.ROLES[role], family)
         yield self._tried("page", self._page, "let the public URL serve the root of the store")
         yield self._tried("message", self._message, "correct `notify` of ci/nightly.yaml")
+        if role in {"", "imager"}:
+            for name in self.registries:
+                todo = "log in as the user whose jobs push: docker login, podman login"
+                yield self._tried(f"registry {name}", partial(self._registry, name), todo)
         yield from self._runners()
 
     def _tried(self, what: str, ask: Callable[[], str], todo: str) -> Rehearsed:
@@ -74,6 +81,11 @@ class Rehearsal:
             return Rehearsed(what=what, good=True, why=ask())
         except RocwheelError as exc:
             return Rehearsed(what=what, good=False, why=str(exc), todo=exc.hint or todo)
+
+    def _registry(self, name: str) -> str:
+        """Ask for an image that is not there: a registry tells that to those who logged in."""
+        registry.look(f"{name}/{STEM}{uuid.uuid4().hex[:12]}", "none", environ=self.environ)
+        return "answers with the login that the engine keeps"
 
     def _abilities(self) -> str:
         self.nights.store.abilities()

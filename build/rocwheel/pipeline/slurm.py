@@ -81,12 +81,6 @@ class SubmitClaim(Value, frozen=True, kw_only=True):
     time: str
 
 
-class Job(Value, frozen=True, kw_only=True):
-    """The number Slurm gave a submission."""
-
-    job: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
     """A submission and its number; "" when Slurm never said one."""
@@ -224,9 +218,8 @@ class SlurmScheduler:
                     hint=f"what was submitted goes on; then run again: nightly run {self.night}",
                 ) from exc
             job = said.strip().partition(";")[0]
-        number = Job(job=job)
         place = self.nights.key(self.night, f"slurm/{token}.{job}.job")
-        store.create(place, number.to_bytes(), headers=AS_JSON)
+        store.create(place, b"{}\n", headers=AS_JSON)  # its name says all
         return Submitted(token=token, cells=names, job=job, time=record.time)
 
     def _claim(self, token: str) -> str:
@@ -235,10 +228,8 @@ class SlurmScheduler:
         Return the number of that client's job when it is there, "" when the claim is ours.
         """
         prefix = self.nights.key(self.night, f"slurm/claims/{token}.")
-        store, claim = (
-            self.nights.store,
-            SubmitClaim(by=uuid.uuid4().hex, time=timestamp(self.worker.now())),
-        )
+        claim = SubmitClaim(by=uuid.uuid4().hex, time=timestamp(self.worker.now()))
+        store = self.nights.store
         number = 1
         while True:
             key = f"{prefix}{number}"
@@ -419,7 +410,8 @@ def waiting(nights: Nights, night: str, runner: Runner) -> dict[str, str] | None
 
 def coming(nights: Nights, night: str, cells: list[str], *, runner: Runner, job: str) -> list[str]:
     """Return those of the cells that Slurm still has to run, so that others wait for them."""
-    return [name for name in cells if name in queued(nights, night, runner, job)]
+    there = queued(nights, night, runner, job)
+    return [name for name in cells if name in there]
 
 
 def held(waits: Mapping[str, str] | None) -> dict[str, str]:
@@ -477,14 +469,10 @@ def _is_late(left: str) -> bool:
 
 def _read_from(path: Path, begins: int) -> bytes:
     """Return what was written to a file since it had that size; nothing of a pipe or a terminal."""
-    try:
-        if not path.is_file():
-            return b""
-        with path.open("rb") as file:
-            file.seek(begins)
-            return file.read()
-    except OSError:
-        return b""
+    with suppress(OSError):
+        if path.is_file():
+            return path.read_bytes()[begins:]
+    return b""
 
 
 def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> int:
@@ -506,15 +494,7 @@ def collect(nights: Nights, night: str, worker: Worker, *, runner: Runner) -> in
     )
 
 
-def _tell(
-    nights: Nights,
-    book: Book,
-    worker: Worker,
-    *,
-    name: str,
-    task: Task,
-    time: str,
-) -> int:
+def _tell(nights: Nights, book: Book, worker: Worker, *, name: str, task: Task, time: str) -> int:
     attempts = book.attempts.get(name, ())
     ours = [a for a in attempts if a.begun and a.begun.job == task.name]
     gone = (State.INFRA, "Slurm does not know its job any more")
@@ -524,15 +504,9 @@ def _tell(
     later = any(a.begun and moment(a.begun.time) >= moment(time) for a in attempts)
     if not ours and not later and task.state in ENDS:
         begun = Begun(
-            token=task.name,
-            cell=name,
-            plan=book.sha256,
-            host="",
-            engine="slurm",
-            job=task.name,
-            seen=standing.told(book, book.plan.cell(name)),
-            time=timestamp(worker.now()),
-        )
+            token=task.name, cell=name, plan=book.sha256, host="", engine="slurm", job=task.name,
+            seen=standing.told(book, book.plan.cell(name)), time=timestamp(worker.now()),
+        )  # fmt: skip
         number = nights.begin(book.plan.night, begun)
         never = CellAttempt(number=number, begun=begun, ended=None)
         told += lost(nights, book, never, worker, state=found, why=reason)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from support import gate
 
@@ -164,3 +166,91 @@ def test_a_crash_leaves_no_core(root):
         def test_cores(): assert resource.getrlimit(resource.RLIMIT_CORE) == (0, 0)
     """
     assert gate.run(root, {"test_a.py": text}).verdict.state is State.PASS
+
+
+PATCH = """
+    import pytest
+    def never(func, when, reraise=None):
+        return pytest.CallInfo(
+            None, None, start=0, stop=0, duration=0, when=when, _ispytest=True
+        )
+"""
+PATCHES = {
+    "a test": "def test_a(): pytest.CallInfo.from_call = never\n    def test_b(): assert False\n",
+    "a fixture that puts it back": "@pytest.fixture\n"
+    "    def silent(monkeypatch): monkeypatch.setattr(pytest.CallInfo, 'from_call', never)\n"
+    "    def test_a(silent): pass\n    def test_b(): assert False\n",
+}
+
+
+@pytest.mark.parametrize("how", PATCHES.values(), ids=PATCHES)
+def test_who_replaces_what_makes_outcomes_in_pytest_is_a_fault(root, how):
+    run = gate.run(root, {"test_a.py": f"{PATCH}    {how}"}, retry_limit=0)
+    (fault,) = run.results.faults
+    assert "test_a.py::test_a replaced pytest's CallInfo.from_call" in fault.message
+    assert run["test_a.py::test_b"].outcome is Outcome.FAILED, "pytest was put right again"
+
+
+def test_a_conftest_that_replaces_what_makes_outcomes_is_a_file_that_cannot_be_collected(root):
+    conftest = f"{PATCH}    pytest.CallInfo.from_call = never\n"
+    run = gate.run(root, {"conftest.py": conftest, "test_a.py": "def test_a(): assert False\n"})
+    assert run.verdict.state is State.COLLECT_ERROR
+    assert "its import replaced pytest's CallInfo.from_call" in run.verdict.message
+
+
+def test_a_daemon_whose_supervisor_is_killed_does_not_survive(root):
+    text = """
+        import os, pathlib, signal, subprocess, time
+        def test_kills():
+            daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
+            pathlib.Path(__file__).with_name("pid").write_text(str(daemon.pid))
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(1000)
+        def test_next(): pass
+    """
+    run = gate.run(root, {"test_a.py": text}, retry_limit=0)
+    assert run.outcomes() == {"test_a.py::test_kills": "crashed", "test_a.py::test_next": "passed"}
+    assert not (Path("/proc") / (root / "pid").read_text()).exists()
+
+
+def test_a_thread_without_an_end_costs_seconds_and_names_its_test(root):
+    text = """
+        import concurrent.futures, threading
+        pool = concurrent.futures.ThreadPoolExecutor()
+        def test_pool(): pool.submit(print).result()
+        def test_leaves(): threading.Thread(target=threading.Event().wait, name="own").start()
+        def test_next(): pass
+    """
+    run = gate.run(root, {"test_a.py": text})
+    assert run.seconds < 60
+    assert set(run.outcomes().values()) == {"passed"}
+    (fault,) = run.results.faults
+    assert "test_a.py::test_leaves left: thread own has no end" in fault.message
+
+
+def test_threads_of_an_executor_are_nothing_left(root):
+    text = """
+        import concurrent.futures
+        pool = concurrent.futures.ThreadPoolExecutor()
+        def test_pool(): pool.submit(print).result()
+    """
+    assert gate.run(root, {"test_a.py": text}).verdict.state is State.PASS
+
+
+@pytest.mark.parametrize("end", ["pass", "os.abort()", "os.kill(os.getppid(), signal.SIGKILL)"])
+def test_temporary_files_and_shared_memory_go_with_their_process(root, end):
+    text = f"""
+        import os, pathlib, signal, tempfile
+        def test_leaves():
+            made = [tempfile.mkstemp()[1], tempfile.mkdtemp()]
+            shared = pathlib.Path("/dev/shm/psm_" + os.urandom(4).hex())
+            shared.touch()
+            pathlib.Path(__file__).with_name("made").write_text(" ".join([*made, str(shared)]))
+            {end}
+    """
+    gate.run(root, {"test_a.py": text}, retry_limit=0)
+    *made, shared = map(Path, (root / "made").read_text().split())
+    assert len(made) == 2
+    assert not [path for path in made if path.exists()]
+    assert shared.exists() is ("getppid" in end), "whose end is no supervisor's stays"
+    shared.unlink(missing_ok=True)

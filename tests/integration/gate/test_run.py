@@ -33,7 +33,7 @@ from rocwheel.gate.request import Choice, DeviceChoice, GateRequest
 from rocwheel.gate.suite import history
 from rocwheel.gate.suite.discovery import Shard
 from rocwheel.gate.suite.skips import load
-from rocwheel.gate.suite.suites import Deadlines, Suite, SuiteSource
+from rocwheel.gate.suite.suites import DEVICE_ERRORS, Deadlines, Suite, SuiteSource
 from rocwheel.gate.verdict import run_record, storing
 from rocwheel.gate.verdict.judge import with_unmet_skips
 from rocwheel.gate.verdict.merge import merge_results, merge_verdicts
@@ -104,7 +104,9 @@ def checkout(tmp_path):
         (folder / name).write_text(text)
     skips = tmp_path / "checkout" / "ci" / "skips"
     skips.mkdir(parents=True)
+    shutil.copy(ROOT / "ci" / DEVICE_ERRORS, skips.parent)
     (skips.parent / "suites").mkdir()
+    shutil.copy(ROOT / "ci/device_errors.yaml", skips.parent)
     (skips.parent / "suites/own.yaml").touch()  # SUITE
     (skips / "own.yaml").write_text(
         'skips:\n  - {test: "test_a.py::test_listed", suites: [own], reason: known, '
@@ -503,6 +505,49 @@ def test_a_dry_run_shows_devices_files_and_commands_and_makes_nothing(request_, 
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def image(folder, wheels, **others):
+    """Lay out what `--packages` names: what is known of packages, installed by no URL."""
+    packages = {**{wheel.project: wheel.version for wheel in wheels.wheels}, **others}
+    for name, version in packages.items():
+        told = folder / f"{name.replace('-', '_')}-{version}.dist-info/METADATA"
+        told.parent.mkdir(parents=True)
+        told.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    return folder
+
+
+def test_of_an_image_the_packages_that_ran_are_recorded_and_what_was_not_compared(
+    request_, host, console, tmp_path, checkout
+):
+    (checkout / "suites/own/test_a.py").write_text("def test_listed(): pass\n")
+    beside = image(tmp_path / "beside", request_.wheels, pytest="0.1")
+    asked = replace(request_, installed=Path(sys.executable), folders=(beside,))
+    gated = gate(asked, host, console)
+    about = gated.results.environment
+    pytests = [item for item in about["packages"].split() if item.startswith("pytest==")]
+    assert (pytests, gated.verdict.ran.pytest) == (["pytest==0.1"], "0.1")
+    names = ", ".join(wheel.project for wheel in request_.wheels.wheels)
+    told = f"not compared with the set's digests: {names}"
+    assert about["environment"] == f"that of {sys.executable}; {told}"
+    assert told in gated.verdict.ran.unofficial
+
+
+def test_of_an_image_jaxs_tests_are_named_by_what_is_in_them(request_, host, console, tmp_path):
+    jax = replace(SUITE, source=SuiteSource(folder="", paths=("tests/*_test.py",)))
+    asked = replace(
+        request_, suite=jax, installed=Path(sys.executable), skips=(), jax_tests=tmp_path / "jax",
+        folders=(image(tmp_path / "beside", request_.wheels),),
+    )  # fmt: skip
+    named = []
+    for text in ("def test_a(): pass", "def test_b(): pass"):
+        (tmp_path / "jax/tests").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "jax/tests/a_test.py").write_text(text)
+        gated = gate(asked, host, console)
+        assert gated.found.state is State.PASS, gated
+        named.append(gated.results.environment["tests"])
+    assert len(set(named)) == 2
+    assert request_.manifest.jax.commit not in named
+
+
 def test_deadlines_nest_up_to_the_whole_gate(request_, host, console):
     part = replace(request_, shard=Shard(number=1, count=2))
     suite = replace(SUITE, deadlines=Deadlines(test=1, shard=2, suite=3))
@@ -698,7 +743,9 @@ def test_rerun_asks_for_what_failed_with_the_same_packages_and_devices(at, tmp_p
     assert main(["gate", "rerun", "before"]) == State.NO_RUNNER.exit_code
     assert "the files of smoke have changed since" in capsys.readouterr().err
     shutil.rmtree(tmp_path / "gate-results")
-    assert main(["gate", "rerun", "before", "--dry-run"]) == 0
+    capsys.readouterr()
+    assert main(["gate", "rerun", "before", "--dry-run"]) == State.NO_RUNNER.exit_code
+    assert "smoke on gfx90a, CPython 3.12: no-runner" in capsys.readouterr().out
     assert not (tmp_path / "gate-results").exists()
     assert {test.test for test in kept.failures} == {test.test for test in results.failures}
 

@@ -13,6 +13,8 @@ import math
 import os
 import resource
 import struct
+import subprocess
+import sys
 import traceback
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -367,6 +369,30 @@ def test_a_hostile_wheel_costs_little(title: str, other: Path, tmp_path: Path) -
     path.write_bytes(CASES[title]())
     for command in ("verify", "inspect as JSON", "retag", "reversion", "repair", "diff"):
         assert not within_budget(on({title: path}, command, other))
+
+
+COSTLY = (  # most time or memory of all
+    "as many deep names as may be", "METADATA of a million requirements",
+    "modules in folders of their own",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("title", COSTLY)
+@pytest.mark.slow
+def test_verify_needs_no_more_than_security_md_says(title: str, tmp_path: Path) -> None:
+    """In a process of its own, whose memory is not that of the tests; generous with time."""
+    path = tmp_path / NAME
+    path.write_bytes(CASES[title]())
+    program = "import sys; from rocwheel.cli import main; main(sys.argv[1:])"
+    with (tmp_path / "out").open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, "wheel", "verify", path], stdout=sink, stderr=sink
+        )
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert (tmp_path / "out").read_bytes().startswith(NAME.encode())
+    assert used.ru_maxrss <= 256 << 10  # KiB
+    assert used.ru_utime + used.ru_stime <= SECONDS
 
 
 @pytest.fixture(scope="module")

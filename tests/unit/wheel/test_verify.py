@@ -586,6 +586,19 @@ def test_a_code_object_in_a_file_of_its_own_is_no_library(tmp_path: Path) -> Non
     assert verify(made.write(tmp_path), policy=POLICY) == ()
 
 
+@pytest.mark.parametrize(
+    ("rpath", "rules"), [("$ORIGIN/../demo.libs", set()), ("/opt/x/lib", {"elf.rpath"})]
+)
+def test_what_auditwheel_does_is_no_fault_of_another_project(
+    rpath: str, rules: set[str], tmp_path: Path
+) -> None:
+    """As in numpy, Pillow, pyzmq; JAX's own wheels have one tag and no RPATH (the cases above)."""
+    library = File(make_elf(rpath=rpath), mode=0o755)
+    tag = "py3-none-manylinux_2_27_x86_64.manylinux_2_28_x86_64"
+    path = GENERAL.but(tag=tag, files={**GENERAL.files, "demo/x.so": library}).write(tmp_path)
+    assert {item.rule for item in verify(path, policy=POLICY)} == rules
+
+
 def test_errors_stand_before_warnings(tmp_path: Path) -> None:
     made = with_module(versions={"libc.so.6": ("GLIBC_2.28",)}).but(
         tag="cp312-cp312-manylinux_2_27_x86_64.manylinux_2_28_x86_64"

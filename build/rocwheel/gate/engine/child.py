@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import signal
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
@@ -141,6 +142,7 @@ class Child:
         self._status, status = os.pipe()
         for descriptor in (self._events, self._status, self._commands):
             os.set_blocking(descriptor, False)
+        self._scratch = tempfile.mkdtemp(prefix="gate-")
         settings = {
             "commands": commands,
             "events": events,
@@ -159,12 +161,19 @@ class Child:
             "status": status,
             "worker": [commands, events],
             "own": [lifeline, status, *spec.locks],
+            "scratch": self._scratch,
         }
         command = Command(
             argv=(str(spec.python), "-I", "-S", supervisor, json.dumps(own)),
             cwd=spec.root,
             # what runs is pytest and the suite's own, not plugins that happen to be installed
-            env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", **spec.env, **tracing, **env},
+            env={
+                "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
+                "TMPDIR": self._scratch,
+                **spec.env,
+                **tracing,
+                **env,
+            },
         )
         theirs = (commands, events, lifeline, status)
         try:
@@ -250,6 +259,11 @@ class Child:
             return own or -signal.SIGKILL
         return self._exit_status
 
+    @property
+    def orphaned(self) -> bool:
+        """Return whether its supervisor was killed, which leaves the rest to this process."""
+        return self.process.poll() is not None and self._exit_status is None
+
     def tend(self) -> None:
         """Keep the log from growing without end, and the supervisor awake: a test may stop it."""
         self._log.trim()
@@ -273,6 +287,8 @@ class Child:
             os.close(descriptor)
         self._log.close()
         self._stacks.close()
+        with suppress(OSError):  # a process that cannot be killed may write there still
+            files.remove(Path(self._scratch))
 
     _pid: int | None
     _exit_status: int | None

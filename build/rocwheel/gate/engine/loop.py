@@ -12,14 +12,16 @@ it begins one. Where nothing was begun, a process's end is that of the test befo
 
 from __future__ import annotations
 
+import os
 import re
 import selectors
 import signal
 import subprocess
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.gate.engine import protocol
+from rocwheel.gate.engine import protocol, supervisor
 from rocwheel.gate.engine.child import Child, describe
 from rocwheel.gate.engine.findings import Findings
 from rocwheel.gate.engine.lane_work import LaneMode, LaneWork
@@ -63,11 +65,13 @@ class TestRunner:
         self._closing = ""  # why nothing new is begun
         self._ticked = self._trimmed = system.clock()
         self._ooms = system.oom_kills()
+        self._strange = set(supervisor.children(os.getpid()))  # processes that are no lane's
 
     def run(self) -> Results:
         """Run everything; SIGINT (as KeyboardInterrupt) ends the run early, with its results."""
         plan = self._plan
         plan.worker.logs.mkdir(parents=True, exist_ok=True)
+        supervisor.adopt(orphans=True)
         try:
             while not self._over():
                 self._turn()
@@ -75,6 +79,7 @@ class TestRunner:
             self._cut(State.NOT_RUN, CUT_SHORT)
         finally:
             self._stop_all()
+            supervisor.adopt(orphans=False)
             self._selector.close()
         reason = self._stop or "its file could not be imported again"
         waiting = dict.fromkeys((*self._outcomes.unfinished, *self._scheduler.uncollected), reason)
@@ -197,6 +202,8 @@ class TestRunner:
         if child is None or work.mode is LaneMode.LOST:
             return
         status = child.ended()  # before reading: what it said last is read in any case
+        if child.orphaned and self._sweep():
+            status = None
         try:
             for event in child.read():
                 # what a process says once it is over its deadline changes nothing
@@ -517,6 +524,18 @@ class TestRunner:
             self._system.killpg(probe.pid, signal.SIGKILL)
         self._lose(work, f"its device does not answer after a crash or hang: {how}")
 
+    def _sweep(self) -> bool:
+        """Kill what killed supervisors left to this process; return whether there was any."""
+        works = self._works
+        own = {work.child.process.pid for work in works if work.child}
+        own |= {work.probe.pid for work in works if work.probe}
+        left = set(supervisor.children(os.getpid())) - own - self._strange
+        for pid in left:
+            with suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+        return bool(left)
+
     # --- ends ------------------------------------------------------------------------------------
 
     def _how(self, status: int) -> str:
@@ -552,6 +571,9 @@ class TestRunner:
                     work.child.process.wait(self._plan.kill_deadline)
                 work.child.ended()
                 self._close(work, f"killed: {self._stop}")
+        until = self._system.clock() + self._plan.kill_deadline
+        while self._sweep() and self._system.clock() < until:
+            time.sleep(TICK)
 
 
 def _said(error: str) -> str:

@@ -6,7 +6,7 @@ When the gate dies, however it does, the end of the lifeline says so and everyth
 locks of the worker's devices are held here too, so that nobody is given a device that a process
 still uses. Standard library only; it runs isolated, with the interpreter of the tested environment.
 
-    supervisor.py SETTINGS     (JSON: argv, lifeline, status, close)
+    supervisor.py SETTINGS     (JSON: argv, lifeline, status, worker, own, scratch)
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import json
 import os
 import resource
 import select
+import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -24,6 +25,8 @@ from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 NAMED = 10  # of the processes that were left behind
+SHARED = Path("/dev/shm")  # noqa: S108 - what is left there holds memory until it is removed
+SHARED_NAMES = ("psm_", "nccl-", "sem.mp-")  # of Python's and of RCCL's; others are not ours
 IGNORED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE)
 
 
@@ -115,10 +118,35 @@ def sweep() -> list[str]:
             return left
 
 
+def shared() -> set[Path]:
+    """Return files of shared memory of this user's that runtimes make."""
+    found = (path for name in SHARED_NAMES for path in SHARED.glob(f"{name}*"))
+    return {path for path in found if path.exists() and path.stat().st_uid == os.getuid()}
+
+
+def clear(before: set[Path]) -> None:
+    """Remove shared memory that has come since and that no process holds any more."""
+    left = shared() - before
+    for maps in Path("/proc").glob("[0-9]*/maps") if left else ():
+        with suppress(OSError):
+            text = maps.read_text(errors="replace")
+            links = (maps.parent / "fd").iterdir()
+            opened = {str(link.readlink()) for link in links}
+            left = {path for path in left if str(path) not in text and str(path) not in opened}
+    for path in left:
+        path.unlink(missing_ok=True)
+
+
+def adopt(*, orphans: bool) -> None:
+    """Make this process the one that orphaned descendants go to, or no longer."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, int(orphans))
+
+
 def main(settings: dict[str, Any]) -> int:
     """Run one worker; its pid, then its wait status and what it left, go to the status pipe."""
     libc = ctypes.CDLL(None)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopt(orphans=True)
+    before = shared()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     for descriptor in settings["worker"]:
@@ -132,6 +160,8 @@ def main(settings: dict[str, Any]) -> int:
     os.write(status_pipe, json.dumps({"pid": worker}).encode() + b"\n")
     status = follow(worker, settings["lifeline"])
     said = {"status": os.waitstatus_to_exitcode(status), "left": sweep()}
+    shutil.rmtree(settings["scratch"], ignore_errors=True)
+    clear(before)
     with suppress(BrokenPipeError):
         os.write(status_pipe, json.dumps(said).encode() + b"\n")
     return 0

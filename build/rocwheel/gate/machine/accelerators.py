@@ -64,6 +64,11 @@ class Accelerator:
         return "cpu" if self.maker is Maker.CPU else f"gpu{self.index}"
 
     @property
+    def board(self) -> str:
+        """Names what its partitions have in common."""
+        return self.serial.partition(".")[0]
+
+    @property
     def device(self) -> Device:
         return Device(target=self.target, serial=self.serial, memory=self.memory)
 

@@ -12,6 +12,7 @@ from rocwheel.gate.machine.accelerators import Accelerator, Allotment, Maker
 from rocwheel.gate.request import DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, NoRunnerError
 from rocwheel.host import cgroup
+from rocwheel.values import replace
 
 HOST_MEMORY: Final = 6 << 30  # bytes of the host for a process that shares a GPU
 # A process that has loaded ROCm and JAX holds some GiB before its first test; other gates may have
@@ -53,6 +54,10 @@ def choose(request: GateRequest, host: Host) -> Allotted:
             allotment=accelerators.cpu(), per_process=1, most=most, threads=usable // most
         )
     allotment = _allotment(request, host)
+    if min(request.suite.gpus) > 1 and not request.suite.partitions:
+        boards = {device.board: device for device in reversed(allotment.devices)}
+        first = tuple(device for device in allotment.devices if device in boards.values())
+        allotment = replace(allotment, devices=first)
     count = len(allotment.devices)
     per_process = next((number for number in request.suite.gpus if number <= count), 0)
     if not per_process:

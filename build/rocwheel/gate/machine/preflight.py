@@ -34,6 +34,7 @@ class EnvironmentFacts:
     python: str
     backend: str  # rocm, cuda, cpu; "" without JAX on a GPU
     modules: tuple[str, ...]  # of the set, that JAX imported
+    uncompared: tuple[str, ...] = ()  # wheels whose installer left no digest
 
 
 def platforms(maker: Maker) -> str:
@@ -96,6 +97,7 @@ def ask(
         python=facts["python"],
         backend=facts.get("backend", "") or _without_jax(lane),
         modules=tuple(names[0] for names in facts["loaded"].values() if names),
+        uncompared=tuple(name for name, said in facts["installed"].items() if not said["sha256"]),
     )
 
 

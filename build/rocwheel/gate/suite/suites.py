@@ -77,6 +77,7 @@ class Suite:
     retries: int  # failing tests that are tried once more
     trace: bool  # whether ROCm libraries write traces, which is slow
     by_jax: Mapping[str, Demand] = field(default_factory=dict)  # from a release on
+    partitions: bool = False  # whether those of one board count as several GPUs
     process_memory: int = 0  # GiB of a GPU a process takes; 0: a GPU has one process
 
     def demand_for(self, jax: str) -> Demand:
@@ -231,6 +232,7 @@ class _File(Demand, frozen=True, kw_only=True):
     retries: Count = 20
     with_jax: bool = True
     trace: bool = False
+    partitions: bool = False
     process_memory: Count = 0
     jax: Mapping[str, Mapping[str, Count]] = {}
 
@@ -287,6 +289,7 @@ def _suite(path: Path) -> Suite:
         by_jax={version: replace(demand, **measured) for version, measured in file.jax.items()},
         retries=file.retries,
         trace=file.trace,
+        partitions=file.partitions,
         process_memory=file.process_memory,
     )
 

@@ -25,6 +25,7 @@ class Setup:
     facts: EnvironmentFacts | None = None
     environment: Environment | None = None
     prepared: str = ""  # how the environment came to be
+    uncompared: str = ""  # which wheels are there on trust
     lanes: tuple[Lane, ...] = ()
     tests: str = ""  # commit of JAX whose tests ran, or SHA-256 of the folder
     tool: str = __version__  # our commit, "-dirty" when files differ from it
@@ -59,7 +60,7 @@ def about(request: GateRequest, host: Host, setup: Setup) -> dict[str, str]:
         "devices": "\n".join(f"{d.target} {d.serial} {d.name}".strip() for d in devices_.values()),
         "host": host.name,
         "runner": host.label,
-        "environment": setup.prepared,
+        "environment": "; ".join(filter(None, (setup.prepared, setup.uncompared))),
         "packages": "\n".join(packages),
         "tests": setup.tests,
         "tool": setup.tool,
@@ -134,7 +135,11 @@ def _ran(request: GateRequest, setup: Setup, results: Results) -> Ran:
         selection=suite.select,
         pytest=next(iter(pytest), ""),
         collected=collected(results),
-        unofficial=(*request.unofficial, *_unknown(setup.tool, results)),
+        unofficial=(
+            *request.unofficial,
+            *filter(None, (setup.uncompared,)),
+            *_unknown(setup.tool, results),
+        ),
     )
 
 

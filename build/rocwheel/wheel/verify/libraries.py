@@ -95,7 +95,7 @@ class Libraries:
     def _runpaths(self) -> Iterator[Finding]:
         templates = self.policy.runpaths(self.report.filename.version)
         for item in self.report.elf:
-            if item.rpath:
+            if item.rpath and (self.kind or not all(_ORIGIN.match(each) for each in item.rpath)):
                 what = f"{item.path}: RPATH {':'.join(item.rpath)}"
                 yield finding("elf.rpath", what, warn=self.kind is None)
         if not self._needs_rocm:

@@ -127,7 +127,7 @@ class Judge:
         if build != name.build.lstrip("-"):
             what = f"WHEEL: Build is {build or 'absent'}, the file name has {name.build or 'none'}"
             yield finding("tag.agree", what)
-        if len({canonical_platform(tag) for tag in name.platforms}) > 1:
+        if self.kind and len({canonical_platform(tag) for tag in name.platforms}) > 1:
             yield finding("tag.single", f"platform tags {', '.join(name.platforms)}")
         for what, values, meant in (
             ("interpreter", name.pythons, self.expected.python),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -22,9 +23,16 @@ def asked(
     memory=0,
     serials=(),
     device=DeviceChoice.FAMILY,
+    partitions=False,
 ):
     return SimpleNamespace(
-        suite=SimpleNamespace(name="own", gpus=gpus, needs_gpu=gpus != (0,), process_memory=memory),
+        suite=SimpleNamespace(
+            name="own",
+            gpus=gpus,
+            needs_gpu=gpus != (0,),
+            process_memory=memory,
+            partitions=partitions,
+        ),
         jobs=jobs,
         family=matrix.family(family),
         lanes=lanes,
@@ -78,7 +86,7 @@ def test_each_process_has_a_gpu_and_a_part_of_the_cpus(host):
 def test_partitions_of_one_board_are_devices_of_their_own(host):
     found = share(asked(), host(*mi300x_cpx()))
     assert len({lane.devices[0].serial for lane in found}) == 8
-    (one,) = share(asked(gpus=(8, 4, 2)), host(*mi300x_cpx()))
+    (one,) = share(asked(gpus=(8, 4, 2), partitions=True), host(*mi300x_cpx()))
     assert one.env["HIP_VISIBLE_DEVICES"] == "0,1,2,3,4,5,6,7"
 
 
@@ -143,3 +151,13 @@ def test_memory_cpus_and_what_was_asked_limit_the_processes_of_a_gpu(
 ):
     monkeypatch.setattr(devices.cgroup, "memory", lambda: host_gib << 30)
     assert devices.choose(asked(**changes), host(*mi300x(1))).jobs == jobs
+
+
+def test_partitions_of_one_board_are_several_gpus_only_where_the_suite_says_so(host):
+    with pytest.raises(NoRunnerError, match="needs 2 GPUs, this machine has 1"):
+        devices.choose(asked(gpus=(8, 4, 2)), host(*mi300x_cpx()))
+    other = (replace(gpu, unique_id=7, minor=gpu.minor + 8) for gpu in mi300x_cpx())
+    two = host(*mi300x_cpx(), *other)
+    (lane,) = share(asked(gpus=(8, 4, 2)), two)
+    assert len({device.board for device in lane.devices}) == len(lane.devices) == 2
+    assert len(share(asked(), two)) == 16, "a process with one GPU may have a partition"

@@ -68,6 +68,7 @@ def test_a_good_preflight_tells_backend_and_modules(tmp_path):
     facts = ask(tmp_path, FACTS)
     assert facts.backend == "rocm"
     assert facts.modules == ("jax_x_plugin", "jaxlib")
+    assert facts.uncompared == ("jaxlib",)
 
 
 @pytest.mark.parametrize(

@@ -21,21 +21,6 @@ python -m pytest -m "not multiaccelerator" \\
   --deselect=tests/multiprocess_gpu_test.py::Multi::test_visible tests
 python -m pytest --deselect=tests/cache_test.py::CacheTest::test_metric tests
 """
-LIST = """
-'''Skips.'''
-skip_tests = {
-    "common": {},
-    "gfx94": {"keywords": [{"deny": "conv", "unless": ["convert"]}, {"deny": "hankel"}]},
-}
-"""
-TESTS = """
-class LaxTest:
-    def testConv(self): pass
-    def testConvGeneral(self): pass
-    def testConvertElementType(self): pass
-    def testHankel(self): pass
-    def testDot(self): pass
-"""
 
 
 def write(folder, name, text):
@@ -45,8 +30,8 @@ def write(folder, name, text):
     return folder
 
 
-def imported(checkout, tests=None):
-    return upstream.read(checkout, tests, suites.load_all(ROOT / "ci"), ABOUT)
+def imported(checkout):
+    return upstream.read(checkout, suites.load_all(ROOT / "ci"), ABOUT)
 
 
 def test_what_jaxs_job_deselects_is_an_entry_of_the_suites_that_have_the_file(tmp_path):
@@ -55,19 +40,6 @@ def test_what_jaxs_job_deselects_is_an_entry_of_the_suites_that_have_the_file(tm
         ("tests/cache_test.py::CacheTest::test_metric", ["unit"]),
         ("tests/multi_device_test.py::MultiTest::test_follows", ["multi_gpu"]),
     ]
-
-
-def test_keywords_of_therock_are_the_tests_they_meet_on_the_families_they_name(tmp_path):
-    rock = write(tmp_path / "rock", f"{upstream.LISTS}/jax_0.10.2.py", LIST)
-    jax = write(tmp_path / "jax", "tests/lax_test.py", TESTS)
-    entries = imported(rock, jax)
-    # testConv without a star: it would leave out testConvertElementType as well
-    assert [entry["test"].rpartition("::")[2] for entry in entries] == [
-        "testConv", "testConvGeneral*", "testHankel*",
-    ]  # fmt: skip
-    assert all("gfx942" in entry["gfx"] and "gfx90a" not in entry["gfx"] for entry in entries)
-    with pytest.raises(SourceError, match="keywords"):
-        imported(rock)
 
 
 def test_what_is_written_is_a_skip_list(tmp_path):

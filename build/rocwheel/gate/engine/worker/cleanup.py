@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from _pytest import reports, runner
+
 from .text import readable
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 DUMP_SIGNAL = 62  # a real-time signal that nothing else uses; stacks of all threads on request
 RECURSION, USER, IMPORT = "recursion limit", "user", "__import__"
 END_SECONDS = 10.0  # for killed processes to disappear
+THREAD_SECONDS = 5.0  # for threads to end that Python waits for
 ARGUMENTS_SECONDS = 5.0  # for a new program to have its arguments
 TIMERS = (
     (signal.ITIMER_REAL, "an alarm"),
@@ -39,6 +42,7 @@ _fstat, _clock, _threads, _getsignal, _setsignal, _geteuid, _getegid = (
     os.fstat, time.monotonic, threading.enumerate, signal.getsignal, signal.signal, os.geteuid,
     os.getegid,
 )  # fmt: skip
+_Thread, _main_thread, _sleep, _exit = threading.Thread, threading.main_thread, time.sleep, os._exit
 
 
 class Stacks:
@@ -66,6 +70,29 @@ class Stacks:
         except OSError:
             return (0, 0)
         return (found[1], found[2])
+
+
+class PytestCore:
+    """The parts of pytest that make an outcome of what a test raised, as they were at the start."""
+
+    def __init__(self) -> None:
+        owners: dict[Any, tuple[str, ...]] = {
+            runner: ("runtestprotocol", "call_and_report", "pytest_runtest_makereport"),
+            runner.CallInfo: ("from_call", "__init__"),
+            reports.TestReport: ("from_item_and_call", "__init__"),
+        }
+        self._parts = [
+            (owner, name, vars(owner)[name]) for owner, names in owners.items() for name in names
+        ]
+
+    def restore(self) -> list[str]:
+        """Put back what was replaced; return the names of it."""
+        changed = []
+        for owner, name, value in self._parts:
+            if vars(owner).get(name) is not value:
+                setattr(owner, name, value)
+                changed.append(f"{owner.__name__.rpartition('.')[2]}.{name}")
+        return changed
 
 
 class Leftovers:
@@ -121,6 +148,23 @@ class Leftovers:
         self._kill()
         if not self.spoiled:
             self._stacks.listen()
+
+    def outlive_threads(self, status: int) -> None:
+        """End this process some seconds from now where Python would wait for a test's threads.
+
+        Those of executors end by then: Python asks them to before it waits.
+        """
+
+        def end() -> None:
+            _sleep(THREAD_SECONDS)
+            left = [t for t in _threads() if not t.daemon and t is not _main_thread()]
+            if left:
+                origin, name = self._threads.get(left[0], self._test), left[0].name
+                message = readable(f"thread {name} has no end and is no daemon")
+                self._channel.emit("stray", test=origin, message=message)
+                _exit(status)
+
+        _Thread(target=end, daemon=True).start()
 
     def _restore(self, after: dict[Any, Any]) -> None:
         """Put back what the body changed and no fixture did."""

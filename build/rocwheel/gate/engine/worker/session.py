@@ -15,7 +15,7 @@ import pytest
 
 from .adaptations import Extra, QuietReporter, have_flags_parsed, support_subtests
 from .channel import CommandReader, EventWriter
-from .cleanup import Leftovers, Stacks
+from .cleanup import Leftovers, PytestCore, Stacks
 from .library_watch import LibraryWatch
 from .outcome import FAILED_STATUS, SKIPS, TEXT_LIMIT, error_text, outcome_of, skip_reason
 from .text import one_line, readable, valid
@@ -37,13 +37,15 @@ class Session:
         self._channel = EventWriter(settings["events"], self._commands.next()["key"])
         self._watch = settings["watch"]
         self._libraries = LibraryWatch(settings["libraries"])
-        self._leftovers = Leftovers(self._channel, stacks)
+        self.leftovers = Leftovers(self._channel, stacks)
+        self._core = PytestCore()
         self._items: dict[str, pytest.Item] = {}
         self._previous: tuple[pytest.Item, pytest.Item | None] | None = None
         self._reports: list[pytest.TestReport] = []
         self._raised: dict[str, BaseException | None] = {}  # phase -> what it raised
         self._collect_reports: list[pytest.CollectReport] = []
         self._deselected: list[str] = []
+        self._patched: list[str] = []  # parts of pytest that the running test replaced
         self._folders: dict[Path, Any] = {}
         self._session: pytest.Session | None = None
         self._batch = 0
@@ -134,7 +136,8 @@ class Session:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_call(self) -> Iterator[None]:
-        self._leftovers.body()
+        self.leftovers.body()
+        self._patched += self._core.restore()
         try:
             return (yield)
         finally:
@@ -159,11 +162,6 @@ class Session:
         report = yield
         self._raised[call.when] = call.excinfo.value if call.excinfo else None
         return report
-
-    @property
-    def spoiled(self) -> bool:
-        """Return whether a test has made the process useless for others."""
-        return self._leftovers.spoiled
 
     def _no_child(self) -> None:
         """End a process that a test forked and that came back from the test."""
@@ -205,6 +203,8 @@ class Session:
         self._no_child()
         self._uncollected += session.testsfailed - counted
         have_flags_parsed()
+        if (patched := self._core.restore()) and not error:
+            error = f"its import replaced pytest's {', '.join(patched)}"
         failures = [report for report in self._collect_reports if report.failed]
         if failures and not error:
             error = "\n".join(error_text(report) for report in failures)
@@ -230,12 +230,12 @@ class Session:
         item, following = self._items[name], self._items.get(then or "")
         if self._previous and self._previous[1] is not item:
             self._tear_down(item)
-        self._reports, self._raised, going = [], {}, True
+        self._reports, self._raised, self._patched, going = [], {}, [], True
         tags = self._libraries.tags(item)
         before = self._libraries.traced(tags)
         offset = _printed()
         self._channel.emit("start", test=name, offset=offset)
-        self._leftovers.begin(name)
+        self.leftovers.begin(name)
         started = _clock()
         # without a next test the session's own fixtures are kept for the next file
         kept: Any = following or item.session
@@ -249,12 +249,15 @@ class Session:
             outcome, detail, going = FAILED_STATUS, "", False
             message = f"the test stopped the whole session: {type(exc).__name__}: {exc}"
         seconds = _clock() - started
-        self._leftovers.end()
+        self.leftovers.end()
+        if patched := sorted({*self._patched, *self._core.restore()}):
+            what = f"{name} replaced pytest's {', '.join(patched)}: its outcome is none"
+            self._channel.emit("stray", test="", message=readable(what))
         if stopped := item.session.shouldstop or item.session.shouldfail:
             outcome, message = FAILED_STATUS, f"the test stopped the whole session: {stopped}"
             going = False
         registered = item.config.pluginmanager.is_registered(self)
-        going = going and registered and not self._leftovers.spoiled
+        going = going and registered and not self.leftovers.spoiled
         self.failed += outcome == FAILED_STATUS
         self._ran[outcome] += 1
         self._reports_failed = outcome == FAILED_STATUS
@@ -269,7 +272,7 @@ class Session:
             detail=valid(detail[-TEXT_LIMIT:]),
             seconds=seconds,
             evidence=self._libraries.evidence(tags, before, offset),
-            left=[readable(found) for found in self._leftovers.found],
+            left=[readable(found) for found in self.leftovers.found],
             going=going,
         )
         return going
@@ -336,9 +339,11 @@ def main(settings: dict[str, Any]) -> int:
     try:
         status = pytest.main([*arguments, *settings["pytest"]], plugins=[session])
     except OSError:
-        if not (session.over and session.spoiled):  # pytest closes what a test has closed
+        if not (session.over and session.leftovers.spoiled):  # pytest closes what a test has closed
             raise
     if not session.over:
         return int(status) or 2
     session.bye()
-    return 1 if session.failed else 0
+    status = 1 if session.failed else 0
+    session.leftovers.outlive_threads(status)
+    return status
