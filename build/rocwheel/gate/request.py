@@ -166,9 +166,9 @@ class GateRequest(GateOptions):
         """What the results are held against; how many tests must run is asked of whole suites."""
         demand = self.suite.demand_for(self.wheels.jax_version)
         if self.shard.count > 1:
-            return replace(demand, must_run=0, must_call=())
+            return demand.of_part()
         # one that passes is enough of those that were named
-        return demand if self.whole else replace(demand, must_run=1, must_call=())
+        return demand if self.whole else demand.of_part(must_run=1)
 
     @property
     def key(self) -> GateKey:

@@ -20,12 +20,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import (
-    InvalidSdistFilename,
-    InvalidWheelFilename,
-    parse_sdist_filename,
-    parse_wheel_filename,
-)
+from packaging.utils import parse_sdist_filename, parse_wheel_filename
 
 from rocwheel import files
 from rocwheel.console import Console
@@ -102,12 +97,12 @@ def checked(text: str) -> str | None:
 
 def _locked(package: RocmPackage) -> str:
     """Return the line of a requirements file that allows these bytes only."""
+    is_wheel = package.filename.endswith(".whl")
     try:
-        if package.filename.endswith(".whl"):
-            name, version = parse_wheel_filename(package.filename)[:2]
-        else:
-            name, version = parse_sdist_filename(package.filename)
-    except (InvalidWheelFilename, InvalidSdistFilename) as exc:
+        name, version = (parse_wheel_filename if is_wheel else parse_sdist_filename)(
+            package.filename
+        )[:2]
+    except ValueError as exc:
         raise ConfigError(str(exc), hint="the manifest names no package of pip's") from exc
     return f"{name}=={version} --hash=sha256:{package.sha256}\n"
 

@@ -7,6 +7,7 @@ people and installers need a URL, which `serve` gives them.
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -24,7 +25,7 @@ from rocwheel.gate import run as gate
 from rocwheel.gate import subject
 from rocwheel.gate.engine.plan import Watcher
 from rocwheel.gate.request import DeviceChoice, GateRequest
-from rocwheel.gate.suite.suites import Deadlines, Suite, SuiteSource
+from rocwheel.gate.suite.suites import DEVICE_ERRORS, Deadlines, Suite, SuiteSource
 from rocwheel.home import Home
 from rocwheel.ledger import manifests
 from rocwheel.model import PythonVersion
@@ -73,13 +74,16 @@ def request_for(shop: Shop, manifest, folder: Path, wheels=None) -> GateRequest:
     (tests / "test_it.py").write_text(
         "import jaxlib, jax_plugins.xla_rocm7\ndef test_it(): assert jaxlib.version\n"
     )
+    ci = tests.parents[1] / "ci"
+    ci.mkdir(exist_ok=True)
+    shutil.copy(Path(__file__).parents[3] / "ci" / DEVICE_ERRORS, ci)
     return GateRequest(
         suite=SUITE,
         family=FAMILY,
         python=PYTHON,
         wheels=wheels or subject.of_manifest(manifest, PYTHON, shop.staging),
         manifest=manifest,
-        home=Home(root=tests.parents[1], ci=tests.parents[1] / "ci", tests=tests.parents[1]),
+        home=Home(root=tests.parents[1], ci=ci, tests=tests.parents[1]),
         output=folder / "out",
         device=DeviceChoice.CPU,
         lanes=1,

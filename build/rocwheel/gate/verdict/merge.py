@@ -52,9 +52,7 @@ def merge_results(runs: Sequence[Results], count: int, demand: Demand) -> Result
     for run in runs:
         shard = Shard.parse(run.shard or "1/1")
         _fits(run, first, Shard(number=shard.number, count=count))
-        attempts.setdefault(shard.number, []).append(
-            (judge(run, replace(demand, must_run=0, must_call=())), run)
-        )
+        attempts.setdefault(shard.number, []).append((judge(run, demand.of_part()), run))
     shards: dict[int, Results] = {}
     again: list[Fault] = []
     for number, tried in sorted(attempts.items()):
@@ -155,7 +153,7 @@ def _check(verdict: Verdict | None, results: Results, suite: KnownSuite) -> None
                 hint="merge a folder with all that `gate` left there, or run the shard again",
             )
         return
-    demand = replace(suite.demand_for(verdict.jax_version), must_run=0)
+    demand = suite.demand_for(verdict.jax_version).of_part()
     follows = drawn(results, judge(results, demand), demand)
     if verdict.ran.definition != suite.definition:
         follows = {name: follows[name] for name in follows if name not in _JUDGED}

@@ -17,6 +17,7 @@ import amdgpu_family_matrix as matrix
 from rocwheel.errors import ConfigError
 from rocwheel.gate.suite import skips, suites
 from rocwheel.gate.suite.skips import SkipContext
+from rocwheel.verdict import Counts, State
 
 ROOT = Path(__file__).parents[4]
 GOOD = """\
@@ -89,7 +90,7 @@ def test_an_unknown_suite_names_the_nearest(tmp_path):
         ("0.9.0.1", 5, 1),
         ("0.10.0.dev20260101", 5, 1),
         ("0.10.0", 9, 2),
-        ("0.11.0", 9, 2),
+        ("0.10.3", 9, 2),
         ("", 3, 1),
         ("of my own", 3, 1),
     ],
@@ -101,6 +102,16 @@ def test_what_is_demanded_follows_what_was_measured_for_the_jax(tmp_path, jax, m
     demand = suite.demand_for(jax)
     assert (demand.must_run, demand.may_skip) == (must_run, may_skip)
     assert demand.flaky_budget == suite.demand.flaky_budget
+
+
+@pytest.mark.parametrize("jax", ["0.11.0", "0.11.0.dev20260101", "1.0"])
+def test_a_newer_jax_than_was_counted_borrows_no_demand_and_says_so(tmp_path, jax):
+    text = 'must_run: 3\njax:\n  "0.10.0": {must_run: 9, may_skip: 2}\n'
+    suite = suites.load(tree(tmp_path, GOOD.replace("must_run: 3", text)), "own")
+    (shortfall,) = suite.demand_for(jax).shortfalls(Counts(passed=9, skipped=2))
+    why = f"the tests of JAX {jax} were not counted, those of 0.10.0 were the last"
+    assert shortfall == (State.TOO_FEW_RAN, f"{why}; tests that passed: 9")
+    assert not list(suite.demand_for("0.10.2").shortfalls(Counts(passed=9, skipped=2)))
 
 
 def test_the_projects_own_suites_are_what_the_families_policy_names():

@@ -1,0 +1,87 @@
+"""Every benchmark runs to its end and prints its figures, small: nothing is concluded from the times."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+from support import engines
+
+ROOT = Path(__file__).parents[2]
+BENCHMARKS = ROOT / "benchmarks"
+
+# Benchmark: options of a small run, and what its last figure, or one that no clock decides, is.
+RUNS = {
+    "bazel.py": (("--work={work}", "--pairs=1"), r"the bare Bazel command +\d+\.\d+ s"),
+    "container.py": (
+        ("--image={builder}", "--work={work}", "--pairs=1"), r"memory: host .* container \d+",
+    ),
+    "fetch.py": (
+        ("--work={work}", "--pairs=1", "--others=1", "--size=0.05"), r"median ratio \d+\.\d+",
+    ),
+    "gate.py": (("--small", "--repeat=1"), r"(?s)overhead per empty test.*\| \d+\.\d+ s "),
+    "nightly.py": (("page", "graph", "idle"), r"\d+ requests \(200\)"),
+    "release.py": (
+        ("--small", "--pairs=1", "--work={work}"),
+        r"(?s)wheel bytes through the client \| 0 \|.*",
+    ),
+    "runtime_images.py": (
+        ("--base-image={base}", "--work={work}", "--pairs=1"), r"pushed: \d+\.\d+ MB",
+    ),
+    "startup.py": (("2",), r"ratio, median of 2 pairs: \d+\.\d+"),
+    "wheel.py": (("--rounds=1", "--slow-rounds=1", "--folder={work}"), r"peak MiB.*\n.*\n.*\d"),
+    "wheel_sets.py": (("--rounds=1",), r"patchelf's own peak: \d+ MiB"),
+}  # fmt: skip
+NEEDS = {
+    "bazel.py": ("bazel", "clang-19"), "container.py": ("dockerd", "mmdebstrap"),
+    "fetch.py": ("curl", "igzip"), "release.py": ("aws",),
+    "runtime_images.py": ("dockerd", "mmdebstrap", "docker-registry"),
+}  # fmt: skip
+BY_HAND = {"jax_tests.py"}  # needs a JAX checkout with its wheels, and hours
+
+
+def test_every_benchmark_has_a_small_run() -> None:
+    assert {path.name for path in BENCHMARKS.glob("*.py")} == {*RUNS, *BY_HAND}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.needs(*NEEDS.get(name, ()))) for name in RUNS],
+)
+def test_a_benchmark_runs_to_its_end_and_prints_its_figures(name) -> None:
+    """Status 1 stands for a requirement that is missed, which a busy machine may do to a time."""
+    options, figure = RUNS[name]
+    work = tempfile.mkdtemp(prefix="rocwheel-benchmark-")  # engines may not pass pytest's folders
+    wants_engine = re.search(r"\{(builder|base)\}", " ".join(options))
+    try:
+        with engines.docker() if wants_engine else nullcontext() as engine:
+            given = {"work": work, "base": engines.BASE, "builder": ""}
+            if engine:
+                engines.with_image(engine)
+                given["builder"] = engines.with_builder(engine) if "container" in name else ""
+            done = subprocess.run(
+                [sys.executable, str(BENCHMARKS / name), *(o.format(**given) for o in options)],
+                env={**os.environ, **(engine.env if engine else {})},
+                capture_output=True, text=True, check=False, timeout=3600,
+            )  # fmt: skip
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    assert done.returncode in {0, 1}, done.stderr[-4000:]
+    assert "Traceback" not in done.stderr
+    assert re.search(figure, done.stdout), done.stdout[-2000:] + done.stderr[-4000:]
+
+
+def test_figures_in_the_readme_name_the_commit_they_are_of() -> None:
+    sections = re.split(r"(?m)^## ", (BENCHMARKS / "README.md").read_text())[1:]
+    measured = [text for text in sections if re.search(r"(?m)^\|.*\d\.\d", text)]
+    assert len(measured) > 5
+    for text in measured:
+        assert re.search(r"Figures of commit `[0-9a-f]{8}`", text), text.partition("\n")[0]
