@@ -85,7 +85,7 @@ def option_rows(command: click.Command, ctx: click.Context) -> Iterator[str]:
             default = f"{default:g}" if isinstance(default, float) else str(default)
         if isinstance(default, (str, int)) and not isinstance(default, bool) and not param.is_flag:
             help_text += f" Default: `{default}`."
-        elif isinstance(default, tuple) and default:
+        elif isinstance(default, tuple) and any(default):
             help_text += f" Default: `{default[0]}`."
         variable = f"`{ctx.auto_envvar_prefix}_{(param.name or '').upper()}`"
         hidden = not param.expose_value and param.name in {"json", "debug", "verbosity"}

@@ -189,8 +189,12 @@ def python(code, *arguments, **env):
     return done.stdout
 
 
+# what declares options: values and words of no room
+OPTIONS = ["rocwheel.errors", "rocwheel.choices", "rocwheel.option", "rocwheel.build_options"]
+
+
 def test_help_of_no_command_imports_a_room():
-    python(HELP_OF_ALL, json.dumps(["rocwheel.errors", "rocwheel.choices"]))
+    python(HELP_OF_ALL, json.dumps(OPTIONS))
 
 
 @pytest.mark.parametrize("words", LOOKS, ids=" ".join)

@@ -17,9 +17,9 @@ MOST = 53_600  # lines of all rooms; aimed at are 50,000
 # UNCLEAR words, variables called `found`. The last two only ever fall; a room needs a sentence in
 # docs/design/budgets.md before its lines rise.
 ROOMS = {
-    "": (4270, 2850, 2, 12),
+    "": (4630, 2850, 2, 12),
     "bazel/ dist/ download/ rocm/ source/": (8900, 7350, 0, 36),
-    "cli/": (6800, 4900, 4, 37),
+    "cli/": (6400, 4900, 4, 37),
     "container/ dist/executor image/": (3400, 3050, 1, 24),
     "demo dev doctor housekeeping report/": (2650, 2100, 0, 12),
     "gate/": (7920, 7150, 2, 52),

@@ -9,20 +9,16 @@ from pathlib import Path
 
 import click
 
+from rocwheel.build_options import BuildOptions
 from rocwheel.cli import known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, once, option
 from rocwheel.cli.dist import request_from
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.known import OneOf
-from rocwheel.cli.options import (
-    BuildOptions,
-    listed,
-    place_options,
-    source_options,
-    unpublished_options,
-)
+from rocwheel.cli.options import place_options, source_options, unpublished_options
 from rocwheel.cli.rocm import rocm_source
+from rocwheel.option import listed
 
 with when_run():
     from rocwheel import dev as loop

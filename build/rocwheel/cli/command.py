@@ -7,7 +7,8 @@
     @option("--orphans", is_flag=True, help=...)
     def prune(app: App, options: PruneOptions) -> None: ...
 
-Options are declared once with `option` (click's, with a section of `--help`) and shared as
+Options are declared once: as fields of the value that a room takes (`rocwheel.option`), of which
+`options_of` makes click's; or with `option` (click's, with a section of `--help`), and shared as
 decorators (`section`). A class of values that several commands inherit has them as `declared`, and
 a command gets those of all its bases. A command's options and the fields of its value have the same
 names, which is checked when the command is made. Fields without an option keep their default.
@@ -25,11 +26,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
+import rocwheel.option as fields
 from rocwheel.cli.app import App
 from rocwheel.cli.imports import carry_out
 
 if TYPE_CHECKING:  # what `--help` does not need
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Iterator
     from pathlib import Path
 
 T = TypeVar("T")
@@ -92,11 +94,15 @@ def given_words(
     """
     words, context = [], click.get_current_context()
     params = {p.name: p for p in context.command.params if isinstance(p, Option)}
-    for name in sorted(field.name for field in dataclasses.fields(options)):  # type: ignore[arg-type]
+    own = dataclasses.fields(options)  # type: ignore[arg-type]
+    given = context.params | {
+        item.name: getattr(options, item.name) for item in own if fields.KEY not in item.metadata
+    }
+    for name in sorted(name for name, _ in _names(type(options))):
         default = context.get_parameter_source(name) is ParameterSource.DEFAULT
         if name not in params or default or name in leave:
             continue
-        value, spelt = getattr(options, name), params[name]
+        value, spelt = given[name], params[name]
         if isinstance(value, bool):
             words += (spelt.opts if value else spelt.secondary_opts)[:1]
             continue
@@ -122,6 +128,70 @@ def section(title: str, *options: Decorator) -> Decorator:
 def together(*decorators: Decorator) -> Decorator:
     """Several decorators as one."""
     return lambda function: functools.reduce(lambda f, add: add(f), reversed(decorators), function)
+
+
+def options_of(*kinds: type, only: Collection[str] = ()) -> Decorator:
+    """Return the options that the own fields of values are, as one decorator; or `only` some."""
+    return together(
+        *(
+            section(made.section, _click_option(made))
+            for kind in kinds
+            for item in dataclasses.fields(kind)
+            if item.name in vars(kind)["__annotations__"] and (not only or item.name in only)
+            if isinstance(made := item.metadata.get(fields.KEY), fields.OptionField)
+        )
+    )
+
+
+def _click_option(made: fields.OptionField) -> Decorator:
+    from pathlib import Path
+
+    from rocwheel.cli import known
+
+    settings: dict[str, Any] = {"help": made.about, "metavar": made.metavar}
+    if made.default is False:
+        return option(*made.names, is_flag=True, **settings)
+    if made.only:
+        settings["type"] = click.Choice(made.only)
+    elif made.is_path:
+        settings["type"] = click.Path(path_type=Path, readable=made.is_readable)
+    elif made.values == "FILE":
+        settings["type"] = known.FILE
+    elif made.values:
+        offered = getattr(known, made.values) if isinstance(made.values, str) else None
+        settings["type"] = known.OneOf(offered or known.of(*made.values), many=made.many)
+    elif isinstance(made.default, int):
+        settings["type"] = click.IntRange(min=1)
+    if made.default == () and not made.many:
+        return option(*made.names, multiple=True, **settings)
+    shown = {"default": made.default, "show_default": True} if made.default else {}
+    return once(*made.names, **settings, **shown)
+
+
+def _value(kind: type[T], given: dict[str, Any], app: App) -> T:
+    """Make the value of what was given. Raises ConfigError."""
+    values = {}
+    for item in dataclasses.fields(kind):  # type: ignore[arg-type]
+        made = item.metadata.get(fields.KEY)
+        if isinstance(made, fields.OptionField):
+            values[item.name] = _meant(made, given.get(made.name), app)
+        elif made is not None:
+            values[item.name] = _value(made, given, app)
+        elif item.name in given:
+            values[item.name] = given[item.name]
+    return kind(**values)
+
+
+def _meant(made: fields.OptionField, value: Any, app: App) -> Any:
+    """Return what a field holds: paths below the working directory, lists taken apart."""
+    value = made.default if value is None else value
+    if made.is_path:
+        many = isinstance(value, tuple)
+        return tuple(app.cwd / path for path in value) if many else app.path(value)
+    parse = made.parse or str
+    if not isinstance(value, str):
+        return value
+    return tuple(dict.fromkeys(map(parse, fields.listed(value)))) if made.many else parse(value)
 
 
 def params_of(*decorators: Decorator) -> list[click.Parameter]:
@@ -267,7 +337,7 @@ def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
         carry_out()
         app = ctx.find_object(App) or _no_app()
         app.context = ctx
-        return function(app, options(**given))
+        return function(app, _value(options, given, app))
 
     entry = click.pass_context(run)
     own = entry.__dict__.pop("__click_params__", [])  # the last one is shown first
@@ -278,15 +348,25 @@ def _entry(function: Function[T], options: type[T]) -> Callable[..., Any]:
 
 
 def _compare(made: click.Command, options: type) -> None:
-    fields = {field.name: field for field in dataclasses.fields(options)}
+    names = dict(_names(options))
     declared = {param.name for param in made.params if param.expose_value}
-    unset = (dataclasses.MISSING, dataclasses.MISSING)
-    needed = {
-        name for name, item in fields.items() if (item.default, item.default_factory) == unset
-    }
-    wrong = sorted(map(str, (declared - fields.keys()) | (needed - declared)))
+    needed = {name for name, is_needed in names.items() if is_needed}
+    wrong = sorted(map(str, (declared - names.keys()) | (needed - declared)))
     if wrong:
         raise TypeError(f"{made.name}: {options.__name__} and the options differ: {wrong}")
+
+
+def _names(kind: type) -> Iterator[tuple[str, bool]]:
+    """Yield the option that each field stands for, and whether a command must have it."""
+    unset = (dataclasses.MISSING, dataclasses.MISSING)
+    for item in dataclasses.fields(kind):
+        made = item.metadata.get(fields.KEY)
+        if isinstance(made, fields.OptionField):
+            yield made.name, False
+        elif made is not None:
+            yield from _names(made)
+        else:
+            yield item.name, (item.default, item.default_factory) == unset
 
 
 def _no_app() -> App:

@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from rocwheel.build_options import BuildOptions, PythonOptions, SourceOptions, VersionOptions
 from rocwheel.cli.app import App
-from rocwheel.cli.command import DryRun, command, given_words, option
+from rocwheel.cli.command import DryRun, command, given_words, option, options_of
 from rocwheel.cli.dist import request_from
 from rocwheel.cli.image import ImageBuildOptions, ready
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.nightly_options import run_here, worker
-from rocwheel.cli.options import (
-    BuildOptions,
-    gfx_options,
-    place_options,
-    python_options,
-    version_options,
-    wheelhouse_options,
-)
+from rocwheel.cli.options import place_options, wheelhouse_options
 from rocwheel.errors import ConfigError, InterruptError
 
 with when_run():
@@ -45,9 +39,9 @@ class DemoOptions(BuildOptions, DryRun):
 @command("demo", DemoOptions)
 @option("--wheels-only", is_flag=True, help="Build, install and import; no night, no index.")
 @option("--base", metavar="IMAGE", help="Start the image from this one where it has to be made.")
-@python_options
-@gfx_options
-@version_options
+@options_of(PythonOptions)
+@options_of(SourceOptions, only=("gfx_targets",))
+@options_of(VersionOptions)
 @place_options
 @wheelhouse_options
 def demo(app: App, options: DemoOptions) -> None:

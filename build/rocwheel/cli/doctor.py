@@ -9,13 +9,14 @@ from dataclasses import dataclass
 
 import click
 
+from rocwheel.build_options import BuildOptions
 from rocwheel.choices import Purpose
 from rocwheel.cli import as_called, known
 from rocwheel.cli.app import App
 from rocwheel.cli.command import command, option
 from rocwheel.cli.dist import request_from
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.options import BuildOptions, build_options
+from rocwheel.cli.options import build_options
 from rocwheel.cli.rocm import rocm_source
 from rocwheel.cli.target import StoreOptions
 from rocwheel.errors import HostError
@@ -109,7 +110,7 @@ def _place(app: App, options: DoctorOptions) -> examination.Machine:
     numbers = {os.getegid(), *os.getgroups()}
     return examination.Machine(
         environ=app.environ,
-        cache=app.path(options.cache_dir) or app.cache,
+        cache=options.cache or app.cache,
         runner=app.runner,
         groups=frozenset(item.gr_name for item in grp.getgrall() if item.gr_gid in numbers),
         hosts=tuple(sorted(filter(None, hosts))),

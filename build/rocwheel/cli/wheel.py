@@ -13,8 +13,8 @@ import click
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group, option
 from rocwheel.cli.imports import when_run
-from rocwheel.cli.options import listed
 from rocwheel.errors import ConfigError, WheelError
+from rocwheel.option import listed
 
 with when_run():
     import shutil

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final
 
 import amdgpu_family_matrix as matrix
 from rocwheel import bazel, families, rocm, source
 from rocwheel.bazel.remote import LOCAL
+from rocwheel.build_options import BuildOptions, ContainerOptions, Wanted
 from rocwheel.choices import COMPILERS, CPU_FEATURES, JAXLIB_ORIGINS, WHEEL_TYPES
 from rocwheel.container import DeviceNode
 from rocwheel.download import has_secret
 from rocwheel.errors import ConfigError
 from rocwheel.home import Home
-from rocwheel.model import PythonVersion, gfx_target, is_commit, suggest
+from rocwheel.model import byte_count, gfx_target, is_commit, suggest
 from rocwheel.process import Runner
 from rocwheel.wheel import wheel_policy as policy_file
 from rocwheel.wheel.wheel_policy import WheelPolicy
 
+LEAST_MEMORY = 6 << 20  # of Docker: https://docs.docker.com/engine/containers/resource_constraints
 # https://bazel.build/reference/command-line-reference#startup-options
 STARTUP_OPTIONS: Final = frozenset(
     {
@@ -34,21 +37,10 @@ STARTUP_OPTIONS: Final = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Executor:
+class Executor(ContainerOptions):
     """Where Bazel shall run: on this machine, or in a container of an image, and its rights."""
 
-    kind: Literal["host", "docker", "podman"] = "host"
-    image: str = ""  # a reference, or `search`
-    pythons: tuple[Path, ...] = ()  # prefixes of CPythons of this machine to mount
-    network: str = "none"
-    pass_proxies: bool = False  # and the CA bundle
-    cpus: str = ""
-    memory: str = ""
-    shm: str = "1g"
-    sandbox: bool = False
-    recipe: str = "manylinux_2_28"  # what `search` looks for
     keep_minutes: int = 0  # how long the container stays for the next turn
-    commit: str = ""  # keep the container as an image of this name
     traceable: bool = True  # False: nothing comes of it that has a manifest
     devices: tuple[DeviceNode, ...] = ()
 
@@ -59,48 +51,14 @@ class Executor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class Request(Wanted):
     """A request for a build; what is empty or None comes from the pin, the tree or the tarball."""
 
-    therock: str
-    therock_sha256: str | None = None
-    rocm_version: str | None = None
-    therock_index: str = ""  # where pip finds ROCm
-    devices: tuple[str, ...] = ()  # of a ROCm by pip
-    pythons: tuple[PythonVersion, ...] = ()
-    family: str | None = None
-    gfx_targets: tuple[str, ...] = ()
-    jax_version: str = ""
-    jax_repository: str = ""
-    jax_ref: str = ""  # commit, once `resolved` has asked
-    jax_branch: str = ""
-    allow_unverified_pin: bool = False
-    jax_source_dir: Path | None = None
-    xla_source_dir: Path | None = None
-    xla_repository: str = ""
-    xla_ref: str = ""
-    jaxlib: str | None = None
-    compiler: str = "clang"
-    compiler_path: Path | None = None
-    cpu_features: str = "release"
-    wheel_suffix: str | None = None
-    wheel_type: str = "release"
-    wheel_date: str = ""
-    wheel_hash: str = ""
-    bazel_path: str | None = None
-    bazel_mirror: str = ""
-    bazel_proxy: str = ""
-    locked: bool = False
+    cache: Path = field()
+    jax_branch: str = ""  # of which `jax_ref` is the commit, once `resolved` has asked
     remote: bazel.Remote = LOCAL
     executor: Executor = Executor()
-    bazel_options: tuple[str, ...] = ()
-    bazel_startup_options: tuple[str, ...] = ()
     machine_options: tuple[str, ...] = ()  # Bazel's too, but about this machine: in no manifest
-    wheelhouse: Path
-    cache: Path
-    rocm_cache: Path | None = None  # None: in `cache`, with all else
-    cache_budget: int | None = None  # bytes
-    allow_dirty: bool = False
     is_snapshot: bool = False  # nothing names the commits of its sources: a developer's turn
     home: Home  # rocwheel's own data
     cwd: Path
@@ -108,6 +66,17 @@ class Request:
     command_line: str = ""
     started: str = ""  # ISO 8601, UTC
     host: str = ""
+
+    @classmethod
+    def of(cls, options: BuildOptions, *, home: Home, **rest: Any) -> Request:
+        """Make a request of what people gave; read the remote's files. Raises ConfigError."""
+        _check_limits(options.executor)
+        trees = filter(None, (options.jax_source_dir, options.xla_source_dir, home.root))
+        pythons = tuple(path.resolve() for path in options.executor.pythons)
+        values = {item.name: getattr(options, item.name) for item in fields(BuildOptions)}
+        values["remote"] = bazel.read_remote(**vars(options.remote), workspaces=tuple(trees))
+        values["executor"] = Executor(**{**vars(options.executor), "pythons": pythons})
+        return cls(**{**values, "home": home, **rest})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,6 +173,27 @@ def plan(request: Request) -> Plan:
         failures=bazel.load_failures(ci / "known_failures.yaml"),
         gfx_targets=_targets(request, planned.family),
     )
+
+
+def _check_limits(asked: ContainerOptions) -> None:
+    """Refuse limits that no engine takes; "" is no limit. Raises ConfigError."""
+    cpus = asked.cpus
+    if cpus and (not re.fullmatch(r"\d+(\.\d+)?", cpus) or not float(cpus)):
+        raise ConfigError(
+            f"--container-cpus: {cpus!r}: no number of CPUs", hint="write for example 4 or 1.5"
+        )
+    for name, text, least in (
+        ("--container-memory", asked.memory, LEAST_MEMORY),
+        ("--container-shm", asked.shm, 1),
+    ):
+        try:
+            is_too_small = bool(text) and byte_count(text) < least
+        except ConfigError as exc:
+            raise ConfigError(f"{name}: {exc}", hint=exc.hint) from exc
+        if is_too_small:
+            raise ConfigError(
+                f"{name}: {text!r}: less than a container can have", hint="write for example 4G"
+            )
 
 
 def _check_places(request: Request) -> None:

@@ -74,7 +74,7 @@ def test_options_of_every_command_may_stand_before_it(tmp_path):
 def test_a_value_before_the_command_may_be_a_commands_name(seen):
     result = invoke("--wheelhouse", "cache", "--compiler", "gcc", "dist_wheels")
     assert result.exit_code == 0, result.output
-    assert (seen[0][1].wheelhouse, seen[0][1].compiler) == (Path("cache"), "gcc")
+    assert (seen[0][1].wheelhouse, seen[0][1].compiler) == (Path("/somewhere/cache"), "gcc")
 
 
 def test_an_unknown_command_of_a_group_is_told_as_any_other():
@@ -95,7 +95,7 @@ def test_the_documented_command_line_is_understood(seen):
     )
     assert result.exit_code == 0, result.output
     options = seen[0][1]
-    assert options.therock_path.startswith("https://example.com/therock-dist")
+    assert options.therock.startswith("https://example.com/therock-dist")
     assert options.rocm_version == "7.10.0a20251120"
 
 
@@ -141,9 +141,44 @@ def test_the_environment_sets_options_of_a_command_and_the_line_beats_it(seen):
 def test_defaults_are_the_commands_own(seen):
     assert invoke("dist_wheels").exit_code == 0
     options = seen[0][1]
-    assert (options.compiler, options.wheelhouse) == ("clang", Path("wheelhouse"))
-    assert options.therock_path is None
+    assert (options.compiler, options.wheelhouse) == ("clang", Path("/somewhere/wheelhouse"))
+    assert options.therock == ""
     assert options.bazel_options == ()
+
+
+def test_options_of_a_value_are_read_before_the_command_gets_it_and_can_be_written_again(
+    monkeypatch,
+):
+    from rocwheel.build_options import BuildOptions
+    from rocwheel.cli.command import command, given_words
+    from rocwheel.cli.options import build_options
+    from rocwheel.model import PythonVersion
+
+    calls = []
+
+    @command("dist_wheels", BuildOptions)
+    @build_options
+    def probe(app, options):
+        calls.append((options, given_words(options, app.cwd, leave=frozenset({"compiler"}))))
+
+    monkeypatch.setattr(cli, "_probe", probe, raising=False)
+    monkeypatch.setitem(COMMANDS, "dist_wheels", ("rocwheel.cli:_probe", "Build wheels."))
+    words = (
+        "--cache-budget=2K", "--cache-dir=c", "--container-python=py", "--executor=docker",
+        "--gfx-targets=gfx942, gfx1100", "--python-versions=3.12,3.13,3.12", "--remote-cache=http://c",
+        "--remote-timeout=7",
+    )  # fmt: skip
+    result = invoke("dist_wheels", *words, "--compiler=gcc")
+    assert result.exit_code == 0, result.output
+    options, again = calls[0]
+    assert (options.cache, options.cache_budget) == (Path("/somewhere/c"), 2048)
+    assert options.pythons == (PythonVersion.parse("3.12"), PythonVersion.parse("3.13"))
+    assert options.gfx_targets == ("gfx942", "gfx1100")
+    assert (options.executor.kind, options.executor.pythons) == ("docker", (Path("/somewhere/py"),))
+    assert (options.remote.cache, options.remote.timeout) == ("http://c", 7)
+    assert again == tuple(
+        word.replace("=c", "=/somewhere/c").replace("=py", "=/somewhere/py") for word in words
+    )
 
 
 def test_talk_options_reach_the_app_from_either_side(seen):

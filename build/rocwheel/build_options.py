@@ -1,0 +1,318 @@
+"""What people may ask of a build: each option is a field, and `dist` takes the values."""
+
+# ruff: noqa: RUF009 - each call is a `dataclasses.field`
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from rocwheel.choices import COMPILERS, CPU_FEATURES, EXECUTORS, JAXLIB_ORIGINS, WHEEL_TYPES
+from rocwheel.option import nested, opt
+
+if TYPE_CHECKING:  # what `--help` does not need
+    from rocwheel.model import PythonVersion
+
+_inputs, _jax, _wheels, _bazel, _remote, _container, _output = (
+    partial(opt, section)
+    for section in ("Inputs", "JAX and XLA", "Wheels", "Bazel", "Remote", "Container", "Output")
+)
+
+
+def _python(text: str) -> PythonVersion:
+    from rocwheel.model import PythonVersion
+
+    return PythonVersion.parse(text)
+
+
+def _bytes(text: str) -> int | None:
+    from rocwheel.model import byte_count
+
+    return byte_count(text) if text else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class RocmOptions:
+    """Options that name a ROCm."""
+
+    therock: str = _inputs(
+        "--therock-path SOURCE",
+        "ROCm: URL of a TheRock tarball, a local tarball (.tar.gz, .tar.xz, .tar.zst), a directory "
+        "that holds ROCm, or pip:REQUIREMENT.",
+        values="FILE",
+    )
+    therock_index: str = _inputs(
+        "--therock-index-url URL",
+        "pip index with TheRock's packages to install ROCm from, or one of its channels.",
+    )
+    devices: tuple[str, ...] = _inputs(
+        "--device LIST", "GPUs whose code a ROCm by pip has, comma-separated, or all.", many=True
+    )
+    therock_sha256: str | None = _inputs(
+        "--therock-sha256 HEX", "SHA-256 the tarball must have.", default=None
+    )
+    rocm_version: str | None = _inputs(
+        "--rocm-version VERSION",
+        "ROCm version, checked against the tree; default: the tarball's name.",
+        default=None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildCacheOptions:
+    """Options about what is kept between builds."""
+
+    cache: Path | None = _output(
+        "--cache-dir", "ROCm trees and Bazel output; default: ~/.cache/rocwheel.", is_path=True
+    )
+    rocm_cache: Path | None = _output(  # None: in `cache`, with all else
+        "--rocm-dir",
+        "ROCm trees alone: a path that is the same for all who share a remote cache.",
+        is_path=True,
+    )
+    cache_budget: int | None = _output(  # bytes
+        "--cache-budget SIZE",
+        "Most the ROCm cache may hold: 60G; default: no limit.",
+        parse=_bytes,
+        default=None,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    """Options that name what is compiled, and the compiler."""
+
+    family: str | None = _inputs(
+        "--family NAME",
+        "GPU family that gives the gfx targets; default: the tarball's name.",
+        values="families",
+        default=None,
+    )
+    gfx_targets: tuple[str, ...] = _inputs(
+        "--gfx-targets --rocm-amdgpu-targets LIST",
+        "gfx targets, comma-separated: gfx942,gfx1100.",
+        values="gfx_targets",
+        many=True,
+    )
+    jax_version: str = _jax(
+        "--jax-version VERSION",
+        "JAX pin of ci/pins.yaml; default: the default pin.",
+        values="jax_versions",
+    )
+    jax_repository: str = _jax(
+        "--jax-repository URL",
+        "Repository of --jax-ref, such as ROCm's fork of JAX; default: the pin's.",
+    )
+    jax_ref: str = _jax(  # a commit, once `resolved` has asked
+        "--jax-ref REF", "Branch, tag or commit of JAX to build instead of a pin."
+    )
+    allow_unverified_pin: bool = _jax(
+        "--allow-unverified-pin",
+        "Build a pin whose facts were not compared with the sources.",
+        default=False,
+    )
+    jax_source_dir: Path | None = _jax(
+        "--jax-source-dir", "JAX source tree to build instead of a pin.", is_path=True
+    )
+    xla_source_dir: Path | None = _jax(
+        "--xla-source-dir", "XLA source tree to build instead of the one JAX pins.", is_path=True
+    )
+    xla_repository: str = _jax(
+        "--xla-repo URL", "Repository of --xla-ref; default: the one JAX takes."
+    )
+    xla_ref: str = _jax("--xla-ref REF", "Branch, tag or commit of XLA to build instead.")
+    jaxlib: str | None = _jax(
+        "--jaxlib ORIGIN",
+        "jaxlib: built here, or the upstream wheel pinned by hash; default: what the JAX pin says.",
+        values=JAXLIB_ORIGINS,
+        default=None,
+    )
+    compiler: str = _bazel(
+        "--compiler NAME",
+        "Host compiler: clang (this machine's where JAX builds with it, else JAX's own), hermetic "
+        "(JAX's own clang), gcc (where the layout has it).",
+        values=COMPILERS,
+        default="clang",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class PythonOptions:
+    """The option that names CPythons."""
+
+    pythons: tuple[PythonVersion, ...] = _inputs(
+        "--python-versions LIST",
+        "CPythons, comma-separated: 3.12,3.13; default: all of the JAX pin.",
+        values="pythons",
+        many=True,
+        parse=_python,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class VersionOptions:
+    """Options that make the version of the wheels."""
+
+    wheel_suffix: str | None = _wheels(
+        "--wheel-suffix SUFFIX",
+        "Version suffix of the wheels; default: +rocm<version>.",
+        default=None,
+    )
+    wheel_type: str = _wheels(
+        "--wheel-type TYPE",
+        "How the version is made: release, nightly (with --wheel-date), custom or snapshot.",
+        values=WHEEL_TYPES,
+        default="release",
+    )
+    wheel_date: str = _wheels(
+        "--wheel-date YYYYMMDD", "Date in the version of nightly and custom wheels."
+    )
+    wheel_hash: str = _wheels("--wheel-hash HEX", "Commit in the version of custom wheels.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BazelOptions:
+    """Options about Bazel and how it compiles."""
+
+    compiler_path: Path | None = _bazel(
+        "--compiler-path", "The compiler's executable; default: the newest on PATH.", is_path=True
+    )
+    cpu_features: str = _bazel(
+        "--target-cpu-features NAME",
+        "release (AVX), native (this machine only) or default (none).",
+        values=CPU_FEATURES,
+        default="release",
+    )
+    bazel_path: str | None = _bazel(
+        "--bazel-path --bazel",
+        "The Bazel to use; default: the version the tree asks for, on PATH or fetched.",
+        values="FILE",
+        default=None,
+    )
+    bazel_mirror: str = _bazel(
+        "--bazel-mirror URL", "Where Bazel releases are fetched from; default: their GitHub page."
+    )
+    bazel_proxy: str = _bazel(
+        "--bazel-proxy URL", "Proxy for fetching Bazel; default: the usual environment variables."
+    )
+    locked: bool = _bazel(
+        "--locked", "Refuse a Bazel whose SHA-256 nobody verified.", default=False
+    )
+    bazel_options: tuple[str, ...] = _bazel(
+        "--bazel-options", "Further Bazel option, last on its line; repeatable.", default=()
+    )
+    bazel_startup_options: tuple[str, ...] = _bazel(
+        "--bazel-startup-options", "Further Bazel startup option; repeatable.", default=()
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RemoteOptions:
+    """Options that name a remote cache and executor, and what they trust."""
+
+    cache: str = _remote("--remote-cache URL", "Bazel remote cache: http, https, grpc or grpcs.")
+    executor: str = _remote("--remote-executor URL", "Bazel remote executor: grpc or grpcs.")
+    upload: bool = _remote(
+        "--remote-upload", "Also write to the remote cache; else it is only read.", default=False
+    )
+    header_file: Path | None = _remote(
+        "--remote-header-file",
+        "`Name: value` lines sent to cache and executor; a file only you can read.",
+        is_path=True,
+    )
+    tls_ca: Path | None = _remote(
+        "--remote-tls-ca", "Certificates that cache and executor are trusted by.", is_path=True
+    )
+    tls_certificate: Path | None = _remote(
+        "--remote-tls-certificate", "Client certificate for cache and executor.", is_path=True
+    )
+    tls_key: Path | None = _remote(
+        "--remote-tls-key", "Key of the client certificate.", is_path=True
+    )
+    timeout: int = _remote(
+        "--remote-timeout SECONDS",
+        "Longest a transfer to or from the remote cache may take.",
+        default=60,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContainerOptions:
+    """Options that say where Bazel shall run: on this machine, or in a container."""
+
+    kind: Literal["host", "docker", "podman"] = _container(
+        "--executor",
+        "Where Bazel and compilers run: on this machine, or in one container.",
+        only=EXECUTORS,
+        default="host",
+    )
+    image: str = _container(
+        "--builder-image IMAGE",
+        "Image to build in: NAME@sha256:…, a tag, or `search` for one of ours.",
+    )
+    recipe: str = _container(
+        "--builder-recipe NAME",
+        "Recipe of ci/images.yaml that `search` looks for.",
+        values="recipes",
+        default="manylinux_2_28",
+    )
+    commit: str = _container(
+        "--commit NAME", "Keep the container afterwards as an image that no manifest takes."
+    )
+    pythons: tuple[Path, ...] = _container(
+        "--container-python DIR",
+        "Prefix of a CPython of this machine to mount; repeatable.",
+        is_path=True,
+        is_readable=False,
+        default=(),
+    )
+    network: str = _container(
+        "--container-network NAME",
+        "The container's network: none, host, or one of the engine's.",
+        default="none",
+    )
+    pass_proxies: bool = _container(
+        "--container-proxies",
+        "Hand proxy settings and CA certificates to the container.",
+        default=False,
+    )
+    sandbox: bool = _container(
+        "--container-sandbox",
+        "Lift what keeps Bazel's linux-sandbox from working (seccomp, masked paths).",
+        default=False,
+    )
+    cpus: str = _container("--container-cpus N", "CPUs the container may use.")
+    memory: str = _container("--container-memory SIZE", "Memory the container may use.")
+    shm: str = _container(
+        "--container-shm SIZE", "Size of /dev/shm in the container.", default="1g"
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WheelhouseOptions:
+    """Options about the wheelhouse."""
+
+    wheelhouse: Path = _output(
+        "--wheelhouse", "Where wheelhouses appear.", is_path=True, default=Path("wheelhouse")
+    )
+    allow_dirty: bool = _output(
+        "--allow-dirty", "Build from sources that are not a clean commit.", default=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted(
+    RocmOptions, SourceOptions, PythonOptions, VersionOptions, BazelOptions, BuildCacheOptions,
+    WheelhouseOptions,
+):  # fmt: skip
+    """What a build takes as people gave it; what is empty or None follows from the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildOptions(Wanted):
+    """Everything that decides what is built; what a command has no option for keeps its default."""
+
+    remote: RemoteOptions = nested(RemoteOptions)
+    executor: ContainerOptions = nested(ContainerOptions)
