@@ -31,11 +31,14 @@ def assembling(folder: Path) -> Iterator[Path]:
 
     Raises HostError when `folder` cannot be written.
     """
+    hint = "choose a folder you can write: --wheelhouse DIR"
     with ExitStack() as stack:
         try:
+            folder.mkdir(parents=True, exist_ok=True)
             scratch = stack.enter_context(folders.scratch(folder / UNFINISHED, "set"))
+        except OSError as exc:
+            raise HostError(f"{folder}: {exc.strerror}", hint=hint) from exc
         except HostError as exc:
-            hint = "choose a folder you can write: --wheelhouse DIR"
             raise HostError(str(exc), hint=hint) from exc
         yield scratch
 
