@@ -106,7 +106,6 @@ def checkout(tmp_path):
     skips.mkdir(parents=True)
     shutil.copy(ROOT / "ci" / DEVICE_ERRORS, skips.parent)
     (skips.parent / "suites").mkdir()
-    shutil.copy(ROOT / "ci/device_errors.yaml", skips.parent)
     (skips.parent / "suites/own.yaml").touch()  # SUITE
     (skips / "own.yaml").write_text(
         'skips:\n  - {test: "test_a.py::test_listed", suites: [own], reason: known, '
