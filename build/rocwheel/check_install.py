@@ -131,7 +131,7 @@ def _rocm(root: Path) -> Iterator[Line]:
     for plugin in plugins:
         try:
             needed, runpath = dynamic(plugin.read_bytes())
-        except (ValueError, struct.error):
+        except (OSError, ValueError, StopIteration, RuntimeError, struct.error):
             yield Line("bad", "ROCm", f"{plugin}: no ELF library", "install the pjrt wheel again")
             continue
         folder = str(plugin.parent)
@@ -150,10 +150,12 @@ def _library(name: str, places: list[str], root: Path) -> Line:
         text = version.read_text().strip() if version.is_file() else "of unknown version"
         return Line("ok", name, f"ROCm {text}, {base}")
     if root == Path("/"):
-        cache = subprocess.run(
-            ["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False
-        )
-        line = next((line for line in cache.stdout.splitlines() if line.split()[:1] == [name]), "")
+        try:
+            listing = ["/sbin/ldconfig", "-p"]
+            cache = subprocess.run(listing, capture_output=True, text=True, check=False).stdout
+        except OSError:  # a system without it
+            cache = ""
+        line = next((line for line in cache.splitlines() if line.split()[:1] == [name]), "")
         if line:
             return Line("ok", name, f"{line.rpartition('=> ')[2]}, by the loader's cache")
     todo = "install the ROCm that the wheels are for in /opt/rocm, or by pip"

@@ -100,7 +100,8 @@ def released(places: Iterable[Place]) -> Table:
             passed = {
                 (item.python, item.suite)
                 for item in verdicts.find(place, known.id)
-                if item.verdict and item.verdict.state is State.PASS
+                if (verdict := item.verdict) and verdict.state is State.PASS
+                if not verdict.shard and not verdict.ran.unofficial
             }
             rows += [
                 (place.family, known.jax, known.rocm, python, _suites(passed, python))

@@ -185,7 +185,7 @@ class _Builtins:
         """Return a text, a number, true or false, a day or None; refuse `3.10` and `017`."""
         text, tag = str(node.value), str(node.tag).rpartition(":")[2]
         if tag == "int":
-            if re.fullmatch(r"[-+]?(0|[1-9][0-9_]{0,17})", text):
+            if re.fullmatch(r"[-+]?(0|(?=[0-9_]{1,18}\Z)[1-9](_?[0-9])*)", text):
                 return int(text)
             problem = f"{text}: not a decimal number"
             raise self._error(node, at, problem, "write digits without a leading 0, or quotes")

@@ -85,7 +85,7 @@ def test_a_failing_compile_shows_the_compilers_words_first(demo, world, tmp_path
 
 
 def test_a_missing_bazel_and_a_missing_compiler_are_named(world, tmp_path):
-    for name in ("sh", "git", "python3"):
+    for name in ("sh", "git", "python3", "bash", "which"):
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).symlink_to(shutil.which(name))
     nowhere = f"--compiler-path={tmp_path}/bin/clang"
@@ -102,7 +102,7 @@ def test_a_missing_bazel_and_a_missing_compiler_are_named(world, tmp_path):
 def test_an_output_folder_that_cannot_be_written_is_named(world, tmp_path):
     (tmp_path / "file").write_text("")
     failed = world.run(*world.arguments, f"--wheelhouse={tmp_path}/file/wheels")
-    assert failed.returncode == 8
+    assert failed.returncode == 3  # as a dry run says, before anything is fetched
     assert f"{tmp_path}/file/wheels" in error_of(failed)
 
 
@@ -115,7 +115,8 @@ def test_a_full_disk_leaves_nothing_half_written(world, tmp_path):
         failed = world.run(*world.arguments, f"--wheelhouse={small}/wheels")
         assert failed.returncode == 8, failed.stderr[-3000:]
         assert "No space left on device" in error_of(failed)
-        assert list((small / "wheels").iterdir()) == []
+        left = [path for path in (small / "wheels").rglob("*") if path.name != ".unfinished"]
+        assert left == []
     finally:
         subprocess.run(["umount", str(small)], check=True)
 
@@ -127,11 +128,11 @@ def test_a_rocm_that_is_another_than_asked_for_is_refused(world):
     nothing_made(world)
 
 
-def test_a_gfx_target_the_compiler_does_not_know_is_the_compilers_error(world):
+def test_a_gfx_target_the_rocm_does_not_know_is_refused_before_bazel_starts(world):
     line = [item for item in world.arguments if not item.startswith("--gfx")]
     failed = world.run(*line, "--gfx-targets=gfx1250")
-    assert failed.returncode == 12
-    assert "gfx1250" in failed.stderr
+    assert failed.returncode == 10
+    assert "oclc_isa_version_1250.bc" in failed.stderr
     error_of(failed)
     nothing_made(world)
 

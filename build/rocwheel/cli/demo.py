@@ -58,22 +58,32 @@ def demo(app: App, options: DemoOptions) -> None:
     job.accept(base.pythons)
     only = options.wheels_only or base.executor.kind != "host"
     if options.base or base.executor.kind != "host":
-        image = _image(app, options, base)
-        if not image:
-            line = f"rocwheel image build --engine {base.executor.kind} --recipe {job.RECIPE}"
-            more = f" --base {options.base}" if options.base else ""
-            return app.emit_plan([line + more, "# then the demo, in that image"])
+        if not (image := _image(app, options, base)):
+            return app.emit_plan(_image_first(options, base))
         base = dataclasses.replace(base, executor=dataclasses.replace(base.executor, image=image))
     if options.dry_run:
-        lines = job.dry_run(base, wheels_only=only, runner=app.runner, console=app.console)
-        return app.emit_plan(lines)
-    with wheelhouse.assembling(base.wheelhouse):
-        pass  # what cannot be written is told now, not when the wheels are there
-    job.install_packages(runner=app.runner, console=app.console, root=os.geteuid() == 0)
+        return app.emit_plan(
+            job.dry_run(base, wheels_only=only, runner=app.runner, console=app.console)
+        )
+    _prepare(app, base)
     with housekeeping.using(base.cache):
         if only:
             return _wheels(app, base)
         return _night(app, base, given_words(options, app.cwd, leave=_OWN))
+
+
+def _prepare(app: App, base: dist.Request) -> None:
+    """Try the wheelhouse, so that it fails now and not when the wheels are there, and install."""
+    with wheelhouse.assembling(base.wheelhouse):
+        pass
+    job.install_packages(runner=app.runner, console=app.console, root=os.geteuid() == 0)
+
+
+def _image_first(options: DemoOptions, base: dist.Request) -> list[str]:
+    """Return the lines of a dry run where the image to build in is not made yet."""
+    line = f"rocwheel image build --engine {base.executor.kind} --recipe {job.RECIPE}"
+    more = f" --base {options.base}" if options.base else ""
+    return [line + more, "# then the demo, in that image"]
 
 
 def _image(app: App, options: DemoOptions, base: dist.Request) -> str:

@@ -88,11 +88,7 @@ def plan(app: App, options: NightPlanOptions) -> int:
     """  # fmt: skip
     target = NightTarget(app, options)
     if options.matrix_kind:
-        found, _ = target.nights.plan(target.night(options.night or LATEST))
-        rows = planning.github_matrix(found, options.matrix_kind)
-        app.github_outputs({options.matrix_kind: json.dumps(rows)})
-        click.echo(json.dumps(rows))
-        return 0
+        return _print_matrix(app, options, target)
     made = _plan(app, options, target)
     state = "planned"
     if not options.dry_run:
@@ -101,10 +97,24 @@ def plan(app: App, options: NightPlanOptions) -> int:
         if "GITHUB_OUTPUT" in app.environ:
             app.github_outputs(planning.github_outputs(made))
     _say_planned(app, made, state, explain=options.explain or options.dry_run)
+    return _plan_status(app, made, keep_going=options.keep_going)
+
+
+def _print_matrix(app: App, options: NightPlanOptions, target: NightTarget) -> int:
+    """Print the jobs of one kind of a stored plan, for GitHub."""
+    stored, _ = target.nights.plan(target.night(options.night or LATEST))
+    rows = json.dumps(planning.github_matrix(stored, options.matrix_kind or ""))
+    app.github_outputs({options.matrix_kind or "": rows})
+    click.echo(rows)
+    return 0
+
+
+def _plan_status(app: App, made: NightPlan, *, keep_going: bool) -> int:
+    """Return the exit status of a plan: 5 where nothing can be built."""
     if any(not cell.absent for cell in made.cells if cell.kind == "build"):
         return 0
     app.console.warn(f"{made.night}: nothing can be built")
-    return 0 if options.keep_going else CommandError.exit_code
+    return 0 if keep_going else CommandError.exit_code
 
 
 def _say_planned(app: App, made: NightPlan, state: str, *, explain: bool) -> None:

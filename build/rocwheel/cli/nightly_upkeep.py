@@ -359,14 +359,7 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
     """
     target = NightTarget(app, options)
     night = target.night(options.night)
-    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
-    page = upkeep.page_url(target.channel, target.store)
-    if options.max_age:
-        message = notify.stale(
-            target.store, planned, page, now=app.now(), limit=_seconds(options.max_age)
-        )
-    else:
-        message = notify.message(target.nights, night, page)
+    message = _message(app, options, target, night)
     if options.dry_run:
         app.emit_plan([message.markdown if message else f"{night}: nothing to tell"])
         return
@@ -376,6 +369,18 @@ def notify_command(app: App, options: NightNotifyOptions) -> None:
             notify.remember(target.store, message)
     state = "told" if message else "nothing-to-do"
     app.emit({"night": night, "state": state}, f"{night} {state}")
+
+
+def _message(
+    app: App, options: NightNotifyOptions, target: NightTarget, night: str
+) -> notify.Message | None:
+    """Make the message about a night, or that no newer one came."""
+    planned, _ = target.nights.plan(night)  # an unknown night has nothing to tell either
+    page = upkeep.page_url(target.channel, target.store)
+    if not options.max_age:
+        return notify.message(target.nights, night, page)
+    limit = _seconds(options.max_age)
+    return notify.stale(target.store, planned, page, now=app.now(), limit=limit)
 
 
 def _tell(app: App, options: NightNotifyOptions, message: notify.Message) -> None:

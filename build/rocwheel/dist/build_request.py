@@ -215,11 +215,14 @@ def _check_words(request: Request) -> None:
     """Refuse a date that is none, and Bazel's startup options elsewhere. Raises ConfigError."""
     if request.wheel_date:
         try:
-            datetime.strptime(request.wheel_date, "%Y%m%d")  # noqa: DTZ007 - a day, not a moment
-        except ValueError as exc:
+            day = datetime.strptime(request.wheel_date, "%Y%m%d")  # noqa: DTZ007 - a day
+            written = f"{day:%Y%m%d}"
+        except ValueError:
+            written = ""
+        if written != request.wheel_date:  # of six or seven digits a day can be read, too
             raise ConfigError(
                 f"--wheel-date: {request.wheel_date!r} is no day", hint="write YYYYMMDD: 20260131"
-            ) from exc
+            )
     for option in request.bazel_options:
         name = option.lstrip("-").partition("=")[0]
         if not STARTUP_OPTIONS.isdisjoint((name, name.removeprefix("no"))):

@@ -52,7 +52,8 @@ def gather(
     request = planned.request
     place = place or executor.choose(request, runner=runner, console=console)
     known = planned.rocm.version or planned.rocm.origin is rocm.Origin.DIRECTORY
-    is_checked = bool(known and planned.sources.is_fetched)
+    # facts of another release, which sources without a pin are taken to be like, refuse nothing
+    is_checked = bool(known and planned.sources.is_fetched and planned.sources.like is None)
     if is_checked:
         preview(planned, runner=runner, console=console, place=place)
     with console.step("Sources", key="source"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.utils import parse_wheel_filename
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
 from packaging.version import Version
 
 from rocwheel import files, rocm
@@ -138,7 +138,10 @@ def of_folder(folder: Path, python: PythonVersion) -> WheelsUnderTest:
         raise ConfigError(f"{folder}: no such folder", hint="check --wheels")
     found = []
     for path in sorted(folder.glob("*.whl")):
-        project, version, _, tags = parse_wheel_filename(path.name)
+        try:
+            project, version, _, tags = parse_wheel_filename(path.name)
+        except InvalidWheelFilename as exc:
+            raise WheelError(f"{path}: {exc}", hint="take it out of the folder") from exc
         abis = {(tag.interpreter, tag.abi) for tag in tags}
         if abis & {(python.interpreter, python.abi), ("py3", "none")}:
             found.append(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -57,7 +58,7 @@ def bring(place: Place, wheels: Mapping[str, str], folder: Path) -> dict[Path, s
     def one(name: str) -> Path:
         path, key = folder / name, place.key(name)
         if not (path.is_file() and files.sha256(path) == wheels[name]):
-            part = path.with_name(f".unfinished-{name}")
+            part = path.with_name(f".unfinished-{secrets.token_hex(6)}-{name}")
             with part.open("wb") as file:
                 place.store.stream(key, file.write)
             if (stored := files.sha256(part)) != wheels[name]:

@@ -51,7 +51,9 @@ def message(nights: Nights, night: str, page: str) -> Message | None:
     """
     names = nights.names()
     earlier = names[: names.index(night)] if night in names else names
-    summaries = [read for n in (*earlier[-1:], night) if (read := summing.read(nights, n))]
+    past = [made for n in earlier[-1:] if (made := summing.known(nights.summary(n)))]
+    now = summing.read(nights, night)
+    summaries = [*past, now] if now else past
     if not summaries or summaries[-1].night != night:
         return None
     here, before = summaries[-1], summaries[0] if len(summaries) > 1 else None

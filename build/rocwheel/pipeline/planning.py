@@ -419,8 +419,8 @@ def github_matrix(plan: NightPlan, kind: str, family: str = "") -> dict[str, lis
 
     Raises ConfigError above GitHub's limit.
     """
-    large = [cell for cell in plan.cells if cell.kind == kind and is_to_run(cell)]
-    large = [c for c in large if c.needs.cpus > HOSTED_CPUS and not c.needs.label]
+    cells = [c for c in plan.cells if c.kind == kind and family in ("", c.family)]
+    large = [c for c in cells if is_to_run(c) and c.needs.cpus > HOSTED_CPUS and not c.needs.label]
     if large:
         raise ConfigError(
             f"{large[0].name}: needs {large[0].needs.cpus} CPUs, and {HOSTED} has {HOSTED_CPUS}",

@@ -19,6 +19,7 @@ from rocwheel.errors import (
     FetchError,
     ObjectMissingError,
     ObjectStaleError,
+    RefusedError,
     RocwheelError,
     StoreError,
 )
@@ -188,6 +189,9 @@ def _right(store: Store, role: str, action: str, pattern: str, *, wanted: bool) 
     except (ObjectMissingError, ObjectStaleError):
         may = True
     except StoreError as exc:
+        if not isinstance(exc, RefusedError):
+            todo = "try again when the store answers"
+            return Rehearsed(what=what, good=False, why=str(exc), todo=todo)
         if wanted:
             todo = f"give the role what `channels rights --role {role}` prints"
             return Rehearsed(what=what, good=False, why=str(exc), todo=todo)

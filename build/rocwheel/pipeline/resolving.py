@@ -17,7 +17,14 @@ import amdgpu_family_matrix as matrix
 from amdgpu_family_matrix import Family
 from rocwheel import __version__, files, home, rocm, source
 from rocwheel.download import Client, without_secrets
-from rocwheel.errors import ConfigError, FetchError, RocwheelError, SourceError
+from rocwheel.errors import (
+    ConfigError,
+    FetchError,
+    HostError,
+    RocwheelError,
+    SourceError,
+    StoreError,
+)
 from rocwheel.home import Home
 from rocwheel.image import registry
 from rocwheel.ledger.nights import Cell, WheelRecipe
@@ -135,7 +142,7 @@ def _set(
                 pins=pins,
                 world=world,
             )
-        except (FetchError, SourceError) as exc:
+        except (FetchError, SourceError, StoreError, HostError) as exc:
             world.note(f"{item.name}-{name}: {exc}")
             yield _absent(item, str(exc), name)
 

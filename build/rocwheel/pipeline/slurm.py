@@ -146,6 +146,8 @@ class SlurmScheduler:
             cell = item.cell
             if item.phase not in {Phase.WAITING, Phase.OPEN} or cell.name in live:
                 continue
+            if self.worker.job and item.state is State.NOT_RUN:  # cancelled: a person submits it
+                continue
             if any(not found[n].settled and n not in coming for n in (*cell.after, *cell.settled)):
                 continue
             coming.add(cell.name)

@@ -121,6 +121,8 @@ def read(text: str, url: str) -> Iterator[ListedTarball]:
 def _bucket(text: str, url: str) -> Iterator[ListedTarball]:
     if "</ListBucketResult>" not in text:
         raise _cut(url, "its listing does not end")
+    if "<IsTruncated>true" in text and not _NEXT.search(text):
+        raise _cut(url, "its listing goes on, and does not say how: ask with list-type=2")
     parts = urlsplit(url)
     for entry in _ENTRY.findall(text):
         fields = {key: unescape(value) for key, value in _FIELD.findall(entry)}

@@ -250,7 +250,7 @@ def _plan(job: ImageJob, here: Workplace, engine: ContainerEngine) -> ImagePlan:
             manifest, job.request.rocm, exact=True, cache=here.cache, cwd=here.cwd
         )
         tree = rocm.fetch(wanted_rocm, console=here.console, env=here.environ)
-        if not job.request.rocm and tree.sha256 != manifest.rocm.sha256:
+        if tree.origin == manifest.rocm.origin and tree.sha256 != manifest.rocm.sha256:
             raise ConfigError("another ROCm than the set's", hint="give --rocm")
     with here.console.step("Wheels and their dependencies", key="wheels"):
         folder = here.cache / "runtime" / manifest.sha256

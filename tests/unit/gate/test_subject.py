@@ -15,7 +15,7 @@ DIGEST, COMMIT = "5" * 64, "a" * 40
 def manifest(*, origin="tarball", commit=COMMIT, dirty=False):
     rocm = SimpleNamespace(
         origin=origin, name="therock-dist-linux-gfx90a-7.10.0.tar.gz", sha256=DIGEST,
-        version="7.10.0", url="https://there/therock-dist-linux-gfx90a-7.10.0.tar.gz",
+        version="7.10.0", url="https://there/therock-dist-linux-gfx90a-7.10.0.tar.gz", delivery=None,
     )  # fmt: skip
     jax = SimpleNamespace(repository="https://here/jax", commit=commit, dirty=dirty)
     return SimpleNamespace(rocm=rocm, jax=jax, jax_version="0.9.1")

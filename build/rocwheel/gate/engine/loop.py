@@ -446,6 +446,8 @@ class TestRunner:
             self._findings.collect_error(work.wanted.file, f"import: {how}", detail)
             if work.rerun is None:
                 self._scheduler.drop_file(work.lane.name)
+        else:
+            work.step = work.collecting  # its next process begins with the test that was sent
         work.collecting = None
 
     def _broke(self, work: LaneWork, outcome: Outcome, how: str) -> None:

@@ -228,14 +228,14 @@ class Outcomes:
         if entry.retried:
             return
         entry.retried = True
-        if entry.before and entry.attempts[-1].outcome is Outcome.PASSED:
-            name = next(name for name, other in self._entries.items() if other is entry)
-            self._victims[name] = (name,)
-            self._retries.append(Rerun(tests=(entry.before, name), confirms=True))
-        elif entry.streak:
+        if entry.streak:
             entry.streak.open -= 1
             if not entry.streak.open:
                 self._suspect(entry.streak)
+        elif entry.before and entry.attempts[-1].outcome is Outcome.PASSED:
+            name = next(name for name, other in self._entries.items() if other is entry)
+            self._victims[name] = (name,)
+            self._retries.append(Rerun(tests=(entry.before, name), confirms=True))
 
     def _suspect(self, streak: _Streak) -> None:
         """Ask for a confirmation of a streak whose tests have all been tried again."""

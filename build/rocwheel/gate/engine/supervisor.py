@@ -121,7 +121,12 @@ def sweep() -> list[str]:
 def shared() -> set[Path]:
     """Return files of shared memory of this user's that runtimes make."""
     found = (path for name in SHARED_NAMES for path in SHARED.glob(f"{name}*"))
-    return {path for path in found if path.exists() and path.stat().st_uid == os.getuid()}
+    mine = set()
+    for path in found:
+        with suppress(OSError):  # another process may remove its own at any time
+            if path.stat().st_uid == os.getuid():
+                mine.add(path)
+    return mine
 
 
 def clear(before: set[Path]) -> None:
@@ -130,11 +135,13 @@ def clear(before: set[Path]) -> None:
     for maps in Path("/proc").glob("[0-9]*/maps") if left else ():
         with suppress(OSError):
             text = maps.read_text(errors="replace")
-            links = (maps.parent / "fd").iterdir()
-            opened = {str(link.readlink()) for link in links}
-            left = {path for path in left if str(path) not in text and str(path) not in opened}
+            left = {path for path in left if str(path) not in text}
+            for link in (maps.parent / "fd").iterdir():
+                with suppress(OSError):  # closed since it was listed
+                    left.discard(link.readlink())
     for path in left:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
 
 
 def adopt(*, orphans: bool) -> None:

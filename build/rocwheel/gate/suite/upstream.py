@@ -16,7 +16,7 @@ from rocwheel.gate.suite import skips
 from rocwheel.gate.suite.suites import Suite
 
 SCRIPTS: Final = "ci/run_pytest_rocm*.sh"  # of JAX: tests that its own job deselects
-_DESELECT: Final = re.compile(r"--deselect[= ](\S+)")
+_DESELECT: Final = re.compile(r"--deselect[= ]['\"]?([^\s'\"\\]+)")
 
 
 @dataclass(frozen=True, kw_only=True)

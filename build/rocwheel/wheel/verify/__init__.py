@@ -74,7 +74,8 @@ def _tried(
     """Add what the clients make of a set, of those wheels that are sound archives."""
     if installers is None:
         return verdicts
-    sound = [path for path, each in verdicts.items() if all(x.rule != "archive" for x in each)]
+    bad = {"archive", "set.manifest"}
+    sound = [path for path, each in verdicts.items() if not bad & {x.rule for x in each}]
     installed = installs(sound, installers) if sound else {}
     return {path: (*each, *installed.get(path, ())) for path, each in verdicts.items()}
 

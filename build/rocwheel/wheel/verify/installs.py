@@ -8,6 +8,7 @@ pip is a dependency of ours; uv is asked where it is installed.
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import sys
@@ -73,7 +74,8 @@ class InstallClient:
                 *(part for abi in (target.abi, "abi3", "none") for part in ("--abi", abi)),
                 *(part for platform in platforms for part in ("--platform", platform)),
             )  # fmt: skip
-        return Command(argv=(*common, *more), timeout=SECONDS)
+        own = {"PIP_CONFIG_FILE": os.devnull}  # --isolated leaves out that of the user alone
+        return Command(argv=(*common, *more), timeout=SECONDS, env=own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,6 +135,7 @@ def _tried(
 ) -> Iterator[tuple[Path, Finding]]:
     # uv takes a free-threaded ABI only of an interpreter that is one.
     clients = by.clients[:1] if target.abi.endswith("t") else by.clients
+    refusal = ""
     with tempfile.TemporaryDirectory(prefix=".installs-", dir=by.folder) as scratch:
         try:
             trees = [_installed(paths, each, target, Path(scratch), by.runner) for each in clients]
@@ -140,11 +143,11 @@ def _tried(
             if len(paths) == 1:
                 yield paths[0], finding("install.refused", brief(_reason(exc)))
                 return
-            trees = []
+            trees, refusal = [], brief(_reason(exc))
     if not trees:
         middle = len(paths) // 2
-        yield from _tried(paths[:middle], target, by)
-        yield from _tried(paths[middle:], target, by)
+        parts = [*_tried(paths[:middle], target, by), *_tried(paths[middle:], target, by)]
+        yield from parts or [(path, finding("install.refused", refusal)) for path in paths]
         return
     for path in sorted(trees[0].keys() | trees[-1].keys()):
         first, last = trees[0].get(path), trees[-1].get(path)

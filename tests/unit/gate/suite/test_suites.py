@@ -145,7 +145,7 @@ def test_every_library_of_the_page_says_how_it_is_seen():
 def test_a_suite_demands_calls_only_of_libraries_that_a_trace_can_show():
     shown = {library.name for library in suites.libraries(ROOT / "ci") if library.trace}
     demanded = {name for suite in suites.load_all(ROOT / "ci") for name in suite.demand.must_call}
-    assert demanded == {"hipBLAS", "hipBLASLt", "hipFFT", "MIOpen"}
+    assert demanded == {"hipBLAS", "hipFFT", "MIOpen"}  # XLA calls hipBLASLt on some GPUs only
     assert demanded <= shown
 
 
