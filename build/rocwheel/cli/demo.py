@@ -62,9 +62,8 @@ def demo(app: App, options: DemoOptions) -> None:
             return app.emit_plan(_image_first(options, base))
         base = dataclasses.replace(base, executor=dataclasses.replace(base.executor, image=image))
     if options.dry_run:
-        return app.emit_plan(
-            job.dry_run(base, wheels_only=only, runner=app.runner, console=app.console)
-        )
+        lines = job.dry_run(base, wheels_only=only, runner=app.runner, console=app.console)
+        return app.emit_plan(lines)
     _prepare(app, base)
     with housekeeping.using(base.cache):
         if only:
