@@ -24,6 +24,7 @@ with when_run():
     from amdgpu_family_matrix import Family
     from rocwheel import home, housekeeping
     from rocwheel.console import ConsoleMode
+    from rocwheel.download import without_secrets
     from rocwheel.gate import run as gate_runs
     from rocwheel.gate import session, subject
     from rocwheel.gate.request import Choice, DeviceChoice, GateOptions, Host
@@ -331,6 +332,8 @@ def _command_line(app: App, options: GateCommandOptions, suite: str) -> str:
     """Return the options given, as a line that means the same anywhere, without `rerun`'s."""
     paths = {name for name in _MAYBE_PATHS if (app.cwd / str(getattr(options, name))).exists()}
     alone = replace(options, suites=(suite,))
+    if "://" in (options.rocm or ""):
+        alone = replace(alone, rocm=without_secrets(options.rocm or ""))
     words = given_words(alone, app.cwd, paths=_PATHS | paths, leave=_NOT_AGAIN)
     data = () if app.home == home.find(None) else (f"--ci-dir={app.home.ci}",)
     return shlex.join(("gate", *data, *words))

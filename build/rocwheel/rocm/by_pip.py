@@ -86,6 +86,11 @@ def checked(text: str) -> str | None:
             f"{text!r}: not a requirement for pip: {exc}",
             hint="write for example pip:rocm[libraries,devel,device-gfx942]==7.15.0a20260630",
         ) from exc
+    if wanted.url:  # it may hold a password, and becomes the name of the ROCm in a manifest
+        raise ConfigError(
+            "pip:rocm @ URL: an address is no requirement here",
+            hint="name the index: --therock-index-url URL",
+        )
     if wanted.name != "rocm" or DEVELOPMENT not in wanted.extras:
         raise ConfigError(
             f"{text}: brings no headers and no compiler",

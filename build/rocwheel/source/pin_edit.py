@@ -95,6 +95,7 @@ def look_up(
     where a wheel is not on the index.
     """
     ref = ref or f"{TAG}{version}"
+    tree.check_repository("JAX", repository, ref)
     commit = git.resolve_ref(repository, ref, runner=runner)
     empty = pins.Pins(path="", pins=(), layouts=layouts)
     wanted = tree.at_commit(repository, ref, commit, cache)

@@ -197,8 +197,8 @@ def plan(request: SourceRequest, *, pins: Pins, cache: Path) -> SourcePlan:
         raise ConfigError(
             f"{request.xla_dir}: an XLA folder and an XLA repository were given", hint="drop one"
         )
-    _check_repository("XLA", request.xla_repository, request.xla_ref)
-    _check_repository("JAX", request.jax_repository, request.jax_ref)
+    check_repository("XLA", request.xla_repository, request.xla_ref)
+    check_repository("JAX", request.jax_repository, request.jax_ref)
     if request.jax_dir:
         return SourcePlan(
             root=request.jax_dir, pin=None, checkout=None, request=request, cache=cache
@@ -230,7 +230,7 @@ def at_commit(repository: str, ref: str, commit: str, cache: Path) -> SourcePlan
     return SourcePlan(root=wanted.folder, pin=None, checkout=wanted, request=request, cache=cache)
 
 
-def _check_repository(what: str, repository: str, ref: str) -> None:
+def check_repository(what: str, repository: str, ref: str) -> None:
     """Refuse a repository with a password in it, or without a commit. Raises ConfigError."""
     parts = urlsplit(repository)
     if parts.password or parts.query or (parts.username and parts.scheme in {"http", "https"}):
