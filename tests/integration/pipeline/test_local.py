@@ -50,7 +50,7 @@ def test_three_nights_green_then_a_failing_suite_then_nothing_to_do(world):
     assert released(world)
     text = page(world)
     assert "jax-rocm7-plugin==0.9.1+rocm7.1" in text
-    assert "pip install --index-url" in text
+    assert "pip install --no-deps --index-url" in text
 
     world.settings(suffix="+rocm7.1.1")
     world.script(gate={"*unit*": "fail"})
@@ -63,9 +63,7 @@ def test_three_nights_green_then_a_failing_suite_then_nothing_to_do(world):
     text = page(world)
     assert "new failure" in text
     assert "unit on 3.12: fail" in text, "the page says what holds the set up, as status does"
-    assert 'jax-rocm7-plugin==0.9.1+rocm7.1"' in text.replace("&#34;", '"'), (
-        "the last green set stays"
-    )
+    assert re.search(r"jax-rocm7-plugin==0\.9\.1\+rocm7\.1(?!\.)", text), "the last green set stays"
     status = world.run("--json", "status", "--family=gfx90a", *world.target)
     (held,) = [s for s in json.loads(status.out)["sets"] if s["state"] != "released"]
     assert held["blocked_by"][0]["suite"] == "unit"
