@@ -19,6 +19,7 @@ from rocwheel.dist.build_request import Plan
 from rocwheel.dist.executor import WHEELHOUSE, BuildEnvironment
 from rocwheel.dist.inputs import Inputs, gather
 from rocwheel.errors import WheelError
+from rocwheel.image.found import is_loopback
 from rocwheel.manifest import Manifest, RocmDelivery, RocmSource, WheelEntry
 from rocwheel.model import PythonVersion, WheelKind, canonical_version, project_name
 from rocwheel.process import HostRunner, Runner
@@ -226,8 +227,8 @@ def _upstream_jaxlib(
 
 def _delivery(delivery: RocmDelivery) -> RocmDelivery:
     """Return where others can have the ROCm, too: a server of this machine is not named."""
-    server = urlsplit(delivery.url).hostname or ""
-    return replace(delivery, url="") if server in ("localhost", "127.0.0.1", "::1") else delivery
+    here = is_loopback(urlsplit(delivery.url).netloc)
+    return replace(delivery, url="") if here else delivery
 
 
 def _manifest(inputs: Inputs, entries: tuple[WheelEntry, ...]) -> Manifest:
