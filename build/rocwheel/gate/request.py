@@ -89,6 +89,7 @@ class GateRequest(GateOptions):
     suite: Suite
     output: Path
     libraries: tuple[Library, ...] = ()
+    sticky: tuple[str, ...] = ()  # texts of errors that end the use of a device
     skips: tuple[Skip, ...] = ()
     beside: tuple[Suite, ...] = ()  # suites that share its environment
     constraints: tuple[str, ...] = ()  # versions to hold other packages to
@@ -164,7 +165,8 @@ class GateRequest(GateOptions):
     @property
     def demand(self) -> Demand:
         """What the results are held against; how many tests must run is asked of whole suites."""
-        demand = self.suite.demand_for(self.wheels.jax_version)
+        family = self.family.name if self.device is DeviceChoice.FAMILY else ""
+        demand = self.suite.demands.of(self.wheels.jax_version, family)
         if self.shard.count > 1:
             return demand.of_part()
         # one that passes is enough of those that were named

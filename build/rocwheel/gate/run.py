@@ -36,7 +36,7 @@ from rocwheel.gate.machine.slots import Held, Patience, Slots
 from rocwheel.gate.provisioning import Provided
 from rocwheel.gate.request import Choice, DeviceChoice, GateRequest, Host
 from rocwheel.gate.setup_errors import InfraError, SetupError
-from rocwheel.gate.suite import discovery, skips, static, suites
+from rocwheel.gate.suite import discovery, skips, static, upstream
 from rocwheel.gate.suite.discovery import SuiteFiles
 from rocwheel.gate.verdict import run_record
 from rocwheel.gate.verdict.judge import judge, with_unmet_skips
@@ -176,7 +176,8 @@ def _results(
                 )
             )
             setup.environment, setup.prepared = prepared.environment, prepared.how
-    env = _environment(request, allotted, provided)
+    env = _environment(request, allotted, provided, tests.variables)
+    setup.env = {name: env[name] for name in request.suite.environment}
     setup.lanes = tuple(devices.lanes(allotted, taken.devices, env))
     with console.step("Preflight", key="preflight"):
         setup.lanes, setup.facts = _preflight(request, host, setup.environment, setup.lanes, work)
@@ -229,7 +230,8 @@ def _gather(request: GateRequest, host: Host, work: Path) -> SuiteFiles:
     tests = _find(request, checkout.folder if checkout else None)
     if request.suite.source.folder:
         return tests
-    return discovery.lay_out(tests, request.suite.source, work)
+    own = upstream.variables(tests.root, request.suite.source.variables, request.suite.environment)
+    return replace(discovery.lay_out(tests, request.suite.source, work), variables=own)
 
 
 def _identity(request: GateRequest, host: Host, tests: SuiteFiles) -> str:
@@ -350,9 +352,11 @@ def _slots(host: Host) -> Slots:
     return Slots(folder=host.slots, boot=host.boot)
 
 
-def _environment(request: GateRequest, allotted: Allotted, provided: Provided) -> dict[str, str]:
-    """Return what every test process gets, beside the masks of its lane."""
-    env = dict(request.suite.environment) | provisioning.environment(provided)
+def _environment(
+    request: GateRequest, allotted: Allotted, provided: Provided, own: Mapping[str, str]
+) -> dict[str, str]:
+    """Return what every test process gets, beside the masks of its lane; `own` are JAX's values."""
+    env = {**request.suite.environment, **own} | provisioning.environment(provided)
     env["PYTHONDONTWRITEBYTECODE"] = "1"  # the checkout stays as it is
     env |= _folders(request)
     if request.suite.with_jax:
@@ -442,7 +446,7 @@ def _plan_run(
         modules=str(environment.python.parents[1]) if with_jax else "",
         alone=tests.alone,
         process_memory=devices.host_memory(len(setup.lanes)),
-        sticky=suites.device_errors(request.home.ci),
+        sticky=request.sticky,
         hidden=lambda file: _hidden(file, tests.root, estimates),
         estimates=estimates or Estimates(sizes=tests.sizes),
     )

@@ -835,7 +835,7 @@ def shard(number):
 
 def verdict_of(results, manifest, **changes):
     """The verdict that a runner would have drawn from results of the smoke suite."""
-    demand = replace(SUITES["smoke"].demand_for(manifest.jax_version), must_run=0)
+    demand = replace(SUITES["smoke"].demands.of(manifest.jax_version), must_run=0)
     drawn = run_record.drawn(results, room.judge(results, demand), demand)
     what = ran("smoke", manifest, collected=run_record.collected(results))
     return make_verdict(manifest, **{**drawn, "ran": what, **changes})
