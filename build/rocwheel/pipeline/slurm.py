@@ -54,6 +54,11 @@ CLAIMED: Final = timedelta(minutes=5)  # that a claim to submit holds; sbatch is
 SBATCH_SECONDS: Final = 120.0
 UNCLEAR: Final = ("timed out", "Zero Bytes")  # what sbatch says of an answer that did not come
 CLAIM_POLL: Final = 0.5
+HELD: Final = "held"
+# Reasons, in small letters, that no job can wait out:
+# https://slurm.schedmd.com/job_reason_codes.html
+STUCK: Final = (HELD, "reqnodenotavail", "drained", "partitiondown", "partitioninactive",
+                "partitiontimelimit", "partitionnodelimit", "badconstraints")  # fmt: skip
 ENDS: Final = {
     "NODE_FAIL": (State.INFRA, "its node failed"),
     "BOOT_FAIL": (State.INFRA, "its node did not boot"),
@@ -400,15 +405,25 @@ def coming(nights: Nights, night: str, cells: list[str], *, runner: Runner, job:
 
 
 def held(waits: Mapping[str, str] | None) -> dict[str, str]:
-    """Return those of the waiting cells whose job Slurm holds back until a person releases it."""
-    return {cell: why for cell, why in (waits or {}).items() if "held" in why.lower()}
+    """Return those of the waiting cells whose job does not start before a person acts."""
+    return {
+        cell: why
+        for cell, why in (waits or {}).items()
+        if any(word in why.lower() for word in STUCK)
+    }
 
 
 def release_lines(held: Mapping[str, str], runner: Runner) -> list[str]:
-    """Return the lines that a person has to run so that held jobs go on."""
+    """Return the lines that a person has to run so that these jobs go on."""
     argv = ("sinfo", "--noheader", "--Node", "--states=drain,drained,down,fail", "--format=%N")
     nodes = sorted(set(_ask(runner, argv).split()))
-    jobs = sorted({why.removeprefix("Slurm ").partition(":")[0] for why in held.values()})
+    jobs = sorted(
+        {
+            why.removeprefix("Slurm ").partition(":")[0]
+            for why in held.values()
+            if HELD in why.lower()
+        }
+    )
     return [
         *(f"scontrol update nodename={node} state=resume" for node in nodes),
         *(f"scontrol release {job}" for job in jobs),
