@@ -330,12 +330,15 @@ def _login_files(environ: Mapping[str, str]) -> Iterator[Path]:
     )
 
 
-def point(repository: str, tag: str, digest: str, *, environ: Mapping[str, str]) -> None:
-    """Write an image's own manifest under another tag, which then names the same bytes.
+def point(repository: str, tag: str, digest: str, *, environ: Mapping[str, str]) -> bool:
+    """Write an image's own manifest under another tag; return False when that names it already.
 
     Raises StoreError when the image is not there, or the registry refuses or keeps other bytes.
     """
     with _Repository(repository, environ) as asked:
+        there = _look(asked, tag)
+        if there is not None and there.digest == digest:
+            return False
         manifest = asked.get(f"manifests/{digest}", accept=", ".join(MANIFESTS))
         if manifest is None:
             raise StoreError(
@@ -343,9 +346,10 @@ def point(repository: str, tag: str, digest: str, *, environ: Mapping[str, str])
             )
         kind = json.loads(manifest).get("mediaType", MANIFESTS[0])
         asked.put(f"manifests/{tag}", manifest, kind=kind)
-        found = _look(asked, tag)
-    if found is None or found.digest != digest:
+        there = _look(asked, tag)
+    if there is None or there.digest != digest:
         raise StoreError(
             f"{repository}:{tag}: was pointed at {digest}, and names something else",
-            hint="somebody moved it at the same time: run the command again",
+            hint="another process moved it at the same time: run the command again",
         )
+    return True

@@ -100,7 +100,7 @@ ROLES: Final = {
         ),
         Role(
             name="imager",
-            about="`runtime_images`: puts records, verdicts and moving tags of images",
+            about="`runtime_images`: puts records and verdicts of images",
             bucket=LIST,
             may=(
                 (READ, (STAGED, RELEASED, PROBE, *NIGHT)),

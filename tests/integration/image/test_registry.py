@@ -430,7 +430,8 @@ def test_whichever_request_a_push_loses_the_next_push_finishes(inputs, image, ad
 
 def test_a_moving_tag_names_the_very_same_bytes(address, image, push):
     pushed, _ = push(image, f"{address}/moving", "one")
-    registry.point(f"{address}/moving", "latest", pushed.digest, environ=NOBODY)
+    assert registry.point(f"{address}/moving", "latest", pushed.digest, environ=NOBODY)
+    assert not registry.point(f"{address}/moving", "latest", pushed.digest, environ=NOBODY)
     there = registry.look(f"{address}/moving", "latest", environ=NOBODY)
     assert (there.digest, there.config) == (pushed.digest, pushed.config)
     gone = "sha256:" + "0" * 64
