@@ -93,6 +93,7 @@ class Options:
     part_size: int = 256 << 20  # multipart above the limit
     probe_key: str = "_rocwheel/probe"  # where abilities are tried; must be writable
     tried: str = ""  # what another process of ours found this very store able to do
+    role: str = ""  # ARN of a role to assume first; "" for the login in use
 
 
 class Store(Protocol):
