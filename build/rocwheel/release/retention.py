@@ -27,7 +27,7 @@ from rocwheel.release import operations
 from rocwheel.release.operations import Operation, Who, short
 from rocwheel.values import replace
 
-LEFTOVER_AGE = timedelta(days=1)  # of scratch files, unfinished uploads, files that no set holds
+LEFTOVER_AGE = timedelta(days=1)  # of scratch files, and of files that no set holds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +183,7 @@ def apply(plan: PrunePlan, *, who: Who) -> tuple[str, ...]:
         state = operations.perform(plan.spend, state)
     sweep(place, operations.complete(place, state), seconds=kept)
     log.drop_listings(place, LEFTOVER_AGE)
-    return tuple(place.store.sweep(place.key(""), who.now - LEFTOVER_AGE))
+    return tuple(place.store.sweep(who.now - LEFTOVER_AGE))
 
 
 def sweep(place: Place, state: IndexState, *, seconds: int = 0) -> tuple[str, ...]:
