@@ -51,14 +51,14 @@ def existing(inputs: ImageInputs, *, engine: ContainerEngine, runner: HostRunner
 
     Raises HostError when its tag is there with other contents.
     """
-    found = inspect(inputs.reference, engine=engine, runner=runner)
-    if found and found.labels.get(INPUTS) != inputs.digest:
+    image = inspect(inputs.reference, engine=engine, runner=runner)
+    if image and image.labels.get(INPUTS) != inputs.digest:
         raise HostError(
             f"{inputs.reference}: there is an image of this tag that was made from other inputs",
             hint=f"nobody overwrites a tag: remove it yourself ({engine.program} rmi "
             f"{inputs.reference}) if you know where it came from",
         )
-    return found
+    return image
 
 
 def build(

@@ -143,24 +143,24 @@ def obtain(
             f"{reference}: a tag, and --locked takes digests only",
             hint="write it as name@sha256:…; `image show` tells the digest",
         )
-    found = inspect(reference, engine=engine, runner=runner)
-    if found is None and not pull:
+    image = inspect(reference, engine=engine, runner=runner)
+    if image is None and not pull:
         raise HostError(
             f"{reference}: {engine.kind.value} has no such image",
             hint=f"{engine.program} pull {reference}, or {otherwise}",
         )
-    if found is None:
+    if image is None:
         bring(reference, engine=engine, otherwise=otherwise, runner=runner, console=console)
-        found = inspect(reference, engine=engine, runner=runner)
-    if found is None:
+        image = inspect(reference, engine=engine, runner=runner)
+    if image is None:
         raise HostError(f"{reference}: pulled, and not there", hint="ask the engine: image ls")
-    if found.architecture != engine.architecture:
+    if image.architecture != engine.architecture:
         raise HostError(
-            f"{reference}: is for {found.architecture or 'an unknown architecture'}, "
+            f"{reference}: is for {image.architecture or 'an unknown architecture'}, "
             f"this machine is {engine.architecture}",
             hint=f"get one for this machine, or {otherwise}",
         )
-    return found
+    return image
 
 
 def bring(

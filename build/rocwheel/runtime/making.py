@@ -265,14 +265,14 @@ _STEPS: Final = (
 
 def weigh(name: str, engine: ContainerEngine, runner: HostRunner) -> dict[str, int]:
     """Return what each layer weighs unpacked, as the engine counts it."""
-    found = dict.fromkeys(LAYERS, 0)
+    weights = dict.fromkeys(LAYERS, 0)
     left = list(_STEPS)  # the engine tells the newest first
     for size, made_by in _history(name, engine, runner):
         kind = "base"
         if left and left[0][1].search(made_by):
             kind = left.pop(0)[0]
-        found[kind] += size
-    return found
+        weights[kind] += size
+    return weights
 
 
 def _history(name: str, engine: ContainerEngine, runner: HostRunner) -> Iterator[tuple[int, str]]:
