@@ -85,7 +85,6 @@ class ImagePlan:
     wheels: Mapping[Path, str]  # of the set, for this CPython -> SHA-256
     pins: tuple[PackagePin, ...]
     where: Where
-    archive: Path | None  # of the CPython
     docker: Path  # the folder with Dockerfile and script
     tool: str  # our commit
 
@@ -105,10 +104,10 @@ class ImagePlan:
     @property
     def digest(self) -> str:
         """Of all inputs."""
-        source = self.subject.base.python(self.subject.python)
+        python = self.subject.python
         return _digest(
             rocm=self.rocm_digest,
-            python=[str(self.subject.python), *source.packages, source.digest],
+            python=[str(python), *self.subject.base.python(python)],
             wheels=[[pin.project, pin.version, pin.sha256] for pin in self.pins],
             manifest=self.subject.manifest.sha256,
             released=str(self.subject.is_released),
@@ -125,8 +124,6 @@ class ImagePlan:
     @property
     def interpreter(self) -> str:
         version = self.subject.python
-        if self.archive:
-            return "/opt/python/bin/python3"
         return f"/usr/bin/python{version.major}.{version.minor}"
 
 
@@ -172,14 +169,13 @@ def commands(
         arguments={"BASE": base, "PACKAGES": " ".join(chosen.packages)},
         labels={INPUTS: plan.rocm_digest},
     )  # fmt: skip
-    source = chosen.python(subject.python)
     yield _build(
         engine, context, network, target="runtime", tag=plan.image,
         arguments={
             "BASE": base,
             "ROCM": plan.rocm_image,
             "PYTHON": plan.interpreter,
-            "PYTHON_PACKAGES": " ".join(source.packages),
+            "PYTHON_PACKAGES": " ".join(chosen.python(subject.python)),
         },
         labels=_labels(plan),
     )  # fmt: skip
@@ -277,9 +273,6 @@ def _context(
     with scratch(place, "context") as context:
         for file in (DOCKERFILE, SCRIPT):
             shutil.copy(plan.docker / file, context / file)
-        (context / "python").mkdir()
-        if plan.archive:
-            shutil.copy(plan.archive, context / "python" / "archive")
         packages.gather(context / "wheels", plan.wheels, plan.pins, plan.where, runner=runner)
         if with_rocm:
             layer.write(context / "rocm.tar", plan.rocm.root, plan.closure)
