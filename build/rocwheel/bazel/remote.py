@@ -1,8 +1,9 @@
 """A remote cache and a remote executor: their options, and whether they can be used right now.
 
 Bazel itself goes on when a cache fails, but waits for it once per action: a cache that is down or
-slow is therefore left out of the build, and both the console and the build record say so. Secrets are never in an argv: headers go into an rc file that
-only the user can read, outside every workspace.
+slow is therefore left out of the build, and both the console and the build record say so. Secrets
+are never in an argv: headers go into an rc file that only the user can read, outside every
+workspace.
 """
 
 from __future__ import annotations
