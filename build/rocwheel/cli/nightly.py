@@ -44,7 +44,7 @@ with when_run():
     from rocwheel.process import Command, base_env
     from rocwheel.verdict import SILENT, State
 
-ENGINES: Final = ("local", "slurm", "github")
+SCHEDULERS: Final = ("local", "slurm", "github")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,9 @@ class NightRunOptions(NightOptions, DryRun):
 
 @command("run", NightRunOptions, parent=nightly)
 @night_argument
-@option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Where.")
+@option(
+    "--engine", type=click.Choice(SCHEDULERS), default="local", show_default=True, help="Where."
+)
 @option(
     "--workers",
     type=click.IntRange(min=0),
@@ -304,7 +306,7 @@ def _github(app: App, book: Book, family: str) -> int:
     return 0
 
 
-def _say_submitted(app: App, night: str, jobs: list[slurm.Submitted]) -> None:
+def _say_submitted(app: App, night: str, jobs: list[slurm.Submission]) -> None:
     rows = [(item.job, str(len(item.cells)), item.cells[0]) for item in jobs]
     text = "\n".join(columns(("job", "cells", "first"), rows)) if rows else "nothing to submit"
     app.emit({"night": night, "jobs": [{"job": j.job, "cells": list(j.cells)} for j in jobs]}, text)

@@ -15,12 +15,12 @@ from typing import Final
 from urllib.parse import quote
 
 from rocwheel.assets import style, template, text
+from rocwheel.choices import TEST_KINDS
 from rocwheel.console import duration, size
 from rocwheel.ledger.nights import Phase
 from rocwheel.model import timestamp
 from rocwheel.report import night_summary
 from rocwheel.report.night_summary import (
-    TESTS,
     CellChange,
     CellSummary,
     FamilySummary,
@@ -71,6 +71,7 @@ def render(
     queue = Counter(
         cell.runner or "any machine" for cell in cells if cell.phase in {Phase.WAITING, Phase.OPEN}
     )
+    groups = _groups(summaries, {item.cell.name: item.change for item in changed})
     page = template("report/assets/night.html").render(
         css=style("report/assets/page.css", "report/assets/night.css"),
         js=text("report/assets/night.js"),
@@ -78,7 +79,8 @@ def render(
         made=timestamp(now),
         max_age_hours=max_age_hours,
         newest=newest,
-        groups=_groups(summaries, {item.cell.name: item.change for item in changed}),
+        groups=groups,
+        many={group.family.family for group in groups if not group.is_one_set},
         counts=Counter((cell.word, cell.colour) for cell in cells),
         causes=night_summary.causes(newest) if newest else [],
         changed=[item for item in changed if item.cell.phase is not Phase.BARRED],
@@ -134,8 +136,9 @@ class FamilyTable:
     worst: str  # the colour of the whole family
     bad: tuple[CellSummary, ...]  # what did not pass, besides its tests
     pythons: tuple[str, ...]
-    suites: tuple[str, ...]
-    rows: Mapping[tuple[str, str], CellRow]
+    suites: tuple[tuple[str, str], ...]  # wheel set, suite: a row each
+    is_one_set: bool
+    rows: Mapping[tuple[str, str, str], CellRow]  # wheel set, suite, CPython
     absent: tuple[tuple[str, str], ...]
     images: tuple[CellSummary, ...]
 
@@ -153,7 +156,7 @@ def _groups(
         tests = [
             _row(cell, past, summaries, change)
             for cell in past[-1].values()
-            if cell.kind in TESTS and cell.family == name
+            if cell.kind in TEST_KINDS and cell.family == name
         ]
         own = (f".{name}.", f"-{name}", f".{name}")
         groups.append(
@@ -163,11 +166,12 @@ def _groups(
                 bad=tuple(
                     cell
                     for cell in cells
-                    if cell.kind not in {*TESTS, "image"} and cell.colour in {"bad", "warn"}
+                    if cell.kind not in {*TEST_KINDS, "image"} and cell.colour in {"bad", "warn"}
                 ),
                 pythons=tuple(sorted({row.cell.python for row in tests}, key=_version)),
-                suites=tuple(dict.fromkeys(row.cell.suite for row in tests)),
-                rows={(row.cell.suite, row.cell.python): row for row in tests},
+                suites=tuple(dict.fromkeys((row.cell.wheels, row.cell.suite) for row in tests)),
+                is_one_set=len({row.cell.wheels for row in tests}) <= 1,
+                rows={(row.cell.wheels, row.cell.suite, row.cell.python): row for row in tests},
                 absent=tuple(
                     (cell, why)
                     for cell, why in newest.absent
@@ -218,7 +222,7 @@ def _plots(summaries: Sequence[NightSummary]) -> list[Plot]:
         )
         about = f"of {size(budget)} allowed" if budget else "no budget"
         found += _plot(f"{kind} wheel, largest", values, size, about)
-    for title, kinds in (("building", {"build", "image"}), ("testing", TESTS)):
+    for title, kinds in (("building", {"build", "image"}), ("testing", TEST_KINDS)):
         values = [
             sum(
                 cell.milliseconds
