@@ -47,10 +47,9 @@ _PATH = click.Path(path_type=Path)
 def gate(app: App, options: GateCommandOptions) -> int:
     """Run a suite on this machine's GPUs against staged wheels; store a verdict.
 
-    The wheels are installed by URL and SHA-256 into an environment of their own, which is kept:
-    the next gate of the same wheels uses it again when nothing in it has changed. The exit status
-    is 0 for a pass and otherwise 21 to 30, one for each state, of the first suite that is no pass;
-    a verdict is stored in any case.
+    The wheels are installed by SHA-256 into a fresh environment. The exit status is 0 for a pass
+    and otherwise 21 to 31, one for each state, of the first suite that is no pass; a verdict is
+    stored in any case.
     """
     named = options.tests or options.failed_of
     jobs = gate_run.jobs_of(app, options, choice=Choice.NAMED if named else Choice.ALL)

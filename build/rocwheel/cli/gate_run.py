@@ -224,7 +224,7 @@ class GateCommandOptions(GatedSetOptions, DryRun):
                 multiple=True,
                 metavar="NAME",
                 type=OneOf(known.suites),
-                help="A suite of ci/suites (required); repeated, they share one environment.",
+                help="A suite of ci/suites (required); repeatable.",
             ),
         ),
         run_options,

@@ -26,7 +26,7 @@ from packaging.requirements import Requirement
 
 from rocwheel import files
 from rocwheel.console import Console
-from rocwheel.errors import CommandError, ConfigError, StoreError
+from rocwheel.errors import CommandError, ConfigError, RocwheelError, StoreError
 from rocwheel.gate.setup_errors import InfraError, WrongWheelsError
 from rocwheel.gate.subject import WheelsUnderTest
 from rocwheel.host.machine import Interpreter
@@ -167,7 +167,7 @@ def make(
             run("removing kept packages", replace(sync[1], argv=clean))
             run(*sync, *alone, "--reinstall")
     except CommandError as exc:
-        raise _not_made(exc, planned) from exc
+        raise _not_made(exc, planned, wheels) from exc
     if damaged := next(_damaged(planned.python.parents[1], wheels, folder / BROUGHT), ""):
         raise InfraError(
             f"what was installed is not what its wheel holds: {damaged}",
@@ -176,11 +176,7 @@ def make(
     try:
         run(*check)
     except CommandError as exc:
-        raise WrongWheelsError(
-            f"requirements are not met: {cause(exc.detail)}",
-            hint="the set's requirements contradict each other, or JAX's",
-            detail=exc.detail,
-        ) from exc
+        raise _unmet(exc) from exc
     ask = "import sysconfig; print(sysconfig.get_path('platlib'))"
     site = Path(runner.capture(Command(argv=(str(planned.python), "-c", ask))).strip())
     if rocm:
@@ -201,12 +197,16 @@ def configured(runner: Runner) -> tuple[dict[str, str], tuple[str, ...]]:
     return env, ("--no-index",) if env.pop("UV_NO_INDEX", "") in ("1", "true", "yes") else ()
 
 
-def _not_made(exc: CommandError, planned: InstallPlan) -> ConfigError | InfraError:
-    """Return why there is no environment: a requirement of a suite that no version meets, or what.
+def _not_made(exc: CommandError, planned: InstallPlan, wheels: WheelsUnderTest) -> RocwheelError:
+    """Return why there is no environment: a requirement of a suite, the set's own, or the machine.
 
-    JAX itself is none of these: a release may come to an index later.
+    JAX itself is no such requirement: a release may come to an index later.
     """
-    found = _UNMET.search(" ".join(exc.detail.split()))
+    text = " ".join(exc.detail.split())
+    own = "|".join(re.escape(wheel.project) for wheel in wheels.wheels)
+    if wheels.wheels and re.search(rf"\b(?:{own})\S* depends on ", text):
+        return _unmet(exc)
+    found = _UNMET.search(text)
     unmet = (found[1] or found[2]) if found else ""
     if unmet in planned.asked:
         return ConfigError(
@@ -217,6 +217,14 @@ def _not_made(exc: CommandError, planned: InstallPlan) -> ConfigError | InfraErr
     return InfraError(
         f"the environment could not be made: {cause(exc.detail)}: {exc}",
         hint=exc.hint,
+        detail=exc.detail,
+    )
+
+
+def _unmet(exc: CommandError) -> WrongWheelsError:
+    return WrongWheelsError(
+        f"requirements are not met: {cause(exc.detail)}",
+        hint="the set's requirements contradict each other, or JAX's",
         detail=exc.detail,
     )
 

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from amdgpu_family_matrix import Family
 from rocwheel.errors import ConfigError
 from rocwheel.gate.subject import WheelsUnderTest
@@ -91,7 +88,6 @@ class GateRequest(GateOptions):
     libraries: tuple[Library, ...] = ()
     sticky: tuple[str, ...] = ()  # texts of errors that end the use of a device
     skips: tuple[Skip, ...] = ()
-    beside: tuple[Suite, ...] = ()  # suites that share its environment
     constraints: tuple[str, ...] = ()  # versions to hold other packages to
     serials: frozenset[str] = frozenset()  # devices to keep to; all when empty
     history: SuiteHistory | None = None
@@ -121,27 +117,9 @@ class GateRequest(GateOptions):
         )
 
     @property
-    def sharing(self) -> tuple[Suite, ...]:
-        """The suites that run in its environment, its own included."""
-        return (self.suite, *self.beside)
-
-    @property
     def packages(self) -> tuple[str, ...]:
-        """What is required beside the wheels and JAX, by all suites of the environment.
-
-        Raises ConfigError when two suites want other versions of one package.
-        """
-        found: dict[str, tuple[str, str]] = {}
-        for suite in self.sharing:
-            for line in suite.requirements:
-                name = canonicalize_name(Requirement(line).name)
-                said, before = found.setdefault(name, (line, suite.name))
-                if said != line:
-                    raise ConfigError(
-                        f"{before} wants {said}, {suite.name} wants {line}",
-                        hint="they cannot share an environment: gate them one by one",
-                    )
-        return (*sorted(line for line, _ in found.values()), *self.requirements)
+        """What is required beside the wheels and JAX."""
+        return (*sorted(self.suite.requirements), *self.requirements)
 
     @property
     def whole(self) -> bool:

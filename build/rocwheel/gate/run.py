@@ -309,7 +309,7 @@ def _plan_install(
         cache=host.cache,
         requirements=(*request.packages, *rocm),
         constraints=request.constraints,
-        with_jax=any(suite.with_jax for suite in request.sharing),
+        with_jax=request.suite.with_jax,
     )
 
 
