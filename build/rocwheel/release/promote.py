@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from amdgpu_family_matrix import Family
 from rocwheel.console import Console, Unit, count
 from rocwheel.console import size as readable
@@ -29,7 +31,7 @@ from rocwheel.release import operations, policy, wheelset
 from rocwheel.release.operations import Operation, Tally, Who, short, stored
 from rocwheel.release.policy import Approval, Decision
 from rocwheel.release.stage import holding
-from rocwheel.store import Ability, ObjectInfo, Store, replaced
+from rocwheel.store import ObjectInfo, Store, replaced
 from rocwheel.values import replace
 
 
@@ -176,7 +178,7 @@ class PromotePlan:
             "family": self.release.family,
             "index_url": self.release.url,
             "install": Install.of(self.manifest, self.release.url).to_json(),
-            "blocked_by": [cell.to_json() for cell in self.decision.blocking],
+            "blocked_by": msgspec.to_builtins(self.decision.blocking),
             "wheels": [
                 {
                     "source": store.locate(item.source.key),
@@ -289,11 +291,10 @@ def apply(plan: PromotePlan, *, console: Console) -> int:
     if plan.decision.blocking:
         raise plan.refusal()
     store = plan.release.store
-    able = store.abilities()
-    if able.ability is Ability.CARRIED:
+    if lacks := store.abilities().copy_lacks:
         console.warn(
             f"{store.url}: copying on this server cannot be proven (it lacks "
-            f"{', '.join(able.copy_lacks)}): {readable(plan.size)} of wheels are downloaded, "
+            f"{', '.join(lacks)}): {readable(plan.size)} of wheels are downloaded, "
             "checked and uploaded by this machine"
         )
     with console.progress("promoting", total=plan.size, unit=Unit.BYTES) as progress:
