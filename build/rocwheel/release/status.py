@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from amdgpu_family_matrix import Family
 from rocwheel.console import columns, duration
-from rocwheel.errors import ConfigError, ObjectDiffersError
+from rocwheel.errors import ConfigError, ObjectDiffersError, TrustError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import IndexState, Known, Standing
@@ -18,7 +18,7 @@ from rocwheel.manifest import Manifest
 from rocwheel.model import moment
 from rocwheel.parallel import each
 from rocwheel.places import FOREIGN, Place
-from rocwheel.release import operations, policy
+from rocwheel.release import operations, policy, proof
 from rocwheel.release.operations import short
 from rocwheel.release.policy import Decision
 
@@ -240,6 +240,7 @@ def waiting(found: Iterable[SetStatus], *, hours: float) -> list[SetStatus]:
 class _File:
     """What policy asks of a staged set."""
 
+    staging: Place
     set_id: str
     manifest: Manifest | None
     problem: str
@@ -258,7 +259,13 @@ class _File:
             return None, self.problem
         own = verdicts.cells(self.found)
         lost = verdicts.lost(self.covered, {cell: before[cell] for cell in own & before.keys()})
-        return policy.decide(self.manifest, family, channel, self.found, now=now, lost=lost), ""
+        try:
+            evidence = proof.gather(self.staging, self.manifest, channel, self.found, now=now)
+        except TrustError as exc:
+            return None, str(exc)
+        counted = proof.believed(self.found, evidence, channel)
+        decision = policy.decide(self.manifest, family, channel, counted, now=now, lost=lost)
+        return proof.explained(decision, self.found, evidence, channel), ""
 
 
 def _file(staging: Place, set_id: str) -> _File:
@@ -268,10 +275,12 @@ def _file(staging: Place, set_id: str) -> _File:
     except (ConfigError, ObjectDiffersError) as exc:
         problem = f"its manifest cannot be read: {exc}"
     if manifest is None:
-        return _File(set_id=set_id, manifest=None, problem=problem)
+        return _File(staging=staging, set_id=set_id, manifest=None, problem=problem)
     found = verdicts.find(staging, set_id)
     covered = verdicts.coverage(found)
-    return _File(set_id=set_id, manifest=manifest, problem="", found=found, covered=covered)
+    return _File(
+        staging=staging, set_id=set_id, manifest=manifest, problem="", found=found, covered=covered
+    )
 
 
 def _status(
