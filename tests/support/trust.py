@@ -11,7 +11,7 @@ from rocwheel.build_record import BazelRecord, BuildRecord
 from rocwheel.ledger import verdicts
 from rocwheel.manifest import Manifest
 from rocwheel.trust import envelope, evidence, signers, statements
-from rocwheel.trust.policy import ChannelRule, Role, Trust, TrustedKey
+from rocwheel.trust.policy import ChannelRule, KeyRole, Trust, TrustedKey
 from rocwheel.values import replace
 from rocwheel.verdict import State
 
@@ -47,7 +47,7 @@ class Keyring:
             self.signers[name] = signers.signer(f"file:{folder}/{name}.pem")
 
     def key(self, name: str, role: str = "", **changes) -> TrustedKey:
-        fields = {"algorithm": "ed25519", "role": Role(role or name), **WINDOW, **changes}
+        fields = {"algorithm": "ed25519", "role": KeyRole(role or name), **WINDOW, **changes}
         return TrustedKey(public=self.public[name], **fields)
 
     def trust(self, *required: str, **changes) -> Trust:
@@ -57,7 +57,7 @@ class Keyring:
             for name in ("builder", "runner", "promoter")
             if changes.get(name, {}) is not None
         }
-        rule = ChannelRule(required=tuple(map(Role, required)))
+        rule = ChannelRule(required=tuple(map(KeyRole, required)))
         names = {signer.public_key.keyid: name for name, signer in self.signers.items()}
         return Trust(sha256="7" * 64, keys=keys, names=names, rules={"": rule})
 

@@ -304,7 +304,7 @@ def _github(app: App, book: Book, family: str) -> int:
     return 0
 
 
-def _say_submitted(app: App, night: str, jobs: list[slurm.Submitted]) -> None:
+def _say_submitted(app: App, night: str, jobs: list[slurm.Submission]) -> None:
     rows = [(item.job, str(len(item.cells)), item.cells[0]) for item in jobs]
     text = "\n".join(columns(("job", "cells", "first"), rows)) if rows else "nothing to submit"
     app.emit({"night": night, "jobs": [{"job": j.job, "cells": list(j.cells)} for j in jobs]}, text)

@@ -283,6 +283,7 @@ class NightRehearseOptions(StoreOptions):
     role: str
     family: str
     config: Path | None
+    pools: Path | None
     repository: str
 
 
@@ -290,13 +291,18 @@ class NightRehearseOptions(StoreOptions):
 @option("--role", default="", type=click.Choice(("", *ROLES)), help="Try its rights, as its login.")
 @option("--family", default="gfx94X-dcgpu", show_default=True, help="The family to try them on.")
 @option("--config", type=click.Path(path_type=Path), help="Default: ci/nightly.yaml.")
+@option(
+    "--pools",
+    type=click.Path(path_type=Path),
+    help="The file that nights are planned with, if any.",
+)
 @option("--repository", default="", metavar="OWNER/NAME", help="Ask GitHub for its runners.")
 def rehearse(app: App, options: NightRehearseOptions) -> int:
     """Try what nights of a channel need, and change nothing: before the first, and after changes.
 
-    Store, clock, page, message, logins at registries; with --role one permitted and one forbidden
-    request of each of its rights; with --repository whether every label has a runner that is
-    online.
+    Store, clock, page, message, logins at registries; one permitted and one forbidden request of
+    each right of --role, or of all roles that the channel names, which are assumed first; with
+    --repository whether every label has a runner that is online.
     """
     target = NightTarget(app, options)
     found = _rehearsed(app, options, target)
@@ -314,7 +320,10 @@ def _rehearsed(
     if options.role:  # a folder has no policies to try
         rights.policy(target.channel, rights.ROLES[options.role], family=options.family)
     settings = settings_file.load(app.path(options.config) or app.home.ci / settings_file.FILE)
-    families = matrix.families(settings.trigger)
+    path = app.path(options.pools)
+    pools = settings_file.load_pools(path, settings) if path else settings_file.Pools()
+    runners = [r for family in matrix.families(settings.trigger) for r in family.runners]
+    labels = {runner.label for runner in runners} | {settings.build.label} - {""}
     with Client(base_env(app.environ), retry=Retry(attempts=2), note=app.console.detail) as client:
         tried = rehearsal.Rehearsal(
             nights=target.nights,
@@ -323,7 +332,7 @@ def _rehearsed(
             client=client,
             now=app.now(),
             environ=app.environ,
-            labels={r.label for f in families for r in f.runners} | {settings.build.label} - {""},
+            labels={pools.labels.get(label, label) for label in labels},
             repository=options.repository,
             secret=settings.notify.secret,
             notify=settings.notify.url,

@@ -64,7 +64,7 @@ def plan(
 def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
     """Return the plan of another night, to be run anew: the same inputs, and every cell of it."""
     cells = tuple(
-        cell if cell.absent else replace(cell, kept="", why=f"repeats {old.night}")
+        replace(cell, kept="", why=f"repeats {old.night}") if _can_repeat(cell) else cell
         for cell in old.cells
     )
     return replace(
@@ -76,6 +76,11 @@ def again(old: NightPlan, *, night: str, by: str, now: datetime) -> NightPlan:
         cells=cells,
         repeats=old.night,
     )
+
+
+def _can_repeat(cell: Cell) -> bool:
+    """Return whether a cell may run again: not one that cannot be, nor a gate without a runner."""
+    return not cell.absent and (cell.kind != "gate" or bool(cell.needs.label))
 
 
 class _Made:

@@ -17,7 +17,7 @@ from rocwheel.release.policy import Decision
 from rocwheel.trust import envelope, statements
 from rocwheel.trust import evidence as stored
 from rocwheel.trust.evidence import BUNDLE, Case, Evidence
-from rocwheel.trust.policy import Role
+from rocwheel.trust.policy import KeyRole
 from rocwheel.trust.statements import Judgement
 from rocwheel.values import replace
 from rocwheel.verdict import State
@@ -49,7 +49,7 @@ def believed(
 
     A failure counts whoever wrote it, as does what cannot be read.
     """
-    if Role.RUNNER not in channel.trust.required(channel.name):
+    if KeyRole.RUNNER not in channel.trust.required(channel.name):
         return tuple(verdicts)
     kept = []
     for item in verdicts:
@@ -98,7 +98,7 @@ def bundle(
     """
     lines = b"".join(evidence.lines[digest] for digest in sorted(evidence.lines))
     if signer is None:
-        if Role.PROMOTER in channel.trust.required(channel.name):
+        if KeyRole.PROMOTER in channel.trust.required(channel.name):
             raise TrustError(
                 f"{channel.option}: a promotion needs the signature of a promoter's key",
                 hint="add --signer",
@@ -124,11 +124,11 @@ def bundle(
 
 def _check_promoter(data: bytes, channel: Channel, family: str, who: Who) -> None:
     """Refuse a signer that the channel does not know as a promoter. Raises TrustError."""
-    if Role.PROMOTER not in channel.trust.required(channel.name):
+    if KeyRole.PROMOTER not in channel.trust.required(channel.name):
         return
     signed = envelope.read(data, channel.trust, name="the summary")
     case = Case(trust=channel.trust, channel=channel.name, family=family, now=who.now)
-    if why := case.refusal(signed, Role.PROMOTER, claimed=who.time, seen=None):
+    if why := case.refusal(signed, KeyRole.PROMOTER, claimed=who.time, seen=None):
         raise TrustError(f"--signer: {why}", hint="sign with the key of a promoter")
 
 

@@ -71,6 +71,7 @@ def render(
     queue = Counter(
         cell.runner or "any machine" for cell in cells if cell.phase in {Phase.WAITING, Phase.OPEN}
     )
+    groups = _groups(summaries, {item.cell.name: item.change for item in changed})
     page = template("report/assets/night.html").render(
         css=style("report/assets/page.css", "report/assets/night.css"),
         js=text("report/assets/night.js"),
@@ -78,7 +79,8 @@ def render(
         made=timestamp(now),
         max_age_hours=max_age_hours,
         newest=newest,
-        groups=_groups(summaries, {item.cell.name: item.change for item in changed}),
+        groups=groups,
+        many={group.family.family for group in groups if not group.is_one_set},
         counts=Counter((cell.word, cell.colour) for cell in cells),
         causes=night_summary.causes(newest) if newest else [],
         changed=[item for item in changed if item.cell.phase is not Phase.BARRED],
@@ -134,8 +136,9 @@ class FamilyTable:
     worst: str  # the colour of the whole family
     bad: tuple[CellSummary, ...]  # what did not pass, besides its tests
     pythons: tuple[str, ...]
-    suites: tuple[str, ...]
-    rows: Mapping[tuple[str, str], CellRow]
+    suites: tuple[tuple[str, str], ...]  # wheel set, suite: a row each
+    is_one_set: bool
+    rows: Mapping[tuple[str, str, str], CellRow]  # wheel set, suite, CPython
     absent: tuple[tuple[str, str], ...]
     images: tuple[CellSummary, ...]
 
@@ -166,8 +169,9 @@ def _groups(
                     if cell.kind not in {*TESTS, "image"} and cell.colour in {"bad", "warn"}
                 ),
                 pythons=tuple(sorted({row.cell.python for row in tests}, key=_version)),
-                suites=tuple(dict.fromkeys(row.cell.suite for row in tests)),
-                rows={(row.cell.suite, row.cell.python): row for row in tests},
+                suites=tuple(dict.fromkeys((row.cell.wheels, row.cell.suite) for row in tests)),
+                is_one_set=len({row.cell.wheels for row in tests}) <= 1,
+                rows={(row.cell.wheels, row.cell.suite, row.cell.python): row for row in tests},
                 absent=tuple(
                     (cell, why)
                     for cell, why in newest.absent

@@ -37,7 +37,7 @@ class Sha256Digest(Value, frozen=True, kw_only=True):
     sha256: Sha256
 
 
-class Subject(Value, frozen=True, kw_only=True):
+class StatementSubject(Value, frozen=True, kw_only=True):
     """What a statement is about."""
 
     name: NonEmpty
@@ -48,7 +48,7 @@ class Statement(Value, frozen=True, kw_only=True):
     """An in-toto Statement v1."""
 
     predicate_type: NonEmpty = msgspec.field(name="predicateType")
-    subject: Annotated[tuple[Subject, ...], Meta(min_length=1)]
+    subject: Annotated[tuple[StatementSubject, ...], Meta(min_length=1)]
     predicate: Mapping[str, Any]
     kind: Literal["https://in-toto.io/Statement/v1"] = msgspec.field(
         name="_type", default="https://in-toto.io/Statement/v1"

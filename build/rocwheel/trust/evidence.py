@@ -21,7 +21,7 @@ from rocwheel.places import Place
 from rocwheel.store import ObjectInfo
 from rocwheel.trust import envelope, statements
 from rocwheel.trust.envelope import LARGEST, Signed, Statement
-from rocwheel.trust.policy import SKEW, Role, Trust, time_of
+from rocwheel.trust.policy import SKEW, KeyRole, Trust, time_of
 from rocwheel.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -43,11 +43,11 @@ class Case:
     now: datetime
 
     @property
-    def required(self) -> frozenset[Role]:
+    def required(self) -> frozenset[KeyRole]:
         return self.trust.required(self.channel)
 
     def refusal(
-        self, signed: Signed, role: Role, *, claimed: object, seen: datetime | None, suite: str = ""
+        self, signed: Signed, role: KeyRole, *, claimed: object, seen: datetime | None, suite: str = ""
     ) -> str:
         """Return why a statement does not count, "" where it does; all its keys must be allowed.
 
@@ -118,7 +118,7 @@ def gather(
 ) -> Evidence:
     """Judge all statements about a set; `verdicts` are the stored ones, by their digest.
 
-    Raises TrustError where a link is broken: what is there proves nothing, or something is gone.
+    Raises TrustError where a link is broken: what is there proves nothing, or something is missing.
     Statements of keys that may not have made them do not count, and are noted.
     """
     if not case.required:
@@ -165,7 +165,7 @@ class _Shelf:
                 good.append(body)
             except TrustError as exc:
                 notes.append(str(exc))
-        if Role.BUILDER in self.case.required and not good:
+        if KeyRole.BUILDER in self.case.required and not good:
             raise TrustError(
                 notes[0]
                 if notes
@@ -192,7 +192,7 @@ class _Shelf:
             if (verdict.python, verdict.suite, signed.keyids) != (python, suite, (keyid,)):
                 raise _broken(where, "name: it belongs to another cell or key")
             seen, ended = self.infos[name].modified, verdict.ended
-            if why := self.case.refusal(signed, Role.RUNNER, claimed=ended, seen=seen, suite=suite):
+            if why := self.case.refusal(signed, KeyRole.RUNNER, claimed=ended, seen=seen, suite=suite):
                 refused[verdict.sha256] = f"{where}: {why}"
             else:
                 good[verdict.sha256] = self.data[name]
@@ -221,7 +221,7 @@ class _Shelf:
                 chains.setdefault(match[3] + match[1] + match[2], {})[int(match[4])] = name
         for chain, names in chains.items():
             key = self.case.trust.keys.get(chain[:64])
-            if key is None or key.role is not Role.RUNNER:
+            if key is None or key.role is not KeyRole.RUNNER:
                 yield from ((name, 0, "") for name in names.values())
                 continue
             before = ""
@@ -254,7 +254,7 @@ def check_provenance(signed: Signed, manifest: Manifest, case: Case, seen: datet
     _of_kind(signed, statements.PROVENANCE)
     run, definition = (statement.predicate.get(n) or {} for n in ("runDetails", "buildDefinition"))
     claimed = (run.get("metadata") or {}).get("finishedOn")
-    if why := case.refusal(signed, Role.BUILDER, claimed=claimed, seen=seen):
+    if why := case.refusal(signed, KeyRole.BUILDER, claimed=claimed, seen=seen):
         raise _broken(signed.name, f"{why}")
     wanted = {item.name: item.digest.sha256 for item in statements.subjects(manifest)}
     if statement.subjects != wanted:

@@ -28,7 +28,7 @@ SKEW: Final = timedelta(minutes=10)  # clocks of signers and ours may differ by 
 Algorithm = Literal["ed25519", "ecdsa-sha2-nistp256", "ecdsa-sha2-nistp384", "rsassa-pss-sha256"]
 
 
-class Role(enum.Enum):
+class KeyRole(enum.Enum):
     """What a key is for: each kind of statement takes one role."""
 
     BUILDER = "builder"
@@ -48,7 +48,7 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
 
     public: NonEmpty  # PEM
     algorithm: Algorithm
-    role: Role
+    role: KeyRole
     since: date
     until: date  # the last day
     channels: tuple[str, ...] = ()
@@ -74,7 +74,7 @@ class TrustedKey(Value, frozen=True, kw_only=True, dict=True):
         return sslib_key(serialization.load_pem_public_key(self.public.encode()), self.algorithm)
 
     def refusal(
-        self, role: Role, *, channel: str, family: str, suite: str, times: Collection[datetime]
+        self, role: KeyRole, *, channel: str, family: str, suite: str, times: Collection[datetime]
     ) -> str:
         """Return why the key may not have signed a statement of this role then; "" if it may."""
         if self.role is not role:
@@ -117,7 +117,7 @@ def sslib_key(public: object, algorithm: str) -> SSlibKey:
 class ChannelRule(Value, frozen=True, kw_only=True):
     """The roles whose signed statements a promotion of one channel needs."""
 
-    required: tuple[Role, ...] = ()
+    required: tuple[KeyRole, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse a role that is given twice."""
@@ -138,7 +138,7 @@ class Trust:
     names: Mapping[str, str] = field(default_factory=dict)
     rules: Mapping[str, ChannelRule] = field(default_factory=dict)
 
-    def required(self, channel: str) -> frozenset[Role]:
+    def required(self, channel: str) -> frozenset[KeyRole]:
         """Return the roles whose statements a promotion of the channel needs."""
         return frozenset(self.rules[channel].required if channel in self.rules else ())
 
@@ -187,7 +187,7 @@ def load(path: Path, *, channels: Collection[str] | None = None) -> Trust:
     )
 
 
-def _holds(key: TrustedKey, role: Role, channel: str) -> bool:
+def _holds(key: TrustedKey, role: KeyRole, channel: str) -> bool:
     return key.role is role and (not key.channels or channel in key.channels) and not key.revoked
 
 

@@ -16,7 +16,7 @@ import msgspec
 from rocwheel import __version__
 from rocwheel.build_record import BuildRecord
 from rocwheel.manifest import Manifest, Source
-from rocwheel.trust.envelope import Sha256Digest, Statement, Subject
+from rocwheel.trust.envelope import Sha256Digest, Statement, StatementSubject
 from rocwheel.verdict import State, Verdict
 
 PROVENANCE: Final = "https://slsa.dev/provenance/v1"
@@ -29,7 +29,7 @@ RESULTS: Final = {State.PASS: "PASSED", State.FLAKY: "WARNED"}  # every other st
 NOT_KNOWN: Final = "not recorded: Bazel's events of this build name no digests of what it fetched"
 
 
-def manifest_subject(manifest: str) -> Subject:
+def manifest_subject(manifest: str) -> StatementSubject:
     """Return the manifest as a subject: its digest is the identity of the set."""
     return _subject("manifest.json", manifest)
 
@@ -182,14 +182,14 @@ def _about(manifest: Manifest, kind: str, predicate: Mapping[str, Any]) -> State
     )
 
 
-def subjects(manifest: Manifest) -> tuple[Subject, ...]:
+def subjects(manifest: Manifest) -> tuple[StatementSubject, ...]:
     """Return the manifest and all of its wheels as subjects."""
     wheels = sorted((wheel.filename, wheel.sha256) for wheel in manifest.wheels)
     return (manifest_subject(manifest.sha256), *(_subject(*wheel) for wheel in wheels))
 
 
-def _subject(name: str, sha256: str) -> Subject:
-    return Subject(name=name, digest=Sha256Digest(sha256=sha256))
+def _subject(name: str, sha256: str) -> StatementSubject:
+    return StatementSubject(name=name, digest=Sha256Digest(sha256=sha256))
 
 
 def _resource(name: str, uri: str, digests: Mapping[str, str]) -> dict[str, Any]:

@@ -281,3 +281,38 @@ def test_a_job_that_slurm_holds_is_an_error_with_the_line_that_releases_it(world
     cluster.ask("scontrol", "release", held)
     cluster.idle()
     assert set(world.states("one").values()) == {"pass"}
+
+
+def test_nodes_that_are_drained_are_named_with_the_lines_that_resume_them(world, cluster):
+    """What a controller killed twice leaves: nothing can run, and no job of it is held."""
+    world.plan("one", check=True)
+    nodes = ",".join(cluster.nodes)
+    cluster.ask("scontrol", "update", f"nodename={nodes}", "state=drain", "reason=killed twice")
+    try:
+        submit(world)
+        deadline = time.monotonic() + 120
+        while "DRAINED" not in (said := cluster.ask("squeue", "-h", "-o", "%r")):
+            assert time.monotonic() < deadline, said
+            time.sleep(0.3)
+        lines = [f"scontrol update nodename={node} state=resume" for node in cluster.nodes]
+        for done in (submit(world), world.nightly("check", "--max-age=36h")):
+            assert done.code == 8, done.out
+            assert all(line in done.err for line in lines), done.err
+    finally:
+        for node in cluster.nodes:
+            cluster.ask("scontrol", "update", f"nodename={node}", "state=resume")
+    cluster.idle()
+    assert set(world.states("one").values()) == {"pass"}
+
+
+@all_faults
+def test_the_time_limit_of_a_job_is_a_timeout_and_promotes_nothing(world, cluster):
+    world.plan("one", check=True)
+    world.script(gate={"*smoke*": "sleep:600"})
+    submit(world, check=True)
+    cluster.ask("scontrol", "update", f"jobid={begun(world, SMOKE)}", "timelimit=1")
+    cluster.idle()
+    (attempt,) = book(world).attempts[SMOKE]
+    assert attempt.ended.state is State.TIMEOUT
+    assert attempt.ended.reason == "ran past the job's time limit"
+    assert world.states("one")["promote.jax.gfx90a"] == "fail"

@@ -20,7 +20,7 @@ from support.wheelset import NOW, make_verdict
 from rocwheel.errors import RocwheelError
 from rocwheel.ledger import verdicts
 from rocwheel.trust import envelope, evidence, statements
-from rocwheel.trust.envelope import Sha256Digest, Statement, Subject
+from rocwheel.trust.envelope import Sha256Digest, Statement, StatementSubject
 from rocwheel.values import replace
 from rocwheel.verdict import Counts, State
 
@@ -105,7 +105,9 @@ class Attack:
         )
         return path
 
-    def sign_result(self, who: str = "runner", *, number: int = 1, previous: str = "", edit=None, **fields):
+    def sign_result(
+        self, who: str = "runner", *, number: int = 1, previous: str = "", edit=None, **fields
+    ):
         """A statement about the cell `unit` in place of the good one, by any key."""
         found = self.result()
         found.unlink()
@@ -136,7 +138,9 @@ class Attack:
         self.shop.add(self.manifest, suite="unit", state=State.PASS)
 
     def failure(self):
-        for path in (self.root / self.shop.staging.verdicts(self.manifest.sha256)).glob("3.12/unit/*.json"):
+        for path in (self.root / self.shop.staging.verdicts(self.manifest.sha256)).glob(
+            "3.12/unit/*.json"
+        ):
             if json.loads(path.read_bytes())["state"] == "fail":
                 return path
         raise AssertionError("no failure")
@@ -148,8 +152,8 @@ def _record(manifest):
     return make_record(manifest)
 
 
-def subject(name: str, digest: str) -> Subject:
-    return Subject(name=name, digest=Sha256Digest(sha256=digest))
+def subject(name: str, digest: str) -> StatementSubject:
+    return StatementSubject(name=name, digest=Sha256Digest(sha256=digest))
 
 
 def without(path: str):
@@ -191,7 +195,9 @@ def two_keys(a: Attack) -> None:
 
 
 def json_statement(a: Attack) -> Statement:
-    return statements.provenance(a.manifest, _record(a.manifest), finished="2026-05-01T11:30:00+00:00")
+    return statements.provenance(
+        a.manifest, _record(a.manifest), finished="2026-05-01T11:30:00+00:00"
+    )
 
 
 def same_key_twice(document) -> None:
@@ -200,7 +206,13 @@ def same_key_twice(document) -> None:
 
 def duplicate(a: Attack, *, inner: bool) -> None:
     text = json_statement(a).to_bytes().decode() if inner else a.provenance.read_text()
-    twice = text.replace("{", '{"predicateType": "https://slsa.dev/provenance/v1", ' if inner else '{"payloadType": "x", ', 1)
+    twice = text.replace(
+        "{",
+        '{"predicateType": "https://slsa.dev/provenance/v1", '
+        if inner
+        else '{"payloadType": "x", ',
+        1,
+    )
     if inner:
         a.payload(twice.encode())
     else:
@@ -364,13 +376,17 @@ def refused(attack: Attack, message: str) -> None:
     assert not attack.shop.shown(attack.shop.release, "jax-rocm7-pjrt")
 
 
-@pytest.mark.parametrize(("change", "message"), [case[1:] for case in CASES], ids=[c[0] for c in CASES])
+@pytest.mark.parametrize(
+    ("change", "message"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
+)
 def test_nothing_is_released(attack, change, message) -> None:
     change(attack)
     refused(attack, message)
 
 
-@pytest.mark.parametrize(("changes", "message"), [case[1:] for case in KEYS], ids=[c[0] for c in KEYS])
+@pytest.mark.parametrize(
+    ("changes", "message"), [case[1:] for case in KEYS], ids=[c[0] for c in KEYS]
+)
 def test_a_key_signs_within_its_role_scope_and_days(attack, changes, message) -> None:
     from rocwheel.trust.policy import Revocation
 
