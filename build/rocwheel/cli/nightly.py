@@ -44,7 +44,7 @@ with when_run():
     from rocwheel.process import Command, base_env
     from rocwheel.verdict import SILENT, State
 
-ENGINES: Final = ("local", "slurm", "github")
+SCHEDULERS: Final = ("local", "slurm", "github")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,9 @@ class NightRunOptions(NightOptions, DryRun):
 
 @command("run", NightRunOptions, parent=nightly)
 @night_argument
-@option("--engine", type=click.Choice(ENGINES), default="local", show_default=True, help="Where.")
+@option(
+    "--engine", type=click.Choice(SCHEDULERS), default="local", show_default=True, help="Where."
+)
 @option(
     "--workers",
     type=click.IntRange(min=0),
