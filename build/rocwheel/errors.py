@@ -94,10 +94,6 @@ class PromotionError(RocwheelError):
     kind = "promotion"
 
 
-class TrustError(PromotionError):
-    """A statement that is not signed as the trust file asks, or proves something else."""
-
-
 class RocmError(RocwheelError):
     """A ROCm tree that is incomplete, contradicts itself or is not the one asked for."""
 

@@ -7,14 +7,13 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from rocwheel import files
-from rocwheel.errors import TrustError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger.verdicts import FoundVerdict
 from rocwheel.manifest import Manifest
 from rocwheel.places import Place
 from rocwheel.release.operations import Who
 from rocwheel.release.policy import Decision
-from rocwheel.trust import envelope, statements
+from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust import evidence as stored
 from rocwheel.trust.evidence import BUNDLE, Case, Evidence
 from rocwheel.trust.policy import KeyRole
@@ -47,7 +46,7 @@ def believed(
 ) -> tuple[FoundVerdict, ...]:
     """Return the verdicts that policy may see: a pass that no runner's key signed is none.
 
-    A failure counts whoever wrote it, as does what cannot be read.
+    A failure counts, signed or not, as does what cannot be read.
     """
     if KeyRole.RUNNER not in channel.trust.required(channel.name):
         return tuple(verdicts)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from amdgpu_family_matrix import Family
 from rocwheel.console import columns, duration
-from rocwheel.errors import ConfigError, ObjectDiffersError, TrustError
+from rocwheel.errors import ConfigError, ObjectDiffersError
 from rocwheel.index.channels import Channel
 from rocwheel.ledger import log, manifests, verdicts
 from rocwheel.ledger.state import IndexState, Known, Standing
@@ -21,6 +21,7 @@ from rocwheel.places import FOREIGN, Place
 from rocwheel.release import operations, policy, proof
 from rocwheel.release.operations import short
 from rocwheel.release.policy import Decision
+from rocwheel.trust import TrustError
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,3 +4,9 @@
 `statements` writes what is stated, `evidence` keeps statements in a store and judges them,
 `chain` follows them from a downloaded wheel.
 """
+
+from rocwheel.errors import PromotionError
+
+
+class TrustError(PromotionError):
+    """A statement that is not signed as the trust file asks, or proves something else."""

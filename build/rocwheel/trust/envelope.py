@@ -19,7 +19,8 @@ import msgspec
 from msgspec import Meta
 
 from rocwheel import files
-from rocwheel.errors import ConfigError, TrustError
+from rocwheel.errors import ConfigError
+from rocwheel.trust import TrustError
 from rocwheel.trust.policy import Trust
 from rocwheel.values import NonEmpty, Sha256, Value, decoded
 

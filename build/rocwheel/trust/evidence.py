@@ -14,12 +14,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
 from rocwheel import files
-from rocwheel.errors import ConfigError, ObjectDiffersError, TrustError
+from rocwheel.errors import ConfigError, ObjectDiffersError
 from rocwheel.manifest import Manifest
 from rocwheel.parallel import each
 from rocwheel.places import Place
 from rocwheel.store import ObjectInfo
-from rocwheel.trust import envelope, statements
+from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.trust.envelope import LARGEST, Signed, Statement
 from rocwheel.trust.policy import SKEW, KeyRole, Trust, time_of
 from rocwheel.verdict import Verdict
@@ -47,7 +47,13 @@ class Case:
         return self.trust.required(self.channel)
 
     def refusal(
-        self, signed: Signed, role: KeyRole, *, claimed: object, seen: datetime | None, suite: str = ""
+        self,
+        signed: Signed,
+        role: KeyRole,
+        *,
+        claimed: object,
+        seen: datetime | None,
+        suite: str = "",
     ) -> str:
         """Return why a statement does not count, "" where it does; all its keys must be allowed.
 
@@ -192,7 +198,9 @@ class _Shelf:
             if (verdict.python, verdict.suite, signed.keyids) != (python, suite, (keyid,)):
                 raise _broken(where, "name: it belongs to another cell or key")
             seen, ended = self.infos[name].modified, verdict.ended
-            if why := self.case.refusal(signed, KeyRole.RUNNER, claimed=ended, seen=seen, suite=suite):
+            if why := self.case.refusal(
+                signed, KeyRole.RUNNER, claimed=ended, seen=seen, suite=suite
+            ):
                 refused[verdict.sha256] = f"{where}: {why}"
             else:
                 good[verdict.sha256] = self.data[name]

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from rocwheel.errors import ConfigError, TrustError
+from rocwheel.errors import ConfigError
+from rocwheel.trust import TrustError
 
 if TYPE_CHECKING:
     from securesystemslib.signer import Signer, SSlibKey

@@ -7,9 +7,8 @@ import json
 import pytest
 from support.trust import Keyring, SignedShop
 
-from rocwheel.errors import TrustError
 from rocwheel.ledger.state import Action
-from rocwheel.trust import envelope, statements
+from rocwheel.trust import TrustError, envelope, statements
 from rocwheel.values import replace
 
 
