@@ -131,15 +131,15 @@ def check(app: App, options: NightCheckOptions) -> int:
     limit = _seconds(options.max_age)
     target = NightTarget(app, options)
     names = target.nights.names()
-    held = slurm.held(slurm.waiting(target.nights, names[-1], whole(app))) if names else {}
-    problems = upkeep.problems(target.nights, app.now(), limit, held)
+    waits = slurm.waiting(target.nights, names[-1], whole(app)) if names else None
+    problems = upkeep.problems(target.nights, app.now(), limit, waits)
     night = names[-1] if names else ""
     text = f"{night}: nothing is wrong" if not problems else ""
     app.emit({"night": night, "problems": problems}, text)
     if problems:
         for line in problems[1:]:
             app.console.warn(line)
-        lines = slurm.release_lines(held, whole(app)) if held else ()
+        lines = slurm.release_lines(held, whole(app)) if (held := slurm.held(waits)) else ()
         hint = "; ".join(lines) or f"look: nightly status {night}, and the page"
         raise HostError(problems[0], hint=hint)
     return 0
