@@ -9,7 +9,8 @@ COMPILERS: Final = ("clang", "gcc", "hermetic")
 CPU_FEATURES: Final = ("release", "native", "default")
 WHEEL_TYPES: Final = ("release", "nightly", "custom", "snapshot")
 JAXLIB_ORIGINS: Final = ("built", "upstream")
-EXECUTORS: Final = ("host", "docker", "podman")
+CONTAINER_ENGINES: Final = ("docker", "podman")
+EXECUTORS: Final = ("host", *CONTAINER_ENGINES)
 IMAGE_PROFILES: Final = ("runtime", "devel")
 CELL_KINDS: Final = (
     "build", "stage", "gate", "merge", "promote", "image", "page", "notify", "prune",

@@ -20,7 +20,7 @@ ROOMS = {
     "": (4630, 2850, 2, 12),
     "bazel/ dist/ download/ rocm/ source/": (8900, 7350, 0, 36),
     "cli/": (6420, 4900, 4, 37),
-    "container/ dist/executor image/": (3400, 3050, 1, 24),
+    "container/ dist/builder dist/executor image/": (3400, 3050, 1, 24),
     "demo dev doctor housekeeping report/": (2650, 2100, 0, 12),
     "gate/": (7920, 7150, 2, 52),
     "host/": (470, 400, 0, 0),

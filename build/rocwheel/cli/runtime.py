@@ -8,16 +8,15 @@ import click
 
 from rocwheel.cli.app import App
 from rocwheel.cli.command import DryRun, command, group_command, options_of
-from rocwheel.cli.image import EngineOptions
+from rocwheel.cli.image import engine_of
 from rocwheel.cli.imports import when_run
 from rocwheel.cli.target import PersonOptions, Target, TargetOptions
+from rocwheel.image.options import EngineOptions
 from rocwheel.option import nested
 from rocwheel.runtime.options import ImageOptions
 
 with when_run():
-    from rocwheel import container
     from rocwheel.console import columns, size
-    from rocwheel.container import EngineKind
     from rocwheel.release import wheelset
     from rocwheel.runtime import job, record
     from rocwheel.runtime.job import ImageRequest
@@ -42,7 +41,7 @@ class RuntimeOptions(TargetOptions, PersonOptions, EngineOptions, DryRun):
 
 
 @group_command("runtime_images", RuntimeOptions)
-@options_of(ImageOptions)
+@options_of(ImageOptions, EngineOptions)
 def runtime_images(app: App, options: RuntimeOptions) -> int:
     """Make, test and push a runtime image of a released wheel set.
 
@@ -54,8 +53,7 @@ def runtime_images(app: App, options: RuntimeOptions) -> int:
     if options.dry_run:
         app.emit_plan(planned.lines)
         return 0
-    engine = container.ask(EngineKind(options.engine), environ=app.environ, runner=app.runner)
-    done = job.make(planned, app, engine)
+    done = job.make(planned, app, engine_of(app, options))
     app.emit(done.document, done.line)
     return done.status
 

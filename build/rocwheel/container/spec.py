@@ -111,7 +111,6 @@ class ContainerSpec:
     owner: str = ""  # by which leftovers are told from containers at work
     purpose: str = "build"
     keep_minutes: int = 0  # outlive us, until idle for so long
-    writable_root: bool = False  # for a container that is committed as an image
 
     @property
     def name(self) -> str:
@@ -130,16 +129,6 @@ class ContainerSpec:
         key = files.sha256("\0".join([*asked.start.argv, *which]).encode())[:12]
         name = f"kept-{key}"
         return replace(asked, run=name, folder=self.folder.with_name(name), keep_minutes=minutes)
-
-    def commit(self, name: str) -> Command:
-        """Keep the container as an image that says it cannot be traced to its inputs."""
-        return self.engine.command(
-            "commit",
-            f"--change=LABEL {LABEL}.untraceable=yes",
-            f"--change=LABEL {LABEL}.inputs=none",
-            self.name,
-            name,
-        )
 
     @property
     def all_mounts(self) -> tuple[Mount, ...]:
@@ -245,10 +234,7 @@ class ContainerSpec:
     def _options(self) -> Iterator[str]:
         engine, user = self.engine, self.user
         yield "--detach" if self.keep_minutes else "--interactive"
-        yield "--rm"
-        if not self.writable_root:
-            yield "--read-only"
-        yield "--init"
+        yield from ("--rm", "--read-only", "--init")
         yield from self._names()
         yield f"--network={self.network}"
         if engine.kind is EngineKind.PODMAN and engine.rootless:

@@ -12,7 +12,7 @@ import re
 import resource
 import secrets
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -20,22 +20,22 @@ from typing import Final
 from rocwheel import bazel, container
 from rocwheel.build_record import BuilderRecord
 from rocwheel.console import Console
-from rocwheel.container import ContainerLimits, ContainerSpec, EngineKind, Mount, User
+from rocwheel.container import (
+    ContainerEngine,
+    ContainerLimits,
+    ContainerSpec,
+    EngineKind,
+    Mount,
+    User,
+)
+from rocwheel.dist import builder
 from rocwheel.dist.build_request import Executor, Request
-from rocwheel.errors import CommandError, ConfigError, HostError, RocwheelError
+from rocwheel.errors import ConfigError, HostError
 from rocwheel.host import machine
 from rocwheel.host.machine import HostPrograms, Interpreter, Programs
-from rocwheel.image import (
-    Found,
-    ImageFacts,
-    contents,
-    inspect,
-    obtain,
-    recipe,
-    registry,
-    searching,
-)
-from rocwheel.image.found import INPUTS, refuse_no_tag
+from rocwheel.image import contents, registry
+from rocwheel.image.contents import ImageFacts
+from rocwheel.image.found import INPUTS, Found, obtain
 from rocwheel.process import Command, GuestPath, HostRunner, Runner
 from rocwheel.source import SourceTree
 
@@ -212,28 +212,7 @@ class BuildEnvironment:
                 mount.host.mkdir(parents=True, exist_ok=True)
         open_it = container.kept if self.executor.keep_minutes else container.running
         with open_it(self.entered, runner=runner) as inside:
-            try:
-                yield inside
-            except Exception:  # what failed is what somebody wants to look at, and to be told
-                with suppress(RocwheelError):
-                    self._commit(inside, runner)
-                raise
-            self._commit(inside, runner)
-
-    def _commit(self, inside: container.Container, runner: HostRunner) -> None:
-        name, engine = self.executor.commit, inside.spec.engine
-        if not name:
-            return
-        _refuse_to_hide(name, engine, runner)  # hours may have passed since it was looked for
-        try:
-            runner.run(inside.spec.commit(name))
-        except CommandError as exc:
-            why = container.headline(exc.detail)
-            raise HostError(
-                f"{engine.kind.value}: the container was not kept: {why}",
-                hint="the same command again takes what was built from Bazel's caches",
-                detail=exc.detail,
-            ) from exc
+            yield inside
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,7 +257,7 @@ def choose(
     with console.step(f"Container: {asked.kind}", key="container"):
         engine = container.ask(EngineKind(asked.kind), environ=request.environ, runner=runner)
         if asked.image == SEARCH:
-            found = _searched(request, engine, runner=runner, console=console, pull=pull)
+            found = _recipes_own(asked, request, engine, runner)
         else:
             found = obtain(
                 asked.image,
@@ -287,13 +266,6 @@ def choose(
                 pull=pull,
                 runner=runner,
                 console=console,
-            )
-        if asked.commit:
-            _refuse_to_hide(asked.commit, engine, runner)
-        if asked.traceable and not found.traceable:
-            raise ConfigError(
-                f"{found.reference}: somebody kept a container as this image",
-                hint="nobody knows what is in it: `dev` and `shell` take it, a manifest does not",
             )
         spec = container_spec(asked, engine, found, cache=request.cache, environ=request.environ)
         known = contents.ask(spec, found.config, cache=request.cache, runner=runner, remember=pull)
@@ -309,7 +281,6 @@ def _refuse_container_options(asked: Executor) -> None:
     inside = OWN_INPUTS.is_file()  # which image this is, who started the container says so
     given = {
         "--builder-image": "" if inside else asked.image,
-        "--commit": asked.commit,
         "--keep-container": str(asked.keep_minutes or ""),
     }
     option = next((name for name, value in given.items() if value), "")
@@ -320,52 +291,18 @@ def _refuse_container_options(asked: Executor) -> None:
         )
 
 
-def _refuse_to_hide(name: str, engine: container.ContainerEngine, runner: Runner) -> None:
-    """Raise ConfigError for no name, or that of a traceable image, of a container to be kept."""
-    refuse_no_tag(name)
-    there = inspect(name, engine=engine, runner=runner)
-    if there and there.traceable:
-        raise ConfigError(
-            f"{name}: is an image already", hint="keep the container under another name"
-        )
-
-
-def _searched(
-    request: Request,
-    engine: container.ContainerEngine,
-    *,
-    runner: HostRunner,
-    console: Console,
-    pull: bool,
+def _recipes_own(
+    asked: Executor, request: Request, engine: ContainerEngine, runner: Runner
 ) -> Found:
-    """Find the builder image of recipe and checkout: with the engine, then in the registries."""
-    ci = request.home.ci
-    images = recipe.load(ci / "images.yaml")
-    wanted = images.builder(request.executor.recipe)
-    table = bazel.load_releases(ci / "bazel_binaries.yaml")
-    digest = table.find(wanted.bazel).sha256 if wanted.bazel else ""
-    found = searching.local(
-        wanted, checkout=request.home.sources, bazel=digest, engine=engine, runner=runner
-    )
-    if found:
-        return found
-    remote = searching.remote(
-        wanted,
-        images.registries,
-        checkout=request.home.sources,
-        bazel=digest,
-        engine=engine,
-        environ=request.environ,
-        runner=runner,
-        console=console,
-    )
-    if remote is None or not pull:
-        where = f"; {remote.reference} has to be pulled" if remote else ""
+    """Return the engine's image of recipe and checkout. Raises HostError where it has none."""
+    image = builder.current(asked.recipe, request.home, engine=engine, runner=runner)
+    if image is None:
         raise HostError(
-            f"{wanted.name}: no builder image of this checkout{where}",
-            hint=f"make it: rocwheel image build --recipe {wanted.name}",
+            f"{asked.recipe}: {engine.kind.value} has no builder image of this checkout",
+            hint=f"make it: rocwheel image build --recipe {asked.recipe}; or pull it by the digest "
+            "that `image build --push` printed",
         )
-    return registry.pull(remote, engine=engine, runner=runner, console=console)
+    return image
 
 
 def _own_image(request: Request) -> str:
@@ -497,7 +434,6 @@ def container_spec(
         limits=limits(asked),
         sandbox=asked.sandbox,
         devices=asked.devices,
-        writable_root=bool(asked.commit),
     )
 
 

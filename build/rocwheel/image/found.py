@@ -21,18 +21,11 @@ from rocwheel.process import Runner
 INPUTS: Final = f"{LABEL}.inputs"  # digest of everything an image of ours was made from
 BUILDER: Final = f"{LABEL}.builder"  # the recipe of a builder image
 BASE: Final = "org.opencontainers.image.base.name"
-UNTRACEABLE: Final = f"{LABEL}.untraceable"  # a container that somebody kept as an image
 LOOPBACK: Final = ("localhost", "127.0.0.1", "[::1]")
 DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 # What every engine takes for a reference, id or short id; more than the grammar allows, and never
 # an option: https://github.com/distribution/reference
 _REFERENCE: Final = re.compile(r"[A-Za-z0-9\[][A-Za-z0-9._:/@\[\]-]*\Z")
-# What a tag can be given, which is less: its repository is in small letters, and has no digest.
-_PART: Final = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
-_TAGGED: Final = re.compile(
-    rf"(?:(?:localhost|[A-Za-z0-9-]+(?:\.[A-Za-z0-9-]+)+|[A-Za-z0-9-]+(?=:))(?::[0-9]+)?/)?"
-    rf"{_PART}(?:/{_PART})*(?::[A-Za-z0-9_][A-Za-z0-9_.-]{{0,127}})?\Z"
-)
 BUILD_IT: Final = "build it: rocwheel image build"
 
 
@@ -60,24 +53,12 @@ class Found:
                 f"{self.reference}: its engine does not say when it was made", hint="make it again"
             ) from exc
 
-    @property
-    def traceable(self) -> bool:
-        return UNTRACEABLE not in self.labels
-
 
 def refuse_no_reference(text: str) -> None:
     """Raise ConfigError for what no engine takes as the name of an image."""
     if not _REFERENCE.match(text):
         raise ConfigError(
             f"{text!r}: no name of an image", hint="write NAME:TAG, or better NAME@sha256:…"
-        )
-
-
-def refuse_no_tag(text: str) -> None:
-    """Raise ConfigError for what no engine gives an image as its name."""
-    if not _TAGGED.match(text):
-        raise ConfigError(
-            f"{text!r}: no name to give an image", hint="write NAME:TAG, the name in small letters"
         )
 
 
@@ -242,7 +223,7 @@ def superseded(
     older: list[Found] = []
     for identity in dict.fromkeys(listed):
         item = inspect(identity, engine=engine, runner=runner)
-        if item is None or not item.traceable or INPUTS not in item.labels:
+        if item is None or INPUTS not in item.labels:
             continue
         base = item.labels.get(BASE, "").partition("@")[0]
         key = "\0".join((item.labels[BUILDER], base, item.labels.get(f"{LABEL}.rocm", "")))

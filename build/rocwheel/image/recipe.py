@@ -78,7 +78,6 @@ class Images(Value, frozen=True, kw_only=True):
     """The whole of `ci/images.yaml` that concerns builders."""
 
     schema: Literal[1]
-    registries: tuple[str, ...]
     builders: Mapping[str, Recipe]
     runtime: Any = None  # read by runtime/image_recipe.py
 

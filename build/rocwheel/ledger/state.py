@@ -205,14 +205,9 @@ class IndexState:
         )
         return tuple(sorted(found, key=lambda item: item.filename))
 
-    def doomed(self, *, since: int) -> tuple[str, ...]:
-        """Names that entries after `since` spent; of loaded listings."""
-        return tuple(
-            name
-            for listing in self.listings.values()
-            for name, number in sorted(listing.spent.items())
-            if number > since
-        )
+    def spent_names(self) -> tuple[str, ...]:
+        """Return the names that are spent, of loaded listings."""
+        return tuple(name for item in self.listings.values() for name in sorted(item.spent))
 
     def check_names(self, entries: Iterable[Entry], *, where: str) -> None:
         """Raise where a name is spent (PromotionError) or other bytes' (ObjectDiffersError)."""

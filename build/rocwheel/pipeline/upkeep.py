@@ -157,7 +157,7 @@ def plan_pruning(
     """Decide what retention no longer keeps. Raises ConfigError for a clock that is off."""
     store = nights.store
     left = chain((INDEX,), (info.key for info in store.keys(artifacts.ROOT)))
-    check_clock(store, left, now=who.now, where=store.url)
+    check_clock(store, left, now=who.clock, where=store.url)
     old = nights.names()[:-keep]
     stay = tuple(name for name in old if _may_go_on(nights, name, who.now))
     pairs = [pair for name in families for pair in channel.pairs(store, name)]

@@ -147,7 +147,6 @@ class _Runtime(Value, frozen=True, kw_only=True):
 
 class _File(Value, frozen=True, kw_only=True):
     schema: Literal[1]
-    registries: Any
     builders: Any
     runtime: _Runtime | None = None
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from amdgpu_family_matrix import Family
 from rocwheel import container, parallel, rocm, source
-from rocwheel.console import Console, size
+from rocwheel.console import size
 from rocwheel.container import ContainerEngine
+from rocwheel.dist.builder import Workplace
 from rocwheel.errors import ConfigError
 from rocwheel.gate import subject as gated
 from rocwheel.gate.machine.accelerators import MASKS
@@ -24,7 +24,6 @@ from rocwheel.ledger.state import Standing
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
 from rocwheel.places import Place
-from rocwheel.process import HostRunner
 from rocwheel.release.operations import Who
 from rocwheel.runtime import image_recipe, making, packages, publishing, record, trial
 from rocwheel.runtime.making import ImagePlan, MadeImage, Subject
@@ -47,24 +46,6 @@ class ImageRequest:
     staging: Place
     families: Path | None
     who: Who
-
-
-class Workplace(Protocol):
-    """What a command lends an image's making: where it works, and how it talks."""
-
-    @property
-    def environ(self) -> Mapping[str, str]: ...
-    @property
-    def cwd(self) -> Path: ...
-    @property
-    def cache(self) -> Path: ...
-    @property
-    def home(self) -> Home: ...
-    @property
-    def runner(self) -> HostRunner: ...
-    @property
-    def console(self) -> Console: ...
-    def now(self) -> datetime: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,8 @@ from support.engines import BASE
 from rocwheel import container
 from rocwheel.container import ContainerSpec, User
 from rocwheel.container.owner import owner
-from rocwheel.image import building, inspect
+from rocwheel.image import building
+from rocwheel.image.found import inspect
 
 pytestmark = [
     pytest.mark.needs("dockerd", "podman", "mmdebstrap"),
@@ -32,7 +33,8 @@ KILLED = """
 import os, signal, subprocess, sys
 from pathlib import Path
 from rocwheel import container
-from rocwheel.image import building, inspect
+from rocwheel.image import building
+from rocwheel.image.found import inspect
 from rocwheel.process import HostRunner, base_env
 kind, base, context, scratch = sys.argv[1:]
 runner = HostRunner(base_env(os.environ))

@@ -168,7 +168,7 @@ def deletes_unsettled(patch) -> None:
     repair = operations.repair
 
     def change(place, now, projects, **how):
-        delete(place, now.doomed(since=now.swept))
+        delete(place, now.spent_names())
         return repair(place, now, projects, **how)
 
     patch.setattr(operations, "repair", change)
@@ -211,8 +211,8 @@ def saves_first(patch) -> None:
 def snapshot_is_the_head(patch) -> None:
     folded = log._folded
 
-    def change(place, now):
-        return now if now.saved else folded(place, now)
+    def change(place, now, **how):
+        return now if now.saved else folded(place, now, **how)
 
     patch.setattr(log, "_folded", change)
 
