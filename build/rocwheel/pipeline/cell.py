@@ -74,18 +74,24 @@ class Worker:
 
 
 class Signals:
-    """Signals that end a cell from outside: SIGINT, SIGTERM, or the engine's end."""
+    """Signals that end a cell or an engine from outside: how many came, and the first's reason.
+
+    An engine drains at the first SIGINT; everything else stops it at once.
+    """
 
     def __init__(self) -> None:
-        self._told = threading.Event()
+        self.came = 0
+        self.stops = False
         self.reason = ""
 
-    def tell(self, reason: str) -> None:
+    def tell(self, reason: str, *, at_once: bool = True) -> None:
+        """Note a signal; a second one stops whatever it is."""
         self.reason = self.reason or reason
-        self._told.set()
+        self.came += 1
+        self.stops = at_once or self.came > 1
 
     def __bool__(self) -> bool:
-        return self._told.is_set()
+        return self.came > 0
 
     def watch_leash(self) -> None:
         """End when standard input closes: the scheduler that holds its other end has ended."""
@@ -101,11 +107,13 @@ class Signals:
     @contextmanager
     def caught(self) -> Iterator[None]:
         """Turn SIGINT, SIGTERM and SIGHUP into a flag while the block runs."""
+
+        def note(number: int, _frame: object) -> None:
+            name = signal.Signals(number).name
+            self.tell(f"got {name}", at_once=number != signal.SIGINT)
+
         numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = [
-            signal.signal(n, lambda n, _f: self.tell(f"got {signal.Signals(n).name}"))
-            for n in numbers
-        ]
+        before = [signal.signal(number, note) for number in numbers]
         try:
             yield
         finally:

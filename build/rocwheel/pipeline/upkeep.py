@@ -229,7 +229,7 @@ class NightPages:
             return self.publish(night, tries=tries - 1)
 
     def _sum_up(self, night: str, before: NightSummary | None) -> NightSummary:
-        book = self.nights.book(night, hosts=True)
+        book = self.nights.book(night)
         made = summing.summary(
             book, self.families, self.channel, self.store, now=self.now, before=before
         )
