@@ -413,7 +413,7 @@ def test_already_inside_the_image_the_manifest_is_the_same(inside, on_host):
         env={**os.environ, **inside.engine.env}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert unsaid.returncode == 3, unsaid.stderr[-3000:]
-    assert "nobody says which" in unsaid.stderr
+    assert "its digest is not given" in unsaid.stderr
     inside.engine(*words, *program, *options, f"--builder-image={identity}")
     own = json.loads((inside.folder / "own" / "current" / "manifest.json").read_bytes())
     ours = {item["filename"]: item["sha256"] for item in own["wheels"]}

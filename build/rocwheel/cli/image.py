@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import click
@@ -45,7 +44,6 @@ class ImagePruneOptions(EngineOptions):
     """Options of `image prune`."""
 
     dry_run: bool = False
-    images: bool = False
 
 
 def engine_of(app: App, options: EngineOptions) -> container.ContainerEngine:
@@ -127,7 +125,6 @@ def _rows(there: found.Found, has: contents.ImageFacts) -> list[tuple[str, str]]
 @command("prune", ImagePruneOptions, parent=images)
 @options_of(EngineOptions)
 @option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
-@option("--images", is_flag=True, help="Remove builder images of older inputs, too.")
 def prune(app: App, options: ImagePruneOptions) -> None:
     """Remove what runs that were cut short left behind; never anything of others."""
     engine = engine_of(app, options)
@@ -139,22 +136,4 @@ def prune(app: App, options: ImagePruneOptions) -> None:
             app.console.warn(f"{item.name}: stays: it could not be removed")
         left = tuple(item for item in left if item not in there)
     names = [item.name for item in left]
-    if options.images:
-        old = found.superseded(engine, runner=app.runner, passing=names)
-        names += _remove_images(app, engine, old, dry_run=options.dry_run)
     app.emit({"removed": names, "dry_run": options.dry_run}, "\n".join(names) or "nothing to do")
-
-
-def _remove_images(
-    app: App, engine: container.ContainerEngine, old: Iterable[found.Found], *, dry_run: bool
-) -> Iterator[str]:
-    """Remove images; gives each that is gone, and says which the engine keeps."""
-    for item in old:
-        title = f"{', '.join(item.names) or item.identity} ({size(item.size)})"
-        # by its names: an engine removes no image by its id that has several
-        removing = engine.command("rmi", *(item.names or (item.identity,)))
-        done = None if dry_run else app.runner.run(removing, check=False)
-        if done and done.returncode:
-            app.console.warn(f"{title}: stays: {container.headline(done.output)}")
-        else:
-            yield title

@@ -47,7 +47,7 @@ with when_run():
     from rocwheel.process import Command, base_env
     from rocwheel.verdict import SILENT, State
 
-ENGINES: Final = ("local", "slurm", "github")
+SCHEDULERS: Final = ("local", "slurm", "github")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ def _plan(app: App, options: NightPlanOptions, target: NightTarget) -> NightPlan
 class NightRunOptions(NightOptions, DryRun):
     """Options of `nightly run`."""
 
-    engine: str = own("--engine", "Where.", default=ENGINES[0], only=ENGINES)
+    engine: str = own("--engine", "Where.", default=SCHEDULERS[0], only=SCHEDULERS)
     workers: int = own(
         "--workers",
         "Most cells at once here, or at once on the cluster; default: as many as have room.",
@@ -331,7 +331,7 @@ class NightCellOptions(NightOptions, DryRun):
     """Options of `nightly cell`."""
 
     cell: str
-    engine: str = own("--engine NAME", "Who runs it.", default=ENGINES[0])
+    engine: str = own("--engine NAME", "Who runs it.", default=SCHEDULERS[0])
     job: str = own("--job ID", "The engine's own name for this attempt.")
     leash: bool = own("--leash", "Stop when standard input closes.", default=False)
     program: str = own("--program COMMAND", "How the cell's command is started.")

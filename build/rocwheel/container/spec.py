@@ -22,7 +22,7 @@ TURNS: Final = "turns"  # a FIFO that turns in a kept container hold open
 # The first process says the token, by which we know that our folders are the ones it sees, and
 # then reads a pipe whose other end is ours: when we end, it ends, and with it the container.
 FIRST: Final = 'cat "$0" && exec cat > /dev/null'
-# A kept container outlives us: it ends when nobody has touched a file for the minutes it holds.
+# A kept container outlives us: it ends when a file was not touched for the minutes it holds.
 # Each turn holds a FIFO open, however long it sleeps (Ctrl-Z, a laptop): meanwhile it goes on.
 KEPT: Final = (
     'cat "$0"; exec > /dev/null 2>&1 < /dev/null; turn=/rocwheel/groups/turn; '

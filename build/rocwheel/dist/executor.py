@@ -121,7 +121,7 @@ class BuildEnvironment:
         if kind == "hermetic":
             return bazel.Compiler(kind=kind)
         if self.facts is None:
-            found = machine.compiler(kind, request.compiler_path, request.environ, runner=runner)
+            pair = machine.compiler(kind, request.compiler_path, request.environ, runner=runner)
         elif request.compiler_path:
             named = str(request.compiler_path)
             known = [item for item in self.facts.compilers if item.cc == named and item.cxx]
@@ -130,18 +130,18 @@ class BuildEnvironment:
                     f"{named}: no compiler with its C++ twin in {self.executor.image}",
                     hint="`image show` lists what is there",
                 )
-            found = known[0].pair
+            pair = known[0].pair
         else:
-            found = self.facts.compiler(kind)
-        return bazel.Compiler(kind=kind, cc=found.cc, cxx=found.cxx, major=found.major)
+            pair = self.facts.compiler(kind)
+        return bazel.Compiler(kind=kind, cc=pair.cc, cxx=pair.cxx, major=pair.major)
 
     def interpreters(self, request: Request, *, runner: Runner) -> tuple[Interpreter, ...]:
         """Return the CPythons commands may use; mounted ones come before those of the image."""
         if self.facts is None:
             return machine.pythons(request.environ, runner=runner)
-        found = {item.version: item for item in self.facts.interpreters}
-        found |= {item.version: item for item in self.extra}
-        return tuple(found[version] for version in sorted(found))
+        by_version = {item.version: item for item in self.facts.interpreters}
+        by_version |= {item.version: item for item in self.extra}
+        return tuple(by_version[version] for version in sorted(by_version))
 
     @property
     def tool(self) -> GuestPath | None:
@@ -257,9 +257,9 @@ def choose(
     with console.step(f"Container: {asked.kind}", key="container"):
         engine = container.ask(EngineKind(asked.kind), environ=request.environ, runner=runner)
         if asked.image == SEARCH:
-            found = _recipes_own(asked, request, engine, runner)
+            image = _recipes_own(asked, request, engine, runner)
         else:
-            found = obtain(
+            image = obtain(
                 asked.image,
                 engine=engine,
                 locked=request.locked,
@@ -267,18 +267,18 @@ def choose(
                 runner=runner,
                 console=console,
             )
-        spec = container_spec(asked, engine, found, cache=request.cache, environ=request.environ)
-        known = contents.ask(spec, found.config, cache=request.cache, runner=runner, remember=pull)
-        place = BuildEnvironment(executor=asked, spec=spec, image=found, facts=known, dry=not pull)
+        spec = container_spec(asked, engine, image, cache=request.cache, environ=request.environ)
+        known = contents.ask(spec, image.config, cache=request.cache, runner=runner, remember=pull)
+        place = BuildEnvironment(executor=asked, spec=spec, image=image, facts=known, dry=not pull)
         place = _with_caches(place, request, runner)
-        console.info(f"   {engine}, image {found.reference} ({found.config[:19]})")
+        console.info(f"   {engine}, image {image.reference} ({image.config[:19]})")
         console.info(f"   Bazel's sandbox there: {asked.strategy}")
     return place
 
 
 def _refuse_container_options(asked: Executor) -> None:
     """Raise ConfigError for what a build on this machine would silently not do."""
-    inside = OWN_INPUTS.is_file()  # which image this is, who started the container says so
+    inside = OWN_INPUTS.is_file()  # then --builder-image says which image this is
     given = {
         "--builder-image": "" if inside else asked.image,
         "--keep-container": str(asked.keep_minutes or ""),
@@ -308,9 +308,9 @@ def _recipes_own(
 def _own_image(request: Request) -> str:
     """Return the digest of the builder image that we run in ourselves, "" when we run in none.
 
-    An image cannot hold its own digest: who started the container says it (`--builder-image
-    sha256:…`, or a reference by digest that is looked up). Raises ConfigError (R36) when nobody
-    does, or when the digest is another image's.
+    An image cannot hold its own digest, so the job that started the container gives it
+    (`--builder-image sha256:…`, or a reference by digest that is looked up). Raises ConfigError
+    (R36) without it, or when the digest is another image's.
     """
     if not OWN_INPUTS.is_file():
         return ""
@@ -319,7 +319,7 @@ def _own_image(request: Request) -> str:
         return named
     if "@" not in named:
         raise ConfigError(
-            "this is a builder image, and nobody says which",
+            "this is a builder image, and its digest is not given",
             hint="add --builder-image sha256:… (its configuration) or NAME@sha256:…",
         )
     remote = registry.look(*registry.parts(named), environ=request.environ)
@@ -382,7 +382,7 @@ def _asked(
     """Return the mounted CPythons, by a container of which nothing stays. Raises HostError."""
     if not prefixes or place.spec is None:
         return ()
-    found = []
+    interpreters = []
     with contents.entered(place.spec, runner=runner, remember=not place.dry) as inside:
         for prefix, guest in prefixes.items():
             answer = machine.ask(GuestPath(guest / "bin" / "python3"), runner=inside)
@@ -391,14 +391,14 @@ def _asked(
                     f"{prefix}: its CPython does not run in {place.executor.image}",
                     hint="its C library is too new for the image, or it is no CPython 3.10-3.14",
                 )
-            found.append(answer)
-    return tuple(found)
+            interpreters.append(answer)
+    return tuple(interpreters)
 
 
 def container_spec(
     asked: Executor,
     engine: container.ContainerEngine,
-    found: Found,
+    image: Found,
     *,
     cache: Path,
     environ: Mapping[str, str],
@@ -424,7 +424,7 @@ def container_spec(
             env |= dict.fromkeys(CERTIFICATES, str(CA_BUNDLE))
     return ContainerSpec(
         engine=engine,
-        image=found.identity,
+        image=image.identity,
         run=run,
         folder=cache / container.PLACE / run,
         mounts=tuple(mounts),

@@ -23,6 +23,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from rocwheel import __version__
+from rocwheel.choices import TEST_KINDS
 from rocwheel.console import Console, count
 from rocwheel.container.owner import is_alive
 from rocwheel.errors import (
@@ -459,7 +460,7 @@ def _end_of(begun: Begun, worker: Worker, *, seconds: float, **fields: Any) -> E
 
 def _tells_of_host(cell: Cell) -> bool:
     """Return whether its `infra` speaks against the host's GPUs; an image's may be a registry's."""
-    return cell.needs.gpus > 0 and cell.kind in standing.TESTS
+    return cell.needs.gpus > 0 and cell.kind in TEST_KINDS
 
 
 def quarantine(nights: Nights, night: str, worker: Worker) -> bool:

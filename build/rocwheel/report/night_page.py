@@ -15,12 +15,12 @@ from typing import Final
 from urllib.parse import quote
 
 from rocwheel.assets import style, template, text
+from rocwheel.choices import TEST_KINDS
 from rocwheel.console import duration, size
 from rocwheel.ledger.nights import Phase
 from rocwheel.model import timestamp
 from rocwheel.report import night_summary
 from rocwheel.report.night_summary import (
-    TESTS,
     CellChange,
     CellSummary,
     FamilySummary,
@@ -143,7 +143,7 @@ def _groups(
         tests = [
             _row(cell, past, summaries, change)
             for cell in past[-1].values()
-            if cell.kind in TESTS and cell.family == name
+            if cell.kind in TEST_KINDS and cell.family == name
         ]
         own = (f".{name}.", f"-{name}", f".{name}")
         groups.append(
@@ -153,7 +153,7 @@ def _groups(
                 bad=tuple(
                     cell
                     for cell in cells
-                    if cell.kind not in {*TESTS, "image"} and cell.colour in {"bad", "warn"}
+                    if cell.kind not in {*TEST_KINDS, "image"} and cell.colour in {"bad", "warn"}
                 ),
                 pythons=tuple(sorted({row.cell.python for row in tests}, key=_version)),
                 suites=tuple(dict.fromkeys((row.cell.wheels, row.cell.suite) for row in tests)),

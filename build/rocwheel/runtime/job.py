@@ -316,8 +316,6 @@ def _pushed(
         )
     image = publishing.describe(plan, made, remote, passed, who=who)
     shown = _pointed(job, here, image.reference, image.digest)
-    if grown := publishing.trend(job.place, image):
-        here.console.info(f"   size: {grown}")
     record.put(job.place, image)
     return shown | {"pushed": sent}
 

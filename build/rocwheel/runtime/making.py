@@ -20,7 +20,7 @@ from rocwheel.console import Console
 from rocwheel.container import ContainerEngine, EngineKind, scratch
 from rocwheel.container.spec import LABEL
 from rocwheel.errors import CommandError, ConfigError, HostError
-from rocwheel.image.building import OCI, explained, named
+from rocwheel.image.building import OCI, engine_build, explained, named
 from rocwheel.image.found import INPUTS, Found, inspect
 from rocwheel.manifest import Manifest
 from rocwheel.model import PythonVersion
@@ -164,13 +164,13 @@ def commands(
 ) -> Iterator[Command]:
     """Yield the engine's two `build`s; `base` is a name that the base has."""
     chosen, subject = plan.subject.base, plan.subject
-    yield _build(
-        engine, context, network, target="rocm", tag=plan.rocm_image,
+    yield engine_build(
+        engine, context / DOCKERFILE, target="rocm", tag=plan.rocm_image, network=network,
         arguments={"BASE": base, "PACKAGES": " ".join(chosen.packages)},
         labels={INPUTS: plan.rocm_digest},
     )  # fmt: skip
-    yield _build(
-        engine, context, network, target="runtime", tag=plan.image,
+    yield engine_build(
+        engine, context / DOCKERFILE, target="runtime", tag=plan.image, network=network,
         arguments={
             "BASE": base,
             "ROCM": plan.rocm_image,
@@ -200,29 +200,6 @@ def _labels(plan: ImagePlan) -> dict[str, str]:
         f"{OCI}.base.name": plan.base.reference,
         f"{OCI}.base.digest": plan.base.config,
     }
-
-
-def _build(
-    engine: ContainerEngine,
-    context: Path,
-    network: str,
-    *,
-    target: str,
-    tag: str,
-    arguments: Mapping[str, str],
-    labels: Mapping[str, str],
-) -> Command:
-    made = engine.command(
-        "build",
-        f"--file={context / DOCKERFILE}",
-        f"--target={target}",
-        f"--tag={tag}",
-        *([] if network == "default" else [f"--network={network}"]),
-        *(f"--build-arg={name}={value}" for name, value in arguments.items()),
-        *(f"--label={name}={value}" for name, value in sorted(labels.items())),
-        str(context),
-    )
-    return Command(argv=made.argv, env={**made.env, "DOCKER_BUILDKIT": "1"})
 
 
 def build(
@@ -288,14 +265,14 @@ _STEPS: Final = (
 
 def weigh(name: str, engine: ContainerEngine, runner: HostRunner) -> dict[str, int]:
     """Return what each layer weighs unpacked, as the engine counts it."""
-    found = dict.fromkeys(LAYERS, 0)
+    weights = dict.fromkeys(LAYERS, 0)
     left = list(_STEPS)  # the engine tells the newest first
     for size, made_by in _history(name, engine, runner):
         kind = "base"
         if left and left[0][1].search(made_by):
             kind = left.pop(0)[0]
-        found[kind] += size
-    return found
+        weights[kind] += size
+    return weights
 
 
 def _history(name: str, engine: ContainerEngine, runner: HostRunner) -> Iterator[tuple[int, str]]:

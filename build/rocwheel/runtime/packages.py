@@ -88,8 +88,8 @@ def resolve(
                 hint="compare the set's requirements with what the index has",
                 detail=exc.detail,
             ) from exc
-        found = json.loads(report.read_text(encoding="utf-8"))
-    return tuple(sorted(map(_pin, found["install"]), key=lambda pin: pin.project))
+        resolved = json.loads(report.read_text(encoding="utf-8"))
+    return tuple(sorted(map(_pin, resolved["install"]), key=lambda pin: pin.project))
 
 
 def _pin(item: Mapping[str, Any]) -> PackagePin:

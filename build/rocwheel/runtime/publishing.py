@@ -77,23 +77,6 @@ def describe(
     )
 
 
-def trend(place: Place, image: ImageRecord) -> str:
-    """Return how its size compares with the last one of its kind; "" for the first."""
-
-    def kind(item: ImageRecord) -> tuple[str, ...]:
-        return item.recipe, item.profile, item.python, item.base_name
-
-    before = [
-        item
-        for item in record.records(place)
-        if kind(item) == kind(image) and item.config != image.config
-    ]
-    if not before or not before[-1].size:
-        return ""
-    last = before[-1]
-    return f"{100 * (image.size - last.size) / last.size:+.1f} % against {last.reference}"
-
-
 def recorded(plan: ImagePlan, place: Place, repository: str) -> ImageRecord | None:
     """Return the record of the image of these inputs there; None where there is none."""
     wanted = f"{repository}:{plan.subject.tag}"

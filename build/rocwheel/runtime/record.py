@@ -65,11 +65,6 @@ class ImageRecord(Value, frozen=True, kw_only=True):
         return f"{self.reference}@{self.digest}"
 
     @property
-    def base_name(self) -> str:
-        """The base without its digest, which each of its releases has anew."""
-        return self.base.partition("@")[0]
-
-    @property
     def size(self) -> int:
         """Bytes, unpacked."""
         return sum(self.layers.values())

@@ -22,7 +22,6 @@ def steps(monkeypatch):
     image = SimpleNamespace(reference="here/jax:1", digest="sha256:1")
     monkeypatch.setattr(publishing, "refuse_untried", lambda *_: {})
     monkeypatch.setattr(publishing, "describe", lambda *_, **__: image)
-    monkeypatch.setattr(publishing, "trend", lambda *_: "")
     monkeypatch.setattr(job.registry, "push", lambda *_, **__: (None, True))
     monkeypatch.setattr(record, "put", lambda *_: taken.append("record"))
     return taken

@@ -8,7 +8,7 @@ import pytest
 
 from rocwheel.errors import ObjectDiffersError
 from rocwheel.places import Place
-from rocwheel.runtime import publishing, record
+from rocwheel.runtime import record
 from rocwheel.runtime.record import ImageRecord, ImageVerdict
 from rocwheel.store.file import FileStore
 from rocwheel.values import replace as changed
@@ -118,18 +118,6 @@ def test_a_verdict_that_was_changed_is_no_verdict(place, tmp_path):
     file.write_bytes(verdict(State.PASS).to_bytes())
     with pytest.raises(ObjectDiffersError, match="was expected"):
         record.verdicts(place, digest("b"))
-
-
-def test_growth_is_told_against_the_last_of_its_kind(place):
-    assert publishing.trend(place, image("b")) == ""
-    record.put(place, image("b", size=100))
-    assert publishing.trend(place, image("c", size=125)) == "+25.0 % against here/rocm/jax:b"
-    monthly = changed(image("b", size=100), reference="here/rocm/jax:f", config=digest("f"),
-                      base="ubuntu@sha256:new", time="2026-01-09")  # fmt: skip
-    record.put(place, monthly)
-    assert publishing.trend(place, image("c", size=125)) == "+25.0 % against here/rocm/jax:f"
-    other = changed(image("d", size=125), profile="devel")
-    assert publishing.trend(place, other) == ""
 
 
 def test_a_list_has_what_a_user_pulls_and_where_its_set_stands(place):
