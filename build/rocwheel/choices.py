@@ -15,6 +15,7 @@ IMAGE_PROFILES: Final = ("runtime", "devel")
 CELL_KINDS: Final = (
     "build", "stage", "gate", "merge", "promote", "image", "page", "notify", "prune",
 )  # fmt: skip
+TEST_KINDS: Final = frozenset({"gate", "merge"})  # of cells: those that run tests
 TABLE_FORMS: Final = ("text", "md", "html", "rst")
 ROLES: Final = ("builder", "stager", "runner", "imager", "reporter", "promoter")
 

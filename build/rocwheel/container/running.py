@@ -420,7 +420,7 @@ def kept(
 
 
 def _alone(spec: ContainerSpec) -> Lock:
-    """Return what is held by who looks for a kept container, and starts it."""
+    """Return the lock that serialises finding and starting a kept container."""
     try:
         return locked(spec.folder.with_name(LOCK))
     except OSError as exc:
@@ -432,7 +432,7 @@ def _begin_turn(spec: ContainerSpec) -> int:
     fifo = spec.folder / TURNS
     with suppress(FileExistsError):
         os.mkfifo(fifo)
-    return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)  # which waits for nobody: fifo(7)
+    return os.open(fifo, os.O_RDWR | os.O_CLOEXEC)  # which does not wait for a reader: fifo(7)
 
 
 def _runs(spec: ContainerSpec, runner: HostRunner) -> bool:

@@ -55,7 +55,7 @@ def existing(inputs: ImageInputs, *, engine: ContainerEngine, runner: HostRunner
     if image and image.labels.get(INPUTS) != inputs.digest:
         raise HostError(
             f"{inputs.reference}: there is an image of this tag that was made from other inputs",
-            hint=f"nobody overwrites a tag: remove it yourself ({engine.program} rmi "
+            hint=f"no tag is overwritten: remove it yourself ({engine.program} rmi "
             f"{inputs.reference}) if you know where it came from",
         )
     return image

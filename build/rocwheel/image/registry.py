@@ -149,7 +149,7 @@ def push(
         if there.config != image.config:
             raise StoreError(
                 f"{repository}:{tag}: is there with other bytes ({there.config})",
-                hint="nobody overwrites a tag: push under another name",
+                hint="no tag is overwritten: push under another name",
             )
         return there, False
     name = f"{repository}:{tag}"
@@ -166,7 +166,7 @@ def push(
     if pushed is None or pushed.config != image.config:
         raise StoreError(
             f"{name}: pushed, and the registry has something else",
-            hint="somebody pushed at the same time: run the command again",
+            hint="another process pushed at the same time: run the command again",
         )
     return pushed, True
 
@@ -261,7 +261,7 @@ class _Repository:
         parameters = dict(re.findall(r'(\w+)="([^"]*)"', wanted))
         realm = parameters.pop("realm", "")
         if not realm.startswith("https://"):
-            return {}  # no credentials to somebody who cannot keep them
+            return {}  # without encryption everyone on the way would read them
         asked = self._send("GET", realm, params=parameters, headers=sent)
         document = asked.json() if asked.ok else {}
         token = document.get("token") or document.get("access_token")
