@@ -12,8 +12,8 @@ from __future__ import annotations
 import enum
 import random
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Final, Protocol, TypeAlias
@@ -92,7 +92,7 @@ class Options:
     put_limit: int = 5 << 30  # largest PUT and copy, bytes
     probe_key: str = "_rocwheel/probe"  # where abilities are tried; must be writable
     tried: str = ""  # what another process of ours found this very store able to do
-    role: str = ""  # ARN of a role to assume first; "" for the login in use
+    login: Mapping[str, str] = field(default_factory=dict)  # of boto3's Session; {}: its own chain
 
 
 class Store(Protocol):
