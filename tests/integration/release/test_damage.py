@@ -185,7 +185,7 @@ def test_a_page_ahead_of_its_log_that_lists_the_same_is_made_again(original, tmp
     folder = tmp_path / "store" / "v2" / FAMILY.name
     for path in (original.folder / "before" / "v2" / FAMILY.name).rglob("index.*"):
         text = path.read_text().replace('rocwheel-log" content="2"', 'rocwheel-log" content="9"')
-        text = text.replace('rocwheel-log": 2', 'rocwheel-log": 9')
+        text = text.replace('rocwheel-log":2', 'rocwheel-log":9')
         (folder / path.relative_to(original.folder / "before" / "v2" / FAMILY.name)).write_text(
             text
         )

@@ -237,7 +237,7 @@ def ahead(scene) -> None:
     for key in (place.json(JAXLIB), *place.views(JAXLIB, folder_keys=False)):
         data, info = store.read(key)
         number = str(page.mark(data)).encode()
-        for before in (b'rocwheel-log": ', b'rocwheel-log" content="'):
+        for before in (b'rocwheel-log":', b'rocwheel-log" content="'):
             data = data.replace(before + number, before + b"9")
         assert page.mark(data) == 9
         store.replace(key, data, previous=info, headers=place.view_headers)

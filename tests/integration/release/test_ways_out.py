@@ -110,7 +110,7 @@ def test_a_page_that_shows_what_the_log_never_said_is_told_and_made_again(
     for form in ("index.html", "index.json"):
         text = (folder / form).read_text()
         text = text.replace('rocwheel-log" content="1"', 'rocwheel-log" content="9"')
-        (folder / form).write_text(text.replace('rocwheel-log": 1', 'rocwheel-log": 9'))
+        (folder / form).write_text(text.replace('rocwheel-log":1', 'rocwheel-log":9'))
     monkeypatch.chdir(desk.folder)
     which = ["--staging"] if where == "v2-staging" else []
     remedy = " ".join(["hint:  run `index repair", *which]) + "`; where the log lost its end"
